@@ -158,6 +158,8 @@ impl Etcd {
 
     /// Adds one member to the running ones and waits until all are healthy.
     ///
+    /// It joins as a learner and is promoted when it has caught up. A voter that does not run yet would
+    /// take the majority from a single member, and the new one waits five seconds for its answers.
     /// Start with [`Timers::Cluster`](crate::Timers::Cluster): the fast timers of a single member elect
     /// too often once there are several.
     ///
@@ -165,38 +167,39 @@ impl Etcd {
     /// If the cluster does not take the member or it does not become healthy, and with TLS.
     pub fn grow(&mut self) -> &Member {
         let ports = Ports::lease();
-        self.add(&ports.peer_url());
+        let document = format!("{{\"peerURLs\":[\"{}\"],\"isLearner\":true}}", ports.peer_url());
+        let answer = self.insist("/v3/cluster/member/add", &document);
+        let Some(id) = id_of_added(&answer) else { panic!("the new member has no id in {answer}") };
         let index = self.members.len();
         let mut peers: Vec<String> =
             self.members.iter().map(|member| format!("{}={}", member.name(), member.peer_url())).collect();
         peers.push(format!("{}={}", name(index), ports.peer_url()));
         let member = Member::prepare(self.plan(index, ports), &peers.join(","), "existing");
         member.spawn();
+        self.insist("/v3/cluster/member/promote", &format!("{{\"ID\":\"{id}\"}}"));
         self.members.push(member);
         self.members.iter().for_each(Member::wait_until_healthy);
         &self.members[index]
     }
 
-    /// Tells the cluster about a new member, through whichever member runs.
-    ///
-    /// A member without a leader refuses at once, so a refusal is tried again; an addition whose answer
-    /// was lost is found because the second one is refused by name.
-    fn add(&self, peer_url: &str) {
-        let document = format!("{{\"peerURLs\":[\"{peer_url}\"]}}");
+    /// Posts until the cluster agrees: without a leader, or with a learner behind, it refuses at once.
+    fn insist(&self, path: &str, document: &str) -> String {
         let deadline = Instant::now() + AGREEMENT_WAIT;
         loop {
             let member = self.members.iter().find(|member| member.is_running());
             let member = member.expect("an etcd grows only while a member runs");
-            match member.post("/v3/cluster/member/add", &document) {
-                Ok(_) => return,
-                Err(refusal) if refusal.to_string().contains("Peer URLs already exists") => return,
-                Err(refusal) => {
-                    assert!(Instant::now() < deadline, "the cluster takes no new member: {refusal}");
-                }
-            }
-            std::thread::sleep(Duration::from_millis(20));
+            match member.post(path, document) {
+                Ok(answer) => return answer,
+                Err(refusal) => assert!(Instant::now() < deadline, "{path} is refused: {refusal}"),
+            };
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// The decimal id of the member in `{"header":{…},"member":{"ID":"123",…},…}`.
+fn id_of_added(answer: &str) -> Option<&str> {
+    answer.split_once("\"member\":{\"ID\":\"")?.1.split('"').next()
 }
 
 fn name(index: usize) -> String {

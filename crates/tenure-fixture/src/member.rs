@@ -19,8 +19,11 @@ const HEALTH_WAIT: Duration = Duration::from_secs(30);
 /// Between two questions; a start is noticed this late at most.
 const HEALTH_POLL: Duration = Duration::from_millis(5);
 
-/// For one question to a member on the loopback; longer means it is stopped.
-const QUESTION: Duration = Duration::from_secs(5);
+/// For one question to a member on the loopback; longer means that it is stopped or has no majority.
+const QUESTION_WAIT: Duration = Duration::from_secs(1);
+
+/// For a request through the gateway; etcd itself gives up after seven seconds.
+const REQUEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A member of an [`Etcd`](crate::Etcd); all methods may be called from any thread.
 #[derive(Debug)]
@@ -103,7 +106,7 @@ impl Member {
     /// # Panics
     /// If the member was killed and not restarted.
     pub fn pid(&self) -> u32 {
-        self.running().as_ref().map_or_else(|| panic!("{} does not run", self.name), Sentinel::pid)
+        self.with_process(Sentinel::pid)
     }
 
     /// Whether the process runs; a paused one does.
@@ -120,12 +123,12 @@ impl Member {
 
     /// Stops the process with SIGSTOP: its sockets stay, and nobody answers.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.with_process(Sentinel::pause);
     }
 
     /// Lets a paused process go on.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.with_process(|process| process.signal(Signal::CONT));
     }
 
     /// Kills the process if it runs, starts it again on its data and ports, and waits for health.
@@ -172,7 +175,7 @@ impl Member {
 
     /// Whether the member has a leader and can commit; a full database does not count as ill.
     pub fn is_healthy(&self) -> bool {
-        let answer = http::get(self.ports.metrics.addr(), "/health?exclude=NOSPACE", QUESTION);
+        let answer = http::get(self.ports.metrics.addr(), "/health?exclude=NOSPACE", QUESTION_WAIT);
         answer.is_ok_and(|answer| answer.status == 200 && answer.body.contains("\"true\""))
     }
 
@@ -204,7 +207,7 @@ impl Member {
     /// For what must work without a client of our own; a refusal is an error with the server's words.
     pub fn post(&self, path: &str, json: &str) -> std::io::Result<String> {
         assert!(!self.has_tls, "the fixture's HTTP has no TLS: use a client of your own");
-        let answer = http::post(self.client_addr(), path, json, QUESTION)?;
+        let answer = http::post(self.client_addr(), path, json, REQUEST_WAIT)?;
         if answer.status != 200 {
             return Err(std::io::Error::other(format!("{}: {}", answer.status, answer.body)));
         }
@@ -240,18 +243,16 @@ impl Member {
     }
 
     fn try_metrics(&self) -> std::io::Result<String> {
-        Ok(http::get(self.ports.metrics.addr(), "/metrics", QUESTION)?.body)
+        Ok(http::get(self.ports.metrics.addr(), "/metrics", QUESTION_WAIT)?.body)
     }
 
     fn log_path(&self) -> PathBuf {
         self.folder.join("log")
     }
 
-    fn signal(&self, signal: Signal) {
-        match self.running().as_ref() {
-            Some(process) => process.signal(signal),
-            None => panic!("{} does not run", self.name),
-        }
+    fn with_process<T>(&self, act: impl FnOnce(&Sentinel) -> T) -> T {
+        let process = self.running();
+        act(process.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)))
     }
 
     fn running(&self) -> MutexGuard<'_, Option<Sentinel>> {

@@ -14,8 +14,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// For all threads to stop; they need microseconds, unless one hangs in the kernel on a disk.
+const PAUSE_WAIT: Duration = Duration::from_secs(10);
 
 /// `$1` is the member's folder, `$2` its log, the rest is the command.
 ///
@@ -90,6 +94,27 @@ impl Sentinel {
         }
     }
 
+    /// Stops the program with SIGSTOP and returns when none of its threads runs any more.
+    ///
+    /// The signal alone returns earlier: a thread that is on another core may still answer a request.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        let deadline = Instant::now() + PAUSE_WAIT;
+        while self.is_running() && !self.is_stopped() {
+            assert!(Instant::now() < deadline, "etcd {} does not stop on SIGSTOP", self.pid());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether all threads are stopped; where there is no /proc, the signal has to be believed.
+    fn is_stopped(&self) -> bool {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else { return true };
+        threads.flatten().all(|thread| {
+            // A thread that ends in between does not run either.
+            std::fs::read_to_string(thread.path().join("stat")).map_or(true, |stat| state(&stat) == Some('T'))
+        })
+    }
+
     /// Kills the program with -9 and returns when it is gone, so that its ports can be bound again.
     pub fn kill(mut self) {
         self.end();
@@ -116,11 +141,14 @@ fn is_running(pid: Pid) -> bool {
     if test_kill_process(pid).is_err() {
         return false;
     }
-    // Where there is no /proc, the signal's answer has to do. The state follows the name in parentheses.
+    // Where there is no /proc, the signal's answer has to do.
     match std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) {
-        Ok(stat) => {
-            !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X', 'x']))
-        }
+        Ok(stat) => !matches!(state(&stat), Some('Z' | 'X' | 'x')),
         Err(_) => !Path::new("/proc/self/stat").exists(),
     }
+}
+
+/// The state letter of a `/proc/…/stat` line; it follows the name, which may itself hold parentheses.
+fn state(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use tenure_fixture::{Etcd, Member, Timers};
+use tenure_fixture::{Etcd, Member, Timers, Tls};
 
 /// `a` and `1` in the gateway's base64.
 const PUT: &str = r#"{"key":"YQ==","value":"MQ=="}"#;
@@ -127,4 +127,32 @@ fn an_argument_that_etcd_does_not_know_fails_at_once_with_its_words() {
     let text = panic.downcast_ref::<String>().unwrap();
     assert!(text.contains("no-such-flag") && text.contains("ended"), "{text}");
     assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn quota_token_ttl_and_bcrypt_cost_are_known_to_every_line() {
+    let etcd = Etcd::builder().quota_backend_bytes(8 << 20).auth_token_ttl_s(3).bcrypt_cost(4).start();
+    assert!(etcd.member(0).log().contains("8388608"));
+}
+
+#[test]
+fn with_tls_health_and_metrics_stay_readable_and_clients_must_encrypt() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(path("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let tls = Tls { cert: path("cert.pem"), key: path("key.pem"), client_ca: Some(path("cert.pem")) };
+    let etcd = Etcd::builder().tls(tls).start();
+    let member = etcd.member(0);
+    assert!(member.client_url().starts_with("https://127.0.0.1:"));
+    assert!(member.is_healthy() && member.is_leader());
+
+    let mut plain = std::net::TcpStream::connect(member.client_addr()).unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    std::io::Write::write_all(&mut plain, b"GET /version HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    // A reset is as good a refusal as a status.
+    let _ = std::io::Read::read_to_string(&mut plain, &mut answer);
+    assert!(!answer.contains("etcdserver"), "{answer}");
 }
