@@ -86,6 +86,11 @@ impl Dialer {
         Ok(Self { address, host, port, endpoint })
     }
 
+    /// Whether it speaks TLS.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.address.starts_with("https:")
+    }
+
     /// Connects, within the time given.
     pub(crate) async fn dial(&self, within: Duration) -> Result<Channel, DialError> {
         match tokio::time::timeout(within, self.connect()).await {

@@ -25,6 +25,7 @@ mod kv;
 mod lease;
 mod member;
 mod message;
+pub mod raw;
 mod secret;
 mod version;
 mod watch;

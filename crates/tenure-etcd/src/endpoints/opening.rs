@@ -133,11 +133,10 @@ impl Endpoints {
                     return Err(match classify(&status, Asked::default()) {
                         Class::Answer(error @ Error::Denied(_)) => OpenError::Fatal(error),
                         Class::Answer(error) => unreachable(format!("sign-in failed: {error}")),
-                        Class::Stale(text)
-                        | Class::Unsent(text)
-                        | Class::Refused(text)
-                        | Class::Overlong(text)
-                        | Class::Lost(text) => unreachable(format!("sign-in failed: {text}")),
+                        Class::Stale(text) | Class::Refused(text) | Class::Overlong(text) => {
+                            unreachable(format!("sign-in failed: {text}"))
+                        }
+                        Class::Unsent(text) | Class::Lost(text) => self.broke_off(slot, &text),
                     });
                 }
                 Ok(Ok(answer)) => answer,
@@ -160,6 +159,9 @@ impl Endpoints {
             // A server may keep its status from us; then the first answer is checked instead.
             Err(Knocked::Refused) => return Ok(()),
             Err(Knocked::Silent(cause)) => return Err(OpenError::Unreachable(cause)),
+            Err(Knocked::BrokeOff(text)) => {
+                return Err(self.broke_off(&self.slots[connection.endpoint.0], &text));
+            }
             Err(Knocked::Replaced(error)) => return Err(OpenError::Fatal(error)),
         };
         if let Some(version) = Version::parse(&status.version)
@@ -184,10 +186,8 @@ impl Endpoints {
             Ok(Err(status)) => {
                 return Err(match classify(&status, Asked::default()) {
                     Class::Answer(_) | Class::Stale(_) => Knocked::Refused,
-                    Class::Unsent(text)
-                    | Class::Refused(text)
-                    | Class::Overlong(text)
-                    | Class::Lost(text) => silent(text),
+                    Class::Refused(text) | Class::Overlong(text) => silent(text),
+                    Class::Unsent(text) | Class::Lost(text) => Knocked::BrokeOff(text),
                 });
             }
             Ok(Ok(status)) => status,
@@ -196,6 +196,20 @@ impl Endpoints {
             self.identity.observe(header).map_err(Knocked::Replaced)?;
         }
         Ok(status)
+    }
+
+    /// The connection broke before its first answer. With TLS that is how a server turns down our
+    /// certificate: the handshake is over for us before the server has looked at it.
+    fn broke_off(&self, slot: &Slot, text: &str) -> OpenError {
+        let certificate = self.config.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        if slot.dialer.is_secure() && (!certificate || text.contains("alert")) {
+            let text = format!(
+                "{text}: the server closed the connection right after the TLS handshake; \
+                 it may want a client certificate, or another one than ours"
+            );
+            return OpenError::Untrusted(Cause::at(&slot.address, text));
+        }
+        OpenError::Unreachable(Cause::at(&slot.address, text))
     }
 
     fn connect_to(&self, id: EndpointId, channel: Channel, token: Option<Token>) -> Connection {
@@ -217,6 +231,8 @@ pub(super) enum Knocked {
     Refused,
     /// No answer.
     Silent(Cause),
+    /// The connection broke.
+    BrokeOff(String),
     /// Somebody else lives there now.
     Replaced(Error),
 }

@@ -54,6 +54,9 @@ async fn knock(endpoints: &Arc<Endpoints>, id: EndpointId) {
             endpoints.changed.send_modify(|times| *times += 1);
         }
         Err(Knocked::Silent(cause)) => endpoints.fail(id, OpenError::Unreachable(cause)),
+        Err(Knocked::BrokeOff(text)) => {
+            endpoints.fail(id, OpenError::Unreachable(Cause::at(&slot.address, text)));
+        }
         Err(Knocked::Replaced(error)) => endpoints.fail(id, OpenError::Fatal(error)),
     }
 }
