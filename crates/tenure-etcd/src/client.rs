@@ -7,6 +7,8 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::endpoints::{Endpoints, Patience, Tried};
 use crate::error::Error;
+use crate::keepalive::Keeper;
+use crate::watch::Hub;
 
 /// A handle on one etcd cluster. Clones share everything; the last one to go stops the background work.
 ///
@@ -29,6 +31,8 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     endpoints: Arc<Endpoints>,
+    watches: Hub,
+    keeper: Keeper,
 }
 
 impl Client {
@@ -58,7 +62,8 @@ impl Client {
     ///
     /// [`Error::Invalid`] for a configuration that cannot work.
     pub fn new(config: Config) -> Result<Self, Error> {
-        Ok(Self { shared: Arc::new(Shared { endpoints: Endpoints::start(config)? }) })
+        let endpoints = Endpoints::start(config)?;
+        Ok(Self { shared: Arc::new(Shared { endpoints, watches: Hub::new(), keeper: Keeper::new() }) })
     }
 
     /// The cluster's id, once a member answered. It stays the same for the life of the client.
@@ -78,6 +83,14 @@ impl Client {
 
     pub(crate) fn endpoints(&self) -> &Arc<Endpoints> {
         &self.shared.endpoints
+    }
+
+    pub(crate) fn watches(&self) -> &Hub {
+        &self.shared.watches
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.shared.keeper
     }
 }
 

@@ -21,6 +21,10 @@ pub struct Config {
     pub deadline: Duration,
     /// How long one attempt to connect may take, TLS included.
     pub connect_timeout: Duration,
+    /// A watch stream silent for so long is asked to speak.
+    pub watch_ask_after: Duration,
+    /// A watch stream that was asked and stays silent for so long is left for another member.
+    pub watch_answer_within: Duration,
     /// The server's `--max-request-bytes`: larger requests are refused here, with both numbers.
     pub request_bytes_max: usize,
     /// The server's `--max-txn-ops`.
@@ -33,6 +37,10 @@ const PER_TRY: Duration = Duration::from_secs(1);
 
 /// Five seconds: longer than an election with default timers, shorter than the patience of a default lease.
 const DEADLINE: Duration = Duration::from_secs(5);
+
+/// A member that vanished is left within twice this. Halved, a pause of the server's garbage collector or disk
+/// moves every watch; doubled, a lock is handed over ten seconds late.
+const WATCH_PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// etcd's default for `--max-request-bytes`.
 const REQUEST_BYTES_MAX: usize = 1_572_864;
@@ -54,6 +62,8 @@ impl Config {
             per_try: PER_TRY,
             deadline: DEADLINE,
             connect_timeout: PER_TRY,
+            watch_ask_after: WATCH_PATIENCE,
+            watch_answer_within: WATCH_PATIENCE,
             request_bytes_max: REQUEST_BYTES_MAX,
             txn_ops_max: TXN_OPS_MAX,
         }
@@ -90,6 +100,8 @@ impl Config {
             ("per_try", self.per_try),
             ("deadline", self.deadline),
             ("connect_timeout", self.connect_timeout),
+            ("watch_ask_after", self.watch_ask_after),
+            ("watch_answer_within", self.watch_answer_within),
         ] {
             if value.is_zero() {
                 return wrong(format!("{name} is zero; every wait needs a length"));

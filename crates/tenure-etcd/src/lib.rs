@@ -27,6 +27,7 @@ mod member;
 mod message;
 pub mod raw;
 mod secret;
+mod stream;
 mod version;
 mod watch;
 
@@ -34,6 +35,7 @@ pub use client::Client;
 pub use clock::boot_time;
 pub use config::{ClientCertificate, Config, Tls, User};
 pub use error::{Cause, Error, Invalid, Replaced};
+pub use keepalive::Renewal;
 pub use kv::{
     Compare, Delete, KeyValue, Op, OpReply, Order, Put, Range, RangeReply, Relation, Target, Txn, TxnReply,
 };
@@ -41,3 +43,4 @@ pub use lease::{Grant, LeaseView};
 pub use member::{Alarm, Member, Status};
 pub use secret::Secret;
 pub use version::{Defect, Version, known_defects};
+pub use watch::{Event, WatchEnd, WatchFrom, WatchItem, WatchSpec, Watcher};
