@@ -8,6 +8,7 @@ mod access;
 mod failover;
 mod identity;
 mod outcome;
+mod quiet;
 mod raw;
 mod round_trip;
 mod tls;
