@@ -7,10 +7,13 @@
 mod access;
 mod failover;
 mod identity;
+mod keepalive;
+mod observe;
 mod outcome;
 mod raw;
 mod round_trip;
 mod tls;
+mod watch;
 
 use std::time::Duration;
 
