@@ -1,0 +1,1 @@
+//! The etcd engine: the contract on real etcd.
