@@ -2,5 +2,6 @@
 
 mod conformance;
 mod controls;
+mod etcd;
 mod tokio_clock;
 mod twisted;
