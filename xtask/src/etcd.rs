@@ -24,7 +24,10 @@ pub(crate) fn binary(line: &str) -> Result<PathBuf, Failure> {
 
 /// What a binary says it is.
 pub(crate) fn version(binary: &Path) -> Result<String, Failure> {
-    let text = output(Command::new(binary).arg("--version"))?;
+    // 3.4 also complains about its own packages there, on stderr.
+    let output = Command::new(binary).arg("--version").output();
+    let output = output.map_err(|error| Failure(format!("{} cannot be run: {error}", binary.display())))?;
+    let text = String::from_utf8_lossy(&output.stdout);
     let version = text.lines().find_map(|line| line.strip_prefix("etcd Version: "));
     version
         .map(str::to_owned)

@@ -29,9 +29,19 @@ pub(crate) fn target() -> PathBuf {
 }
 
 /// The cargo that runs us, in the workspace's folder.
+///
+/// What `cargo run` told *us* about our package is taken out: the build script of `ring` looks at these
+/// variables, and would build everything above it again at each change between `cargo xtask` and `cargo`.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
+    let told = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    });
+    told.for_each(|name| {
+        command.env_remove(name);
+    });
     command
 }
 
