@@ -2,5 +2,6 @@
 
 mod conformance;
 mod controls;
+mod feed;
 mod tokio_clock;
 mod twisted;
