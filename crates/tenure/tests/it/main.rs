@@ -3,5 +3,6 @@
 mod conformance;
 mod controls;
 mod feed;
+mod file;
 mod tokio_clock;
 mod twisted;
