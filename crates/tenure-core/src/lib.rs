@@ -37,3 +37,5 @@ pub mod keyspace;
 pub mod picture;
 
 pub mod backoff;
+
+pub mod hold;
