@@ -1,0 +1,107 @@
+//! From flags, variables and files to an open store.
+//!
+//! The decision itself is pure (`source`); here are the reading around it and the opening after it.
+
+mod address;
+mod file;
+mod password;
+mod source;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tenure::store::{Store, StoreUrl};
+
+pub(crate) use source::{Decision, Origin, Password, Sourced};
+
+use self::source::{Hidden, Setting, Sources, Values};
+use crate::cli::Global;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// How long an unreachable store may keep us. Scripts were promised an answer within 6 s, start and end of the process included; halved, an
+/// etcd that holds an election would look dead.
+const OPEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Decides which store is meant, from all there is.
+pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
+    let env: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let mut files = Vec::new();
+    for path in file::places(&env) {
+        if let Some(values) = file::read(&path)? {
+            files.push((path, values));
+        }
+    }
+    source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })
+}
+
+/// Where configuration files are looked for.
+pub(crate) fn config_paths() -> Vec<PathBuf> {
+    let env = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    file::places(&env)
+}
+
+/// Opens the store that was decided upon. Never another one.
+pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, Failure> {
+    for note in &decision.notes {
+        output.note(note);
+    }
+    let url = &decision.store.as_ref().map_err(Clone::clone)?.value;
+    let opened = match url {
+        StoreUrl::Memory => return Ok(Store::memory()),
+        StoreUrl::File(path) => {
+            make_folder(path)?;
+            tokio::time::timeout(OPEN_WITHIN, Store::open(url)).await
+        }
+        StoreUrl::Etcd { .. } => tokio::time::timeout(OPEN_WITHIN, Store::open(url)).await,
+    };
+    match opened {
+        Ok(Ok(store)) => Ok(store),
+        Ok(Err(error)) => Err(Failure::from(error).while_doing(&url.to_string())),
+        Err(_) => {
+            Err(Failure::new(Code::Unavailable, format!("{url} did not answer within {OPEN_WITHIN:?}"))
+                .hint("check the address with `tenure config show`, then run `tenure doctor`"))
+        }
+    }
+}
+
+/// The user to sign in as, with the password from wherever it is.
+#[allow(dead_code, reason = "used as soon as the etcd engine is there")]
+pub(crate) async fn credentials(decision: &Decision) -> Result<Option<(String, Hidden)>, Failure> {
+    let Some(user) = &decision.user else { return Ok(None) };
+    let password = match &decision.password {
+        None => password::ask(&user.value).await?,
+        Some(Sourced { value: Password::Text(text), .. }) => text.clone(),
+        Some(Sourced { value: Password::File(path), .. }) => password::read_file(path)?,
+    };
+    Ok(Some((user.value.clone(), password)))
+}
+
+/// The folder of a file store, for its owner alone.
+fn make_folder(store: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let Some(folder) = store.parent() else { return Ok(()) };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        Failure::new(Code::Unavailable, format!("the folder {} cannot be made: {error}", folder.display()))
+            .hint("choose another place with --store file:///path/store.db")
+    })
+}
+
+fn flags(global: &Global) -> Values {
+    let entries = [
+        (Setting::Store, &global.store),
+        (Setting::Endpoints, &global.endpoints),
+        (Setting::Namespace, &global.namespace),
+        (Setting::Cacert, &global.cacert),
+        (Setting::Cert, &global.cert),
+        (Setting::Key, &global.key),
+        (Setting::User, &global.user),
+        (Setting::PasswordFile, &global.password_file),
+    ];
+    entries.into_iter().filter_map(|(setting, value)| Some((setting, value.clone()?))).collect()
+}
