@@ -131,4 +131,14 @@ pub(crate) enum PartCommand {
         #[arg(value_parser = duration::parse)]
         span: Duration,
     },
+    /// Hold a key under a lease, renewing it, until killed.
+    Hold {
+        /// The store file.
+        file: PathBuf,
+        /// The key to hold.
+        key: String,
+        /// The lease's length.
+        #[arg(value_parser = duration::parse)]
+        ttl: Duration,
+    },
 }

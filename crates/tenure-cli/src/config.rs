@@ -23,6 +23,12 @@ pub(crate) struct Shown {
     source: Origin,
 }
 
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} (from {})", self.name, self.value, self.source)
+    }
+}
+
 /// Every setting that has a value, secrets as `(set)`.
 pub(crate) fn settings(decision: &Decision) -> Vec<Shown> {
     fn shown<T>(name: &'static str, found: &Sourced<T>, value: impl Fn(&T) -> String) -> Shown {

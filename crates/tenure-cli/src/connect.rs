@@ -3,19 +3,22 @@
 //! The decision itself is pure (`source`); here are the reading around it and the opening after it.
 
 mod address;
+mod etcd;
 mod file;
 mod password;
 mod source;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure::store::{Store, StoreUrl};
 
+pub(crate) use etcd::{config as etcd_config, is_loopback};
 pub(crate) use source::{Decision, Origin, Password, Sourced};
 
-use self::source::{Hidden, Setting, Sources, Values};
+use self::source::{Setting, Sources, Values};
 use crate::cli::Global;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -26,9 +29,7 @@ const OPEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Decides which store is meant, from all there is.
 pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
-    let env: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let env = environment();
     let mut files = Vec::new();
     for path in file::places(&env) {
         if let Some(values) = file::read(&path)? {
@@ -40,10 +41,13 @@ pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
 
 /// Where configuration files are looked for.
 pub(crate) fn config_paths() -> Vec<PathBuf> {
-    let env = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    file::places(&env)
+    file::places(&environment())
+}
+
+/// Variables that are not text cannot be ours.
+fn environment() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    std::env::vars_os().filter_map(text).collect()
 }
 
 /// Opens the store that was decided upon. Never another one.
@@ -68,18 +72,6 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
                 .hint("check the address with `tenure config show`, then run `tenure doctor`"))
         }
     }
-}
-
-/// The user to sign in as, with the password from wherever it is.
-#[allow(dead_code, reason = "used as soon as the etcd engine is there")]
-pub(crate) async fn credentials(decision: &Decision) -> Result<Option<(String, Hidden)>, Failure> {
-    let Some(user) = &decision.user else { return Ok(None) };
-    let password = match &decision.password {
-        None => password::ask(&user.value).await?,
-        Some(Sourced { value: Password::Text(text), .. }) => text.clone(),
-        Some(Sourced { value: Password::File(path), .. }) => password::read_file(path)?,
-    };
-    Ok(Some((user.value.clone(), password)))
 }
 
 /// The folder of a file store, for its owner alone.

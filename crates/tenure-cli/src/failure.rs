@@ -3,6 +3,7 @@
 //! The exit codes are a promise: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict, 5 store unavailable,
 //! 6 denied, 8 wait timed out, 130 interrupted.
 
+use std::error::Error as StdError;
 use std::io;
 use std::process::ExitCode;
 
@@ -159,6 +160,26 @@ impl From<WatchEnd> for Failure {
         match end {
             WatchEnd::Compacted { at } => StoreError::Compacted { at: Some(at) }.into(),
             WatchEnd::Lost(error) => Failure::from(error).while_doing("the watch was lost"),
+        }
+    }
+}
+
+/// For `doctor`, which talks to etcd without an engine in between.
+impl From<tenure_etcd::Error> for Failure {
+    fn from(error: tenure_etcd::Error) -> Failure {
+        use tenure_etcd::Error;
+        let cause = StdError::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        let message = format!("{error}{cause}");
+        match error {
+            Error::Untrusted(_) => Failure::new(Code::Unavailable, message)
+                .hint("check --cacert, --cert and --key, and the names in the server's certificate"),
+            Error::Denied(_) => Failure::new(Code::Denied, message)
+                .hint("check user and password with `tenure config show`, and the user's roles"),
+            Error::Invalid(_) => Failure::usage(message),
+            Error::Unavailable(_) | Error::Busy(_) | Error::RateLimited => Failure::new(Code::Unavailable, message)
+                .hint("check the addresses with `tenure config show`, and that the members run"),
+            Error::NoSpace => Failure::new(Code::NoSpace, message),
+            _ => Failure::new(Code::Failed, message),
         }
     }
 }

@@ -3,14 +3,18 @@
 //! stdout is data, stderr is talk, and the exit code tells scripts what happened (see `failure`).
 
 mod bench;
+mod child;
 mod cli;
 mod config;
 mod connect;
+mod demo;
+mod doctor;
 mod duration;
 mod failure;
 mod kv;
 mod log;
 mod output;
+mod part;
 mod version;
 
 use std::process::ExitCode;
@@ -100,9 +104,10 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             store.close().await;
             done
         }
-        Command::Doctor | Command::Demo | Command::Bench(_) | Command::Part(_) => {
-            Err(Failure::new(Code::Failed, "not there yet"))
-        }
+        Command::Doctor => doctor::run(&cli.global, output).await,
+        Command::Demo => demo::run(output).await,
+        Command::Bench(command) => bench::run(command, &cli.global, output).await,
+        Command::Part(command) => part::run(command, output).await,
         Command::Config(command) => config::run(command, &cli.global, output),
         Command::Version => version::run(output),
     }

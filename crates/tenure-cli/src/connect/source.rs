@@ -178,7 +178,6 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
     let mut notes = Vec::new();
     let has_tls_files =
         [Setting::Cacert, Setting::Cert, Setting::Key].into_iter().any(|setting| pick(setting).is_some());
-    let store = choose_store(sources, &layers, has_tls_files, &mut notes);
     if let (Some(one), None) | (None, Some(one)) = (pick(Setting::Cert), pick(Setting::Key)) {
         return Err(Failure::usage(format!(
             "a client certificate and its key belong together, but only one is set (by {})",
@@ -188,12 +187,14 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
     }
     let namespace =
         pick(Setting::Namespace).unwrap_or(Sourced { value: NAMESPACE.into(), origin: Origin::Default });
-    if namespace.value.contains('/') || namespace.value.chars().any(char::is_control) {
+    let is_folder_name = !matches!(namespace.value.as_str(), "." | "..") && !namespace.value.contains('/');
+    if !is_folder_name || namespace.value.chars().any(char::is_control) {
         return Err(Failure::usage(format!(
-            "the namespace {:?} (from {}) must not hold '/' or control characters",
+            "the namespace {:?} (from {}) is no plain name: it must not hold '/' or control characters",
             namespace.value, namespace.origin
         )));
     }
+    let store = choose_store(sources, &layers, &namespace.value, has_tls_files, &mut notes);
     Ok(Decision {
         store,
         namespace,
@@ -258,6 +259,7 @@ fn layers(sources: &Sources) -> Vec<Layer> {
 fn choose_store(
     sources: &Sources,
     layers: &[Layer],
+    namespace: &str,
     has_tls_files: bool,
     notes: &mut Vec<String>,
 ) -> Result<Sourced<StoreUrl>, Failure> {
@@ -268,7 +270,7 @@ fn choose_store(
             return Err(Failure::usage(format!("--local and {} name two stores", other.origin))
                 .hint("leave one of them out"));
         }
-        return Ok(Sourced { value: embedded(&sources.env)?, origin: Origin::Flag("--local".into()) });
+        return Ok(Sourced { value: embedded(&sources.env, namespace)?, origin: Origin::Flag("--local".into()) });
     }
     for layer in layers {
         let found = match (layer.get(Setting::Store), layer.get(Setting::Endpoints)) {
@@ -306,20 +308,20 @@ fn choose_store(
         )
         .hint("set TENURE_ENDPOINTS or --store, or add --local for the store of this machine and user alone"));
     }
-    let url = embedded(&sources.env)?;
+    let url = embedded(&sources.env, namespace)?;
     notes.push(format!("no store is configured: using the embedded one of this machine and user, {url}"));
     Ok(Sourced { value: url, origin: Origin::Default })
 }
 
 /// The store of this machine and user. Relative paths in XDG variables are to be ignored, says their specification.
-fn embedded(env: &BTreeMap<String, String>) -> Result<StoreUrl, Failure> {
+fn embedded(env: &BTreeMap<String, String>, namespace: &str) -> Result<StoreUrl, Failure> {
     let absolute = |name: &str| env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     let state = state.ok_or_else(|| {
         Failure::usage("neither XDG_STATE_HOME nor HOME says where the embedded store is")
             .hint("name it, as in --store file:///var/lib/app/tenure.db")
     })?;
-    Ok(StoreUrl::File(state.join("tenure").join("store.db")))
+    Ok(StoreUrl::File(state.join("tenure").join(namespace).join("store.db")))
 }
 
 /// User and password. A password inside a `user:password` goes with that user only, never with one from another place.

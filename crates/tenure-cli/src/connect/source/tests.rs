@@ -74,13 +74,15 @@ fn store_and_endpoints_are_one_setting_across_layers() {
 fn with_nothing_configured_the_embedded_store_is_used_and_announced() {
     let decision = decide(&sources(&[])).unwrap();
     let store = decision.store.unwrap();
-    assert_eq!(store.value.to_string(), "file:///home/ann/.local/state/tenure/store.db");
+    assert_eq!(store.value.to_string(), "file:///home/ann/.local/state/tenure/tenure/store.db");
     assert_eq!(store.origin, Origin::Default);
     assert_eq!(decision.notes.len(), 1);
     let (url, _) = self::store(&[("XDG_STATE_HOME", "/state")]);
-    assert_eq!(url, "file:///state/tenure/store.db");
+    assert_eq!(url, "file:///state/tenure/tenure/store.db");
+    let (url, _) = self::store(&[("XDG_STATE_HOME", "/state"), ("--namespace", "shop")]);
+    assert_eq!(url, "file:///state/tenure/shop/store.db");
     let (url, _) = self::store(&[("XDG_STATE_HOME", "relative")]);
-    assert_eq!(url, "file:///home/ann/.local/state/tenure/store.db");
+    assert_eq!(url, "file:///home/ann/.local/state/tenure/tenure/store.db");
 }
 
 #[test]
@@ -192,7 +194,7 @@ fn a_decision_shows_no_password() {
 
 #[test]
 fn a_namespace_cannot_reach_into_another() {
-    for bad in ["a/b", "a\n", "\0"] {
+    for bad in ["a/b", "a\n", "\0", ".", ".."] {
         assert!(decide(&sources(&[("--namespace", bad)])).is_err(), "{bad:?}");
     }
 }
