@@ -32,3 +32,5 @@ pub mod chunk;
 pub mod error;
 
 pub mod keyspace;
+
+pub mod backoff;

@@ -16,3 +16,8 @@ pub mod feed;
 pub mod conformance;
 
 pub use tenure_core as core;
+
+/// The README's example, compiled and run with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
