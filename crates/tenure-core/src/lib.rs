@@ -34,3 +34,5 @@ pub mod error;
 pub mod keyspace;
 
 pub mod backoff;
+
+pub mod hold;

@@ -34,8 +34,9 @@ use reads::Answer;
 const LINGER: Duration = Duration::from_secs(1);
 /// A stream that lived so long was healthy: the next one is opened without delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(2);
-/// Proofs on their way at once. They are few, because one proves many; the bound only keeps a dead store from hoarding.
-const PROBES_MAX: usize = 8;
+/// Proofs on their way at once. While they are, new doubts gather and go together; a second one keeps a proof that hangs
+/// from holding up the others, more would only send what the next one covers.
+const PROBES_MAX: usize = 2;
 
 /// The task's state.
 pub(super) struct Driver {

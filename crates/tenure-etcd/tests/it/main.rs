@@ -7,10 +7,14 @@
 mod access;
 mod failover;
 mod identity;
+mod keepalive;
+mod observe;
 mod outcome;
+mod quiet;
 mod raw;
 mod round_trip;
 mod tls;
+mod watch;
 
 use std::time::Duration;
 
