@@ -26,7 +26,8 @@ const START_WITHIN: Duration = Duration::from_secs(20);
 impl Part {
     /// Starts a process that plays a part.
     pub(crate) fn start(args: &[&str]) -> Result<Part, Failure> {
-        let trouble = |error| Failure::new(Code::Failed, format!("a second process cannot be started: {error}"));
+        let trouble =
+            |error| Failure::new(Code::Failed, format!("a second process cannot be started: {error}"));
         let program = std::env::current_exe().map_err(trouble)?;
         let mut child = Command::new(program)
             .arg("part")
@@ -62,14 +63,14 @@ impl Part {
             .map_err(|_| failed(format!("the second process said nothing for {within:?}")))?
             .map_err(|error| failed(format!("the second process cannot be heard: {error}")))?
             .ok_or_else(|| failed("the second process has ended".to_owned()))?;
-        serde_json::from_str(&line).map_err(|error| failed(format!("the second process said {line:?}: {error}")))
+        serde_json::from_str(&line)
+            .map_err(|error| failed(format!("the second process said {line:?}: {error}")))
     }
 
     /// Kills it with SIGKILL, so that it can neither clean up nor say goodbye, and waits until it is gone.
     pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
-        self.child
-            .kill()
-            .await
-            .map_err(|error| Failure::new(Code::Failed, format!("the second process cannot be killed: {error}")))
+        self.child.kill().await.map_err(|error| {
+            Failure::new(Code::Failed, format!("the second process cannot be killed: {error}"))
+        })
     }
 }

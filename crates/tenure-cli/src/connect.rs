@@ -13,7 +13,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure::store::{Store, StoreUrl};
+use tenure::store::file::SharedFile;
+use tenure::store::{Store, StoreError, StoreUrl};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
 pub(crate) use source::{Decision, Origin, Password, Sourced};
@@ -46,7 +47,8 @@ pub(crate) fn config_paths() -> Vec<PathBuf> {
 
 /// Variables that are not text cannot be ours.
 fn environment() -> BTreeMap<String, String> {
-    let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     std::env::vars_os().filter_map(text).collect()
 }
 
@@ -56,14 +58,14 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
         output.note(note);
     }
     let url = &decision.store.as_ref().map_err(Clone::clone)?.value;
-    let opened = match url {
-        StoreUrl::Memory => return Ok(Store::memory()),
-        StoreUrl::File(path) => {
-            make_folder(path)?;
-            tokio::time::timeout(OPEN_WITHIN, Store::open(url)).await
+    let opening = async {
+        match url {
+            StoreUrl::Memory => Ok(Store::memory()),
+            StoreUrl::File(path) => Ok(open_file(path).await?),
+            StoreUrl::Etcd { .. } => Ok(Store::open(url).await?),
         }
-        StoreUrl::Etcd { .. } => tokio::time::timeout(OPEN_WITHIN, Store::open(url)).await,
     };
+    let opened: Result<Result<Store, StoreError>, _> = tokio::time::timeout(OPEN_WITHIN, opening).await;
     match opened {
         Ok(Ok(store)) => Ok(store),
         Ok(Err(error)) => Err(Failure::from(error).while_doing(&url.to_string())),
@@ -74,14 +76,9 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
     }
 }
 
-/// The folder of a file store, for its owner alone.
-fn make_folder(store: &Path) -> Result<(), Failure> {
-    use std::os::unix::fs::DirBuilderExt;
-    let Some(folder) = store.parent() else { return Ok(()) };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-        Failure::new(Code::Unavailable, format!("the folder {} cannot be made: {error}", folder.display()))
-            .hint("choose another place with --store file:///path/store.db")
-    })
+/// Opens a store file, and makes it, in a folder for its owner alone, if there is none.
+pub(crate) async fn open_file(path: &Path) -> Result<Store, StoreError> {
+    Ok(Store::new(SharedFile::open(path).await?))
 }
 
 fn flags(global: &Global) -> Values {

@@ -35,7 +35,13 @@ type Outcome = Result<String, Failure>;
 
 impl Story<'_> {
     /// Tells what a step found.
-    fn tell(&mut self, engine: &'static str, claim: &'static str, begin: Instant, outcome: Outcome) -> Result<(), Failure> {
+    fn tell(
+        &mut self,
+        engine: &'static str,
+        claim: &'static str,
+        begin: Instant,
+        outcome: Outcome,
+    ) -> Result<(), Failure> {
         let held = outcome.is_ok();
         let detail = outcome.unwrap_or_else(|failure| failure.message);
         if !self.output.is_json {
@@ -73,7 +79,8 @@ pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
     let broken = story.steps.iter().filter(|step| !step.held).count();
     let seconds = begin.elapsed().as_secs_f64();
     let count = story.steps.len();
-    let verdict = format!("{} of {count} promises held on 2 engines and 3 processes in {seconds:.1} s", count - broken);
+    let verdict =
+        format!("{} of {count} promises held on 2 engines and 3 processes in {seconds:.1} s", count - broken);
     if output.is_json {
         let steps = story.steps;
         output.object(&Answer { schema: "tenure.demo/v1", ok: broken == 0, verdict, seconds, steps })?;

@@ -97,7 +97,8 @@ async fn look(decision: &Decision, output: &Output, checks: &mut Vec<Check>) {
     match connect::open(&quiet, output).await {
         Ok(store) => {
             checks.push(engine(&store));
-            checks.push(round_trip(|| async { Ok(drop(store.get(Get::key("/tenure/doctor")).await?)) }).await);
+            checks
+                .push(round_trip(|| async { Ok(drop(store.get(Get::key("/tenure/doctor")).await?)) }).await);
             store.close().await;
         }
         Err(failure) => checks.push(Check::fail("connection", failure)),
@@ -157,7 +158,10 @@ where
 fn clock() -> Check {
     let now = BootClock.now().since_origin();
     if cfg!(target_os = "linux") {
-        return Check::ok("clock", format!("CLOCK_BOOTTIME, {} s since boot; it counts suspend", now.as_secs()));
+        return Check::ok(
+            "clock",
+            format!("CLOCK_BOOTTIME, {} s since boot; it counts suspend", now.as_secs()),
+        );
     }
     Check::warn(
         "clock",

@@ -40,6 +40,8 @@ pub(crate) enum Code {
     Ambiguous,
     /// The store has no space left.
     NoSpace,
+    /// What is at the address must not be used by this program.
+    Unusable,
     /// The store is not the one it was, or makes no sense.
     StoreLost,
     /// Whoever read our output has left: no failure to speak of.
@@ -56,6 +58,7 @@ impl Code {
             | Code::FutureRevision
             | Code::Ambiguous
             | Code::NoSpace
+            | Code::Unusable
             | Code::StoreLost => 1,
             Code::Usage | Code::Invalid => 2,
             Code::NotFound => 3,
@@ -142,6 +145,9 @@ impl From<StoreError> for Failure {
             StoreError::Ambiguous(_) => {
                 (Code::Ambiguous, "read the key back before you try again: `tenure kv get KEY`")
             }
+            StoreError::Unusable(_) => {
+                (Code::Unusable, "name another place with --store file:///path/store.db")
+            }
             StoreError::Replaced(_) | StoreError::Corrupt(_) => {
                 (Code::StoreLost, "run `tenure doctor` to see what is there now")
             }
@@ -176,8 +182,10 @@ impl From<tenure_etcd::Error> for Failure {
             Error::Denied(_) => Failure::new(Code::Denied, message)
                 .hint("check user and password with `tenure config show`, and the user's roles"),
             Error::Invalid(_) => Failure::usage(message),
-            Error::Unavailable(_) | Error::Busy(_) | Error::RateLimited => Failure::new(Code::Unavailable, message)
-                .hint("check the addresses with `tenure config show`, and that the members run"),
+            Error::Unavailable(_) | Error::Busy(_) | Error::RateLimited => {
+                Failure::new(Code::Unavailable, message)
+                    .hint("check the addresses with `tenure config show`, and that the members run")
+            }
             Error::NoSpace => Failure::new(Code::NoSpace, message),
             _ => Failure::new(Code::Failed, message),
         }

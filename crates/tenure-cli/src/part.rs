@@ -9,9 +9,10 @@ use futures_util::StreamExt;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tenure::clock::{BootClock, Clock};
-use tenure::store::{Change, LeaseChoice, Previous, Renewal, Selection, Start, Store, StoreUrl, WatchItem};
+use tenure::store::{Change, LeaseChoice, Previous, Renewal, Selection, Start, Store, WatchItem};
 
 use crate::cli::PartCommand;
+use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
@@ -90,7 +91,7 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 async fn open(file: &Path) -> Result<Store, Failure> {
-    Ok(Store::open(&StoreUrl::File(file.to_owned())).await?)
+    Ok(connect::open_file(file).await?)
 }
 
 async fn watch(file: &Path, prefix: &str, output: &Output) -> Result<(), Failure> {
@@ -155,13 +156,18 @@ async fn hold(file: &Path, key: &str, ttl: Duration, output: &Output) -> Result<
     let store = open(file).await?;
     let grant = store.grant(ttl, None).await?;
     let token = store.create(key.to_owned(), "held", LeaseChoice::Attach(grant.id)).await?;
-    let Some(token) = token else { return Err(Failure::new(Code::Conflict, format!("{key} is held by another"))) };
-    let ns = |asked_at: tenure::core::time::Moment| u64::try_from(asked_at.since_origin().as_nanos()).unwrap_or(0);
+    let Some(token) = token else {
+        return Err(Failure::new(Code::Conflict, format!("{key} is held by another")));
+    };
+    let ns =
+        |asked_at: tenure::core::time::Moment| u64::try_from(asked_at.since_origin().as_nanos()).unwrap_or(0);
     output.object(&Held { token: token.0.0, renewed_ns: ns(grant.asked_at) })?;
     loop {
         tokio::time::sleep(grant.ttl / 3).await;
         match store.renew(grant.id).await? {
-            Renewal::Renewed { asked_at, .. } => output.object(&Held { token: token.0.0, renewed_ns: ns(asked_at) })?,
+            Renewal::Renewed { asked_at, .. } => {
+                output.object(&Held { token: token.0.0, renewed_ns: ns(asked_at) })?
+            }
             Renewal::Gone => return Err(Failure::new(Code::Failed, "the lease is gone")),
         }
     }

@@ -49,15 +49,24 @@ impl Sides<'_> {
     pub(super) async fn run(&self, effort: Effort, report: &mut Report<'_>) -> Result<(), Failure> {
         let effort = effort.part(ROUNDS);
         let rate = |sample: &Sample| sample.ops_s();
-        for (name, work) in [("put", Work::Put), ("put_64", Work::PutInFlight(64)), ("put_256", Work::PutInFlight(256))] {
+        for (name, work) in
+            [("put", Work::Put), ("put_64", Work::PutInFlight(64)), ("put_256", Work::PutInFlight(256))]
+        {
             let pair = self.pair(name, work, effort, report).await?;
             let ratio = pair.median_of(rate);
             report.verdict(&Verdict::new((name, "etcd", "raw"), "ops_s", ratio, Goal::AtLeast(0.95)))?;
         }
         self.pair("get", Work::Get, effort, report).await?;
         let bulk = self.pair("put_10000_in_txns", Work::Bulk, effort, report).await?;
-        let ratio = bulk.median_of(|sample| sample.total.as_secs_f64() / f64::from(u32::try_from(sample.count).unwrap_or(1)));
-        report.verdict(&Verdict::new(("put_10000_in_txns", "etcd", "raw"), "total_s", ratio, Goal::AtMost(1.2)))?;
+        let ratio = bulk.median_of(|sample| {
+            sample.total.as_secs_f64() / f64::from(u32::try_from(sample.count).unwrap_or(1))
+        });
+        report.verdict(&Verdict::new(
+            ("put_10000_in_txns", "etcd", "raw"),
+            "total_s",
+            ratio,
+            Goal::AtMost(1.2),
+        ))?;
         let batches = self.pair("claims_batch_100", Work::Batches, effort, report).await?;
         let single = self.pair("claims_one_by_one", Work::OneByOne, effort, report).await?;
         let ratio = median(batches.ours.iter().map(rate)) / median(single.ours.iter().map(rate));
@@ -83,13 +92,17 @@ impl Sides<'_> {
         for round in 0..ROUNDS * 2 {
             let is_ours = (round % 2 == 0) == (round / 2 % 2 == 0);
             let before = handled(counter.as_ref()).await;
-            let sample = if is_ours { self.ours(work, effort).await? } else { self.raw(work, effort).await? };
+            let sample =
+                if is_ours { self.ours(work, effort).await? } else { self.raw(work, effort).await? };
             let after = handled(counter.as_ref()).await;
             let side = usize::from(!is_ours);
-            requests[side] = requests[side].zip(after.zip(before)).map(|(sum, (after, before))| sum + (after - before));
+            requests[side] =
+                requests[side].zip(after.zip(before)).map(|(sum, (after, before))| sum + (after - before));
             if is_ours { pair.ours.push(sample) } else { pair.raw.push(sample) }
         }
-        for (engine, samples, requests) in [("etcd", &pair.ours, requests[0]), ("raw", &pair.raw, requests[1])] {
+        for (engine, samples, requests) in
+            [("etcd", &pair.ours, requests[0]), ("raw", &pair.raw, requests[1])]
+        {
             let row = Row::new(name, engine, &Sample::joined(samples));
             report.row(&Row { requests, ..row })?;
         }
@@ -133,7 +146,8 @@ impl Sides<'_> {
                     let key = self.key("owner", n).to_vec();
                     async move {
                         let key = [&key[..], format!("-raw-{round:?}").as_bytes()].concat();
-                        let is_won = raw.claim(key.into(), Bytes::from_static(b"node")).await.map_err(failed)?;
+                        let is_won =
+                            raw.claim(key.into(), Bytes::from_static(b"node")).await.map_err(failed)?;
                         if is_won { Ok(()) } else { Err(wrong("a claim without rivals was lost")) }
                     }
                 })
@@ -162,7 +176,8 @@ impl Sides<'_> {
         let mut count = 0;
         while count < effort.n && begin.elapsed() < effort.span_max {
             let key = |n: usize| [&self.key("owner", n)[..], format!("-raw-{begin:?}").as_bytes()].concat();
-            let claims = (count..count + CLAIMS).map(|n| (key(n).into(), Bytes::from_static(b"node"))).collect();
+            let claims =
+                (count..count + CLAIMS).map(|n| (key(n).into(), Bytes::from_static(b"node"))).collect();
             let before = Instant::now();
             let won = self.raw.claims(claims).await.map_err(failed)?;
             took.push(before.elapsed());

@@ -19,7 +19,9 @@ impl Counter {
     /// None where the pages cannot be read without TLS.
     pub(super) fn of(url: &StoreUrl) -> Option<Counter> {
         match url {
-            StoreUrl::Etcd { endpoints, security: Security::Plain } => Some(Counter { endpoints: endpoints.clone() }),
+            StoreUrl::Etcd { endpoints, security: Security::Plain } => {
+                Some(Counter { endpoints: endpoints.clone() })
+            }
             StoreUrl::Etcd { .. } | StoreUrl::Memory | StoreUrl::File(_) => None,
         }
     }
@@ -50,8 +52,14 @@ fn sum_of(page: &str, name: &str) -> Option<u64> {
     let mut sum = 0;
     for line in body.lines() {
         let Some(series) = line.strip_prefix(name) else { continue };
-        let Some((_, figure)) = series.rsplit_once(' ').filter(|(labels, _)| labels.starts_with('{')) else { continue };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter is a whole number from 0 on")]
+        let Some((_, figure)) = series.rsplit_once(' ').filter(|(labels, _)| labels.starts_with('{')) else {
+            continue;
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a counter is a whole number from 0 on"
+        )]
         let count = figure.parse::<f64>().ok()?.max(0.0) as u64;
         sum += count;
     }

@@ -20,7 +20,12 @@ const SPAN: Duration = Duration::from_secs(5);
 /// What a busy machine may add before we call a process stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(store: &Store, path: &Path, effort: Effort, report: &mut Report<'_>) -> Result<(), Failure> {
+pub(super) async fn run(
+    store: &Store,
+    path: &Path,
+    effort: Effort,
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
     across(store, path, effort, report).await?;
     crowd(path, effort, report).await?;
     idle(path, effort, report).await

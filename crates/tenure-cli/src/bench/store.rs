@@ -42,7 +42,8 @@ enum Engine {
 pub(super) async fn run(args: &StoreArgs, global: &Global, output: &Output) -> Result<(), Failure> {
     let mut report = Report::new(output);
     let has = |engine| args.engines.is_empty() || args.engines.contains(&engine);
-    let effort = |n: usize| Effort { n: args.n.unwrap_or(n).max(1), span_max: Duration::from_secs(args.seconds_max) };
+    let effort =
+        |n: usize| Effort { n: args.n.unwrap_or(n).max(1), span_max: Duration::from_secs(args.seconds_max) };
     if cfg!(debug_assertions) {
         report.note("this is a debug build; figures of a release build are several times better");
     }
@@ -55,13 +56,18 @@ pub(super) async fn run(args: &StoreArgs, global: &Global, output: &Output) -> R
     if has(Engine::Etcd) {
         let decision = connect::decide(global);
         match decision {
-            Ok(decision) if is_etcd(&decision) => etcd(&decision, effort(10_000), output, &mut report).await?,
+            Ok(decision) if is_etcd(&decision) => {
+                etcd(&decision, effort(10_000), output, &mut report).await?
+            }
             decision if args.engines.contains(&Engine::Etcd) => {
                 let why = decision.and_then(|decision| decision.store).err();
                 let why = why.map(|failure| format!(": {}", failure.message)).unwrap_or_default();
-                return Err(Failure::usage(format!("no etcd is configured{why}")).hint("set TENURE_ENDPOINTS=host:2379"));
+                return Err(Failure::usage(format!("no etcd is configured{why}"))
+                    .hint("set TENURE_ENDPOINTS=host:2379"));
             }
-            _ => report.note("etcd was left out, because none is configured; to include it set TENURE_ENDPOINTS=host:2379"),
+            _ => report.note(
+                "etcd was left out, because none is configured; to include it set TENURE_ENDPOINTS=host:2379",
+            ),
         }
     }
     if report.missed > 0 {
@@ -95,7 +101,7 @@ async fn file(effort: Effort, report: &mut Report<'_>) -> Result<(), Failure> {
         .tempdir()
         .map_err(|error| wrong(format!("no temporary folder can be made: {error}")))?;
     let path = folder.path().join("store.db");
-    let store = Store::open(&StoreUrl::File(path.clone())).await?;
+    let store = connect::open_file(&path).await?;
     let done = file_at(&store, &path, effort, report).await;
     store.close().await;
     done
@@ -114,7 +120,12 @@ async fn file_at(store: &Store, path: &Path, effort: Effort, report: &mut Report
     process::run(store, path, effort.part(10), report).await
 }
 
-async fn etcd(decision: &Decision, effort: Effort, output: &Output, report: &mut Report<'_>) -> Result<(), Failure> {
+async fn etcd(
+    decision: &Decision,
+    effort: Effort,
+    output: &Output,
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
     let url = &decision.store.as_ref().map_err(Clone::clone)?.value;
     let store = connect::open(decision, output).await?;
     let prefix = format!("/tenure-bench/{:x}/", BootClock.now().since_origin().as_nanos());

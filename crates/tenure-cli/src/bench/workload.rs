@@ -128,7 +128,9 @@ impl Bench<'_> {
             let event = async {
                 loop {
                     match events.next().await {
-                        Some(Ok(WatchItem::Batch { revision, .. })) => return Ok((revision, before.elapsed())),
+                        Some(Ok(WatchItem::Batch { revision, .. })) => {
+                            return Ok((revision, before.elapsed()));
+                        }
                         Some(Ok(WatchItem::Progress(_))) => {}
                         Some(Err(end)) => return Err(Failure::from(end)),
                         None => return Err(wrong("the watch ended")),
@@ -191,7 +193,8 @@ impl Bench<'_> {
         let until = tokio::time::Instant::now() + ttl + EXPIRY_PATIENCE;
         while !due.is_empty() {
             let item = tokio::time::timeout_at(until, events.next()).await;
-            let item = item.map_err(|_| wrong("leases did not end"))?.ok_or_else(|| wrong("the watch ended"))??;
+            let item =
+                item.map_err(|_| wrong("leases did not end"))?.ok_or_else(|| wrong("the watch ended"))??;
             let now = BootClock.now();
             let WatchItem::Batch { changes, .. } = item else { continue };
             for change in changes {

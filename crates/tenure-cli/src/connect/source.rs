@@ -270,7 +270,10 @@ fn choose_store(
             return Err(Failure::usage(format!("--local and {} name two stores", other.origin))
                 .hint("leave one of them out"));
         }
-        return Ok(Sourced { value: embedded(&sources.env, namespace)?, origin: Origin::Flag("--local".into()) });
+        return Ok(Sourced {
+            value: embedded(&sources.env, namespace)?,
+            origin: Origin::Flag("--local".into()),
+        });
     }
     for layer in layers {
         let found = match (layer.get(Setting::Store), layer.get(Setting::Endpoints)) {

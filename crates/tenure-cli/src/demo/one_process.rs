@@ -46,14 +46,19 @@ async fn all_or_nothing(store: &Store) -> Outcome {
 async fn one_winner(store: &Store) -> Outcome {
     let claims = (0..100).map(|n| {
         let store = store.clone();
-        tokio::spawn(async move { store.create("/demo/owner", format!("node-{n}"), LeaseChoice::Detach).await })
+        tokio::spawn(
+            async move { store.create("/demo/owner", format!("node-{n}"), LeaseChoice::Detach).await },
+        )
     });
     let mut tokens = Vec::new();
     for claim in claims.collect::<Vec<_>>() {
         let claimed = claim.await.map_err(|error| super::broken(error.to_string()))?;
         tokens.extend(claimed?);
     }
-    must(tokens.len() == 1, format!("{} won, with the token {:?}", tokens.len(), tokens.first().map(ToString::to_string)))
+    must(
+        tokens.len() == 1,
+        format!("{} won, with the token {:?}", tokens.len(), tokens.first().map(ToString::to_string)),
+    )
 }
 
 async fn watched(store: &Store) -> Outcome {

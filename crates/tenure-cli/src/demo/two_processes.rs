@@ -4,16 +4,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tenure::clock::{BootClock, Clock};
-use tenure::store::{Change, LeaseChoice, Previous, Selection, Start, Store, StoreUrl};
+use tenure::store::{Change, LeaseChoice, Previous, Selection, Start, Store};
 
 use super::one_process::{self, TTL};
 use super::{Outcome, PATIENCE, Story, broken, ms, must, next_change};
 use crate::child::Part;
+use crate::connect;
 use crate::failure::Failure;
 use crate::part::{Held, Seen, now_ns};
 
 pub(super) async fn play(story: &mut Story<'_>, path: &Path) -> Result<(), Failure> {
-    let store = Store::open(&StoreUrl::File(path.to_owned())).await?;
+    let store = connect::open_file(path).await?;
     one_process::play(story, &store).await?;
     let begin = Instant::now();
     story.tell("file", "a second process sees every change", begin, seen_elsewhere(&store, path).await)?;
@@ -36,7 +37,10 @@ async fn seen_elsewhere(store: &Store, path: &Path) -> Outcome {
         let revision = store.put(format!("/demo/far/{n}"), "x").await?;
         let seen: Seen = other.say(PATIENCE).await?;
         if seen.revision != revision.0 || !seen.is_put || seen.key != format!("/demo/far/{n}") {
-            return must(false, format!("{} at {} came where /demo/far/{n} at {revision} was due", seen.key, seen.revision));
+            return must(
+                false,
+                format!("{} at {} came where /demo/far/{n} at {revision} was due", seen.key, seen.revision),
+            );
         }
         took.push(Duration::from_nanos(seen.seen_ns.saturating_sub(before)));
     }
@@ -74,7 +78,8 @@ async fn taken_over(store: &Store, path: &Path) -> Outcome {
     holder.kill().await?;
     let end = next_change(&mut stream).await?;
     let alone = BootClock.now().since_origin().saturating_sub(Duration::from_nanos(held.renewed_ns));
-    let token = store.create(key, "us", LeaseChoice::Detach).await?.ok_or_else(|| broken("the key is still held"))?;
+    let token =
+        store.create(key, "us", LeaseChoice::Detach).await?.ok_or_else(|| broken("the key is still held"))?;
     must(
         matches!(end, Change::Delete { .. }) && alone >= TTL && token.0.0 > held.token,
         format!("killed, gone {} after its last renewal, token {} became {token}", ms(alone), held.token),

@@ -44,7 +44,9 @@ async fn connect(endpoints: &[String], security: Security, decision: &Decision) 
 fn tls(url: &StoreUrl, security: Security) -> Check {
     match security {
         Security::Tls => Check::ok("tls", "connections are encrypted"),
-        Security::Plain if connect::is_loopback(url) => Check::ok("tls", "in the clear, on this machine only"),
+        Security::Plain if connect::is_loopback(url) => {
+            Check::ok("tls", "in the clear, on this machine only")
+        }
         Security::Plain => Check::warn(
             "tls",
             "in the clear over a network: whoever listens reads keys, values and passwords",
@@ -68,7 +70,11 @@ fn auth(url: &StoreUrl, decision: &Decision) -> Check {
 
 fn version(status: &Status) -> Vec<Check> {
     let Some(version) = status.version else {
-        return vec![Check::warn("server", format!("etcd {}", status.version_text), "its version cannot be read")];
+        return vec![Check::warn(
+            "server",
+            format!("etcd {}", status.version_text),
+            "its version cannot be read",
+        )];
     };
     let defects = known_defects(version);
     if defects.is_empty() {
@@ -98,7 +104,11 @@ async fn members(client: &Client, status: &Status) -> Check {
     let spare = voters - quorum;
     let detail = format!("{voters} voting{learners}; {quorum} must be alive, so {spare} may fail");
     if status.is_learner {
-        return Check::warn("members", format!("{detail}; the one that answered only follows"), "add the others to --endpoints");
+        return Check::warn(
+            "members",
+            format!("{detail}; the one that answered only follows"),
+            "add the others to --endpoints",
+        );
     }
     if voters % 2 == 0 {
         return Check::warn("members", detail, "use an odd number: an even one survives no more failures");
@@ -108,8 +118,11 @@ async fn members(client: &Client, status: &Status) -> Check {
 
 async fn space(client: &Client, status: &Status) -> Check {
     let mib = |bytes: i64| bytes / (1024 * 1024);
-    let detail =
-        format!("the database has {} MiB, {} MiB of them in use", mib(status.db_bytes), mib(status.db_bytes_in_use));
+    let detail = format!(
+        "the database has {} MiB, {} MiB of them in use",
+        mib(status.db_bytes),
+        mib(status.db_bytes_in_use)
+    );
     match client.alarms().await {
         Err(error) => Check::warn(
             "space",

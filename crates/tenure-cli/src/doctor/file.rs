@@ -33,7 +33,11 @@ fn mode(folder: &Path, metadata: &Metadata) -> Check {
     if mode & 0o077 == 0 {
         return Check::ok("folder", detail);
     }
-    Check::warn("folder", format!("{detail}: others can look into it"), format!("chmod 700 {}", folder.display()))
+    Check::warn(
+        "folder",
+        format!("{detail}: others can look into it"),
+        format!("chmod 700 {}", folder.display()),
+    )
 }
 
 /// File systems by the number the kernel gives them (`man 2 statfs`); those that reach beyond one kernel are refused by the engine.
