@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tenure::store::etcd::Etcd;
 use tenure::store::file::SharedFile;
 use tenure::store::{Store, StoreError, StoreUrl};
 
@@ -58,14 +59,19 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
         output.note(note);
     }
     let url = &decision.store.as_ref().map_err(Clone::clone)?.value;
+    // A person may take their time to type a password.
+    let config = match url {
+        StoreUrl::Etcd { endpoints, security } => Some(etcd_config(endpoints, *security, decision).await?),
+        StoreUrl::Memory | StoreUrl::File(_) => None,
+    };
     let opening = async {
-        match url {
-            StoreUrl::Memory => Ok(Store::memory()),
-            StoreUrl::File(path) => Ok(open_file(path).await?),
-            StoreUrl::Etcd { .. } => Ok(Store::open(url).await?),
+        match (url, config) {
+            (StoreUrl::File(path), _) => open_file(path).await,
+            (_, Some(config)) => Ok(Store::new(Etcd::connect(config).await?)),
+            (_, None) => Ok(Store::memory()),
         }
     };
-    let opened: Result<Result<Store, StoreError>, _> = tokio::time::timeout(OPEN_WITHIN, opening).await;
+    let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
     match opened {
         Ok(Ok(store)) => Ok(store),
         Ok(Err(error)) => Err(Failure::from(error).while_doing(&url.to_string())),

@@ -84,7 +84,13 @@ async fn look(decision: &Decision, output: &Output, checks: &mut Vec<Check>) {
     };
     match url {
         StoreUrl::Memory => {}
-        StoreUrl::File(path) => checks.extend(file::look(path)),
+        StoreUrl::File(path) => {
+            checks.extend(file::look(path));
+            // To open it would make it.
+            if !path.exists() {
+                return;
+            }
+        }
         StoreUrl::Etcd { endpoints, security } => {
             return etcd::look(url, endpoints, *security, decision, checks).await;
         }

@@ -177,7 +177,7 @@ impl From<tenure_etcd::Error> for Failure {
         let cause = StdError::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         let message = format!("{error}{cause}");
         match error {
-            Error::Untrusted(_) => Failure::new(Code::Unavailable, message)
+            Error::Untrusted(_) => Failure::new(Code::Denied, message)
                 .hint("check --cacert, --cert and --key, and the names in the server's certificate"),
             Error::Denied(_) => Failure::new(Code::Denied, message)
                 .hint("check user and password with `tenure config show`, and the user's roles"),

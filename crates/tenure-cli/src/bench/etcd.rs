@@ -8,7 +8,7 @@ use tenure::store::StoreUrl;
 use tenure_etcd::raw::{BoxError, Raw};
 
 use super::metrics::Counter;
-use super::report::{Goal, Report, Row, Verdict};
+use super::report::{Found, Goal, Report, Row, Verdict};
 use super::sample::{Effort, Sample, in_flight, median, one_at_a_time};
 use super::workload::{Bench, wrong};
 use crate::failure::Failure;
@@ -54,7 +54,12 @@ impl Sides<'_> {
         {
             let pair = self.pair(name, work, effort, report).await?;
             let ratio = pair.median_of(rate);
-            report.verdict(&Verdict::new((name, "etcd", "raw"), "ops_s", ratio, Goal::AtLeast(0.95)))?;
+            report.verdict(&Verdict::new(
+                (name, "etcd", "raw"),
+                "ops_s",
+                Found::Ratio(ratio),
+                Goal::AtLeast(0.95),
+            ))?;
         }
         self.pair("get", Work::Get, effort, report).await?;
         let bulk = self.pair("put_10000_in_txns", Work::Bulk, effort, report).await?;
@@ -64,18 +69,23 @@ impl Sides<'_> {
         report.verdict(&Verdict::new(
             ("put_10000_in_txns", "etcd", "raw"),
             "total_s",
-            ratio,
+            Found::Ratio(ratio),
             Goal::AtMost(1.2),
         ))?;
         let batches = self.pair("claims_batch_100", Work::Batches, effort, report).await?;
         let single = self.pair("claims_one_by_one", Work::OneByOne, effort, report).await?;
         let ratio = median(batches.ours.iter().map(rate)) / median(single.ours.iter().map(rate));
         let names = ("claims_batch_100", "etcd", "claims_one_by_one");
-        report.verdict(&Verdict::new(names, "ops_s", ratio, Goal::AtLeast(10.0)))?;
+        report.verdict(&Verdict::new(names, "ops_s", Found::Ratio(ratio), Goal::AtLeast(10.0)))?;
         let watch = self.pair("watch", Work::Watch, effort.part(4), report).await?;
         let p50 = |samples: &[Sample]| median(samples.iter().filter_map(Sample::p50_ms));
         let more = p50(&watch.ours) - p50(&watch.raw);
-        report.verdict(&Verdict::new(("watch", "etcd", "raw"), "p50_more_than_raw", more, Goal::AtMost(0.1)))
+        report.verdict(&Verdict::new(
+            ("watch", "etcd", "raw"),
+            "p50_more_than_raw",
+            Found::Figure(more),
+            Goal::AtMost(0.1),
+        ))
     }
 
     /// Runs one workload, turn by turn, each side beginning in every other round.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tenure::store::Store;
 
-use super::report::{Goal, Report, Row, Verdict};
+use super::report::{Found, Goal, Report, Row, Verdict};
 use super::sample::{Effort, Sample};
 use crate::child::Part;
 use crate::failure::Failure;
@@ -48,8 +48,8 @@ async fn across(store: &Store, path: &Path, effort: Effort, report: &mut Report<
     report.row(&Row::new("watch_across_processes", "file", &sample))?;
     let names = ("watch_across_processes", "file", "contract");
     let (p50, p99) = (sample.p50_ms().unwrap_or(f64::NAN), sample.p99_ms().unwrap_or(f64::NAN));
-    report.verdict(&Verdict::new(names, "p50", p50, Goal::AtMost(0.6)))?;
-    report.verdict(&Verdict::new(names, "p99", p99, Goal::AtMost(5.0)))
+    report.verdict(&Verdict::new(names, "p50", Found::Figure(p50), Goal::AtMost(0.6)))?;
+    report.verdict(&Verdict::new(names, "p99", Found::Figure(p99), Goal::AtMost(5.0)))
 }
 
 /// Many processes that write as fast as they can: nobody may starve.
@@ -83,10 +83,15 @@ async fn crowd(path: &Path, effort: Effort, report: &mut Report<'_>) -> Result<(
     let fewest = counts.iter().min().copied().unwrap_or(0);
     let most = counts.iter().max().copied().unwrap_or(0).max(1);
     let share = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-    report.verdict(&Verdict::new(names, "ops_s", sample.ops_s(), Goal::AtLeast(4_000.0)))?;
-    report.verdict(&Verdict::new(names, "max_ms", max, Goal::AtMost(250.0)))?;
-    report.verdict(&Verdict::new(names, "errors", share(errors), Goal::AtMost(0.0)))?;
-    report.verdict(&Verdict::new(names, "fewest_by_most", share(fewest) / share(most), Goal::AtLeast(0.4)))
+    report.verdict(&Verdict::new(names, "ops_s", Found::Figure(sample.ops_s()), Goal::AtLeast(4_000.0)))?;
+    report.verdict(&Verdict::new(names, "max_ms", Found::Figure(max), Goal::AtMost(250.0)))?;
+    report.verdict(&Verdict::new(names, "errors", Found::Figure(share(errors)), Goal::AtMost(0.0)))?;
+    report.verdict(&Verdict::new(
+        names,
+        "fewest_by_most",
+        Found::Ratio(share(fewest) / share(most)),
+        Goal::AtLeast(0.4),
+    ))
 }
 
 /// A process that watches and sees nothing happen.
@@ -98,5 +103,5 @@ async fn idle(path: &Path, effort: Effort, report: &mut Report<'_>) -> Result<()
     let row = Row::new("idle_watcher", "file", &Sample::new(Vec::new(), begin.elapsed(), 1));
     report.row(&Row { unit: "cpu_percent", p50: Some(idled.cpu_percent), ..row })?;
     let names = ("idle_watcher", "file", "contract");
-    report.verdict(&Verdict::new(names, "cpu_percent", idled.cpu_percent, Goal::AtMost(0.3)))
+    report.verdict(&Verdict::new(names, "cpu_percent", Found::Figure(idled.cpu_percent), Goal::AtMost(0.3)))
 }

@@ -56,9 +56,18 @@ pub(super) struct Verdict {
     pub(super) reference: &'static str,
     /// What is compared: `ops_s`, `p50`, ...
     pub(super) of: &'static str,
-    pub(super) ratio: f64,
+    #[serde(flatten)]
+    pub(super) found: Found,
     pub(super) goal: String,
     pub(super) met: bool,
+}
+
+/// What was found: ours by theirs, or a figure by itself.
+#[derive(Serialize, Clone, Copy, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Found {
+    Ratio(f64),
+    Figure(f64),
 }
 
 /// Which side of a figure is the good one.
@@ -72,14 +81,19 @@ impl Verdict {
     pub(super) fn new(
         (workload, engine, reference): (&'static str, &'static str, &'static str),
         of: &'static str,
-        ratio: f64,
+        found: Found,
         goal: Goal,
     ) -> Verdict {
-        let (goal, met) = match goal {
-            Goal::AtLeast(least) => (format!(">= {least}"), ratio >= least),
-            Goal::AtMost(most) => (format!("<= {most}"), ratio <= most),
+        let (Found::Ratio(figure) | Found::Figure(figure)) = found;
+        let found = match found {
+            Found::Ratio(ratio) => Found::Ratio(round(ratio)),
+            Found::Figure(figure) => Found::Figure(round(figure)),
         };
-        Verdict { workload, engine, reference, of, ratio: round(ratio), goal, met }
+        let (goal, met) = match goal {
+            Goal::AtLeast(least) => (format!(">= {least}"), figure >= least),
+            Goal::AtMost(most) => (format!("<= {most}"), figure <= most),
+        };
+        Verdict { workload, engine, reference, of, found, goal, met }
     }
 }
 
@@ -96,7 +110,13 @@ impl Report<'_> {
     }
 
     pub(super) fn row(&self, row: &Row) -> Result<(), Failure> {
-        self.output.object(row)
+        let Row { p50, max, min, .. } = *row;
+        self.output.object(&Row {
+            p50: p50.map(round),
+            max: max.map(round),
+            min: min.map(round),
+            ..row.clone()
+        })
     }
 
     pub(super) fn verdict(&mut self, verdict: &Verdict) -> Result<(), Failure> {
@@ -132,7 +152,8 @@ mod tests {
 
     #[test]
     fn a_goal_is_met_on_its_good_side_and_never_by_nothing() {
-        let verdict = |ratio, goal| Verdict::new(("put", "etcd", "raw"), "ops_s", ratio, goal).met;
+        let verdict =
+            |ratio, goal| Verdict::new(("put", "etcd", "raw"), "ops_s", Found::Ratio(ratio), goal).met;
         assert!(verdict(0.95, Goal::AtLeast(0.95)));
         assert!(!verdict(0.94, Goal::AtLeast(0.95)));
         assert!(verdict(1.2, Goal::AtMost(1.2)));

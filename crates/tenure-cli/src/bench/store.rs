@@ -10,7 +10,7 @@ use tenure_etcd::raw::Raw;
 
 use super::etcd::Sides;
 use super::process;
-use super::report::{Goal, Report, Row, Verdict};
+use super::report::{Found, Goal, Report, Row, Verdict};
 use super::sample::{Effort, Sample};
 use super::workload::{Bench, wrong};
 use crate::cli::Global;
@@ -89,7 +89,7 @@ async fn memory(effort: Effort, report: &mut Report<'_>) -> Result<(), Failure> 
         ("watch", "p50", seen.watch.p50_ms().unwrap_or(f64::NAN), Goal::AtMost(0.08)),
     ];
     for (workload, of, figure, goal) in goals {
-        report.verdict(&Verdict::new((workload, "memory", "contract"), of, figure, goal))?;
+        report.verdict(&Verdict::new((workload, "memory", "contract"), of, Found::Figure(figure), goal))?;
     }
     store.close().await;
     Ok(())
@@ -115,7 +115,7 @@ async fn file_at(store: &Store, path: &Path, effort: Effort, report: &mut Report
         ("expiry_late", "p99", seen.expiry.p99_ms().unwrap_or(f64::NAN), Goal::AtMost(100.0)),
     ];
     for (workload, of, figure, goal) in goals {
-        report.verdict(&Verdict::new((workload, "file", "contract"), of, figure, goal))?;
+        report.verdict(&Verdict::new((workload, "file", "contract"), of, Found::Figure(figure), goal))?;
     }
     process::run(store, path, effort.part(10), report).await
 }

@@ -55,10 +55,8 @@ async fn one_winner(store: &Store) -> Outcome {
         let claimed = claim.await.map_err(|error| super::broken(error.to_string()))?;
         tokens.extend(claimed?);
     }
-    must(
-        tokens.len() == 1,
-        format!("{} won, with the token {:?}", tokens.len(), tokens.first().map(ToString::to_string)),
-    )
+    let [token] = tokens[..] else { return must(false, format!("{} won", tokens.len())) };
+    must(true, format!("one won, with the token {token}"))
 }
 
 async fn watched(store: &Store) -> Outcome {

@@ -14,15 +14,13 @@ pub(super) fn look(path: &Path) -> Vec<Check> {
     let mut checks = Vec::new();
     let folder = path.parent().unwrap_or(Path::new("/"));
     match folder.metadata() {
-        Ok(metadata) => {
-            checks.push(mode(folder, &metadata));
-            checks.extend(file_system(folder));
-        }
+        Ok(metadata) => checks.push(mode(folder, &metadata)),
         Err(_) => checks.push(Check::ok(
             "folder",
             format!("{} does not exist; the first use makes it, for its owner alone", folder.display()),
         )),
     }
+    checks.extend(folder.ancestors().find(|folder| folder.exists()).and_then(file_system));
     checks.extend(format(path));
     checks
 }
