@@ -2,5 +2,6 @@
 
 mod conformance;
 mod controls;
+mod file;
 mod tokio_clock;
 mod twisted;
