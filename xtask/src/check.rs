@@ -86,7 +86,8 @@ impl Steps {
         let mut closing = Vec::new();
         self.step(name, || {
             let run = work()?;
-            closing.extend(run.closing.iter().map(|line| format!("{name}: {line}")));
+            closing.push(format!("{name}: {}", run.tally));
+            closing.extend(run.closing.iter().map(|line| format!("  {line}")));
             run.verdict()
         })?;
         self.closing.extend(closing);
