@@ -2,6 +2,7 @@
 
 mod conformance;
 mod controls;
+mod etcd;
 mod file;
 mod tokio_clock;
 mod twisted;
