@@ -56,6 +56,9 @@ pub enum StoreError {
     /// This is not the store that the handle was opened on: everything held through it is lost.
     #[error("the store was replaced: {0}")]
     Replaced(Replaced),
+    /// This program must not use what is at the address: nothing happened; take another place, or another program.
+    #[error("this cannot be used as a store: {0}")]
+    Unusable(Unusable),
     /// What the store holds makes no sense: everything held through it is lost.
     #[error("the store is corrupt: {0}")]
     Corrupt(String),
@@ -85,7 +88,11 @@ impl StoreError {
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
-            StoreError::Replaced(_) | StoreError::Corrupt(_) | StoreError::Denied(_) | StoreError::Closed
+            StoreError::Replaced(_)
+                | StoreError::Unusable(_)
+                | StoreError::Corrupt(_)
+                | StoreError::Denied(_)
+                | StoreError::Closed
         )
     }
 }
@@ -178,6 +185,28 @@ pub enum Replaced {
         /// The revision found.
         found: Revision,
     },
+}
+
+/// Why something is no store for this program.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum Unusable {
+    /// There is something else at the address.
+    #[error("there is something else at its address ({0}); choose another path")]
+    NotAStore(String),
+    /// A newer program brought the store to a format that this one does not know.
+    #[error("it has format {found}, this program knows up to format {ours}; use a newer program")]
+    NewerFormat {
+        /// The format found.
+        found: u32,
+        /// The newest format that this program knows.
+        ours: u32,
+    },
+    /// Shared memory works inside one kernel only, and a network file system reaches beyond it.
+    #[error(
+        "it is on a network file system ({0}), where processes cannot share memory; use a local disk, or etcd"
+    )]
+    NetworkFileSystem(String),
 }
 
 /// Why something failed, down to its root, in words.

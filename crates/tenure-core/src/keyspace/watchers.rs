@@ -120,6 +120,15 @@ impl Watchers {
         woken
     }
 
+    /// Notes that revisions went by which were not noted one by one: everyone has to look at history itself.
+    pub fn skip(&mut self) -> BTreeSet<WatchId> {
+        for watcher in self.by_id.values_mut() {
+            watcher.behind = true;
+            watcher.pending.clear();
+        }
+        self.by_id.keys().copied().collect()
+    }
+
     /// Who watches a key.
     fn find(&self, key: &[u8], found: &mut BTreeSet<WatchId>) {
         if let Some(ids) = self.by_key.get(key) {

@@ -1,1 +1,248 @@
-//! The file engine: SQLite shared by the processes of one machine.
+//! The file engine: a store in a SQLite file that the processes of one machine share. It needs no set-up.
+//!
+//! Every process opens the file itself; there is no server. Changes are made one at a time, in groups, inside a lock that all
+//! queue for; reads see snapshots and wait for nobody. A bell beside the file tells the others that something changed. What a
+//! transaction means is decided by the evaluator of the core, as in the memory engine.
+//!
+//! Six guard rails keep it honest, each because it was seen to fail without: [`guard`] notices exchanged files, [`lock`]
+//! makes the queue fair, [`ceiling`] keeps revisions from repeating, [`leases`] ends leases before anybody looks, [`place`] refuses
+//! folders where sharing does not work, and [`alarm`] says who holds everybody up.
+
+mod options;
+mod place;
+
+mod fault;
+mod leases;
+mod log;
+mod rows;
+mod schema;
+mod sql;
+mod time;
+
+mod alarm;
+mod bell;
+mod ceiling;
+mod guard;
+mod lock;
+
+mod engine;
+mod follower;
+mod hub;
+mod job;
+mod opening;
+mod reader;
+mod watch;
+mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::keyspace::{Rows, evaluate, read};
+
+use crate::clock::{BootClock, Clock};
+use crate::store::{
+    Durability, Engine, Get, Grant, LeaseId, LeaseView, Page, Previous, Reach, Renewal, Revision, Selection,
+    Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+};
+
+use engine::Running;
+use job::Job;
+use watch::Watch;
+
+pub use options::{Options, Retention, default_path};
+
+/// A store in a file that the processes of one machine share. Cheap to clone; all clones are one.
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use tenure::store::{Store, file::SharedFile};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("app").join("store.db");
+/// let store = Store::new(SharedFile::open(path).await?);
+/// store.put("/greeting", "hello").await?;
+/// assert_eq!(store.get_key("/greeting").await?.unwrap().value, "hello");
+/// store.close().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Guarantees
+///
+/// An acknowledged write survives the death of any process, and power loss too with [`Durability::PowerLoss`]. No revision is
+/// used twice, whatever is lost. A lease ends never early, usually within milliseconds, by any process that is alive,
+/// and no read shows a key whose lease is over. Whoever waits for the lock longer than five seconds gets [`StoreError::Busy`].
+///
+/// # Not guaranteed
+///
+/// A process that is stopped (SIGSTOP, a debugger) inside a transaction blocks every writer until it goes on or dies; a
+/// warning names its pid. After `fork` the child must open the store itself.
+#[derive(Clone)]
+pub struct SharedFile {
+    info: Arc<StoreInfo>,
+    running: Arc<Running>,
+}
+
+impl SharedFile {
+    /// Opens the store in a file, with defaults, and makes it (in a folder of mode 0700) if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unusable`] for a file that is no store, that a newer program made, or that lies on a network file system;
+    /// [`StoreError::Busy`] if others keep the lock for five seconds.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves at most an empty store behind.
+    pub async fn open(path: impl Into<PathBuf>) -> Result<SharedFile, StoreError> {
+        SharedFile::options().open(path).await
+    }
+
+    /// Other ways to open it.
+    pub fn options() -> Options {
+        Options::new()
+    }
+
+    async fn open_with(options: Options, path: PathBuf) -> Result<SharedFile, StoreError> {
+        let durable = options.durability.max(Durability::Machine);
+        let limits = options.limits;
+        let running = Running::start(options, path).await?;
+        let store_id = running.write(0, |tables| Ok(tables.meta.store_id)).await?;
+        let info = StoreInfo {
+            kind: "file",
+            id: rows::show_id(&store_id),
+            limits,
+            ttl_step: Duration::from_millis(1),
+            durable,
+            reach: Reach::Machine,
+        };
+        Ok(SharedFile { info: Arc::new(info), running: Arc::new(running) })
+    }
+
+    /// Where the store lies, links followed.
+    pub fn path(&self) -> &Path {
+        &self.running.core.place.database
+    }
+
+    fn job(&self, txn: Txn) -> (Job, tokio::sync::oneshot::Receiver<Result<TxnReply, StoreError>>) {
+        let limits = self.info.limits;
+        Job::new(txn.size(), move |tables| evaluate(tables, &txn, &limits))
+    }
+}
+
+impl fmt::Debug for SharedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedFile({} {})", self.path().display(), self.info.id)
+    }
+}
+
+impl Engine for SharedFile {
+    fn info(&self) -> &StoreInfo {
+        &self.info
+    }
+
+    async fn get(&self, get: Get) -> Result<Page, StoreError> {
+        get.check()?;
+        self.running.read(move |tables| read(tables, &get)).await
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<TxnReply, StoreError> {
+        let reply = self.batch(vec![txn]).await.pop();
+        reply.expect("a batch has as many replies as transactions")
+    }
+
+    async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
+        let (mut writes, mut reads, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+        for txn in txns {
+            // What is wrong whatever the store holds need not wait for it.
+            if let Err(error) = txn.check(&self.info.limits) {
+                answers.push(Err(error));
+                continue;
+            }
+            let line = if txn.may_write() { &mut writes } else { &mut reads };
+            let (job, answer) = self.job(txn);
+            line.push(job);
+            answers.push(Ok(answer));
+        }
+        let core = &self.running.core;
+        for (line, jobs) in [(&core.writes, writes), (&core.reads, reads)] {
+            if !jobs.is_empty() {
+                line.join(jobs);
+            }
+        }
+        let mut replies = Vec::with_capacity(answers.len());
+        for answer in answers {
+            replies.push(match answer {
+                Ok(answer) => answer.await.unwrap_or(Err(StoreError::Closed)),
+                Err(error) => Err(error),
+            });
+        }
+        replies
+    }
+
+    async fn watch(
+        &self,
+        select: Selection,
+        start: Start,
+        previous: Previous,
+    ) -> Result<WatchStream, StoreError> {
+        select.check()?;
+        let (revision, compacted) =
+            self.running.read(|tables| Ok((tables.revision(), tables.compacted()))).await?;
+        let after = match start {
+            Start::Now => revision,
+            Start::After(after) => after,
+        };
+        let core = &self.running.core;
+        let id = core.hub.add(select.clone(), after, previous, (revision, compacted));
+        core.nudge();
+        Ok(Box::pin(Watch::new(self.running.clone(), id, select, previous)))
+    }
+
+    async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
+        let limits = self.info.limits;
+        limits.grant_ttl(ttl)?;
+        let id = id.unwrap_or_else(random_lease);
+        let asked_at = BootClock.now();
+        let ttl = self.running.write(0, move |tables| tables.grant(id, ttl, &limits)).await?;
+        Ok(Grant { id, ttl, asked_at })
+    }
+
+    async fn renew(&self, id: LeaseId) -> Result<Renewal, StoreError> {
+        let asked_at = BootClock.now();
+        let ttl = self.running.write(0, move |tables| tables.renew(id)).await?;
+        Ok(ttl.map_or(Renewal::Gone, |ttl| Renewal::Renewed { ttl, asked_at }))
+    }
+
+    async fn revoke(&self, id: LeaseId) -> Result<Revision, StoreError> {
+        self.running.write(0, move |tables| tables.revoke(id)).await
+    }
+
+    async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {
+        self.running.read(move |tables| tables.lease_view(id)).await
+    }
+
+    async fn leases(&self) -> Result<Vec<LeaseId>, StoreError> {
+        self.running.read(|tables| tables.leases()).await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.running.write(0, move |tables| tables.compact(revision)).await
+    }
+
+    async fn close(&self) {
+        self.running.close().await;
+    }
+}
+
+fn random_lease() -> LeaseId {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    LeaseId::from_random(bytes)
+}
+
+#[cfg(test)]
+mod tests;

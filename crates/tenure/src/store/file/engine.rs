@@ -1,0 +1,213 @@
+//! The running parts of one open store file, and how they start and end.
+//!
+//! Four threads, each with one duty: *write* does every change, *read* answers what needs none, *follow* reads the log for
+//! the watchers and ends leases on time, *keep* watches over those who wait and outlives the other three. They are plain
+//! threads, because SQLite blocks, and because a dropped future must not stop a transaction half-way.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{oneshot, watch};
+
+use crate::store::file::alarm::{Alarm, GIVE_UP_AFTER};
+use crate::store::file::bell::Nudge;
+use crate::store::file::hub::Hub;
+use crate::store::file::job::{Job, Line};
+use crate::store::file::options::Options;
+use crate::store::file::place::Place;
+use crate::store::file::rows::Tables;
+use crate::store::file::writer;
+use crate::store::{Cause, Revision, StoreError};
+
+/// What the threads of one open store share.
+pub(super) struct Core {
+    pub(super) place: Place,
+    pub(super) options: Options,
+    pub(super) writes: Line,
+    pub(super) reads: Line,
+    pub(super) alarm: Alarm,
+    pub(super) hub: Hub,
+    /// Wakes the thread that follows the log, once there is one.
+    pub(super) nudge: OnceLock<Nudge>,
+    /// The highest revision that this process has seen; a store below it is another one.
+    seen: AtomicI64,
+    /// When the next lease ends, in boot time, as far as this process knows.
+    next_deadline_ms: AtomicI64,
+    is_over: AtomicBool,
+}
+
+impl Core {
+    fn new(place: Place, options: Options) -> Core {
+        Core {
+            place,
+            options,
+            writes: Line::new(),
+            reads: Line::new(),
+            alarm: Alarm::default(),
+            hub: Hub::new(),
+            nudge: OnceLock::new(),
+            seen: AtomicI64::new(0),
+            next_deadline_ms: AtomicI64::new(i64::MAX),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the store was closed or lost.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Ends everything for this process. The first reason stays.
+    pub(super) fn end(&self, reason: &StoreError) {
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if !matches!(reason, StoreError::Closed) {
+            tracing::error!(store = %self.place.database.display(), error = %reason, "store was lost");
+        }
+        self.writes.end(reason);
+        self.reads.end(reason);
+        self.hub.end(reason);
+        self.nudge();
+        self.alarm.end();
+    }
+
+    /// The highest revision that this process has seen.
+    pub(super) fn seen(&self) -> Revision {
+        Revision(self.seen.load(Ordering::Acquire))
+    }
+
+    pub(super) fn note_seen(&self, revision: Revision) {
+        self.seen.fetch_max(revision.0, Ordering::AcqRel);
+    }
+
+    /// When the next lease ends, in boot time; `i64::MAX` if there is none.
+    pub(super) fn next_deadline_ms(&self) -> i64 {
+        self.next_deadline_ms.load(Ordering::Acquire)
+    }
+
+    /// Notes when the next lease ends; says whether that is sooner than was known.
+    pub(super) fn note_deadline(&self, deadline_ms: Option<i64>) -> bool {
+        let deadline_ms = deadline_ms.unwrap_or(i64::MAX);
+        self.next_deadline_ms.swap(deadline_ms, Ordering::AcqRel) > deadline_ms
+    }
+
+    /// Wakes the thread that follows the log.
+    pub(super) fn nudge(&self) {
+        if let Some(nudge) = self.nudge.get() {
+            nudge.give();
+        }
+    }
+}
+
+/// One open store; when the last handle drops it, the threads are told to end.
+pub(super) struct Running {
+    pub(super) core: Arc<Core>,
+    finished: watch::Receiver<bool>,
+}
+
+impl Running {
+    /// Starts the threads. The store is open, or known to be unusable, when the first job was answered.
+    pub(super) async fn start(options: Options, path: PathBuf) -> Result<Running, StoreError> {
+        let (placed, core) = oneshot::channel();
+        let (finish, finished) = watch::channel(false);
+        spawn("tenure-file-keep", move || {
+            keep(options, &path, placed);
+            // Nobody may be waiting for it.
+            let _ = finish.send(true);
+        })?;
+        let core = core.await.map_err(|_| StoreError::Closed)??;
+        Ok(Running { core, finished })
+    }
+
+    /// Does `work` in a write transaction, together with what others ask for at the same time.
+    pub(super) async fn write<T, F>(&self, size: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        let (job, answer) = Job::new(size, work);
+        self.core.writes.join(vec![job]);
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Does `work` on a snapshot; it must not write.
+    pub(super) async fn read<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        let (job, answer) = Job::new(0, work);
+        self.core.reads.join(vec![job]);
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Ends the threads and waits for them.
+    pub(super) async fn close(&self) {
+        self.core.end(&StoreError::Closed);
+        let mut finished = self.finished.clone();
+        // An error means that the thread is gone, which is what is waited for.
+        let _ = finished.wait_for(|&finished| finished).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.core.end(&StoreError::Closed);
+    }
+}
+
+/// Starts a thread that has a name, so that people can tell in `top` who is busy.
+pub(super) fn spawn(
+    name: &'static str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>, StoreError> {
+    let cannot = |error| StoreError::Unavailable(Cause::new(format!("cannot start a thread: {error}")));
+    thread::Builder::new().name(name.into()).spawn(body).map_err(cannot)
+}
+
+/// Ends everything when a thread ends, however it does: nobody may wait for one that is gone.
+pub(super) struct EndWith<'a>(pub(super) &'a Core);
+
+impl Drop for EndWith<'_> {
+    fn drop(&mut self) {
+        self.0.end(&StoreError::Closed);
+    }
+}
+
+/// The thread that starts the writer, watches over those who wait, and sees the others out.
+fn keep(options: Options, path: &std::path::Path, placed: oneshot::Sender<Result<Arc<Core>, StoreError>>) {
+    let start = || {
+        let core = Arc::new(Core::new(Place::prepare(path)?, options));
+        let theirs = core.clone();
+        let writer = spawn("tenure-file-write", move || writer::run(&theirs))?;
+        Ok((core, writer))
+    };
+    let (core, writer) = match start() {
+        Ok(started) => started,
+        Err(error) => {
+            // The caller may have gone meanwhile; then nobody needs to know.
+            let _ = placed.send(Err(error));
+            return;
+        }
+    };
+    if placed.send(Ok(core.clone())).is_err() {
+        core.end(&StoreError::Closed);
+    }
+    core.alarm.run(&core.writes, &core.place.lock);
+    // The writer may sleep in the kernel behind a process that was stopped. It ends by itself when that goes on; to
+    // wait for it without end would only stop one more.
+    let patience = Instant::now() + GIVE_UP_AFTER;
+    while !writer.is_finished() && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(1));
+    }
+    if writer.is_finished() {
+        // A panic was reported by the thread itself.
+        let _ = writer.join();
+    } else {
+        tracing::warn!(store = %core.place.database.display(), "writer was left behind in the queue for the lock");
+    }
+}

@@ -1,0 +1,122 @@
+//! The thread that follows the log for the watchers of this process, and ends leases on time.
+//!
+//! It sleeps until the bell rings. Because a writer may die before it rings, it also looks by itself twenty times a second, but
+//! only while somebody watches: whoever reads or writes sees the truth anyway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::store::file::bell::Ear;
+use crate::store::file::engine::{Core, EndWith};
+use crate::store::file::guard::Guard;
+use crate::store::file::job::Job;
+use crate::store::file::leases::next_deadline_ms;
+use crate::store::file::log::{Helping, passage};
+use crate::store::file::reader::ReadTransaction;
+use crate::store::file::rows::Meta;
+use crate::store::file::sql::Statements;
+use crate::store::file::time::{duration, floor_ms};
+use crate::store::{Selection, StoreError};
+
+/// How often it looks without being called: what an event may be late when its writer died before it rang. Halving
+/// it doubles what an idle process costs.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// All processes of a machine see a lease end at the same instant; each waits up to so many milliseconds more, so that one
+/// of them ends it and the others find it done.
+const REAP_SPREAD_MS: u8 = 16;
+
+/// How much of the log is read at once.
+const HELPING: Helping = Helping { batches: 1_000, bytes: 4 << 20 };
+
+/// Follows until the end.
+pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, store_id: &[u8; 16], ear: &Ear) {
+    let _end = EndWith(core);
+    let follower = Follower { core, guard, store_id, sql: Statements::new(connection) };
+    // The deadline that this process has already asked the writer to look after.
+    let mut asked_for = None;
+    while !core.is_over() {
+        let is_watching = match follower.follow() {
+            Ok(is_watching) => is_watching,
+            Err(error) if error.is_fatal() => return core.end(&error),
+            Err(error) => {
+                tracing::debug!(%error, "log could not be read");
+                true
+            }
+        };
+        let next = core.next_deadline_ms();
+        let now = floor_ms(core.options.time.boot());
+        if next <= now && asked_for != Some(next) {
+            // Whoever asks has no answer to wait for: the lease is ended on the way.
+            core.writes.join(vec![Job::new(0, |_| Ok(())).0]);
+            asked_for = Some(next);
+        }
+        let until_lease = match next {
+            i64::MAX => None,
+            // Asked, and not yet done.
+            next if next <= now => Some(LOOK_EVERY),
+            next => Some(duration(next - now + spread_ms())),
+        };
+        let timeout = if is_watching {
+            Some(until_lease.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY)))
+        } else {
+            until_lease
+        };
+        ear.wait(is_watching, timeout);
+    }
+}
+
+fn spread_ms() -> i64 {
+    let mut byte = [0];
+    // Without chance they all come at once, which is only slower.
+    let _ = getrandom::fill(&mut byte);
+    i64::from(byte[0] % REAP_SPREAD_MS)
+}
+
+struct Follower<'c> {
+    core: &'c Arc<Core>,
+    guard: &'c Guard,
+    store_id: &'c [u8; 16],
+    sql: Statements<'c>,
+}
+
+impl Follower<'_> {
+    /// Reads what is new, for the watchers; says whether there are any.
+    fn follow(&self) -> Result<bool, StoreError> {
+        let (core, sql) = (self.core, &self.sql);
+        loop {
+            let Some(position) = core.hub.position() else {
+                if core.next_deadline_ms() <= floor_ms(core.options.time.boot()) {
+                    // Another process may have renewed or ended it meanwhile.
+                    core.note_deadline(next_deadline_ms(sql)?);
+                }
+                return Ok(false);
+            };
+            let seen = core.seen();
+            let snapshot = ReadTransaction::begin(sql)?;
+            self.guard.check()?;
+            let meta = Meta::read(sql)?;
+            meta.check(self.store_id, seen)?;
+            core.note_deadline(next_deadline_ms(sql)?);
+            if meta.swept > position.0 {
+                drop(snapshot);
+                core.hub.skip(position.0, meta.revision, meta.compacted);
+                continue;
+            }
+            core.note_seen(meta.revision);
+            if meta.revision <= position.0 {
+                return Ok(true);
+            }
+            let span = (position.0, meta.revision);
+            let found = passage(sql, &Selection::everything(), span, position.1, HELPING)?;
+            drop(snapshot);
+            let is_all = found.up_to >= meta.revision;
+            core.hub.note(position, found, meta.compacted);
+            if is_all && core.hub.position().is_none_or(|(current, _)| current >= meta.revision) {
+                return Ok(true);
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A request on its way to a thread of the engine, and the line it waits in.
+//!
+//! The caller hands over a piece of work and keeps only the end of a channel. So a dropped future leaves no
+//! transaction open: the thread finishes what it began, or never begins what nobody wants any more.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use crate::store::file::fault::is_refusal;
+use crate::store::file::rows::Tables;
+use crate::store::{Cause, StoreError};
+
+/// How many requests may wait in one line. Far more than a machine answers in the five seconds after which they are
+/// given up; without a bound, a stalled disk would turn into lost memory.
+const LINE_LEN_MAX: usize = 65_536;
+
+/// A request that waits for its turn.
+pub(super) struct Job {
+    work: Box<dyn Work>,
+    size: usize,
+    /// When it joined the line.
+    pub(super) since: Instant,
+}
+
+impl Job {
+    /// A job, and where its answer will come. `size` is about how many bytes it writes.
+    ///
+    /// `work` may run twice: if SQLite fails in the middle of a group, each of it is tried again alone.
+    pub(super) fn new<T, F>(size: usize, work: F) -> (Job, oneshot::Receiver<Result<T, StoreError>>)
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let call = Call { work, reply, result: None };
+        (Job { work: Box::new(call), size, since: Instant::now() }, answer)
+    }
+
+    /// Runs it. Being refused is a result; an error is the transaction's, and it must be rolled back.
+    pub(super) fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
+        self.work.run(tables)
+    }
+
+    /// Tells the caller the result, which became true.
+    pub(super) fn finish(self) {
+        self.work.answer(None);
+    }
+
+    /// Tells the caller that it came to nothing, or that nobody knows.
+    pub(super) fn fail(self, error: StoreError) {
+        self.work.answer(Some(error));
+    }
+}
+
+trait Work: Send {
+    fn is_wanted(&self) -> bool;
+    fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError>;
+    fn answer(self: Box<Self>, error: Option<StoreError>);
+}
+
+struct Call<T, F> {
+    work: F,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+    result: Option<Result<T, StoreError>>,
+}
+
+impl<T, F> Work for Call<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send,
+{
+    fn is_wanted(&self) -> bool {
+        !self.reply.is_closed()
+    }
+
+    fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
+        match (self.work)(tables) {
+            Err(error) if !is_refusal(&error) => Err(error),
+            result => {
+                self.result = Some(result);
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(self: Box<Self>, error: Option<StoreError>) {
+        let Call { reply, result, .. } = *self;
+        let result = match (error, result) {
+            // A refused request did nothing, whatever became of the transaction around it.
+            (Some(_), Some(Err(refusal))) => Err(refusal),
+            (Some(error), _) => Err(error),
+            (None, Some(result)) => result,
+            (None, None) => Err(StoreError::Closed),
+        };
+        // One who no longer waits has dropped its end.
+        let _ = reply.send(result);
+    }
+}
+
+/// Where jobs wait for one thread.
+pub(super) struct Line {
+    state: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+struct Waiting {
+    jobs: VecDeque<Job>,
+    over: Option<StoreError>,
+}
+
+/// Why a thread that waited at its line goes on.
+#[derive(Debug)]
+pub(super) enum Awake {
+    /// There are jobs.
+    Jobs,
+    /// There were none for the time it wanted to wait.
+    Idle,
+    /// There will be no more.
+    Over,
+}
+
+impl Line {
+    pub(super) fn new() -> Line {
+        let waiting = Waiting { jobs: VecDeque::new(), over: None };
+        Line { state: Mutex::new(waiting), arrived: Condvar::new() }
+    }
+
+    /// Adds jobs; those that cannot wait here learn why.
+    pub(super) fn join(&self, jobs: Vec<Job>) {
+        let mut state = self.lock();
+        let refusal = match &state.over {
+            Some(over) => Some(over.clone()),
+            None if state.jobs.len() + jobs.len() > LINE_LEN_MAX => {
+                let reason = format!("{} requests are waiting already", state.jobs.len());
+                Some(StoreError::Busy(Cause::new(reason)))
+            }
+            None => None,
+        };
+        if let Some(refusal) = refusal {
+            drop(state);
+            jobs.into_iter().for_each(|job| job.fail(refusal.clone()));
+            return;
+        }
+        state.jobs.extend(jobs);
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for jobs, without taking them.
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> Awake {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut state = self.lock();
+        loop {
+            if state.over.is_some() {
+                return Awake::Over;
+            }
+            if !state.jobs.is_empty() {
+                return Awake::Jobs;
+            }
+            state = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Awake::Idle,
+                Some(left) => {
+                    self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Takes those at the head that make one group, without waiting for more.
+    pub(super) fn take(&self, len_max: usize, bytes_max: usize) -> Vec<Job> {
+        let mut state = self.lock();
+        let mut group = Vec::new();
+        let mut bytes = 0;
+        while let Some(job) = state.jobs.front() {
+            let is_full = group.len() == len_max || (!group.is_empty() && bytes + job.size > bytes_max);
+            if is_full {
+                break;
+            }
+            bytes += job.size;
+            group.extend(state.jobs.pop_front().filter(|job| job.work.is_wanted()));
+        }
+        group
+    }
+
+    /// Takes those that have waited since before `limit`.
+    pub(super) fn take_older_than(&self, limit: Instant) -> Vec<Job> {
+        let mut state = self.lock();
+        let old = state.jobs.iter().take_while(|job| job.since < limit).count();
+        state.jobs.drain(..old).collect()
+    }
+
+    /// Since when the first one waits.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.lock().jobs.front().map(|job| job.since)
+    }
+
+    /// Ends the line: those in it and all who come later get this error.
+    pub(super) fn end(&self, error: &StoreError) {
+        let mut state = self.lock();
+        state.over.get_or_insert_with(|| error.clone());
+        let jobs = std::mem::take(&mut state.jobs);
+        drop(state);
+        self.arrived.notify_all();
+        for job in jobs {
+            job.fail(error.clone());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing is done to the list that could stop half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,115 @@
+//! How a store file is opened, and where it lies unless told otherwise.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::store::file::SharedFile;
+use crate::store::file::time::{MachineTime, Time};
+use crate::store::{Durability, Invalid, Limits, StoreError};
+
+/// How much history is kept for watchers that were away: at least so many revisions, and at least for so long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Retention {
+    /// The newest revisions that are always kept.
+    pub revisions: u64,
+    /// How long every revision is kept, however many there are.
+    pub age: Duration,
+}
+
+impl Retention {
+    /// 10,000 revisions and ten minutes: a watcher may be away for a restart of its program without listing again.
+    pub const DEFAULT: Retention = Retention { revisions: 10_000, age: Duration::from_secs(600) };
+}
+
+/// How to open a store file; made by [`SharedFile::options`].
+#[derive(Clone)]
+pub struct Options {
+    pub(super) durability: Durability,
+    pub(super) limits: Limits,
+    pub(super) retention: Retention,
+    pub(super) time: Arc<dyn Time>,
+}
+
+impl Options {
+    pub(super) fn new() -> Options {
+        Options {
+            durability: Durability::Machine,
+            limits: Limits::EMBEDDED,
+            retention: Retention::DEFAULT,
+            time: Arc::new(MachineTime),
+        }
+    }
+
+    /// What an acknowledged write survives: [`Durability::Machine`] unless told otherwise, which is any process's death.
+    ///
+    /// [`Durability::PowerLoss`] waits for the disk at every commit: five times slower. Without it a power loss may take the last
+    /// moments away, but never lets a revision be used twice.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Options {
+        self.durability = durability;
+        self
+    }
+
+    /// What is accepted: [`Limits::EMBEDDED`] unless told otherwise. All who share a file should agree.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Options {
+        self.limits = limits;
+        self
+    }
+
+    /// How much history is kept: [`Retention::DEFAULT`] unless told otherwise.
+    #[must_use]
+    pub fn retention(mut self, retention: Retention) -> Options {
+        self.retention = retention;
+        self
+    }
+
+    /// Another source of time, for tests of reboots and stepped clocks.
+    #[cfg(test)]
+    #[must_use]
+    pub(super) fn time(mut self, time: impl Time) -> Options {
+        self.time = Arc::new(time);
+        self
+    }
+
+    /// Opens the store in a file, and makes it if there is none; see [`SharedFile::open`].
+    pub async fn open(self, path: impl Into<PathBuf>) -> Result<SharedFile, StoreError> {
+        SharedFile::open_with(self, path.into()).await
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Options { durability, limits, retention, .. } = self;
+        write!(f, "Options({durability:?}, {limits:?}, {retention:?})")
+    }
+}
+
+/// Where the store of a namespace lies unless told otherwise: `$XDG_STATE_HOME/tenure/<namespace>/store.db`, and below
+/// `~/.local/state` if that is not set.
+///
+/// # Errors
+///
+/// A namespace that is no single folder name, and a user without a home.
+pub fn default_path(namespace: &str) -> Result<PathBuf, StoreError> {
+    let is_folder_name = !matches!(namespace, "" | "." | "..") && !namespace.contains(['/', '\0']);
+    if !is_folder_name {
+        let reason = format!("the namespace {namespace:?} is not the name of a folder");
+        return Err(Invalid::Other(reason).into());
+    }
+    let state = match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (Some(state), _) => state,
+        (None, Some(home)) => home.join(".local/state"),
+        (None, None) => {
+            let reason = "neither XDG_STATE_HOME nor HOME names a folder; name the store's path";
+            return Err(Invalid::Other(reason.into()).into());
+        }
+    };
+    Ok(state.join("tenure").join(namespace).join("store.db"))
+}
+
+/// A folder from the environment. The XDG rules say that a relative one counts as not set.
+fn absolute(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| Path::is_absolute(path))
+}

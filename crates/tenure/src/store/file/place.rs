@@ -1,0 +1,151 @@
+//! Where a store file may lie, and what lies beside it.
+//!
+//! The folder is private, and on a disk of this machine: the processes that share the file share memory through `-shm`, which
+//! works inside one kernel only. On a network file system two machines would each believe to be alone.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::store::file::fault::of_side_file;
+use crate::store::{Invalid, StoreError};
+
+/// A store file and the files beside it.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) database: PathBuf,
+    pub(super) wal: PathBuf,
+    pub(super) shm: PathBuf,
+    pub(super) lock: PathBuf,
+    pub(super) bell: PathBuf,
+    pub(super) epoch: PathBuf,
+}
+
+impl Place {
+    /// Makes the folder if it is missing, and refuses one that cannot hold a shared store.
+    ///
+    /// All who share a store must agree on its side files, so links are followed first.
+    pub(super) fn prepare(path: &Path) -> Result<Place, StoreError> {
+        let no_file = || Invalid::Other(format!("{} names no file", path.display()));
+        let name = path.file_name().ok_or_else(no_file)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| of_side_file(&format!("cannot make the folder {}", folder.display()), &error))?;
+        let resolve = |path: &Path| {
+            path.canonicalize().map_err(|error| of_side_file(&path.display().to_string(), &error))
+        };
+        let mut database = resolve(folder)?.join(name);
+        if database.is_symlink() {
+            database = resolve(&database)?;
+        }
+        if database.is_dir() {
+            return Err(Invalid::Other(format!("{} is a folder; name a file in it", path.display())).into());
+        }
+        file_system::refuse_shared(database.parent().unwrap_or(Path::new("/")))?;
+        Ok(Place::beside(database))
+    }
+
+    fn beside(database: PathBuf) -> Place {
+        let beside = |suffix: &str| {
+            let mut path = OsString::from(database.as_os_str());
+            path.push(suffix);
+            PathBuf::from(path)
+        };
+        Place {
+            wal: beside("-wal"),
+            shm: beside("-shm"),
+            lock: beside(".lock"),
+            bell: beside(".bell"),
+            epoch: beside(".epoch"),
+            database,
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod file_system {
+    use std::path::Path;
+
+    use crate::store::file::fault::of_side_file;
+    use crate::store::{StoreError, Unusable};
+
+    /// What `statfs` calls the file systems that reach beyond one kernel, or may: numbers from `linux/magic.h` and the file
+    /// systems' own headers. FUSE may be anything; virtiofs, sshfs and gcsfuse are among it.
+    const REFUSED: [(u32, &str); 19] = [
+        (0x6969, "nfs"),
+        (0x517B, "smb"),
+        (0xFF53_4D42, "cifs"),
+        (0xFE53_4D42, "smb2"),
+        (0x0102_1997, "9p"),
+        (0x6573_5546, "fuse"),
+        (0x00C3_6400, "ceph"),
+        (0x7375_7245, "coda"),
+        (0x5346_414F, "afs"),
+        (0x6B41_4653, "kafs"),
+        (0x564C, "ncp"),
+        (0x0BD0_0BD0, "lustre"),
+        (0x4750_4653, "gpfs"),
+        (0x7461_636F, "ocfs2"),
+        (0x0116_1970, "gfs2"),
+        (0x786F_4256, "vboxsf"),
+        (0x1983_0326, "beegfs"),
+        (0x2003_0528, "orangefs"),
+        (0xBACB_ACBC, "vmhgfs"),
+    ];
+
+    pub(super) fn refuse_shared(folder: &Path) -> Result<(), StoreError> {
+        let what = rustix::fs::statfs(folder)
+            .map_err(|error| of_side_file(&folder.display().to_string(), &error.into()))?;
+        match network_name(what.f_type) {
+            Some(name) => Err(StoreError::Unusable(Unusable::NetworkFileSystem(name.into()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The magic number is signed on some machines, and 32 bits wide on all.
+    fn network_name(magic: impl TryInto<i64>) -> Option<&'static str> {
+        let low = magic.try_into().ok()? & 0xFFFF_FFFF;
+        REFUSED.iter().find(|(magic, _)| i64::from(*magic) == low).map(|(_, name)| *name)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn network_file_systems_are_known_by_their_magic_number() {
+            let network = [0x6969, 0xFF53_4D42, 0x0102_1997, 0x6573_5546, 0x00C3_6400_i64];
+            assert!(network.into_iter().all(|magic| network_name(magic).is_some()));
+            // As a 32-bit machine says it.
+            assert_eq!(network_name(0xFF53_4D42_u32.cast_signed()), Some("cifs"));
+            // ext4, xfs, btrfs, tmpfs, overlayfs, zfs, f2fs, bcachefs.
+            let local = [
+                0xEF53,
+                0x5846_5342,
+                0x9123_683E,
+                0x0102_1994,
+                0x794C_7630,
+                0x2FC1_2FC1,
+                0xF2F5_2010,
+                0xCA45_1A4E_i64,
+            ];
+            assert!(local.into_iter().all(|magic| network_name(magic).is_none()));
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod file_system {
+    use std::path::Path;
+
+    use crate::store::StoreError;
+
+    /// Elsewhere there is no portable way to tell; the documentation asks for a local disk.
+    pub(super) fn refuse_shared(_folder: &Path) -> Result<(), StoreError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! One watch: first what was, read from the log in helpings, then what is, taken from the shared tail.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use tenure_core::keyspace::{Rows, WatchId};
+use tokio::sync::oneshot;
+
+use crate::store::file::engine::Running;
+use crate::store::file::hub::Next;
+use crate::store::file::job::Job;
+use crate::store::file::log::{Batch, Helping, Passage, passage};
+use crate::store::{Change, Previous, Revision, Selection, StoreError, WatchEnd, WatchItem};
+
+/// How much of the log one watcher reads at a time: a few milliseconds of the thread that all readers share.
+const HELPING: Helping = Helping { batches: 1_000, bytes: 1 << 20 };
+
+/// One watch of a store file.
+pub(super) struct Watch {
+    running: Arc<Running>,
+    id: WatchId,
+    select: Selection,
+    previous: Previous,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Takes from the tail.
+    Live,
+    /// Waits for a helping of the log.
+    Reading(oneshot::Receiver<Result<Passage, StoreError>>),
+    /// Hands out a helping of the log, which was read up to a revision.
+    Serving(VecDeque<Batch>, Revision),
+    Over,
+}
+
+impl Watch {
+    pub(super) fn new(running: Arc<Running>, id: WatchId, select: Selection, previous: Previous) -> Watch {
+        Watch { running, id, select, previous, stage: Stage::Live }
+    }
+
+    /// The next item; none if there is nothing to tell now.
+    fn next(&mut self, context: &mut Context<'_>) -> Option<Result<WatchItem, WatchEnd>> {
+        loop {
+            match &mut self.stage {
+                Stage::Over => return None,
+                Stage::Serving(batches, up_to) => {
+                    let up_to = *up_to;
+                    if let Some(Batch { revision, changes }) = batches.pop_front() {
+                        self.running.core.hub.delivered(self.id, revision);
+                        return Some(Ok(WatchItem::Batch { revision, changes }));
+                    }
+                    self.running.core.hub.delivered(self.id, up_to);
+                    self.stage = Stage::Live;
+                }
+                Stage::Reading(answer) => match Pin::new(answer).poll(context) {
+                    Poll::Pending => return None,
+                    Poll::Ready(Ok(Ok(passage))) => {
+                        self.stage = Stage::Serving(passage.batches.into(), passage.up_to);
+                    }
+                    Poll::Ready(Ok(Err(StoreError::Compacted { at }))) => {
+                        return Some(Err(WatchEnd::Compacted { at: at.unwrap_or(Revision::ZERO) }));
+                    }
+                    Poll::Ready(Ok(Err(error))) => return Some(Err(WatchEnd::Lost(error))),
+                    Poll::Ready(Err(_)) => return Some(Err(WatchEnd::Lost(StoreError::Closed))),
+                },
+                Stage::Live => match self.running.core.hub.next(self.id, context.waker()) {
+                    Next::Nothing => return None,
+                    Next::Over(error) => return Some(Err(WatchEnd::Lost(error))),
+                    Next::Compacted(at) => return Some(Err(WatchEnd::Compacted { at })),
+                    Next::Batch(batch) => {
+                        self.running.core.hub.delivered(self.id, batch.revision);
+                        let changes = self.own(&batch.changes);
+                        if !changes.is_empty() {
+                            return Some(Ok(WatchItem::Batch { revision: batch.revision, changes }));
+                        }
+                    }
+                    Next::Behind { after, up_to } => self.stage = Stage::Reading(self.read(after, up_to)),
+                },
+            }
+        }
+    }
+
+    /// The changes that were selected, as they were asked for.
+    fn own(&self, changes: &[Change]) -> Vec<Change> {
+        let selected = changes.iter().filter(|change| self.select.contains(change.key())).cloned();
+        match self.previous {
+            Previous::Included => selected.collect(),
+            Previous::Omitted => selected.map(Change::without_previous).collect(),
+        }
+    }
+
+    /// Asks for a helping of the log.
+    fn read(&self, after: Revision, up_to: Revision) -> oneshot::Receiver<Result<Passage, StoreError>> {
+        let (select, previous) = (self.select.clone(), self.previous);
+        let (job, answer) = Job::new(0, move |tables| {
+            if after < tables.compacted() {
+                return Err(StoreError::Compacted { at: Some(tables.compacted()) });
+            }
+            passage(tables.sql, &select, (after, up_to), previous, HELPING)
+        });
+        self.running.core.reads.join(vec![job]);
+        answer
+    }
+}
+
+impl Stream for Watch {
+    type Item = Result<WatchItem, WatchEnd>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if matches!(self.stage, Stage::Over) {
+            return Poll::Ready(None);
+        }
+        match self.next(context) {
+            None => Poll::Pending,
+            Some(item) => {
+                if item.is_err() {
+                    self.stage = Stage::Over;
+                }
+                Poll::Ready(Some(item))
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.running.core.hub.remove(self.id, self.previous);
+    }
+}

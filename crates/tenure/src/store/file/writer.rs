@@ -1,0 +1,264 @@
+//! The thread that does every change: one SQLite transaction for all who wait at that moment.
+//!
+//! It never waits for company: whoever comes while it waits for the lock or for the disk is in the next group.
+//!
+//! **Invariant**: an answer is given after COMMIT, and an error other than `Ambiguous` only after a rollback.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::store::StoreError;
+use crate::store::file::bell::{Bell, Ear};
+use crate::store::file::ceiling::Ceiling;
+use crate::store::file::engine::{Core, EndWith, spawn};
+use crate::store::file::fault::of_commit;
+use crate::store::file::guard::Guard;
+use crate::store::file::job::{Awake, Job};
+use crate::store::file::leases::next_deadline_ms;
+use crate::store::file::lock::WriteQueue;
+use crate::store::file::log::STEP_REVISIONS;
+use crate::store::file::opening::{Opened, connect_reader, open};
+use crate::store::file::rows::{Meta, Tables};
+use crate::store::file::sql::{Query, Statements};
+use crate::store::file::{follower, reader};
+
+/// How much one SQLite transaction carries: beyond 64 little is gained, and the others wait for all of it.
+const GROUP_LEN_MAX: usize = 256;
+const GROUP_BYTES_MAX: usize = 1 << 20;
+
+/// How long nobody looks again for history that is old enough to be forgotten.
+const RETAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// Opens the store and serves it until the end.
+pub(super) fn run(core: &Arc<Core>) {
+    let _end = EndWith(core);
+    if let Err(error) = serve(core) {
+        core.end(&error);
+    }
+}
+
+fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
+    let mut queue = WriteQueue::open(&core.place.lock)?;
+    let turn = queue.wait(|| core.alarm.arm())?;
+    if core.is_over() {
+        return Ok(());
+    }
+    let Opened { connection, guard, ceiling, bell, store_id } = open(core)?;
+    let [reading, following] = [connect_reader(core)?, connect_reader(core)?];
+    drop(turn);
+
+    let ear = Ear::listen(&core.place.bell)?;
+    // Set once: this is the only place, and runs once for each core.
+    let _ = core.nudge.set(ear.nudge());
+    let (reader, follower) = (core.clone(), core.clone());
+    let (reader_guard, follower_guard) = (guard.clone(), guard.clone());
+    let others = [
+        spawn("tenure-file-read", move || reader::run(&reader, &reading, &reader_guard, &store_id))?,
+        spawn("tenure-file-watch", move || {
+            follower::run(&follower, &following, &follower_guard, &store_id, &ear);
+        })?,
+    ];
+
+    let sql = Statements::new(&connection);
+    let retain_after = Instant::now();
+    let mut writer =
+        Writer { core, sql, queue, guard, ceiling, bell, store_id, retain_after, sweep_in: None };
+    writer.write_until_over();
+    writer.tidy();
+    for thread in others {
+        // A panic was reported by the thread itself, and has ended the store.
+        let _ = thread.join();
+    }
+    Ok(())
+}
+
+struct Writer<'c> {
+    core: &'c Arc<Core>,
+    sql: Statements<'c>,
+    queue: WriteQueue,
+    guard: Guard,
+    ceiling: Ceiling,
+    bell: Bell,
+    store_id: [u8; 16],
+    /// Not before this does it look for history to forget.
+    retain_after: Instant,
+    /// How long until forgotten rows may be removed, if there are any.
+    sweep_in: Option<Duration>,
+}
+
+impl Writer<'_> {
+    fn write_until_over(&mut self) {
+        loop {
+            match self.core.writes.wait(self.sweep_in) {
+                Awake::Over => return,
+                Awake::Jobs => self.write_group(),
+                Awake::Idle => self.forget(),
+            }
+        }
+    }
+
+    /// One transaction for all who wait now.
+    fn write_group(&mut self) {
+        let core = self.core;
+        let mut jobs = Vec::new();
+        let outcome = self.transact(|tables| {
+            // Taken only now: whoever came while we waited for the lock is in.
+            jobs = core.writes.take(GROUP_LEN_MAX, GROUP_BYTES_MAX);
+            run_all(&mut jobs, tables)
+        });
+        match outcome {
+            Ok(meta) => {
+                jobs.into_iter().for_each(Job::finish);
+                self.forget_some(&meta);
+            }
+            Err(error) => self.recover(jobs, &error),
+        }
+    }
+
+    /// What to do with a group whose transaction came to nothing.
+    fn recover(&mut self, jobs: Vec<Job>, error: &StoreError) {
+        if error.is_fatal() {
+            self.core.end(error);
+        }
+        if jobs.is_empty() && !matches!(error, StoreError::Busy(_)) {
+            // It failed before anybody was taken: they would all meet the same.
+            self.core.writes.take(usize::MAX, usize::MAX).into_iter().for_each(|job| job.fail(error.clone()));
+        }
+        let is_settled = jobs.len() <= 1 || error.is_fatal() || error.is_ambiguous();
+        for mut job in jobs {
+            if is_settled {
+                job.fail(error.clone());
+                continue;
+            }
+            // One of them met a full disk, say: the others need not share its fate.
+            match self.transact(|tables| run_all(std::slice::from_mut(&mut job), tables)) {
+                Ok(_) => job.finish(),
+                Err(error) => {
+                    if error.is_fatal() {
+                        self.core.end(&error);
+                    }
+                    job.fail(error);
+                }
+            }
+        }
+    }
+
+    /// Forgets some history after a write, if there is more than must be kept.
+    fn forget_some(&mut self, meta: &Meta) {
+        let keep = i64::try_from(self.core.options.retention.revisions).unwrap_or(i64::MAX);
+        let kept = meta.revision.0 - meta.compacted.0;
+        let is_much = kept > keep.saturating_add(STEP_REVISIONS) && Instant::now() >= self.retain_after;
+        if is_much || self.sweep_in == Some(Duration::ZERO) {
+            self.forget();
+        }
+    }
+
+    /// Takes one step of forgetting, in a transaction of its own.
+    fn forget(&mut self) {
+        let retention = self.core.options.retention;
+        let mut has_retained = false;
+        let outcome = self.transact(|tables| {
+            has_retained = tables.retain(&retention)?;
+            if tables.sweep_in() == Some(Duration::ZERO) {
+                tables.sweep()?;
+            }
+            Ok(())
+        });
+        if !has_retained {
+            self.retain_after = Instant::now() + RETAIN_EVERY;
+        }
+        if let Err(error) = outcome {
+            // Nobody asked for it, and the next write tries again.
+            tracing::debug!(%error, "history could not be forgotten");
+            self.sweep_in = None;
+            if error.is_fatal() {
+                self.core.end(&error);
+            }
+        }
+    }
+
+    /// One SQLite transaction, from the queue for the lock to the bell.
+    fn transact(
+        &mut self,
+        work: impl FnOnce(&mut Tables<'_, '_>) -> Result<(), StoreError>,
+    ) -> Result<Meta, StoreError> {
+        let Writer { core, sql, queue, guard, ceiling, bell, store_id, sweep_in, .. } = self;
+        let turn = queue.wait(|| core.alarm.arm())?;
+        if core.is_over() {
+            return Err(StoreError::Closed);
+        }
+        sql.execute(Query::BeginImmediate, [])?;
+        let mut transaction = Open { sql, is_done: false };
+
+        guard.check()?;
+        let meta = Meta::read(sql)?;
+        meta.check(store_id, core.seen())?;
+        let time = &core.options.time;
+        let mut tables = Tables::new(sql, meta, time.boot(), time.wall_ms());
+        tables.reap()?;
+        work(&mut tables)?;
+        tables.write_meta()?;
+        if tables.has_revisions() {
+            ceiling.reserve(tables.revision_before(), tables.meta.revision)?;
+        }
+        let deadline_ms = next_deadline_ms(sql)?;
+        transaction.commit()?;
+
+        let meta = tables.meta;
+        if tables.has_revisions() {
+            bell.ring(meta.revision);
+        }
+        *sweep_in = tables.sweep_in();
+        drop(turn);
+        core.note_seen(meta.revision);
+        if core.note_deadline(deadline_ms) {
+            core.nudge();
+        }
+        Ok(meta)
+    }
+
+    /// Leaves everything in one file at the end, if nobody else is busy with it.
+    fn tidy(&mut self) {
+        let Writer { sql, queue, guard, .. } = self;
+        let Some(_turn) = queue.try_now() else { return };
+        if guard.check().is_ok() {
+            // Others may be reading; then it is left to them, or to whoever opens the store next.
+            let _ = sql.connection().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+        }
+    }
+}
+
+/// Runs jobs one after another, each as a revision of its own.
+fn run_all(jobs: &mut [Job], tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
+    for job in jobs {
+        job.run(tables)?;
+        tables.seal();
+    }
+    Ok(())
+}
+
+/// A transaction that is rolled back unless it was committed.
+struct Open<'s, 'c> {
+    sql: &'s Statements<'c>,
+    is_done: bool,
+}
+
+impl Open<'_, '_> {
+    fn commit(&mut self) -> Result<(), StoreError> {
+        self.sql.with(Query::Commit, |statement| statement.execute([])).map_err(of_commit)?;
+        self.is_done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Open<'_, '_> {
+    fn drop(&mut self) {
+        // SQLite rolls back by itself after some errors.
+        if !self.is_done
+            && !self.sql.connection().is_autocommit()
+            && let Err(error) = self.sql.execute(Query::Rollback, [])
+        {
+            tracing::warn!(%error, "transaction could not be rolled back");
+        }
+    }
+}
