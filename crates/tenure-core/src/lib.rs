@@ -1,1 +1,38 @@
-//! Placeholder, replaced in the next commit.
+//! The vocabulary and the pure machines of Tenure.
+//!
+//! Nothing here reads a clock, opens a file, rolls dice or waits: every machine is told what happened and
+//! what time it is, and answers with what must be done. That is what lets a bug be shown in a ten-line test
+//! and lets the simulator try a million schedules.
+//!
+//! Read top to bottom: first the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
+//! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine ([`keyspace`]).
+
+pub mod time;
+
+pub mod name;
+
+pub mod revision;
+
+pub mod layout;
+
+pub mod record;
+
+pub mod kv;
+
+pub mod txn;
+
+pub mod lease;
+
+pub mod change;
+
+pub mod limits;
+
+pub mod chunk;
+
+pub mod error;
+
+pub mod keyspace;
+
+pub mod backoff;
+
+pub mod hold;

@@ -51,6 +51,7 @@ enum Standing {
     Quarantined {
         until: Duration,
         knock_at: Duration,
+        /// Failures in a row, without an answer between them.
         failures: u32,
         /// A knock was answered since.
         answered: bool,
@@ -93,8 +94,8 @@ impl Choice {
             Standing::Good => {}
             Standing::Suspect => self.members[id.0] = Standing::Good,
             Standing::Quarantined { until, .. } if until <= now => self.members[id.0] = Standing::Good,
-            Standing::Quarantined { until, knock_at, failures, .. } => {
-                self.members[id.0] = Standing::Quarantined { until, knock_at, failures, answered: true };
+            Standing::Quarantined { until, knock_at, .. } => {
+                self.members[id.0] = Standing::Quarantined { until, knock_at, failures: 0, answered: true };
             }
         }
     }

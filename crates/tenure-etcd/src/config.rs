@@ -15,7 +15,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Whom to sign in as.
     pub user: Option<User>,
-    /// How long one read waits for one member before another is asked.
+    /// How long a member may stay silent: after half of it a read asks another member too, after all of it a
+    /// write has the member checked; a check or a sign-in unanswered this long means that it is left.
     pub per_try: Duration,
     /// How long a call may take, all tries together.
     pub deadline: Duration,

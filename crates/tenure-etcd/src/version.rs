@@ -73,8 +73,22 @@ const KNOWN: &[Known] = &[
     Known {
         fixes: &[(4, 31), (5, 13)],
         defect: Defect {
+            what: "a leader that stalled and was replaced may still revoke leases that were renewed since",
+            fixed_in: "3.4.31, 3.5.13",
+        },
+    },
+    Known {
+        fixes: &[(4, 31), (5, 13)],
+        defect: Defect {
             what: "a slow watch may lose events after a compaction",
             fixed_in: "3.4.31, 3.5.13",
+        },
+    },
+    Known {
+        fixes: &[(4, 32), (5, 14)],
+        defect: Defect {
+            what: "revisions may go back after a crash during a compaction",
+            fixed_in: "3.4.32, 3.5.14",
         },
     },
     Known {
@@ -87,7 +101,7 @@ const KNOWN: &[Known] = &[
     Known {
         fixes: &[(4, 38), (5, 23), (6, 5)],
         defect: Defect {
-            what: "known defects of leases and watches: a lease may end early after a stall of the leader",
+            what: "later repairs of leases and watches are missing",
             fixed_in: "3.4.38, 3.5.23, 3.6.5",
         },
     },
@@ -139,8 +153,8 @@ mod tests {
         for bad in ["3.4.37", "3.5.22", "3.6.4"] {
             assert_eq!(defects(bad), 2, "{bad}");
         }
-        assert_eq!(defects("3.4.23"), 6);
-        assert_eq!(defects("3.3.27"), 6);
-        assert_eq!(defects("3.5.1"), 6);
+        assert_eq!(defects("3.4.23"), 8);
+        assert_eq!(defects("3.3.27"), 8);
+        assert_eq!(defects("3.5.1"), 8);
     }
 }

@@ -1,1 +1,23 @@
-//! Placeholder, replaced in the next commit.
+//! Coordination for programs that run on more than one machine and must agree on who does what.
+//!
+//! Everything stands on one narrow [`store`]: a revisioned key space with leases, transactions and watches, on
+//! three engines: memory, a file shared by the processes of one machine, and etcd.
+//!
+//! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
+//! prefix, and the `conformance` suite that every engine passes.
+
+pub mod clock;
+
+pub mod store;
+
+pub mod feed;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
+pub use tenure_core as core;
+
+/// The README's example, compiled and run with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -78,6 +78,18 @@ fn knocks_come_sooner_than_two_seconds_apart_and_slow_down() {
 }
 
 #[test]
+fn an_answer_makes_the_next_knock_soon_again() {
+    let mut choice = Choice::new(1, 0);
+    for _ in 0..8 {
+        choice.failed(A, ms(0), 0.999);
+    }
+    choice.healthy(A, ms(100));
+    choice.failed(A, ms(200), 0.999);
+    let Errand::Knock { at } = choice.errand(A) else { panic!("a failed member is knocked at") };
+    assert!(at <= ms(450), "{at:?}");
+}
+
+#[test]
 fn a_suspect_stays_usable_and_is_looked_at_once() {
     let mut choice = Choice::new(2, 0);
     assert!(choice.suspect(A));

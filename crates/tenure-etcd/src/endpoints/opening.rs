@@ -22,6 +22,9 @@ use crate::message::auth::{AuthenticateRequest, AuthenticateResponse};
 use crate::message::cluster::{StatusRequest, StatusResponse};
 use crate::version::{Version, known_defects};
 
+/// Why a learner is passed over.
+pub(super) const LEARNER: &str = "the member is a learner and serves no linearizable reads yet";
+
 pub(super) type Outcome = Result<Connection, OpenError>;
 
 /// Why a connection could not be opened.
@@ -164,6 +167,9 @@ impl Endpoints {
             }
             Err(Knocked::Replaced(error)) => return Err(OpenError::Fatal(error)),
         };
+        if status.is_learner {
+            return Err(OpenError::Unreachable(Cause::at(&connection.address, LEARNER)));
+        }
         if let Some(version) = Version::parse(&status.version)
             && !known_defects(version).is_empty()
             && self.warned.swap(1, Ordering::Relaxed) == 0

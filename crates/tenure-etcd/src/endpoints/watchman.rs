@@ -6,7 +6,7 @@ use tokio::time::sleep_until;
 
 use crate::choice::{EndpointId, Errand};
 use crate::endpoints::Endpoints;
-use crate::endpoints::opening::{Knocked, OpenError};
+use crate::endpoints::opening::{Knocked, LEARNER, OpenError};
 use crate::error::Cause;
 
 /// Runs until the client closes.
@@ -48,6 +48,9 @@ async fn knock(endpoints: &Arc<Endpoints>, id: EndpointId) {
         Ok(status) if status.leader == 0 => {
             let cause = Cause::at(&slot.address, "the member knows no leader");
             endpoints.fail(id, OpenError::Unreachable(cause));
+        }
+        Ok(status) if status.is_learner => {
+            endpoints.fail(id, OpenError::Unreachable(Cause::at(&slot.address, LEARNER)));
         }
         Ok(_) | Err(Knocked::Refused) => {
             endpoints.choice().healthy(id, endpoints.now());

@@ -8,7 +8,7 @@ use tenure_fixture::{Etcd, Proxy};
 use crate::{bytes, connect, get, put};
 
 /// Switches authentication on: `root` may all, `ann` may `app/`.
-async fn guarded(etcd: &Etcd) {
+pub(crate) async fn guarded(etcd: &Etcd) {
     let client = connect(etcd).await;
     client.user_add("root", &Secret::new("root-password")).await.unwrap();
     client.role_add("root").await.unwrap();

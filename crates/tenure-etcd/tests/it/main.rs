@@ -10,6 +10,7 @@ mod identity;
 mod keepalive;
 mod observe;
 mod outcome;
+mod quiet;
 mod raw;
 mod round_trip;
 mod tls;

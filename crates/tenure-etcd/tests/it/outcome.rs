@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure_etcd::{Client, Config, Error};
-use tenure_fixture::{Etcd, Mode, Proxy};
+use tenure_fixture::{Etcd, Mode, Proxy, Timers};
 
 use crate::{get, put, within};
 
@@ -15,7 +15,10 @@ async fn a_commit_whose_answer_is_lost_is_ambiguous_every_time() {
     let config = Config::new([proxy.url()]).with_deadline(Duration::from_millis(1_200));
     let client = Client::connect(config).await.unwrap();
     for round in 0..6 {
-        client.range(get("warm")).await.unwrap();
+        within(Duration::from_secs(10), "recovery", async {
+            while client.range(get("warm")).await.is_err() {}
+        })
+        .await;
         let key = format!("lost/{round}");
         proxy.set(Mode::BlackHoleAnswers);
         let writing = tokio::spawn({
@@ -109,4 +112,66 @@ async fn under_a_storm_of_cuts_every_outcome_is_true() {
         n += 1;
     }
     assert!(applied > 5 && n > 10, "{applied} applied, {unknown} unknown, {refused} refused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_leader_is_paused_every_outcome_is_true_and_writing_goes_on() {
+    let etcd = Etcd::builder().members(3).timers(Timers::Default).start();
+    let client = crate::connect(&etcd).await;
+    client.put(put("warm", "v")).await.unwrap();
+    let leader = etcd.leader();
+    let start = Instant::now();
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let mut outcomes = Vec::new();
+                while start.elapsed() < Duration::from_secs(7) {
+                    let key = format!("w{writer}/{}", outcomes.len());
+                    let sent = Instant::now();
+                    let outcome = client.put(put(&key, "v")).await;
+                    let took = sent.elapsed();
+                    assert!(took < Duration::from_millis(5_500), "{outcome:?} took {took:?}");
+                    outcomes.push((key, outcome));
+                }
+                outcomes
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    etcd.member(leader).pause();
+    let mut all = Vec::new();
+    for writer in writers {
+        all.extend(within(Duration::from_secs(20), "a writer", writer).await.unwrap());
+    }
+    assert!(all.last().unwrap().1.is_ok(), "writing goes on with the others: {:?}", all.last());
+    etcd.member(leader).resume();
+    let (mut applied, mut unknown) = (0, 0);
+    for (key, outcome) in &all {
+        let there = client.range(get(key)).await.unwrap().kvs;
+        assert!(there.iter().all(|kv| kv.version == 1), "{key} was written twice");
+        match outcome {
+            Ok(_) => {
+                applied += 1;
+                assert_eq!(there.len(), 1, "{key} was promised");
+            }
+            Err(Error::Ambiguous(_)) => unknown += 1,
+            Err(error) => assert!(there.is_empty(), "{key} was denied by {error:?} and is there"),
+        }
+    }
+    assert!(applied > 100 && unknown <= 40, "{applied} applied, {unknown} unknown");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_quorum_every_call_ends_in_time_and_promises_nothing() {
+    let etcd = Etcd::cluster(3);
+    let client = crate::connect(&etcd).await;
+    client.put(put("k", "v")).await.unwrap();
+    etcd.member(0).kill();
+    etcd.member(1).kill();
+    let start = Instant::now();
+    let (read, written) = tokio::join!(client.range(get("k")), client.put(put("k", "w")));
+    assert!(start.elapsed() < Duration::from_millis(5_500), "{:?}", start.elapsed());
+    assert!(matches!(read, Err(Error::Unavailable(_))), "{read:?}");
+    assert!(matches!(written, Err(Error::Unavailable(_) | Error::Ambiguous(_))), "{written:?}");
 }

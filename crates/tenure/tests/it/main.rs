@@ -1,1 +1,7 @@
-//! Placeholder.
+//! Public behaviour of the stores, in one binary: what every engine does, and that the checks of it can fail.
+
+mod conformance;
+mod controls;
+mod etcd;
+mod tokio_clock;
+mod twisted;

@@ -1,0 +1,216 @@
+//! How long to wait before trying again: growing, scattered, forgotten after good times.
+//!
+//! Intuition: many clients lose one store at the same moment. If all of them come back at the same moments too, they keep it
+//! down. So the *longest* wait grows by a fixed rule, and the wait itself is thrown anywhere below it ("full jitter").
+//! A failure long after the last one is a new story and starts at the first step again.
+//!
+//! The dice are the caller's: `jitter` is a throw in `0.0..=1.0`, so that a test can throw what it likes.
+//!
+//! **Invariant**: no wait is longer than the cap, or than the time in which it would still be of use.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::time::Moment;
+
+/// By which rule the longest wait grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// Twice the one before: 1, 2, 4, 8 s.
+    Exponential,
+    /// One more step each time: 1, 2, 3, 4 s.
+    Linear,
+    /// Always the same.
+    Constant,
+}
+
+/// Whether waits are scattered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Jitter {
+    /// Anywhere between nothing and the longest wait. The rule, wherever more than one client may fail at once.
+    Full,
+    /// Always the longest wait: for tests and for the only client there is.
+    None,
+}
+
+/// The rule of waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Retry {
+    /// How the longest wait grows.
+    pub growth: Growth,
+    /// The longest wait after the first failure.
+    pub initial: Duration,
+    /// The longest wait ever.
+    pub cap: Duration,
+    /// Whether waits are scattered.
+    pub jitter: Jitter,
+    /// After this long without a failure the next one is the first again.
+    pub healthy_after: Duration,
+}
+
+/// A rule of waiting that would not wait, or wait without end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum BadRetry {
+    /// Trying again at once, for ever, is an attack on the store.
+    #[error("the first wait must be longer than nothing")]
+    InitialZero,
+    /// The cap cuts even the first wait.
+    #[error("the longest wait ({cap:?}) must not be shorter than the first ({initial:?})")]
+    CapBelowInitial {
+        /// The cap.
+        cap: Duration,
+        /// The first wait.
+        initial: Duration,
+    },
+}
+
+impl Retry {
+    /// 1, 2, 4, 8 s, scattered, forgotten after 30 s of health: what sessions do unless told otherwise.
+    pub const DEFAULT: Retry = Retry {
+        growth: Growth::Exponential,
+        initial: Duration::from_secs(1),
+        cap: Duration::from_secs(8),
+        jitter: Jitter::Full,
+        healthy_after: Duration::from_secs(30),
+    };
+
+    /// Refuses a rule that would hammer the store.
+    pub fn check(&self) -> Result<(), BadRetry> {
+        if self.initial.is_zero() {
+            return Err(BadRetry::InitialZero);
+        }
+        if self.cap < self.initial {
+            return Err(BadRetry::CapBelowInitial { cap: self.cap, initial: self.initial });
+        }
+        Ok(())
+    }
+
+    /// The longest wait after this many failures in a row; the first has number 1.
+    fn ceiling(&self, failures: u32) -> Duration {
+        let steps = failures.max(1);
+        let wait = match self.growth {
+            Growth::Exponential => {
+                self.initial.saturating_mul(1_u32.checked_shl(steps - 1).unwrap_or(u32::MAX))
+            }
+            Growth::Linear => self.initial.saturating_mul(steps),
+            Growth::Constant => self.initial,
+        };
+        wait.min(self.cap)
+    }
+}
+
+/// Where one retry loop stands.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    retry: Retry,
+    failures: u32,
+    last_failure: Option<Moment>,
+}
+
+impl Backoff {
+    /// Nothing has failed yet.
+    pub fn new(retry: Retry) -> Backoff {
+        Backoff { retry, failures: 0, last_failure: None }
+    }
+
+    /// Notes a failure and says how long to wait. `useful` bounds the wait by how long trying again still makes sense, such as the
+    /// validity that is left.
+    pub fn after_failure(&mut self, now: Moment, jitter: f64, useful: Option<Duration>) -> Duration {
+        if self.last_failure.is_some_and(|last| now.since(last) >= self.retry.healthy_after) {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.last_failure = Some(now);
+        let ceiling = self.retry.ceiling(self.failures);
+        let wait = match self.retry.jitter {
+            Jitter::Full => ceiling.mul_f64(jitter.clamp(0.0, 1.0)),
+            Jitter::None => ceiling,
+        };
+        useful.map_or(wait, |useful| wait.min(useful))
+    }
+
+    /// Notes that things went well: the next failure is the first.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+        self.last_failure = None;
+    }
+
+    /// How many failures there were in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether this failure is worth a line in the log: the first, and then one per doubling.
+    pub fn is_worth_telling(&self) -> bool {
+        self.failures.is_power_of_two()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(retry: Retry, count: usize, jitter: f64) -> Vec<u128> {
+        let mut backoff = Backoff::new(retry);
+        (0..count).map(|_| backoff.after_failure(Moment::ORIGIN, jitter, None).as_millis()).collect()
+    }
+
+    #[test]
+    fn waits_grow_by_their_rule_up_to_the_cap() {
+        let rule = |growth| Retry { growth, ..Retry::DEFAULT };
+        assert_eq!(waits(rule(Growth::Exponential), 6, 1.0), [1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
+        assert_eq!(waits(rule(Growth::Linear), 9, 1.0)[6..], [7_000, 8_000, 8_000]);
+        assert_eq!(waits(rule(Growth::Constant), 3, 1.0), [1_000; 3]);
+    }
+
+    #[test]
+    fn full_jitter_throws_anywhere_below_the_longest_wait() {
+        assert_eq!(waits(Retry::DEFAULT, 3, 0.0), [0; 3]);
+        assert_eq!(waits(Retry::DEFAULT, 3, 0.5), [500, 1_000, 2_000]);
+        assert_eq!(waits(Retry { jitter: Jitter::None, ..Retry::DEFAULT }, 3, 0.5), [1_000, 2_000, 4_000]);
+    }
+
+    #[test]
+    fn a_failure_long_after_the_last_one_is_the_first_again() {
+        let mut backoff = Backoff::new(Retry::DEFAULT);
+        let mut at = |ms| backoff.after_failure(Moment::from_ms(ms), 1.0, None).as_millis();
+        assert_eq!((at(0), at(1_000), at(31_000), at(31_001)), (1_000, 2_000, 1_000, 2_000));
+    }
+
+    #[test]
+    fn no_wait_outlives_its_use() {
+        let mut backoff = Backoff::new(Retry::DEFAULT);
+        let useful = Some(Duration::from_millis(300));
+        assert_eq!(backoff.after_failure(Moment::ORIGIN, 1.0, useful), Duration::from_millis(300));
+    }
+
+    #[test]
+    fn a_thousand_failures_overflow_nothing() {
+        for growth in [Growth::Exponential, Growth::Linear, Growth::Constant] {
+            let retry = Retry { growth, cap: Duration::MAX, ..Retry::DEFAULT };
+            assert_eq!(waits(retry, 1_000, 1.0).len(), 1_000);
+        }
+    }
+
+    #[test]
+    fn the_log_hears_of_the_first_failure_and_of_each_doubling() {
+        let mut backoff = Backoff::new(Retry::DEFAULT);
+        let told: Vec<u32> = (1..=20)
+            .filter(|_| {
+                backoff.after_failure(Moment::ORIGIN, 1.0, None);
+                backoff.is_worth_telling()
+            })
+            .collect();
+        assert_eq!(told, [1, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn a_rule_that_would_hammer_the_store_is_refused() {
+        let zero = Retry { initial: Duration::ZERO, ..Retry::DEFAULT };
+        assert_eq!(zero.check(), Err(BadRetry::InitialZero));
+        assert!(Retry { cap: Duration::from_millis(1), ..Retry::DEFAULT }.check().is_err());
+        assert!(Retry::DEFAULT.check().is_ok());
+    }
+}

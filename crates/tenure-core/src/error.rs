@@ -1,0 +1,212 @@
+//! What can go wrong with a request to a store, named by what the caller must do next.
+//!
+//! The one distinction that matters: did the request certainly have no effect, or may it have had one?
+//! [`StoreError::Ambiguous`] alone says "may have", and is settled by reading back, never by trying again blindly.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::revision::Revision;
+
+/// What went wrong with a request to a store.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The request was wrong: nothing happened, and trying again is useless.
+    #[error("invalid request: {0}")]
+    Invalid(Invalid),
+    /// The lease does not exist (any more): nothing happened; ask for a new one.
+    #[error("the lease does not exist or has expired")]
+    LeaseNotFound,
+    /// A lease with this id exists already: nothing happened.
+    #[error("a lease with this id exists already")]
+    LeaseExists,
+    /// The key does not exist, and the request needs it to: nothing happened.
+    #[error("the key does not exist")]
+    KeyNotFound,
+    /// That part of history was compacted away: nothing happened; list again.
+    #[error("the revision asked for was compacted away{}", at.map(|at| format!(" (history begins after {at})")).unwrap_or_default())]
+    Compacted {
+        /// History begins after this revision, where the store said so.
+        at: Option<Revision>,
+    },
+    /// The revision asked for does not exist yet: nothing happened.
+    #[error("the revision asked for lies in the future")]
+    FutureRevision,
+    /// Others were writing for too long: nothing happened; try again later.
+    #[error("the store is busy: {0}")]
+    Busy(Cause),
+    /// The store has no space left: nothing happened. Renewals and deletes still work; puts and grants do not.
+    #[error("the store has no space left")]
+    NoSpace,
+    /// The store asks for fewer requests: nothing happened; try again later.
+    #[error("the store refuses more requests just now")]
+    RateLimited,
+    /// The request never reached the store: nothing happened; try again later.
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(Cause),
+    /// The request may or may not have been applied: read back before doing anything else.
+    #[error("the store's answer was lost, so the request may or may not have been applied: {0}")]
+    Ambiguous(Cause),
+    /// This is not the store that the handle was opened on: everything held through it is lost.
+    #[error("the store was replaced: {0}")]
+    Replaced(Replaced),
+    /// What the store holds makes no sense: everything held through it is lost.
+    #[error("the store is corrupt: {0}")]
+    Corrupt(String),
+    /// The store does not let us: check the credentials and the rights.
+    #[error("access denied: {0}")]
+    Denied(String),
+    /// The handle was closed.
+    #[error("the store handle is closed")]
+    Closed,
+}
+
+impl StoreError {
+    /// The request may have been applied although it failed.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, StoreError::Ambiguous(_))
+    }
+
+    /// The same request may succeed later, and certainly had no effect now.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Busy(_) | StoreError::NoSpace | StoreError::RateLimited | StoreError::Unavailable(_)
+        )
+    }
+
+    /// Nothing will work through this handle any more; sessions on it are lost.
+    pub fn is_fatal(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Replaced(_) | StoreError::Corrupt(_) | StoreError::Denied(_) | StoreError::Closed
+        )
+    }
+}
+
+impl From<Invalid> for StoreError {
+    fn from(invalid: Invalid) -> StoreError {
+        StoreError::Invalid(invalid)
+    }
+}
+
+/// How a request was wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// A key has at least one byte.
+    #[error("a key must not be empty")]
+    EmptyKey,
+    /// Such a prefix would match other names too.
+    #[error("a prefix must end in '/' or be empty, so that it cannot match another name: {0:?}")]
+    OpenPrefix(Bytes),
+    /// A limit of nothing asks for nothing.
+    #[error("a limit must be at least 1")]
+    LimitZero,
+    /// Revisions begin at 1.
+    #[error("there is no revision {0}; the first is 1")]
+    NoSuchRevision(Revision),
+    /// One transaction changes a key once.
+    #[error("one transaction changes the key {0:?} twice")]
+    DuplicateKey(Bytes),
+    /// Too many conditions or operations in one transaction.
+    #[error("{count} operations in one transaction, at most {max} are allowed")]
+    TooManyOps {
+        /// How many there were.
+        count: usize,
+        /// How many may be.
+        max: usize,
+    },
+    /// Too many bytes in one request.
+    #[error("a request of {bytes} bytes, at most {max} are allowed")]
+    TooLarge {
+        /// How many there were.
+        bytes: usize,
+        /// How many may be.
+        max: usize,
+    },
+    /// A lease lives for some time.
+    #[error("a TTL must be longer than nothing")]
+    TtlZero,
+    /// The TTL is longer than the store keeps anything.
+    #[error("a TTL of {asked:?}, at most {max:?} are allowed")]
+    TtlTooLarge {
+        /// What was asked for.
+        asked: Duration,
+        /// What may be asked for.
+        max: Duration,
+    },
+    /// The store said so, in its own words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// How a store turned out to be another one.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum Replaced {
+    /// The files were removed or exchanged under the running process.
+    #[error("its files were removed or exchanged while it was open")]
+    Files,
+    /// Another process brought the store to another format.
+    #[error("it now has format {found}, this program writes format {ours}")]
+    FormatChanged {
+        /// The format found.
+        found: u32,
+        /// The format that this program writes.
+        ours: u32,
+    },
+    /// Another store answers at this address.
+    #[error("another store answers at its address (expected {expected}, found {found})")]
+    Identity {
+        /// The store that the handle was opened on.
+        expected: String,
+        /// The store that answered.
+        found: String,
+    },
+    /// History went back, as after a restored backup: tokens may repeat.
+    #[error("its revision went back from {seen} to {found}, as after a restored backup")]
+    RevisionRegress {
+        /// The highest revision seen.
+        seen: Revision,
+        /// The revision found.
+        found: Revision,
+    },
+}
+
+/// Why something failed, down to its root, in words.
+///
+/// Cheap to clone, so that one broken connection can be told to everyone who used it.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl Cause {
+    /// The cause as the error that was caught.
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Cause {
+        Cause(Arc::from(error.into()))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}

@@ -1,0 +1,288 @@
+//! Keys, values and how to ask for them.
+
+use bytes::Bytes;
+
+use crate::error::{Invalid, StoreError};
+use crate::lease::LeaseId;
+use crate::revision::Revision;
+
+/// A key with its value and its place in history.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The key.
+    pub key: Bytes,
+    /// The value; empty in a keys-only answer.
+    pub value: Bytes,
+    /// When this life of the key began. A delete ends the life; the next put begins another.
+    pub created: Revision,
+    /// When the key was last put.
+    pub modified: Revision,
+    /// How many times the key was put in this life; 1 after the first.
+    pub version: i64,
+    /// The lease that the key dies with.
+    pub lease: Option<LeaseId>,
+}
+
+/// Values may be secret, so only their size is shown.
+impl std::fmt::Debug for KeyValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:?}({} bytes, created {:?}, modified {:?}, version {}, {:?})",
+            self.key,
+            self.value.len(),
+            self.created,
+            self.modified,
+            self.version,
+            self.lease
+        )
+    }
+}
+
+/// Which keys are meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Selection {
+    /// Exactly this key.
+    Key(Bytes),
+    /// Every key that begins with these bytes, which must end in `/` or be empty (every key there is): so one name
+    /// can never match another.
+    Prefix(Bytes),
+    /// Every key from the first, inclusive, to the second, exclusive. Nothing if they are not in order.
+    Range(Bytes, Bytes),
+    /// Every key from this one on, inclusive.
+    From(Bytes),
+}
+
+impl Selection {
+    /// Exactly this key.
+    pub fn key(key: impl Into<Bytes>) -> Selection {
+        Selection::Key(key.into())
+    }
+
+    /// Every key under this prefix; see [`Selection::Prefix`].
+    pub fn prefix(prefix: impl Into<Bytes>) -> Selection {
+        Selection::Prefix(prefix.into())
+    }
+
+    /// Every key there is.
+    pub fn everything() -> Selection {
+        Selection::Prefix(Bytes::new())
+    }
+
+    /// Whether `key` is meant.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match self {
+            Selection::Key(only) => only == key,
+            Selection::Prefix(prefix) => key.starts_with(prefix),
+            Selection::Range(from, to) => from <= key && key < &to[..],
+            Selection::From(from) => from <= key,
+        }
+    }
+
+    /// The first key that may be meant, inclusive.
+    pub fn first(&self) -> &Bytes {
+        match self {
+            Selection::Key(key)
+            | Selection::Prefix(key)
+            | Selection::Range(key, _)
+            | Selection::From(key) => key,
+        }
+    }
+
+    /// The first key after all that are meant; none if the selection has no end.
+    pub fn end(&self) -> Option<Bytes> {
+        match self {
+            Selection::Key(key) => {
+                let mut end = Vec::with_capacity(key.len() + 1);
+                end.extend_from_slice(key);
+                end.push(0);
+                Some(end.into())
+            }
+            Selection::Prefix(prefix) => {
+                let mut end = prefix.to_vec();
+                while let Some(last) = end.pop() {
+                    if last < u8::MAX {
+                        end.push(last + 1);
+                        return Some(end.into());
+                    }
+                }
+                None
+            }
+            Selection::Range(_, to) => Some(to.clone()),
+            Selection::From(_) => None,
+        }
+    }
+
+    /// Refuses what could match by accident: an empty key, or a prefix that does not end in `/`.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match self {
+            Selection::Key(key) if key.is_empty() => Err(Invalid::EmptyKey.into()),
+            Selection::Range(from, _) | Selection::From(from) if from.is_empty() => {
+                Err(Invalid::EmptyKey.into())
+            }
+            Selection::Prefix(prefix) if !prefix.is_empty() && prefix.last() != Some(&b'/') => {
+                Err(Invalid::OpenPrefix(prefix.clone()).into())
+            }
+            Selection::Key(_) | Selection::Prefix(_) | Selection::Range(..) | Selection::From(_) => Ok(()),
+        }
+    }
+}
+
+/// In which order keys are listed, and cut by a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// By key, ascending.
+    #[default]
+    Key,
+    /// The oldest life first. Keys created in one transaction tie, and then stand in no particular order.
+    Created,
+    /// The newest life first, with the same ties.
+    CreatedDescending,
+}
+
+/// Whether values travel with their keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Values {
+    /// With their values.
+    #[default]
+    Whole,
+    /// Keys and their places in history only.
+    Omitted,
+}
+
+/// A question for keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Get {
+    /// Which keys.
+    pub select: Selection,
+    /// As they were at this revision; none for now, linearizable.
+    pub at: Option<Revision>,
+    /// At most this many; none for all that fit into one answer.
+    pub limit: Option<u32>,
+    /// In which order.
+    pub order: Order,
+    /// Only keys created at or before this revision.
+    pub created_max: Option<Revision>,
+    /// With or without values.
+    pub values: Values,
+}
+
+impl Get {
+    /// The keys of a selection, now, in key order, with their values.
+    pub fn new(select: Selection) -> Get {
+        Get { select, at: None, limit: None, order: Order::Key, created_max: None, values: Values::Whole }
+    }
+
+    /// One key.
+    pub fn key(key: impl Into<Bytes>) -> Get {
+        Get::new(Selection::key(key))
+    }
+
+    /// All keys under a prefix that ends in `/`.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Get {
+        Get::new(Selection::prefix(prefix))
+    }
+
+    /// As it was at this revision.
+    #[must_use]
+    pub fn at(mut self, revision: Revision) -> Get {
+        self.at = Some(revision);
+        self
+    }
+
+    /// At most this many keys.
+    #[must_use]
+    pub fn limit(mut self, limit: u32) -> Get {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// In this order.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Get {
+        self.order = order;
+        self
+    }
+
+    /// Only keys created at or before this revision.
+    #[must_use]
+    pub fn created_max(mut self, revision: Revision) -> Get {
+        self.created_max = Some(revision);
+        self
+    }
+
+    /// Without values.
+    #[must_use]
+    pub fn keys_only(mut self) -> Get {
+        self.values = Values::Omitted;
+        self
+    }
+
+    /// Refuses a question that no engine would understand.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.select.check()?;
+        if self.limit == Some(0) {
+            return Err(Invalid::LimitZero.into());
+        }
+        if let Some(at) = self.at.filter(|&at| at <= Revision::ZERO) {
+            return Err(Invalid::NoSuchRevision(at).into());
+        }
+        Ok(())
+    }
+}
+
+/// The answer to a [`Get`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// The keys, in the order that was asked for.
+    pub pairs: Vec<KeyValue>,
+    /// Whether the limit left something out.
+    pub more: bool,
+    /// The store's revision when it answered, which is not the revision asked for with `at`.
+    pub revision: Revision,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_name() {
+        let tasks = Selection::prefix("/t/1/");
+        assert!(tasks.contains(b"/t/1/owner"));
+        assert!(!tasks.contains(b"/t/10/owner"));
+        assert_eq!(tasks.end().unwrap(), "/t/10");
+    }
+
+    #[test]
+    fn a_prefix_of_the_last_byte_has_no_end() {
+        assert_eq!(Selection::everything().end(), None);
+        assert_eq!(Selection::prefix(vec![1, 0xff]).end().unwrap(), vec![2]);
+    }
+
+    #[test]
+    fn a_prefix_that_could_match_another_name_is_refused() {
+        assert!(Selection::prefix("/t/1").check().is_err());
+        assert!(Selection::prefix("/t/1/").check().is_ok());
+        assert!(Selection::everything().check().is_ok());
+        assert!(Selection::key("").check().is_err());
+    }
+
+    #[test]
+    fn every_selection_contains_exactly_what_lies_between_its_ends() {
+        let keys: [&[u8]; 6] = [b"a", b"a\0", b"a/", b"a/b", b"a0", b"b"];
+        for select in [
+            Selection::key("a"),
+            Selection::prefix("a/"),
+            Selection::everything(),
+            Selection::Range("a".into(), "a0".into()),
+            Selection::Range("b".into(), "a".into()),
+            Selection::From("a/".into()),
+        ] {
+            for key in keys {
+                let between = key >= &select.first()[..] && select.end().is_none_or(|end| key < &end[..]);
+                assert_eq!(select.contains(key), between, "{select:?} {key:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Where everything lies in the store: every key, written and read side by side.
+//!
+//! Names are escaped so that they cannot collide: `/` and `%` inside a name become `%2F` and `%25`, so a name is always exactly
+//! one segment, `t1` never matches `t10`, and `a` never blocks `a/b`. A key that this file would not have written is
+//! foreign: it is reported as such and concerns nobody.
+//!
+//! **Invariant**: `parse` reads exactly what `encode` writes, and nothing else.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::kv::Selection;
+use crate::lease::LeaseId;
+use crate::name::{CommandId, ElectionName, LockName, Namespace, NodeId, RegistryKey, TaskId};
+
+/// One of our keys, inside a namespace.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Key {
+    /// `nodes/<node>`: a node is alive. Leased.
+    Node(NodeId),
+    /// `nodes/<node>/commands/<command>`: a command to a node.
+    NodeCommand(NodeId, CommandId),
+    /// `tasks/<task>`: a task was submitted.
+    Task(TaskId),
+    /// `tasks/<task>/props`: what the submitter gave it.
+    TaskProps(TaskId),
+    /// `tasks/<task>/owner`: who runs it. Leased.
+    TaskOwner(TaskId),
+    /// `state/<task>`: how it stands, also after it has ended.
+    TaskState(TaskId),
+    /// `commands/<task>`: a command to a task. Leased for a week.
+    TaskCommand(TaskId),
+    /// `results/<command>`: how a command ended. Leased for a day.
+    CommandResult(CommandId),
+    /// `frozen/<node>`: a node takes no new tasks.
+    Frozen(NodeId),
+    /// `elections/<election>/<place>`: a candidate. Leased.
+    Candidate(ElectionName, Place),
+    /// `locks/<lock>/<place>`: a holder, or one who waits. Leased.
+    Waiter(LockName, Place),
+    /// `registry/<key…>`: what was registered under a shared lease. Leased.
+    Registration(RegistryKey),
+}
+
+/// A place in a line: the lease it dies with, and a nonce, so that two tasks on one lease have two places.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// The lease of the session that waits.
+    pub lease: LeaseId,
+    /// Random, one for each attempt.
+    pub nonce: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:016x}", self.lease, self.nonce)
+    }
+}
+
+impl Place {
+    fn parse(text: &str) -> Option<Place> {
+        let (lease, nonce) = text.split_once('-')?;
+        let place = Place { lease: LeaseId::parse_hex(lease)?, nonce: u64::from_str_radix(nonce, 16).ok()? };
+        (place.to_string() == text).then_some(place)
+    }
+}
+
+/// The keys of one namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// `/<namespace>/`.
+    root: String,
+}
+
+impl Layout {
+    /// The keys of a namespace.
+    pub fn new(namespace: &Namespace) -> Layout {
+        Layout { root: format!("/{namespace}/") }
+    }
+
+    /// The bytes of a key.
+    pub fn encode(&self, key: &Key) -> Bytes {
+        let root = &self.root;
+        let text = match key {
+            Key::Node(node) => format!("{root}nodes/{}", Segment(node.as_str())),
+            Key::NodeCommand(node, command) => {
+                format!("{root}nodes/{}/commands/{command}", Segment(node.as_str()))
+            }
+            Key::Task(task) => format!("{root}tasks/{}", Segment(task.as_str())),
+            Key::TaskProps(task) => format!("{root}tasks/{}/props", Segment(task.as_str())),
+            Key::TaskOwner(task) => format!("{root}tasks/{}/owner", Segment(task.as_str())),
+            Key::TaskState(task) => format!("{root}state/{}", Segment(task.as_str())),
+            Key::TaskCommand(task) => format!("{root}commands/{}", Segment(task.as_str())),
+            Key::CommandResult(command) => format!("{root}results/{command}"),
+            Key::Frozen(node) => format!("{root}frozen/{}", Segment(node.as_str())),
+            Key::Candidate(election, place) => {
+                format!("{root}elections/{}/{place}", Segment(election.as_str()))
+            }
+            Key::Waiter(lock, place) => format!("{root}locks/{}/{place}", Segment(lock.as_str())),
+            Key::Registration(key) => format!("{root}registry/{key}"),
+        };
+        text.into()
+    }
+
+    /// Reads a key; none if it is foreign.
+    pub fn parse(&self, bytes: &[u8]) -> Option<Key> {
+        let text = std::str::from_utf8(bytes).ok()?.strip_prefix(&self.root)?;
+        let (kind, rest) = text.split_once('/')?;
+        if kind == "registry" {
+            return RegistryKey::parse(rest).ok().map(Key::Registration);
+        }
+        let segments: Vec<&str> = rest.split('/').collect();
+        match (kind, &segments[..]) {
+            ("nodes", [node]) => Some(Key::Node(NodeId::parse(&unescape(node)?).ok()?)),
+            ("nodes", [node, "commands", command]) => {
+                Some(Key::NodeCommand(NodeId::parse(&unescape(node)?).ok()?, CommandId::parse(command).ok()?))
+            }
+            ("tasks", [task]) => Some(Key::Task(task_id(task)?)),
+            ("tasks", [task, "props"]) => Some(Key::TaskProps(task_id(task)?)),
+            ("tasks", [task, "owner"]) => Some(Key::TaskOwner(task_id(task)?)),
+            ("state", [task]) => Some(Key::TaskState(task_id(task)?)),
+            ("commands", [task]) => Some(Key::TaskCommand(task_id(task)?)),
+            ("results", [command]) => Some(Key::CommandResult(CommandId::parse(command).ok()?)),
+            ("frozen", [node]) => Some(Key::Frozen(NodeId::parse(&unescape(node)?).ok()?)),
+            ("elections", [election, place]) => {
+                Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, Place::parse(place)?))
+            }
+            ("locks", [lock, place]) => {
+                Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, Place::parse(place)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// All nodes and the commands to them.
+    pub fn nodes(&self) -> Selection {
+        self.under("nodes/")
+    }
+
+    /// The commands to one node.
+    pub fn node_commands(&self, node: &NodeId) -> Selection {
+        self.under(&format!("nodes/{}/commands/", Segment(node.as_str())))
+    }
+
+    /// All tasks with their props and owners.
+    pub fn tasks(&self) -> Selection {
+        self.under("tasks/")
+    }
+
+    /// The props and the owner of one task; the task itself is a key of its own.
+    pub fn task_parts(&self, task: &TaskId) -> Selection {
+        self.under(&format!("tasks/{}/", Segment(task.as_str())))
+    }
+
+    /// The states of all tasks.
+    pub fn states(&self) -> Selection {
+        self.under("state/")
+    }
+
+    /// The commands to all tasks.
+    pub fn task_commands(&self) -> Selection {
+        self.under("commands/")
+    }
+
+    /// The nodes that take no new tasks.
+    pub fn frozen(&self) -> Selection {
+        self.under("frozen/")
+    }
+
+    /// All candidates of all elections.
+    pub fn elections(&self) -> Selection {
+        self.under("elections/")
+    }
+
+    /// The candidates of one election.
+    pub fn candidates(&self, election: &ElectionName) -> Selection {
+        self.under(&format!("elections/{}/", Segment(election.as_str())))
+    }
+
+    /// All holders and waiters of all locks.
+    pub fn locks(&self) -> Selection {
+        self.under("locks/")
+    }
+
+    /// The holder of one lock and those who wait for it.
+    pub fn waiters(&self, lock: &LockName) -> Selection {
+        self.under(&format!("locks/{}/", Segment(lock.as_str())))
+    }
+
+    /// Everything registered.
+    pub fn registry(&self) -> Selection {
+        self.under("registry/")
+    }
+
+    /// Everything in the namespace.
+    pub fn everything(&self) -> Selection {
+        self.under("")
+    }
+
+    fn under(&self, path: &str) -> Selection {
+        Selection::prefix(format!("{}{path}", self.root))
+    }
+}
+
+fn task_id(segment: &str) -> Option<TaskId> {
+    TaskId::parse(&unescape(segment)?).ok()
+}
+
+/// A name as one segment of a key.
+struct Segment<'a>(&'a str);
+
+impl fmt::Display for Segment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for piece in self.0.split_inclusive(['/', '%']) {
+            match piece.as_bytes().last() {
+                Some(b'/') => write!(f, "{}%2F", &piece[..piece.len() - 1])?,
+                Some(b'%') => write!(f, "{}%25", &piece[..piece.len() - 1])?,
+                Some(_) | None => f.write_str(piece)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name that a segment stands for; none if no name is written like that.
+fn unescape(segment: &str) -> Option<String> {
+    let mut pieces = segment.split('%');
+    let mut name = pieces.next()?.to_owned();
+    for piece in pieces {
+        let (escaped, rest) = match (piece.strip_prefix("2F"), piece.strip_prefix("25")) {
+            (Some(rest), _) => ('/', rest),
+            (None, Some(rest)) => ('%', rest),
+            (None, None) => return None,
+        };
+        name.push(escaped);
+        name.push_str(rest);
+    }
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Every key reads as it was written, and no name reaches another's keys.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn layout() -> Layout {
+    Layout::new(&Namespace::parse("shop/eu").unwrap())
+}
+
+fn task(text: &str) -> TaskId {
+    TaskId::parse(text).unwrap()
+}
+
+const COMMAND: &str = "0190a000-0000-7000-8000-0123456789ab";
+
+#[test]
+fn keys_lie_where_the_documentation_says() {
+    let place = Place { lease: LeaseId::new(0x7587_8f3b).unwrap(), nonce: 0xabc };
+    let command = CommandId::parse(COMMAND).unwrap();
+    let node = NodeId::parse("web-1").unwrap();
+    for (key, text) in [
+        (Key::Node(node.clone()), "/shop/eu/nodes/web-1".to_owned()),
+        (Key::NodeCommand(node.clone(), command.clone()), format!("/shop/eu/nodes/web-1/commands/{COMMAND}")),
+        (Key::Task(task("a/b")), "/shop/eu/tasks/a%2Fb".to_owned()),
+        (Key::TaskProps(task("100%")), "/shop/eu/tasks/100%25/props".to_owned()),
+        (Key::TaskOwner(task("t1")), "/shop/eu/tasks/t1/owner".to_owned()),
+        (Key::TaskState(task("t1")), "/shop/eu/state/t1".to_owned()),
+        (Key::TaskCommand(task("t1")), "/shop/eu/commands/t1".to_owned()),
+        (Key::CommandResult(command), format!("/shop/eu/results/{COMMAND}")),
+        (Key::Frozen(node), "/shop/eu/frozen/web-1".to_owned()),
+        (
+            Key::Candidate(ElectionName::parse("boss").unwrap(), place),
+            "/shop/eu/elections/boss/75878f3b-0000000000000abc".to_owned(),
+        ),
+        (
+            Key::Waiter(LockName::parse("deploy").unwrap(), place),
+            "/shop/eu/locks/deploy/75878f3b-0000000000000abc".to_owned(),
+        ),
+        (Key::Registration(RegistryKey::parse("api/1").unwrap()), "/shop/eu/registry/api/1".to_owned()),
+    ] {
+        assert_eq!(layout().encode(&key), text);
+        assert_eq!(layout().parse(text.as_bytes()), Some(key), "{text}");
+    }
+}
+
+#[test]
+fn a_foreign_key_is_nobodys() {
+    for text in [
+        "/shop/eu/tasks/",
+        "/shop/eu/tasks/a/b",
+        "/shop/eu/tasks/a%2fb",
+        "/shop/eu/tasks/a%",
+        "/shop/eu/tasks/a%20b",
+        "/shop/eu/nodes/a/commands/x",
+        "/shop/eu/locks/deploy/foreign",
+        "/shop/eu/locks/deploy/0-0000000000000abc",
+        "/shop/eu/locks/deploy/75878F3B-0000000000000abc",
+        "/shop/eu/locks/deploy/75878f3b-abc",
+        "/shop/europe/tasks/a",
+        "/shop/eu/what/else",
+        "/shop/eu",
+        "",
+    ] {
+        assert_eq!(layout().parse(text.as_bytes()), None, "{text}");
+    }
+    assert_eq!(layout().parse(&[b'/', 0xff]), None);
+}
+
+#[test]
+fn one_task_s_parts_are_not_another_s() {
+    let parts = layout().task_parts(&task("t1"));
+    assert!(parts.contains(&layout().encode(&Key::TaskOwner(task("t1")))));
+    assert!(!parts.contains(&layout().encode(&Key::TaskOwner(task("t10")))));
+    assert!(!parts.contains(&layout().encode(&Key::TaskOwner(task("t1/x")))));
+    assert!(parts.check().is_ok());
+}
+
+proptest! {
+    #[test]
+    fn every_name_comes_back_and_keeps_to_its_own_keys(a in "[^\\p{Cc}\\p{Cf}]{1,40}", b in "[^\\p{Cc}\\p{Cf}]{1,40}") {
+        let (Ok(first), Ok(second)) = (TaskId::parse(&a), TaskId::parse(&b)) else { return Ok(()) };
+        let key = Key::TaskOwner(first.clone());
+        prop_assert_eq!(layout().parse(&layout().encode(&key)), Some(key.clone()));
+        if first != second {
+            prop_assert!(!layout().task_parts(&second).contains(&layout().encode(&key)));
+        }
+    }
+
+    #[test]
+    fn what_parses_is_written_back_to_the_letter(
+        bytes in prop::collection::vec(prop::sample::select(b"/%25F2fat1-shopeunodstalkc\0\xff".to_vec()), 0..40),
+        kind in prop::sample::select(vec!["", "nodes/", "tasks/", "locks/", "registry/", "elections/a/", "state/"]),
+    ) {
+        let mut key = format!("/shop/eu/{kind}").into_bytes();
+        key.extend(bytes);
+        if let Some(parsed) = layout().parse(&key) {
+            prop_assert_eq!(layout().encode(&parsed), key);
+        }
+    }
+}

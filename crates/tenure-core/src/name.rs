@@ -1,0 +1,245 @@
+//! The names people give to things: nodes, tasks, locks, elections, namespaces.
+//!
+//! Names are parsed once, at the edge. etcd takes any bytes for a key, so all care is ours: a name with a line break would forge
+//! log lines, one with an escape sequence would repaint a terminal, and one with a `/` must not reach into another's keys
+//! (the layout escapes it).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// How long a name may be, in bytes: long enough for anything a person types, short enough that a key stays a key.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// How long a namespace may be, in bytes, all its segments together.
+pub const NAMESPACE_BYTES_MAX: usize = 256;
+
+/// Why a text is not a name.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum BadName {
+    /// A name has at least one character.
+    #[error("a name must not be empty")]
+    Empty,
+    /// The name is too long.
+    #[error("a name of {0} bytes, at most {NAME_BYTES_MAX} are allowed")]
+    TooLong(usize),
+    /// NUL, line breaks, escape and other control characters.
+    #[error("a name must not contain control characters, found {found:?} at byte {at}")]
+    Control {
+        /// The character.
+        found: char,
+        /// Where it stands.
+        at: usize,
+    },
+    /// A namespace is segments between single slashes.
+    #[error("a namespace must not have empty segments: {0:?}")]
+    EmptySegment(String),
+    /// A command id is a lower-case UUID.
+    #[error("not a command id (a lower-case UUID): {0:?}")]
+    NotUuid(String),
+}
+
+fn check(text: &str, bytes_max: usize) -> Result<(), BadName> {
+    if text.is_empty() {
+        return Err(BadName::Empty);
+    }
+    if text.len() > bytes_max {
+        return Err(BadName::TooLong(text.len()));
+    }
+    match text.char_indices().find(|(_, c)| is_treacherous(*c)) {
+        Some((at, found)) => Err(BadName::Control { found, at }),
+        None => Ok(()),
+    }
+}
+
+/// Control characters, and the marks that turn the direction of writing round so that a name reads as another.
+fn is_treacherous(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Reads a name; refuses what is empty, too long or has control characters.
+            pub fn parse(text: &str) -> Result<$name, BadName> {
+                check(text, NAME_BYTES_MAX)?;
+                Ok($name(text.to_owned()))
+            }
+
+            /// The name as it was given.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadName;
+
+            fn from_str(text: &str) -> Result<$name, BadName> {
+                $name::parse(text)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = BadName;
+
+            fn try_from(text: String) -> Result<$name, BadName> {
+                check(&text, NAME_BYTES_MAX)?;
+                Ok($name(text))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+    )+};
+}
+
+names! {
+    /// The name of a node.
+    NodeId;
+    /// The name of a task.
+    TaskId;
+    /// The name of a lock.
+    LockName;
+    /// The name of an election.
+    ElectionName;
+    /// What a registration is called; `/` in it groups registrations and is not escaped.
+    RegistryKey;
+}
+
+/// The part of a store that one group of programs shares: one or more segments, as in `shop` or `shop/eu`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Namespace(String);
+
+impl Namespace {
+    /// Reads a namespace. One leading and one trailing `/` are ignored; empty segments are refused.
+    pub fn parse(text: &str) -> Result<Namespace, BadName> {
+        let trimmed = text.strip_prefix('/').unwrap_or(text);
+        let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
+        check(trimmed, NAMESPACE_BYTES_MAX)?;
+        if trimmed.split('/').any(str::is_empty) {
+            return Err(BadName::EmptySegment(text.to_owned()));
+        }
+        Ok(Namespace(trimmed.to_owned()))
+    }
+
+    /// The segments, without leading or trailing `/`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The id of a command: a UUID of version 7, so that ids sort by the time they were made.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CommandId(String);
+
+impl CommandId {
+    /// Reads a lower-case, hyphenated UUID.
+    pub fn parse(text: &str) -> Result<CommandId, BadName> {
+        let well_formed = text.len() == 36
+            && text.bytes().enumerate().all(|(at, byte)| match at {
+                8 | 13 | 18 | 23 => byte == b'-',
+                _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
+            });
+        if !well_formed {
+            return Err(BadName::NotUuid(text.to_owned()));
+        }
+        Ok(CommandId(text.to_owned()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for CommandId {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<CommandId, BadName> {
+        CommandId::parse(&text)
+    }
+}
+
+impl From<CommandId> for String {
+    fn from(id: CommandId) -> String {
+        id.0
+    }
+}
+
+impl fmt::Display for CommandId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_1_to_256_bytes() {
+        assert_eq!(TaskId::parse(""), Err(BadName::Empty));
+        assert!(TaskId::parse(&"x".repeat(256)).is_ok());
+        assert_eq!(TaskId::parse(&"x".repeat(257)), Err(BadName::TooLong(257)));
+        assert_eq!(TaskId::parse(&"ä".repeat(129)), Err(BadName::TooLong(258)));
+    }
+
+    #[test]
+    fn what_would_forge_a_log_line_or_a_terminal_is_refused() {
+        for text in ["a\0", "a\nb", "\x1b[2J", "a\u{7f}", "a\u{85}", "a\u{202e}b"] {
+            assert!(matches!(NodeId::parse(text), Err(BadName::Control { .. })), "{text:?}");
+        }
+        for text in ["a b", "a/b", "..", "%2F", "owner", "näme", "日本"] {
+            assert!(NodeId::parse(text).is_ok(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_trimmed_and_has_no_empty_segments() {
+        for (text, namespace) in [("shop", "shop"), ("/shop/", "shop"), ("/shop/eu", "shop/eu")] {
+            assert_eq!(Namespace::parse(text).unwrap().as_str(), namespace);
+        }
+        for text in ["", "/", "//", "a//b", "//a", "a\0"] {
+            assert!(Namespace::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_checked_when_it_is_read_from_json_too() {
+        assert!(serde_json::from_str::<NodeId>("\"a\\u0000\"").is_err());
+        assert_eq!(serde_json::from_str::<NodeId>("\"a\"").unwrap().as_str(), "a");
+        assert!(serde_json::from_str::<CommandId>("\"0190A000-0000-7000-8000-000000000000\"").is_err());
+        assert!(serde_json::from_str::<CommandId>("\"0190a000-0000-7000-8000-000000000000\"").is_ok());
+    }
+}

@@ -1,0 +1,211 @@
+//! What is stored under our keys: JSON with a version, read with patience.
+//!
+//! Anybody with access to the store can write anything there, so nothing read is trusted: what cannot be read is an error value with the
+//! reason, never a panic. Fields that we do not know are kept when a record is written back, so that an older program does not
+//! erase what a newer one wrote. A record without `"v"` is read as version 1: that is what other writers of this layout put.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::name::NodeId;
+
+/// The version of all records that this program writes.
+pub const RECORD_VERSION: u64 = 1;
+
+/// How large a stored record may be before it is not even looked at: far above any we write.
+pub const RECORD_BYTES_MAX: usize = 512 * 1024;
+
+/// Why a stored value is not the record that should be there.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BadRecord {
+    /// Too large to be one of ours.
+    #[error("a record of {0} bytes, at most {RECORD_BYTES_MAX} are read")]
+    TooLarge(usize),
+    /// Not JSON, or not of this shape.
+    #[error("not a record of this kind")]
+    Malformed(#[source] serde_json::Error),
+    /// Written by a newer program.
+    #[error("a record of version {found}, this program reads up to version {RECORD_VERSION}; upgrade it")]
+    Newer {
+        /// Its version.
+        found: u64,
+    },
+}
+
+/// Milliseconds since 1970, UTC: for people and across reboots, never for deciding who holds what.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WallTime(pub u64);
+
+/// A value that is stored under one of our keys.
+pub trait Record: Serialize + DeserializeOwned {
+    /// The bytes to store, with their version.
+    fn encode(&self) -> Bytes {
+        let mut value = serde_json::to_value(self).expect("records hold nothing that JSON cannot");
+        if let Value::Object(fields) = &mut value {
+            fields.insert("v".to_owned(), RECORD_VERSION.into());
+        }
+        serde_json::to_vec(&value).expect("a JSON value is always written").into()
+    }
+
+    /// Reads stored bytes.
+    fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
+        if bytes.len() > RECORD_BYTES_MAX {
+            return Err(BadRecord::TooLarge(bytes.len()));
+        }
+        let mut fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(BadRecord::Malformed)?;
+        match fields.remove("v").as_ref().map(Value::as_u64) {
+            None | Some(Some(0..=RECORD_VERSION)) => {}
+            Some(Some(found)) => return Err(BadRecord::Newer { found }),
+            Some(None) => {
+                return Err(BadRecord::Malformed(serde::de::Error::custom("its version is not a number")));
+            }
+        }
+        serde_json::from_value(Value::Object(fields)).map_err(BadRecord::Malformed)
+    }
+}
+
+/// Fields that this program does not know, kept for those who do.
+pub type UnknownFields = Map<String, Value>;
+
+/// A node that is alive, under `nodes/<node>`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Where it can be reached, if it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Which life of the node this is; grows with every restart and every new lease.
+    #[serde(default)]
+    pub incarnation: u64,
+    /// When this life began.
+    #[serde(default)]
+    pub started: WallTime,
+    /// The version of the program it runs.
+    #[serde(default)]
+    pub version: String,
+    /// What its operator says of it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Whether it takes work.
+    #[serde(default)]
+    pub state: NodeState,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// Whether a node takes work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// Not yet.
+    #[default]
+    Starting,
+    /// Yes.
+    Ready,
+    /// No more.
+    Draining,
+}
+
+/// A task that was submitted, under `tasks/<task>`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// When it was submitted.
+    #[serde(default)]
+    pub submitted_at: WallTime,
+    /// What kind of work it is, so that nodes can choose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// What its submitter says of it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// Who runs a task, under `tasks/<task>/owner`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OwnerRecord {
+    /// The node.
+    pub node: NodeId,
+    /// Which life of it.
+    #[serde(default)]
+    pub incarnation: u64,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// A command, to a node or to a task.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CommandRecord {
+    /// What to do.
+    pub command: String,
+    /// With what.
+    #[serde(default)]
+    pub parameters: UnknownFields,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// How a command ended, under `results/<command>`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ResultRecord {
+    /// Who handled it.
+    pub handled_by: NodeId,
+    /// What came of it.
+    pub outcome: String,
+    /// When.
+    #[serde(default)]
+    pub at: WallTime,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// Who holds a lock or waits for it, under `locks/<lock>/<place>`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HolderRecord {
+    /// The node it says it is.
+    #[serde(default)]
+    pub node: String,
+    /// Its process.
+    #[serde(default)]
+    pub pid: u32,
+    /// Its machine.
+    #[serde(default)]
+    pub host: String,
+    /// Its user.
+    #[serde(default)]
+    pub user: String,
+    /// What it runs under the lock.
+    #[serde(default)]
+    pub command: String,
+    /// Why, in the user's words.
+    #[serde(default)]
+    pub reason: String,
+    /// Since when.
+    #[serde(default)]
+    pub since: WallTime,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+impl Record for NodeRecord {}
+impl Record for TaskRecord {}
+impl Record for OwnerRecord {}
+impl Record for CommandRecord {}
+impl Record for ResultRecord {}
+impl Record for HolderRecord {}
+
+#[cfg(test)]
+mod tests;

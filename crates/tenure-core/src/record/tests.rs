@@ -1,0 +1,55 @@
+//! What is stored is read back, with what others put beside it; what is not ours is an error, never a panic.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn a_record_is_written_with_its_version_and_read_back() {
+    let owner = OwnerRecord { node: NodeId::parse("web-1").unwrap(), incarnation: 3, unknown: Map::new() };
+    assert_eq!(owner.encode(), r#"{"incarnation":3,"node":"web-1","v":1}"#);
+    assert_eq!(OwnerRecord::decode(&owner.encode()).unwrap(), owner);
+}
+
+#[test]
+fn a_record_without_a_version_is_read_too() {
+    assert_eq!(OwnerRecord::decode(br#"{"node":"x"}"#).unwrap().node.as_str(), "x");
+}
+
+#[test]
+fn fields_of_a_newer_program_survive_an_older_one() {
+    let written = br#"{"v":1,"node":"x","incarnation":1,"zone":"eu"}"#;
+    let again = OwnerRecord::decode(written).unwrap().encode();
+    assert_eq!(
+        serde_json::from_slice::<Value>(&again).unwrap(),
+        serde_json::from_slice::<Value>(written).unwrap()
+    );
+}
+
+#[test]
+fn what_is_not_a_record_says_why() {
+    assert!(matches!(OwnerRecord::decode(br#"{"v":2,"node":"x"}"#), Err(BadRecord::Newer { found: 2 })));
+    for bytes in [&b""[..], b"x", b"[]", b"{}", br#"{"node":"a\u0000"}"#, br#"{"v":"1","node":"x"}"#, b"\xff"]
+    {
+        assert!(matches!(OwnerRecord::decode(bytes), Err(BadRecord::Malformed(_))), "{bytes:?}");
+    }
+    assert!(matches!(OwnerRecord::decode(&vec![b' '; RECORD_BYTES_MAX + 1]), Err(BadRecord::TooLarge(_))));
+}
+
+#[test]
+fn every_record_reads_the_least_that_may_be_there() {
+    assert_eq!(NodeRecord::decode(b"{}").unwrap().state, NodeState::Starting);
+    assert_eq!(TaskRecord::decode(b"{}").unwrap().kind, None);
+    assert_eq!(HolderRecord::decode(b"{}").unwrap().pid, 0);
+    assert_eq!(CommandRecord::decode(br#"{"command":"freeze"}"#).unwrap().parameters.len(), 0);
+    let result = ResultRecord::decode(br#"{"handled_by":"n","outcome":"done"}"#).unwrap();
+    assert_eq!((result.handled_by.as_str(), result.at), ("n", WallTime(0)));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = NodeRecord::decode(&bytes);
+        let _ = CommandRecord::decode(&bytes);
+    }
+}

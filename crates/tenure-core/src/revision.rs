@@ -1,0 +1,68 @@
+//! The numbers that order everything: revisions of the store, fencing tokens and epochs.
+//!
+//! A [`Revision`] counts the store's changes. A [`Token`] is the revision at which an owner's key was created:
+//! strictly increasing per name, so a resource that remembers the largest token it saw can refuse a holder that
+//! was deposed. An [`Epoch`] counts the questions a machine asked, so that late answers are recognised.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A place in the store's history; every change of the store makes the next one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub i64);
+
+impl Revision {
+    /// Before anything was ever written; as a create or modify revision: the key does not exist.
+    pub const ZERO: Revision = Revision(0);
+
+    /// The revision after this one.
+    #[must_use]
+    pub const fn next(self) -> Revision {
+        Revision(self.0 + 1)
+    }
+
+    /// The revision before this one.
+    #[must_use]
+    pub const fn previous(self) -> Revision {
+        Revision(self.0 - 1)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}", self.0)
+    }
+}
+
+/// What a holder shows to prove that nobody held the same name after it.
+///
+/// It is the create revision of the holder's own key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(pub Revision);
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Which question an answer belongs to; an answer from an older epoch is undone, never trusted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The epoch after this one.
+    #[must_use]
+    pub const fn next(self) -> Epoch {
+        Epoch(self.0 + 1)
+    }
+}

@@ -1,0 +1,346 @@
+//! Transactions: if these conditions hold then do this, otherwise that, all in one step.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use crate::error::{Invalid, StoreError};
+use crate::kv::{Get, KeyValue, Page, Selection};
+use crate::lease::LeaseId;
+use crate::limits::Limits;
+use crate::revision::Revision;
+
+/// If all conditions hold, `then`; otherwise `otherwise`. Atomic, isolated, linearizable.
+///
+/// All conditions see the store as it was before the transaction. A `Get` sees what earlier operations of the same
+/// transaction did. One invalid operation fails the whole, with nothing written. A transaction that changes
+/// something makes exactly one revision; one that does not makes none.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Txn {
+    /// All must hold; none always holds.
+    pub when: Vec<Condition>,
+    /// What to do if they hold.
+    pub then: Vec<Op>,
+    /// What to do if they do not.
+    pub otherwise: Vec<Op>,
+}
+
+impl Txn {
+    /// A transaction without conditions and operations.
+    pub fn new() -> Txn {
+        Txn::default()
+    }
+
+    /// Adds a condition.
+    #[must_use]
+    pub fn when(mut self, condition: Condition) -> Txn {
+        self.when.push(condition);
+        self
+    }
+
+    /// Adds an operation for when all conditions hold.
+    #[must_use]
+    pub fn then(mut self, op: Op) -> Txn {
+        self.then.push(op);
+        self
+    }
+
+    /// Adds an operation for when some condition does not hold.
+    #[must_use]
+    pub fn otherwise(mut self, op: Op) -> Txn {
+        self.otherwise.push(op);
+        self
+    }
+
+    /// Whether some branch may change the store.
+    pub fn may_write(&self) -> bool {
+        self.then.iter().chain(&self.otherwise).any(|op| !matches!(op, Op::Get(_)))
+    }
+
+    /// The bytes that travel, near enough: keys, values and a few bytes for each operation.
+    pub fn size(&self) -> usize {
+        let conditions: usize = self.when.iter().map(Condition::size).sum();
+        let ops: usize = self.then.iter().chain(&self.otherwise).map(Op::size).sum();
+        conditions + ops
+    }
+
+    /// Refuses what is wrong whatever the store holds. Nothing is sent or written before this.
+    pub fn check(&self, limits: &Limits) -> Result<(), StoreError> {
+        let count = self.when.len().max(self.then.len()).max(self.otherwise.len());
+        if count > limits.txn_ops_max {
+            return Err(Invalid::TooManyOps { count, max: limits.txn_ops_max }.into());
+        }
+        if self.when.iter().any(|condition| condition.key.is_empty()) {
+            return Err(Invalid::EmptyKey.into());
+        }
+        for branch in [&self.then, &self.otherwise] {
+            for op in branch {
+                op.check()?;
+            }
+            refuse_double_changes(branch)?;
+        }
+        let bytes = self.size();
+        if bytes > limits.request_bytes_max {
+            return Err(Invalid::TooLarge { bytes, max: limits.request_bytes_max }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Two puts of one key, or a put and a delete of it, have no order inside one revision.
+fn refuse_double_changes(branch: &[Op]) -> Result<(), StoreError> {
+    let mut puts = BTreeSet::new();
+    for op in branch {
+        if let Op::Put { key, .. } = op
+            && !puts.insert(key)
+        {
+            return Err(Invalid::DuplicateKey(key.clone()).into());
+        }
+    }
+    for op in branch {
+        let Op::Delete(select) = op else { continue };
+        let put_and_deleted = match select {
+            Selection::Key(key) => puts.get(key).copied(),
+            Selection::Prefix(from) | Selection::Range(from, _) | Selection::From(from) => {
+                puts.range::<&Bytes, _>(from..).next().copied().filter(|key| select.contains(key))
+            }
+        };
+        if let Some(key) = put_and_deleted {
+            return Err(Invalid::DuplicateKey(key.clone()).into());
+        }
+    }
+    Ok(())
+}
+
+/// A comparison with what the store holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Condition {
+    /// The key that is looked at.
+    pub key: Bytes,
+    /// How it is compared: *the key's field* `is` *the given one*.
+    pub is: Comparison,
+    /// With what.
+    pub field: Field,
+}
+
+impl Condition {
+    /// The key does not exist.
+    pub fn absent(key: impl Into<Bytes>) -> Condition {
+        Condition { key: key.into(), is: Comparison::Equal, field: Field::Created(Revision::ZERO) }
+    }
+
+    /// The key exists.
+    pub fn exists(key: impl Into<Bytes>) -> Condition {
+        Condition { key: key.into(), is: Comparison::Greater, field: Field::Created(Revision::ZERO) }
+    }
+
+    /// The key is in the life that began at this revision.
+    pub fn created_at(key: impl Into<Bytes>, revision: Revision) -> Condition {
+        Condition { key: key.into(), is: Comparison::Equal, field: Field::Created(revision) }
+    }
+
+    /// The key was not put since this revision.
+    pub fn modified_at(key: impl Into<Bytes>, revision: Revision) -> Condition {
+        Condition { key: key.into(), is: Comparison::Equal, field: Field::Modified(revision) }
+    }
+
+    /// The key exists with this value.
+    pub fn value_is(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Condition {
+        Condition { key: key.into(), is: Comparison::Equal, field: Field::Value(value.into()) }
+    }
+
+    /// Whether it holds for what is at the key. A missing key compares as zero, except that its value compares as nothing at all.
+    pub fn holds(&self, pair: Option<&KeyValue>) -> bool {
+        let ordering = match &self.field {
+            Field::Version(version) => pair.map_or(0, |pair| pair.version).cmp(version),
+            Field::Created(revision) => pair.map_or(Revision::ZERO, |pair| pair.created).cmp(revision),
+            Field::Modified(revision) => pair.map_or(Revision::ZERO, |pair| pair.modified).cmp(revision),
+            Field::Lease(lease) => {
+                let id = |lease: Option<LeaseId>| lease.map_or(0, LeaseId::get);
+                id(pair.and_then(|pair| pair.lease)).cmp(&id(*lease))
+            }
+            Field::Value(value) => match pair {
+                Some(pair) => pair.value.cmp(value),
+                None => return false,
+            },
+        };
+        match self.is {
+            Comparison::Equal => ordering.is_eq(),
+            Comparison::NotEqual => ordering.is_ne(),
+            Comparison::Less => ordering.is_lt(),
+            Comparison::Greater => ordering.is_gt(),
+        }
+    }
+
+    fn size(&self) -> usize {
+        let value = match &self.field {
+            Field::Value(value) => value.len(),
+            Field::Version(_) | Field::Created(_) | Field::Modified(_) | Field::Lease(_) => size_of::<i64>(),
+        };
+        OP_BYTES + self.key.len() + value
+    }
+}
+
+/// How two things are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Comparison {
+    /// Equal.
+    Equal,
+    /// Not equal.
+    NotEqual,
+    /// The key's field is less than the given one.
+    Less,
+    /// The key's field is greater than the given one.
+    Greater,
+}
+
+/// What of a key is compared.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Field {
+    /// How many times it was put in this life; 0 if it does not exist.
+    Version(i64),
+    /// When this life began; [`Revision::ZERO`] if it does not exist.
+    Created(Revision),
+    /// When it was last put; [`Revision::ZERO`] if it does not exist.
+    Modified(Revision),
+    /// The lease it dies with.
+    Lease(Option<LeaseId>),
+    /// Its value. Never holds for a key that does not exist, not even as "not equal".
+    Value(Bytes),
+}
+
+/// Values may be secret, so only their size is shown.
+impl std::fmt::Debug for Field {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Field::Version(version) => write!(f, "Version({version})"),
+            Field::Created(revision) => write!(f, "Created({revision:?})"),
+            Field::Modified(revision) => write!(f, "Modified({revision:?})"),
+            Field::Lease(lease) => write!(f, "Lease({lease:?})"),
+            Field::Value(value) => write!(f, "Value({} bytes)", value.len()),
+        }
+    }
+}
+
+/// Which lease a put leaves its key under.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LeaseChoice {
+    /// Under none: the key stays until it is deleted, whatever lease it had.
+    #[default]
+    Detach,
+    /// Under this one, whatever lease it had.
+    Attach(LeaseId),
+    /// Under the one it has. The key must exist.
+    Keep,
+}
+
+/// One operation of a transaction.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Put a key. Putting the value it already has is a change too.
+    Put {
+        /// The key.
+        key: Bytes,
+        /// Its value.
+        value: Bytes,
+        /// The lease it dies with.
+        lease: LeaseChoice,
+    },
+    /// Delete keys. Deleting what does not exist is no change.
+    Delete(Selection),
+    /// Read keys.
+    Get(Get),
+}
+
+impl Op {
+    /// Put a key that stays until it is deleted.
+    pub fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Op {
+        Op::Put { key: key.into(), value: value.into(), lease: LeaseChoice::Detach }
+    }
+
+    /// Put a key that dies with a lease.
+    pub fn put_leased(key: impl Into<Bytes>, value: impl Into<Bytes>, lease: LeaseId) -> Op {
+        Op::Put { key: key.into(), value: value.into(), lease: LeaseChoice::Attach(lease) }
+    }
+
+    /// Delete one key.
+    pub fn delete(key: impl Into<Bytes>) -> Op {
+        Op::Delete(Selection::key(key))
+    }
+
+    /// Read one key.
+    pub fn get(key: impl Into<Bytes>) -> Op {
+        Op::Get(Get::key(key))
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        match self {
+            Op::Put { key, .. } if key.is_empty() => Err(Invalid::EmptyKey.into()),
+            Op::Put { .. } => Ok(()),
+            Op::Delete(select) => select.check(),
+            Op::Get(get) => get.check(),
+        }
+    }
+
+    /// The bytes of this operation on the wire, near enough; what a chunker adds up.
+    pub fn size(&self) -> usize {
+        let content = match self {
+            Op::Put { key, value, .. } => key.len() + value.len(),
+            Op::Delete(select) => selection_size(select),
+            Op::Get(get) => selection_size(&get.select),
+        };
+        OP_BYTES + content
+    }
+}
+
+/// Values may be secret, so only their size is shown.
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Op::Put { key, value, lease } => write!(f, "Put({key:?}, {} bytes, {lease:?})", value.len()),
+            Op::Delete(select) => write!(f, "Delete({select:?})"),
+            Op::Get(get) => write!(f, "{get:?}"),
+        }
+    }
+}
+
+/// Tags, lengths and numbers around each operation on the wire: an upper bound for etcd's encoding, so that what
+/// passes here passes there. Doubling it would refuse requests that etcd takes.
+const OP_BYTES: usize = 32;
+
+fn selection_size(select: &Selection) -> usize {
+    select.first().len()
+        + match select {
+            Selection::Key(_) | Selection::From(_) => 0,
+            Selection::Prefix(prefix) => prefix.len(),
+            Selection::Range(_, to) => to.len(),
+        }
+}
+
+/// The answer to a [`Txn`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TxnReply {
+    /// Whether all conditions held, so that `then` was done and not `otherwise`.
+    pub succeeded: bool,
+    /// The store's revision after the transaction.
+    pub revision: Revision,
+    /// One for each operation of the branch that was done.
+    pub results: Vec<OpReply>,
+}
+
+/// The answer to an [`Op`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpReply {
+    /// It was put.
+    Put,
+    /// They were deleted.
+    Delete {
+        /// How many existed.
+        count: u64,
+    },
+    /// They were read.
+    Get(Page),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! The clocks that tell the machines the time.
+//!
+//! A lease goes on running while the machine sleeps. `std::time::Instant` does not on Linux, so a laptop that wakes
+//! up would believe for minutes in a lock that others have taken. [`BootClock`] counts suspend too.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::time::Moment;
+use tokio::sync::oneshot;
+
+/// A future that is done when a moment has come.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where the time comes from.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// What time it is. Never goes back.
+    fn now(&self) -> Moment;
+
+    /// Waits until `deadline`. May be late, never early.
+    fn sleep_until(&self, deadline: Moment) -> Sleep;
+}
+
+/// The machine's own clock: time since boot, suspend included, the same for all processes of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl BootClock {
+    #[cfg(target_os = "linux")]
+    const ID: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    // Elsewhere than on Linux the monotonic clock is the nearest there is.
+    #[cfg(not(target_os = "linux"))]
+    const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+}
+
+impl Clock for BootClock {
+    fn now(&self) -> Moment {
+        let time = rustix::time::clock_gettime(BootClock::ID);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Moment::after_origin(Duration::new(seconds, nanoseconds))
+    }
+
+    fn sleep_until(&self, deadline: Moment) -> Sleep {
+        Box::pin(async move {
+            // The runtime's timer stands still in suspend and rounds to milliseconds: look again after each sleep.
+            loop {
+                let remaining = deadline.remaining(BootClock.now());
+                if remaining.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(remaining).await;
+            }
+        })
+    }
+}
+
+/// A clock that stands still until it is told to go on: for tests that must not wait.
+#[derive(Clone, Default)]
+pub struct VirtualClock {
+    state: Arc<Mutex<VirtualTime>>,
+}
+
+#[derive(Default)]
+struct VirtualTime {
+    now: Moment,
+    sleepers: BTreeMap<Moment, Vec<oneshot::Sender<()>>>,
+}
+
+impl VirtualClock {
+    /// A clock at its origin.
+    pub fn new() -> VirtualClock {
+        VirtualClock::default()
+    }
+
+    /// Lets time pass, and wakes everyone whose moment has come.
+    pub fn advance(&self, duration: Duration) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.now = state.now + duration;
+        let not_yet = state.now + Duration::from_nanos(1);
+        let later = state.sleepers.split_off(&not_yet);
+        let due = std::mem::replace(&mut state.sleepers, later);
+        drop(state);
+        for sleeper in due.into_values().flatten() {
+            // One who no longer sleeps has dropped its end, and need not be woken.
+            let _ = sleeper.send(());
+        }
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Moment {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).now
+    }
+
+    fn sleep_until(&self, deadline: Moment) -> Sleep {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if deadline <= state.now {
+            return Box::pin(std::future::ready(()));
+        }
+        let (wake, woken) = oneshot::channel();
+        state.sleepers.entry(deadline).or_default().push(wake);
+        Box::pin(async move {
+            if woken.await.is_err() {
+                // The clock is gone, so the moment never comes.
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+}
+
+impl fmt::Debug for VirtualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VirtualClock({:?})", self.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn virtual_time_wakes_exactly_those_whose_moment_has_come() {
+        let clock = VirtualClock::new();
+        let mut early = clock.sleep_until(Moment::from_ms(10));
+        let mut late = clock.sleep_until(Moment::from_ms(11));
+        clock.advance(Duration::from_millis(10));
+        tokio::select! {
+            biased;
+            () = &mut late => panic!("woken before its time"),
+            () = &mut early => {}
+        }
+        clock.advance(Duration::from_millis(1));
+        late.await;
+    }
+
+    #[test]
+    fn boot_time_does_not_go_back() {
+        let before = BootClock.now();
+        assert!(BootClock.now() >= before);
+        assert!(before > Moment::ORIGIN);
+    }
+}

@@ -1,0 +1,41 @@
+//! One case: an id that never changes, a claim in words, and its check.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use super::{Scene, Verdict};
+
+/// The check of a case, under way.
+pub(super) type Checking<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+
+/// One thing that every store does.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// Its name for good: `K01`. The letters are those of the sections; numbers from 20 on are rules that this contract adds to etcd's.
+    pub id: &'static str,
+    /// What is claimed. "+n" means n revisions after the case began.
+    pub claim: &'static str,
+    check: for<'a> fn(&'a Scene) -> Checking<'a>,
+}
+
+impl Case {
+    pub(super) const fn new(
+        id: &'static str,
+        claim: &'static str,
+        check: for<'a> fn(&'a Scene) -> Checking<'a>,
+    ) -> Case {
+        Case { id, claim, check }
+    }
+
+    /// Checks the claim. It has no deadline of its own: [`run_cases`](super::run_cases) gives it one.
+    pub fn check<'a>(&self, scene: &'a Scene) -> impl Future<Output = Verdict> + Send + 'a {
+        (self.check)(scene)
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.id, self.claim)
+    }
+}

@@ -1,0 +1,34 @@
+//! Closing: the last case, because it leaves nothing to run another on.
+
+use super::verdict::{Failure, Verdict, refused};
+use super::{Case, Scene};
+use crate::store::{Get, Previous, Selection, Start, StoreError, WatchEnd};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![Case::new(
+        "X20",
+        "Closing ends every watch and refuses every later call, on all clones; closing again is nothing.",
+        |s| Box::pin(closing_ends_everything(s)),
+    )]
+}
+
+async fn closing_ends_everything(s: &Scene) -> Verdict {
+    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let lease = s.lease(super::scene::LONG).await?.id;
+    s.store.revoke(lease).await?;
+    s.store.delete(Selection::Prefix(s.key(""))).await?;
+    s.store.clone().close().await;
+    match watch.end().await? {
+        WatchEnd::Lost(StoreError::Closed) => {}
+        other => {
+            return Err(Failure::new(format!("expected the watch to say it was closed, found {other:?}")));
+        }
+    }
+    refused!("a get", s.store.get(Get::key(s.key("a"))).await, StoreError::Closed)?;
+    refused!("a put", s.put("a", "v").await, StoreError::Closed)?;
+    refused!("a grant", s.store.grant(super::scene::LONG, None).await, StoreError::Closed)?;
+    refused!("a renewal", s.store.renew(lease).await, StoreError::Closed)?;
+    refused!("a watch", s.store.watch(s.all(), Start::Now, Previous::Omitted).await, StoreError::Closed)?;
+    s.store.close().await;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Reading a watch with a deadline, and with an eye on what every watch must keep to.
+//!
+//! Whatever a case looks for, each item is checked on the way: revisions only grow, progress is not followed by what it
+//! covered, a batch is not empty, and holds only what was selected, of its own revision.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::verdict::{Failure, Verdict, ensure};
+use crate::store::{Change, Revision, Selection, Start, WatchEnd, WatchItem, WatchStream};
+
+/// How long an item that must come may take. A second is plenty; a machine that runs ten tests at once may need ten.
+const ITEM_MAX: Duration = Duration::from_secs(10);
+
+/// A watch that is being read.
+pub(super) struct Watching {
+    stream: WatchStream,
+    select: Selection,
+    /// Everything up to here was delivered.
+    delivered: Revision,
+    /// What came while nothing was expected yet, but not before it might.
+    held: Option<Batch>,
+}
+
+/// The changes of one revision.
+type Batch = (Revision, Vec<Change>);
+
+impl Watching {
+    pub(super) fn new(stream: WatchStream, select: Selection, start: Start) -> Watching {
+        let delivered = match start {
+            Start::Now => Revision::ZERO,
+            Start::After(revision) => revision,
+        };
+        Watching { stream, select, delivered, held: None }
+    }
+
+    /// Everything up to here was delivered.
+    pub(super) fn delivered(&self) -> Revision {
+        self.delivered
+    }
+
+    /// The changes of the next revision that has any.
+    pub(super) async fn batch(&mut self) -> Verdict<Batch> {
+        match self.batch_or_end().await? {
+            Ok(batch) => Ok(batch),
+            Err(end) => Err(Failure::new(format!("the watch ended: {end:?}"))),
+        }
+    }
+
+    /// The changes of the next revision that has any, or how the watch ended.
+    pub(super) async fn batch_or_end(&mut self) -> Verdict<Result<Batch, WatchEnd>> {
+        if let Some(batch) = self.held.take() {
+            return Ok(Ok(batch));
+        }
+        loop {
+            let item = timeout(ITEM_MAX, self.stream.next()).await;
+            let item = item.map_err(|_| Failure::new(format!("the watch was silent for {ITEM_MAX:?}")))?;
+            let item = item.ok_or_else(|| Failure::new("the watch ended without saying why"))?;
+            match item {
+                Ok(item) => {
+                    if let Some(batch) = self.check(item)? {
+                        return Ok(Ok(batch));
+                    }
+                }
+                Err(end) => return Ok(Err(end)),
+            }
+        }
+    }
+
+    /// The changes of the next revisions, until there are this many.
+    pub(super) async fn changes(&mut self, count: usize) -> Verdict<Vec<Change>> {
+        let mut changes = Vec::new();
+        while changes.len() < count {
+            changes.extend(self.batch().await?.1);
+        }
+        ensure(changes.len() == count, || {
+            format!("expected {count} changes, found {}: {changes:?}", changes.len())
+        })?;
+        Ok(changes)
+    }
+
+    /// How the watch ended, which must be what it says next; and it must be its last word.
+    pub(super) async fn end(&mut self) -> Verdict<WatchEnd> {
+        match self.batch_or_end().await? {
+            Err(end) => {
+                let last = timeout(ITEM_MAX, self.stream.next()).await;
+                let is_last = matches!(last, Ok(None));
+                ensure(is_last, || format!("after its end the watch went on with {last:?}"))?;
+                Ok(end)
+            }
+            Ok((revision, changes)) => {
+                Err(Failure::new(format!("expected the watch's end, found {revision:?}: {changes:?}")))
+            }
+        }
+    }
+
+    /// Waits until `at`, in which time nothing may change.
+    pub(super) async fn quiet_until(&mut self, at: Instant) -> Verdict {
+        while self.held.is_none()
+            && let Ok(item) = timeout_at(at, self.stream.next()).await
+        {
+            match item {
+                Some(Ok(item)) => {
+                    self.held = self.check(item)?;
+                    let early = at.saturating_duration_since(Instant::now());
+                    ensure(self.held.is_none() || early.is_zero(), || {
+                        format!("expected no change yet, {early:?} too early came {:?}", self.held)
+                    })?;
+                }
+                Some(Err(end)) => return Err(Failure::new(format!("the watch ended: {end:?}"))),
+                None => return Err(Failure::new("the watch ended without saying why")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what every item must keep to.
+    fn check(&mut self, item: WatchItem) -> Verdict<Option<Batch>> {
+        match item {
+            WatchItem::Progress(revision) => {
+                ensure(revision >= self.delivered, || {
+                    format!("progress went back from {:?} to {revision:?}", self.delivered)
+                })?;
+                self.delivered = revision;
+                Ok(None)
+            }
+            WatchItem::Batch { revision, changes } => {
+                ensure(revision > self.delivered, || {
+                    format!("{revision:?} came after {:?} was delivered", self.delivered)
+                })?;
+                self.delivered = revision;
+                ensure(!changes.is_empty(), || format!("the batch of {revision:?} is empty"))?;
+                for change in &changes {
+                    ensure(change.revision() == revision, || {
+                        format!("the batch of {revision:?} holds a change of another revision: {change:?}")
+                    })?;
+                    ensure(self.select.contains(change.key()), || {
+                        format!("a change that was not selected came: {change:?}")
+                    })?;
+                }
+                Ok(Some((revision, changes)))
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The boxed twin of [`Engine`], so that a [`Store`](super::Store) can hold any engine.
+//!
+//! Written by hand, because `async fn` in a trait object is not yet in the language; implementors never see it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::{
+    Engine, Get, Grant, LeaseId, LeaseView, Page, Previous, Renewal, Revision, Selection, Start, StoreError,
+    StoreInfo, Txn, TxnReply, WatchStream,
+};
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+type Answer<'a, T> = Boxed<'a, Result<T, StoreError>>;
+
+pub(super) trait DynEngine: Send + Sync + 'static {
+    fn info(&self) -> &StoreInfo;
+    fn get(&self, get: Get) -> Answer<'_, Page>;
+    fn txn(&self, txn: Txn) -> Answer<'_, TxnReply>;
+    fn batch(&self, txns: Vec<Txn>) -> Boxed<'_, Vec<Result<TxnReply, StoreError>>>;
+    fn watch(&self, select: Selection, start: Start, previous: Previous) -> Answer<'_, WatchStream>;
+    fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Answer<'_, Grant>;
+    fn renew(&self, id: LeaseId) -> Answer<'_, Renewal>;
+    fn revoke(&self, id: LeaseId) -> Answer<'_, Revision>;
+    fn lease(&self, id: LeaseId) -> Answer<'_, Option<LeaseView>>;
+    fn leases(&self) -> Answer<'_, Vec<LeaseId>>;
+    fn compact(&self, revision: Revision) -> Answer<'_, ()>;
+    fn close(&self) -> Boxed<'_, ()>;
+}
+
+impl<E: Engine> DynEngine for E {
+    fn info(&self) -> &StoreInfo {
+        Engine::info(self)
+    }
+
+    fn get(&self, get: Get) -> Answer<'_, Page> {
+        Box::pin(Engine::get(self, get))
+    }
+
+    fn txn(&self, txn: Txn) -> Answer<'_, TxnReply> {
+        Box::pin(Engine::txn(self, txn))
+    }
+
+    fn batch(&self, txns: Vec<Txn>) -> Boxed<'_, Vec<Result<TxnReply, StoreError>>> {
+        Box::pin(Engine::batch(self, txns))
+    }
+
+    fn watch(&self, select: Selection, start: Start, previous: Previous) -> Answer<'_, WatchStream> {
+        Box::pin(Engine::watch(self, select, start, previous))
+    }
+
+    fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Answer<'_, Grant> {
+        Box::pin(Engine::grant(self, ttl, id))
+    }
+
+    fn renew(&self, id: LeaseId) -> Answer<'_, Renewal> {
+        Box::pin(Engine::renew(self, id))
+    }
+
+    fn revoke(&self, id: LeaseId) -> Answer<'_, Revision> {
+        Box::pin(Engine::revoke(self, id))
+    }
+
+    fn lease(&self, id: LeaseId) -> Answer<'_, Option<LeaseView>> {
+        Box::pin(Engine::lease(self, id))
+    }
+
+    fn leases(&self) -> Answer<'_, Vec<LeaseId>> {
+        Box::pin(Engine::leases(self))
+    }
+
+    fn compact(&self, revision: Revision) -> Answer<'_, ()> {
+        Box::pin(Engine::compact(self, revision))
+    }
+
+    fn close(&self) -> Boxed<'_, ()> {
+        Box::pin(Engine::close(self))
+    }
+}

@@ -1,0 +1,1 @@
+//! The file engine: SQLite shared by the processes of one machine.

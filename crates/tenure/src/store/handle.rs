@@ -1,0 +1,193 @@
+//! The handle that everyone uses: any engine, and the everyday sentences on top of its verbs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use tenure_core::chunk::chunks;
+use tenure_core::revision::Token;
+
+use super::dynamic::DynEngine;
+use super::memory::Memory;
+use super::{
+    Condition, Engine, Get, Grant, KeyValue, LeaseChoice, LeaseId, LeaseView, Op, OpReply, Page, Previous,
+    Renewal, Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+};
+
+/// How many chunks of a long list are under way at once. One leaves the store idle between answers; beyond four nothing
+/// was gained on etcd, and a slow store only gets a longer queue.
+const CHUNKS_IN_FLIGHT: usize = 4;
+
+/// How many keys one page of a listing holds: enough to make round trips rare, few enough that values of a few KiB stay
+/// far below what a connection carries in one message.
+const PAGE_LEN: u32 = 1_000;
+
+/// A store, whatever its engine. Cheap to clone; all clones are one.
+///
+/// See [`Engine`] for what the verbs promise.
+#[derive(Clone)]
+pub struct Store {
+    engine: Arc<dyn DynEngine>,
+}
+
+impl Store {
+    /// A handle on an engine.
+    pub fn new(engine: impl Engine) -> Store {
+        Store { engine: Arc::new(engine) }
+    }
+
+    /// A store inside this process, gone with it.
+    pub fn memory() -> Store {
+        Store::new(Memory::new())
+    }
+
+    /// What this store is.
+    pub fn info(&self) -> &StoreInfo {
+        self.engine.info()
+    }
+
+    /// Reads one page of keys; see [`Engine::get`].
+    pub async fn get(&self, get: Get) -> Result<Page, StoreError> {
+        self.engine.get(get).await
+    }
+
+    /// Reads one key.
+    pub async fn get_key(&self, key: impl Into<Bytes>) -> Result<Option<KeyValue>, StoreError> {
+        Ok(self.get(Get::key(key)).await?.pairs.pop())
+    }
+
+    /// Reads all keys of a selection as they were at one revision, however many there are, page by page.
+    pub async fn list(&self, select: Selection) -> Result<Page, StoreError> {
+        let mut whole = self.get(Get::new(select.clone()).limit(PAGE_LEN)).await?;
+        let end = select.end();
+        while whole.more {
+            let Some(last) = whole.pairs.last() else { break };
+            // The first key after the last one: the same bytes and a zero.
+            let from = Selection::Key(last.key.clone()).end().unwrap_or_default();
+            let rest = match &end {
+                Some(end) => Selection::Range(from, end.clone()),
+                None => Selection::From(from),
+            };
+            let page = self.get(Get::new(rest).at(whole.revision).limit(PAGE_LEN)).await?;
+            whole.pairs.extend(page.pairs);
+            whole.more = page.more;
+        }
+        Ok(whole)
+    }
+
+    /// Does a transaction; see [`Engine::txn`].
+    pub async fn txn(&self, txn: Txn) -> Result<TxnReply, StoreError> {
+        self.engine.txn(txn).await
+    }
+
+    /// Does independent transactions, each with an outcome of its own; see [`Engine::batch`].
+    pub async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
+        self.engine.batch(txns).await
+    }
+
+    /// Puts a key that stays until it is deleted.
+    pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<Revision, StoreError> {
+        Ok(self.txn(Txn::new().then(Op::put(key, value))).await?.revision)
+    }
+
+    /// Puts a key that dies with a lease.
+    pub async fn put_leased(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        lease: LeaseId,
+    ) -> Result<Revision, StoreError> {
+        Ok(self.txn(Txn::new().then(Op::put_leased(key, value, lease))).await?.revision)
+    }
+
+    /// Deletes keys; says how many there were.
+    pub async fn delete(&self, select: Selection) -> Result<u64, StoreError> {
+        let reply = self.txn(Txn::new().then(Op::Delete(select))).await?;
+        match reply.results.first() {
+            Some(OpReply::Delete { count }) => Ok(*count),
+            _ => Err(StoreError::Corrupt("a delete was not answered as one".into())),
+        }
+    }
+
+    /// Puts a key if it does not exist; says under which token, or none if it does exist.
+    pub async fn create(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        lease: LeaseChoice,
+    ) -> Result<Option<Token>, StoreError> {
+        let key = key.into();
+        let put = Op::Put { key: key.clone(), value: value.into(), lease };
+        let reply = self.txn(Txn::new().when(Condition::absent(key)).then(put)).await?;
+        Ok(reply.succeeded.then_some(Token(reply.revision)))
+    }
+
+    /// Does operations that need not happen together, in as few transactions as the store's limits allow, several at a
+    /// time. Each transaction is atomic, the list is not, and they end in no particular order.
+    ///
+    /// # Errors
+    ///
+    /// One operation that no request could carry fails the call before anything is sent. Otherwise there is one outcome for each
+    /// transaction, in the order of the operations.
+    pub async fn apply_all(
+        &self,
+        ops: impl IntoIterator<Item = Op>,
+    ) -> Result<Vec<Result<TxnReply, StoreError>>, StoreError> {
+        let txns = chunks(ops, &self.info().limits)?;
+        Ok(stream::iter(txns.into_iter().map(|txn| self.txn(txn))).buffered(CHUNKS_IN_FLIGHT).collect().await)
+    }
+
+    /// Watches keys; see [`Engine::watch`].
+    pub async fn watch(
+        &self,
+        select: Selection,
+        start: Start,
+        previous: Previous,
+    ) -> Result<WatchStream, StoreError> {
+        self.engine.watch(select, start, previous).await
+    }
+
+    /// Grants a lease; see [`Engine::grant`].
+    pub async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
+        self.engine.grant(ttl, id).await
+    }
+
+    /// Renews a lease; see [`Engine::renew`].
+    pub async fn renew(&self, id: LeaseId) -> Result<Renewal, StoreError> {
+        self.engine.renew(id).await
+    }
+
+    /// Ends a lease and deletes its keys; see [`Engine::revoke`].
+    pub async fn revoke(&self, id: LeaseId) -> Result<Revision, StoreError> {
+        self.engine.revoke(id).await
+    }
+
+    /// A lease as it is now; none if it is gone.
+    pub async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {
+        self.engine.lease(id).await
+    }
+
+    /// All leases.
+    pub async fn leases(&self) -> Result<Vec<LeaseId>, StoreError> {
+        self.engine.leases().await
+    }
+
+    /// Forgets history up to `revision`; see [`Engine::compact`].
+    pub async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.engine.compact(revision).await
+    }
+
+    /// Closes the store for this handle and all its clones; see [`Engine::close`].
+    pub async fn close(&self) {
+        self.engine.close().await;
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({} {})", self.info().kind, self.info().id)
+    }
+}
