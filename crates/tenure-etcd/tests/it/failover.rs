@@ -37,6 +37,7 @@ async fn a_thousand_reads_do_not_notice_a_killed_member() {
         client.put(put("k", "v")).await.unwrap();
         etcd.member(victim).kill();
         let slowest = read_times(&client, 1_000).await;
+        println!("member {victim} gone: the slowest of 1,000 reads took {slowest:?}");
         assert!(slowest < Duration::from_secs(2), "victim {victim}: {slowest:?}");
     }
 }
@@ -49,6 +50,7 @@ async fn a_thousand_reads_do_not_notice_a_paused_member() {
         client.put(put("k", "v")).await.unwrap();
         etcd.member(victim).pause();
         let slowest = read_times(&client, 1_000).await;
+        println!("member {victim} gone: the slowest of 1,000 reads took {slowest:?}");
         assert!(slowest < Duration::from_secs(2), "victim {victim}: {slowest:?}");
     }
 }
@@ -77,7 +79,8 @@ async fn a_black_hole_is_left_and_the_next_reads_are_fast() {
     let start = Instant::now();
     client.range(get("k")).await.unwrap();
     let first = start.elapsed();
-    assert!(first < Duration::from_millis(1_500), "left after {first:?}");
+    // Half a second, and the answer of another member. Waiting for the watchman would take three times that.
+    assert!(first < Duration::from_millis(1_300), "left after {first:?}");
     let slowest = read_times(&client, 100).await;
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
 }
