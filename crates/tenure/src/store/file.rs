@@ -34,6 +34,7 @@ mod reader;
 mod watch;
 mod writer;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +130,12 @@ impl SharedFile {
     fn job(&self, txn: Txn) -> (Job, tokio::sync::oneshot::Receiver<Result<TxnReply, StoreError>>) {
         let limits = self.info.limits;
         Job::new(txn.size(), move |tables| evaluate(tables, &txn, &limits))
+    }
+}
+
+impl fmt::Debug for SharedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedFile({} {})", self.path().display(), self.info.id)
     }
 }
 

@@ -1,7 +1,11 @@
 //! The file engine: one file, many processes, and everything that can happen to either.
 
 mod child;
+mod faults;
+mod format;
+mod kills;
 mod sharing;
+mod stalls;
 
 use std::path::PathBuf;
 use std::time::Duration;

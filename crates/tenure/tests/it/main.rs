@@ -2,7 +2,9 @@
 
 mod conformance;
 mod controls;
+mod equivalence;
 mod etcd;
+mod feed;
 mod file;
 mod tokio_clock;
 mod twisted;

@@ -81,8 +81,10 @@ impl Tables<'_, '_> {
                 statement.query_map([id.get()], |row| bytes(row, 0))?.collect()
             })
             .map_err(before_commit)?;
-        let remaining = duration(deadline_ms).saturating_sub(self.now.since_origin());
-        Ok(Some(LeaseView { granted: duration(ttl_ms), remaining, keys }))
+        // The deadline is rounded up, so a fresh lease would seem to have more left than it was granted.
+        let granted = duration(ttl_ms);
+        let remaining = duration(deadline_ms).saturating_sub(self.now.since_origin()).min(granted);
+        Ok(Some(LeaseView { granted, remaining, keys }))
     }
 
     /// All leases, by id.

@@ -1,1 +1,199 @@
-//! Tests.
+//! Time as tests want it: stepped wall clocks, reboots, and power loss, which no test can do to a real machine.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure_core::time::Moment;
+
+use super::time::Time;
+use super::{Options, SharedFile};
+use crate::clock::{BootClock, Clock};
+use crate::store::{Durability, Get, LeaseId, Limits, Renewal, Revision, Store, StoreError};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR_MS: i64 = 3_600_000;
+
+/// A machine whose clocks the test sets.
+#[derive(Clone)]
+struct Machine(Arc<Mutex<Clocks>>);
+
+struct Clocks {
+    boot: Moment,
+    wall_ms: i64,
+    boot_id: &'static str,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let boot = Moment::after_origin(5 * HOUR);
+        Machine(Arc::new(Mutex::new(Clocks { boot, wall_ms: 1_700_000_000_000, boot_id: "first" })))
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Clocks)) {
+        change(&mut self.0.lock().unwrap());
+    }
+
+    /// Time goes by, for both clocks.
+    fn pass(&self, duration: Duration) {
+        self.set(|clocks| {
+            clocks.boot = clocks.boot + duration;
+            clocks.wall_ms += i64::try_from(duration.as_millis()).unwrap();
+        });
+    }
+}
+
+impl Time for Machine {
+    fn boot(&self) -> Moment {
+        self.0.lock().unwrap().boot
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.0.lock().unwrap().wall_ms
+    }
+
+    fn boot_id(&self) -> Result<String, StoreError> {
+        Ok(self.0.lock().unwrap().boot_id.to_owned())
+    }
+}
+
+struct Home {
+    folder: TempDir,
+    machine: Machine,
+}
+
+impl Home {
+    fn new() -> Home {
+        Home { folder: tempfile::tempdir().unwrap(), machine: Machine::new() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("store.db")
+    }
+
+    async fn open(&self) -> Store {
+        let options = SharedFile::options().time(self.machine.clone());
+        Store::new(options.open(self.path()).await.unwrap())
+    }
+
+    /// A key under a lease of an hour.
+    async fn with_lease(&self) -> (Store, LeaseId) {
+        let store = self.open().await;
+        let lease = store.grant(HOUR, None).await.unwrap().id;
+        store.put_leased("/held", "", lease).await.unwrap();
+        (store, lease)
+    }
+}
+
+async fn is_held(store: &Store) -> bool {
+    store.get_key("/held").await.unwrap().is_some()
+}
+
+/// X14.
+#[tokio::test]
+async fn a_stepped_wall_clock_changes_no_lease_within_one_boot() {
+    for step_ms in [HOUR_MS, -HOUR_MS, 1_000 * HOUR_MS] {
+        let home = Home::new();
+        let (store, lease) = home.with_lease().await;
+        home.machine.set(|clocks| clocks.wall_ms += step_ms);
+        let view = store.lease(lease).await.unwrap().unwrap();
+        assert_eq!((view.granted, view.remaining), (HOUR, HOUR), "{step_ms}");
+        // A process that comes later believes the wall clock no more than we do.
+        let later = home.open().await;
+        home.machine.pass(HOUR - Duration::from_millis(1));
+        assert!(is_held(&later).await && is_held(&store).await, "{step_ms}");
+        home.machine.set(|clocks| clocks.wall_ms -= 2 * step_ms);
+        home.machine.pass(Duration::from_millis(1));
+        assert!(!is_held(&later).await && !is_held(&store).await, "{step_ms}");
+        assert!(matches!(store.renew(lease).await.unwrap(), Renewal::Gone));
+    }
+}
+
+#[tokio::test]
+async fn a_lease_goes_on_running_while_nobody_has_the_store_open() {
+    let home = Home::new();
+    let (store, lease) = home.with_lease().await;
+    store.close().await;
+    home.machine.pass(HOUR / 2);
+    let store = home.open().await;
+    assert_eq!(store.lease(lease).await.unwrap().unwrap().remaining, HOUR / 2);
+    store.close().await;
+    home.machine.pass(HOUR / 2);
+    let store = home.open().await;
+    assert!(!is_held(&store).await);
+}
+
+#[tokio::test]
+async fn a_reboot_leaves_a_lease_what_the_wall_clock_says_and_never_more_than_its_ttl() {
+    for (away_ms, left) in [
+        (HOUR_MS / 4, Some(HOUR - HOUR / 4)),
+        (HOUR_MS, None),
+        (50 * HOUR_MS, None),
+        // The clock was set back: the most that can be left is all of it.
+        (-50 * HOUR_MS, Some(HOUR)),
+    ] {
+        let home = Home::new();
+        let (store, lease) = home.with_lease().await;
+        store.close().await;
+        home.machine.set(|clocks| {
+            *clocks = Clocks {
+                boot: Moment::from_ms(10_000),
+                wall_ms: clocks.wall_ms + away_ms,
+                boot_id: "second",
+            };
+        });
+        let store = home.open().await;
+        assert_eq!(is_held(&store).await, left.is_some(), "{away_ms}");
+        let view = store.lease(lease).await.unwrap();
+        assert_eq!(view.map(|view| view.remaining), left, "{away_ms}");
+        if let Some(left) = left {
+            home.machine.pass(left - Duration::from_millis(1));
+            assert!(is_held(&store).await);
+            home.machine.pass(Duration::from_millis(1));
+            assert!(!is_held(&store).await);
+        }
+    }
+}
+
+/// The power may have taken the last commits away: whatever the file says, go on above all that was handed out.
+#[tokio::test]
+async fn after_a_reboot_revisions_go_on_above_the_ceiling_and_history_begins_anew() {
+    let home = Home::new();
+    let store = home.open().await;
+    let last = store.put("/a", "1").await.unwrap();
+    store.close().await;
+    home.machine.set(|clocks| clocks.boot_id = "second");
+    let store = home.open().await;
+    let found = store.get(Get::key("/a")).await.unwrap();
+    assert_eq!(found.revision, Revision(1 + super::ceiling::RESERVED));
+    assert_eq!(found.pairs[0].modified, last);
+    let past = store.get(Get::key("/a").at(last)).await;
+    assert!(matches!(past, Err(StoreError::Compacted { .. })));
+    assert_eq!(store.get(Get::key("/a").at(found.revision)).await.unwrap().pairs, found.pairs);
+    let next = store.put("/a", "2").await.unwrap();
+    assert_eq!(next, found.revision.next());
+    store.close().await;
+    home.machine.set(|clocks| clocks.boot_id = "third");
+    let store = home.open().await;
+    assert!(store.put("/a", "3").await.unwrap() > next);
+}
+
+#[tokio::test]
+async fn what_is_said_of_the_store_is_what_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let open =
+        async |options: Options| Store::new(options.open(folder.path().join("store.db")).await.unwrap());
+    let store = open(SharedFile::options()).await;
+    assert_eq!((store.info().kind, store.info().durable), ("file", Durability::Machine));
+    assert_eq!(store.info().limits, Limits::EMBEDDED);
+    let safe = open(SharedFile::options().durability(Durability::PowerLoss)).await;
+    assert_eq!(safe.info().durable, Durability::PowerLoss);
+    safe.put("/a", "").await.unwrap();
+    assert!(store.get_key("/a").await.unwrap().is_some());
+    // A TTL below the floor is raised to it, and the holder counts from before it asked.
+    let before = BootClock.now();
+    let grant = store.grant(Duration::from_millis(1), None).await.unwrap();
+    assert_eq!(grant.ttl, Limits::EMBEDDED.ttl_min);
+    assert!(grant.asked_at >= before && grant.asked_at <= BootClock.now());
+}

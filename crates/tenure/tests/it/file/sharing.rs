@@ -1,1 +1,299 @@
-//! Sharing.
+//! Several handles and processes on one file: what each sees of the others.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use tenure::clock::{BootClock, Clock};
+use tenure::core::time::Moment;
+use tenure::store::file::Retention;
+use tenure::store::{
+    Change, Engine, Get, LeaseChoice, Op, Previous, Revision, Selection, Start, Store, StoreError, Txn,
+    WatchEnd, WatchItem, WatchStream,
+};
+use tokio::time::timeout;
+
+use super::child::Process;
+use super::{Home, PATIENCE, options};
+
+/// The next revision of a watch.
+pub(super) async fn next(watch: &mut WatchStream) -> Result<(Revision, Vec<Change>), WatchEnd> {
+    match timeout(PATIENCE, watch.next()).await.expect("an event comes").expect("the watch goes on")? {
+        WatchItem::Batch { revision, changes } => Ok((revision, changes)),
+        WatchItem::Progress(revision) => Ok((revision, Vec::new())),
+    }
+}
+
+pub(super) async fn watch_all(store: &Store, start: Start) -> WatchStream {
+    store.watch(Selection::everything(), start, Previous::Omitted).await.unwrap()
+}
+
+#[tokio::test]
+async fn two_handles_of_one_process_share_keys_events_and_exclusion() {
+    let home = Home::new();
+    let (one, two) = (home.store().await, home.store().await);
+    assert_eq!(one.info().id, two.info().id);
+    let mut watch = watch_all(&two, Start::Now).await;
+    assert!(one.create("/leader", "one", LeaseChoice::Detach).await.unwrap().is_some());
+    assert!(two.create("/leader", "two", LeaseChoice::Detach).await.unwrap().is_none());
+    let (_, changes) = next(&mut watch).await.unwrap();
+    assert_eq!(changes[0].key(), "/leader");
+    one.close().await;
+    assert!(matches!(one.get_key("/leader").await, Err(StoreError::Closed)));
+    assert_eq!(two.get_key("/leader").await.unwrap().unwrap().value, "one");
+}
+
+#[tokio::test]
+async fn a_store_is_as_it_was_when_it_is_opened_again() {
+    let home = Home::new();
+    let store = home.store().await;
+    let id = store.info().id.clone();
+    let first = store.put("/a", "1").await.unwrap();
+    let second = store.put("/a", "2").await.unwrap();
+    store.close().await;
+    let store = home.store().await;
+    assert_eq!(store.info().id, id);
+    let pair = store.get_key("/a").await.unwrap().unwrap();
+    assert_eq!((pair.created, pair.modified, pair.version), (first, second, 2));
+    let before = store.get(Get::key("/a").at(first)).await.unwrap();
+    assert_eq!(before.pairs[0].value, "1");
+    assert_eq!(store.put("/b", "").await.unwrap(), second.next());
+    let mut watch = watch_all(&store, Start::After(first)).await;
+    assert_eq!(next(&mut watch).await.unwrap().0, second);
+}
+
+#[tokio::test]
+async fn what_waits_together_is_committed_together_each_with_its_own_revision() {
+    let home = Home::new();
+    let store = home.store().await;
+    let before = store.put("/first", "").await.unwrap();
+    let puts = join_all((0..1_000).map(|n| store.put(format!("/n/{n}"), "v"))).await;
+    let mut revisions: Vec<i64> = puts.into_iter().map(|revision| revision.unwrap().0).collect();
+    revisions.sort_unstable();
+    let expected: Vec<i64> = (1..=1_000).map(|n| before.0 + n).collect();
+    assert_eq!(revisions, expected);
+}
+
+#[tokio::test]
+async fn one_refused_transaction_of_a_group_leaves_the_others_alone() {
+    let home = Home::new();
+    let store = home.store().await;
+    let lease = tenure::store::LeaseId::new(7).unwrap();
+    let txns = vec![
+        Txn::new().then(Op::put("/a", "")),
+        Txn::new().then(Op::put("/b", "")).then(Op::put_leased("/c", "", lease)),
+        Txn::new().then(Op::put("", "")),
+        Txn::new().then(Op::put("/d", "")),
+    ];
+    let replies = store.batch(txns).await;
+    let [Ok(a), Err(StoreError::LeaseNotFound), Err(StoreError::Invalid(_)), Ok(d)] = &replies[..] else {
+        panic!("{replies:?}");
+    };
+    assert_eq!(d.revision, a.revision.next());
+    assert!(store.get_key("/b").await.unwrap().is_none());
+}
+
+/// X16. The writer finishes or never begins; it never stops in the middle with the lock in its hand.
+#[tokio::test]
+async fn a_cancelled_write_leaves_no_transaction_open_and_is_whole() {
+    let home = Home::new();
+    let (one, two) = (home.open().await, home.store().await);
+    for n in 0..200 {
+        let txn = Txn::new().then(Op::put(format!("/l/{n}"), "")).then(Op::put(format!("/r/{n}"), ""));
+        let write = one.txn(txn);
+        tokio::pin!(write);
+        // Handed over, and dropped before it is answered, now and then a little later.
+        let patience = Duration::from_micros(20 * (n % 20));
+        let _ = timeout(patience, &mut write).await;
+    }
+    let began = Instant::now();
+    two.put("/after", "").await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2));
+    let count = |prefix: &'static str| {
+        let two = two.clone();
+        async move { two.get(Get::prefix(prefix)).await.unwrap().pairs.len() }
+    };
+    assert_eq!(count("/l/").await, count("/r/").await);
+}
+
+#[tokio::test]
+async fn readers_do_not_wait_for_a_writer_that_holds_the_lock() {
+    let home = Home::new();
+    let store = home.store().await;
+    store.put("/a", "1").await.unwrap();
+    let mut holder = Process::start("hold", &home.path());
+    holder.expect("holding").await;
+    let began = Instant::now();
+    assert_eq!(store.get_key("/a").await.unwrap().unwrap().value, "1");
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let write = tokio::spawn({
+        let store = store.clone();
+        async move { store.put("/a", "2").await }
+    });
+    holder.kill().await;
+    timeout(PATIENCE, write).await.unwrap().unwrap().unwrap();
+}
+
+/// X07. A writer that dies between its commit and the bell rings no bell at all.
+#[tokio::test]
+async fn a_commit_without_the_bell_is_an_event_within_100_ms() {
+    let home = Home::new();
+    let store = home.store().await;
+    let mut watch = watch_all(&store, Start::Now).await;
+    let connection = rusqlite::Connection::open(home.path()).unwrap();
+    for n in 0..10 {
+        let commit = format!(
+            "BEGIN IMMEDIATE;
+             UPDATE meta SET rev = rev + 1;
+             INSERT INTO kv SELECT CAST('/k{n}' AS BLOB), x'', rev, rev, 1, NULL FROM meta;
+             INSERT INTO log SELECT rev, 0, CAST('/k{n}' AS BLOB), x'', rev, 1, NULL, 0 FROM meta;
+             COMMIT;"
+        );
+        connection.execute_batch(&commit).unwrap();
+        let committed = Instant::now();
+        let (_, changes) = next(&mut watch).await.unwrap();
+        let late = committed.elapsed();
+        assert_eq!(changes[0].key(), &format!("/k{n}"));
+        assert!(late < Duration::from_millis(100), "{late:?}");
+    }
+}
+
+/// X08. Everybody sees the end of a lease at the same instant, and one of them brings it about.
+#[tokio::test]
+async fn eight_processes_that_reap_end_each_lease_exactly_once_and_never_early() {
+    const LEASES: u64 = 100;
+    let home = Home::new();
+    let store = home.store().await;
+    let mut others: Vec<Process> = (0..8).map(|_| Process::start("watch", &home.path())).collect();
+    for other in &mut others {
+        other.expect("watching").await;
+    }
+    let mut watch = watch_all(&store, Start::Now).await;
+    let mut deadlines = Vec::new();
+    for n in 0..LEASES {
+        let grant = store.grant(Duration::from_millis(1_000 + n), None).await.unwrap();
+        let [one, two] = ["a", "b"].map(|side| Op::put_leased(format!("/{n}/{side}"), "", grant.id));
+        store.txn(Txn::new().then(one).then(two)).await.unwrap();
+        deadlines.push(grant.asked_at + grant.ttl);
+    }
+    let mut ended = 0;
+    while ended < LEASES {
+        let (_, changes) = next(&mut watch).await.unwrap();
+        let now = BootClock.now();
+        let [Change::Delete { key: one, .. }, Change::Delete { key: two, .. }] = &changes[..] else {
+            assert!(matches!(changes[0], Change::Put { .. }), "a lease ends whole: {changes:?}");
+            continue;
+        };
+        let lease_of = |key: &[u8]| -> usize {
+            std::str::from_utf8(key).unwrap().split('/').nth(1).unwrap().parse().unwrap()
+        };
+        assert_eq!(lease_of(one), lease_of(two));
+        let deadline = std::mem::replace(&mut deadlines[lease_of(one)], Moment::after_origin(Duration::MAX));
+        assert!(now >= deadline, "a lease ended twice, or {:?} early", deadline.since(now));
+        ended += 1;
+    }
+    assert!(store.leases().await.unwrap().is_empty());
+}
+
+/// X09, in a process that is alive and in one that comes later.
+#[tokio::test]
+async fn a_key_whose_lease_is_over_is_not_seen_by_the_first_read() {
+    let home = Home::new();
+    let store = home.store().await;
+    for round in 0..10 {
+        let grant = store.grant(Duration::from_millis(5), None).await.unwrap();
+        let key = format!("/{round}");
+        if store.put_leased(key.clone(), "", grant.id).await.is_err() {
+            // A busy machine took longer than the lease.
+            continue;
+        }
+        // Whatever moment the lease ended at, it is before this one.
+        let over = BootClock.now() + grant.ttl + Duration::from_millis(1);
+        BootClock.sleep_until(over).await;
+        assert!(store.get_key(key).await.unwrap().is_none());
+        assert!(matches!(store.renew(grant.id).await.unwrap(), tenure::store::Renewal::Gone));
+        assert!(store.lease(grant.id).await.unwrap().is_none());
+    }
+    let mut holder = Process::start("lease", &home.path());
+    let deadline = holder.hear().await.unwrap().parse().unwrap();
+    holder.kill().await;
+    store.close().await;
+    let deadline = Moment::after_origin(Duration::from_nanos(deadline));
+    // The lease began after it was asked for, by at most what a child needed.
+    BootClock.sleep_until(deadline + Duration::from_secs(1)).await;
+    let store = home.store().await;
+    assert!(store.get_key("/held").await.unwrap().is_none());
+}
+
+/// X13.
+#[tokio::test]
+async fn a_lease_outlives_its_process_by_no_less_than_its_ttl() {
+    let home = Home::new();
+    let mut holder = Process::start("lease", &home.path());
+    let deadline = Moment::after_origin(Duration::from_nanos(holder.hear().await.unwrap().parse().unwrap()));
+    holder.kill().await;
+    let store = home.store().await;
+    let revision = store.get(Get::key("/held")).await.unwrap().revision;
+    let mut watch = watch_all(&store, Start::After(Revision(revision.0 - 1))).await;
+    loop {
+        let (_, changes) = next(&mut watch).await.unwrap();
+        if matches!(changes[0], Change::Delete { .. }) {
+            break;
+        }
+    }
+    let now = BootClock.now();
+    assert!(now >= deadline, "{:?} early", deadline.since(now));
+    assert!(now.since(deadline) < Duration::from_secs(2), "{:?} late", now.since(deadline));
+}
+
+#[tokio::test]
+async fn a_watcher_that_was_up_to_date_survives_a_compaction_by_another_process() {
+    let home = Home::new();
+    let (one, two) = (home.store().await, home.store().await);
+    one.put("/other", "0").await.unwrap();
+    let mut watch = two.watch(Selection::key("/mine"), Start::Now, Previous::Included).await.unwrap();
+    for n in 0..20 {
+        let revision = one.put("/other", n.to_string()).await.unwrap();
+        one.compact(revision).await.unwrap();
+    }
+    let revision = one.put("/mine", "").await.unwrap();
+    assert_eq!(next(&mut watch).await.unwrap().0, revision);
+}
+
+#[tokio::test]
+async fn history_beyond_what_is_kept_is_forgotten_in_steps_and_its_rows_go() {
+    let home = Home::new();
+    let retention = Retention { revisions: 100, age: Duration::ZERO };
+    let store = Store::new(options().retention(retention).open(home.path()).await.unwrap());
+    let living = store.put("/living", "v").await.unwrap();
+    for _ in 0..6 {
+        let txns = (0..500).map(|n| Txn::new().then(Op::put(format!("/{}", n % 10), "v")));
+        for reply in store.batch(txns.collect()).await {
+            reply.unwrap();
+        }
+    }
+    let connection = rusqlite::Connection::open(home.path()).unwrap();
+    let kept = || -> i64 { connection.query_row("SELECT count(*) FROM log", [], |row| row.get(0)).unwrap() };
+    let began = Instant::now();
+    // Steps are taken after writes.
+    while kept() > 1_500 {
+        assert!(began.elapsed() < PATIENCE, "{} rows are left", kept());
+        store.put("/more", "v").await.unwrap();
+    }
+    let mut watch = watch_all(&store, Start::After(living)).await;
+    assert!(matches!(next(&mut watch).await, Err(WatchEnd::Compacted { .. })));
+    let page = store.get(Get::key("/living")).await.unwrap();
+    assert_eq!(page.pairs[0].created, living);
+    // What was put long before history begins is still there for a read within it.
+    let past = store.get(Get::key("/living").at(Revision(page.revision.0 - 50))).await.unwrap();
+    assert_eq!(past.pairs, page.pairs);
+}
+
+#[tokio::test]
+async fn closing_waits_for_the_threads_and_dropping_ends_them() {
+    let home = Home::new();
+    let mut other = Process::start("threads", &home.path());
+    other.expect("4 while open").await;
+    other.expect("none after close").await;
+    other.expect("none after drop").await;
+}

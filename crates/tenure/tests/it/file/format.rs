@@ -1,0 +1,97 @@
+//! Files of other formats: an old one is read for ever, a newer one is refused by name, and a process that runs while
+//! another migrates stops writing.
+
+use std::time::Duration;
+
+use tenure::store::{Get, LeaseId, Replaced, StoreError, Unusable};
+
+use super::{Home, options};
+
+/// Written by `make_golden_file` of the version that introduced the format, and never again.
+const GOLDEN_1: &[u8] = include_bytes!("golden/format-1.db");
+
+#[tokio::test]
+async fn a_file_of_format_1_is_read_by_this_version() {
+    let home = Home::new();
+    std::fs::create_dir(home.path().parent().unwrap()).unwrap();
+    std::fs::write(home.path(), GOLDEN_1).unwrap();
+    let store = home.store().await;
+    let page = store.get(Get::prefix("/")).await.unwrap();
+    let held: Vec<(&[u8], &[u8], i64, i64, i64)> = page
+        .pairs
+        .iter()
+        .map(|pair| (&pair.key[..], &pair.value[..], pair.created.0, pair.modified.0, pair.version))
+        .collect();
+    assert_eq!(
+        held,
+        [
+            (&b"/bytes\x00\xff"[..], &b""[..], 4, 4, 1),
+            (&b"/leased"[..], &b"week"[..], 7, 7, 1),
+            (&b"/twice"[..], &b"two"[..], 2, 3, 2),
+        ]
+    );
+    let lease = LeaseId::new(0x7e57).unwrap();
+    assert_eq!(page.pairs[1].lease, Some(lease));
+    let view = store.lease(lease).await.unwrap().unwrap();
+    assert_eq!(view.granted, GOLDEN_TTL);
+    // It comes from another boot, so history begins anew, above all that was.
+    assert!(page.revision.0 > 7);
+    assert_eq!(store.put("/more", "").await.unwrap(), page.revision.next());
+}
+
+/// A hundred years: it must still be there when this test runs.
+const GOLDEN_TTL: Duration = Duration::from_secs(3_155_760_000);
+
+/// Makes what the golden file holds, and shows that it is what it should be. `TENURE_GOLDEN=path` keeps the file.
+#[tokio::test]
+async fn make_golden_file() {
+    let home = Home::new();
+    let store = home.store().await;
+    store.put("/twice", "one").await.unwrap();
+    store.put("/twice", "two").await.unwrap();
+    store.put(&b"/bytes\x00\xff"[..], "").await.unwrap();
+    store.put("/gone", "").await.unwrap();
+    store.delete(tenure::store::Selection::key("/gone")).await.unwrap();
+    let lease = store.grant(GOLDEN_TTL, LeaseId::new(0x7e57)).await.unwrap();
+    let last = store.put_leased("/leased", "week", lease.id).await.unwrap();
+    assert_eq!(last.0, 7);
+    store.close().await;
+    // Closing leaves everything in one file.
+    assert_eq!(std::fs::metadata(home.beside("-wal")).unwrap().len(), 0);
+    if let Some(path) = std::env::var_os("TENURE_GOLDEN") {
+        std::fs::copy(home.path(), path).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused_with_both_versions_named() {
+    let home = Home::new();
+    home.store().await.close().await;
+    let connection = rusqlite::Connection::open(home.path()).unwrap();
+    connection.execute_batch("PRAGMA user_version = 7; UPDATE meta SET format = 7").unwrap();
+    drop(connection);
+    let error = options().open(home.path()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unusable(Unusable::NewerFormat { found: 7, ours: 1 })), "{error}");
+    assert!(error.to_string().contains('7') && error.to_string().contains('1'), "{error}");
+}
+
+/// X15.
+#[tokio::test]
+async fn a_process_that_runs_while_another_migrates_stops_writing() {
+    let home = Home::new();
+    let store = home.store().await;
+    store.put("/a", "1").await.unwrap();
+    let connection = rusqlite::Connection::open(home.path()).unwrap();
+    connection
+        .execute_batch("BEGIN IMMEDIATE; PRAGMA user_version = 2; UPDATE meta SET format = 2; COMMIT")
+        .unwrap();
+    for _ in 0..2 {
+        let error = store.put("/a", "2").await.unwrap_err();
+        assert!(
+            matches!(error, StoreError::Replaced(Replaced::FormatChanged { found: 2, ours: 1 })),
+            "{error}"
+        );
+    }
+    let value: Vec<u8> = connection.query_row("SELECT value FROM kv", [], |row| row.get(0)).unwrap();
+    assert_eq!(value, b"1");
+}
