@@ -103,8 +103,11 @@ async fn look(decision: &Decision, output: &Output, checks: &mut Vec<Check>) {
     match connect::open(&quiet, output).await {
         Ok(store) => {
             checks.push(engine(&store));
-            checks
-                .push(round_trip(|| async { Ok(drop(store.get(Get::key("/tenure/doctor")).await?)) }).await);
+            let read = || async {
+                store.get(Get::key("/tenure/doctor")).await?;
+                Ok(())
+            };
+            checks.push(round_trip(read).await);
             store.close().await;
         }
         Err(failure) => checks.push(Check::fail("connection", failure)),

@@ -166,7 +166,7 @@ async fn hold(file: &Path, key: &str, ttl: Duration, output: &Output) -> Result<
         tokio::time::sleep(grant.ttl / 3).await;
         match store.renew(grant.id).await? {
             Renewal::Renewed { asked_at, .. } => {
-                output.object(&Held { token: token.0.0, renewed_ns: ns(asked_at) })?
+                output.object(&Held { token: token.0.0, renewed_ns: ns(asked_at) })?;
             }
             Renewal::Gone => return Err(Failure::new(Code::Failed, "the lease is gone")),
         }

@@ -57,7 +57,7 @@ pub(super) async fn run(args: &StoreArgs, global: &Global, output: &Output) -> R
         let decision = connect::decide(global);
         match decision {
             Ok(decision) if is_etcd(&decision) => {
-                etcd(&decision, effort(10_000), output, &mut report).await?
+                etcd(&decision, effort(10_000), output, &mut report).await?;
             }
             decision if args.engines.contains(&Engine::Etcd) => {
                 let why = decision.and_then(|decision| decision.store).err();

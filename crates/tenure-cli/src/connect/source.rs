@@ -174,7 +174,7 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
     let layers = layers(sources);
     let pick = |setting| layers.iter().find_map(|layer| layer.get(setting));
     let path = |setting| pick(setting).map(|found| found.map(PathBuf::from));
-    let (user, password) = credentials(&layers)?;
+    let Credentials { user, password } = credentials(&layers)?;
     let mut notes = Vec::new();
     let has_tls_files =
         [Setting::Cacert, Setting::Cert, Setting::Key].into_iter().any(|setting| pick(setting).is_some());
@@ -327,8 +327,14 @@ fn embedded(env: &BTreeMap<String, String>, namespace: &str) -> Result<StoreUrl,
     Ok(StoreUrl::File(state.join("tenure").join(namespace).join("store.db")))
 }
 
+/// Who signs in, and how.
+struct Credentials {
+    user: Option<Sourced<String>>,
+    password: Option<Sourced<Password>>,
+}
+
 /// User and password. A password inside a `user:password` goes with that user only, never with one from another place.
-fn credentials(layers: &[Layer]) -> Result<(Option<Sourced<String>>, Option<Sourced<Password>>), Failure> {
+fn credentials(layers: &[Layer]) -> Result<Credentials, Failure> {
     let password = layers.iter().find_map(|layer| {
         let file =
             layer.get(Setting::PasswordFile).map(|found| found.map(|path| Password::File(path.into())));
@@ -337,16 +343,18 @@ fn credentials(layers: &[Layer]) -> Result<(Option<Sourced<String>>, Option<Sour
         })
     });
     let Some(user) = layers.iter().find_map(|layer| layer.get(Setting::User)) else {
-        return Ok((None, password));
+        return Ok(Credentials { user: None, password });
     };
-    let Some((name, inline)) = user.value.split_once(':') else { return Ok((Some(user), password)) };
+    let Some((name, inline)) = user.value.split_once(':') else {
+        return Ok(Credentials { user: Some(user), password });
+    };
     if !matches!(user.origin, Origin::Variable(_)) {
         return Err(Failure::usage(format!("{} holds a password, where others can read it", user.origin))
             .hint("give the name alone, and the password with --password-file"));
     }
     let inline = Sourced { value: Password::Text(Hidden(inline.to_owned())), origin: user.origin.clone() };
     let name = Sourced { value: name.to_owned(), origin: user.origin.clone() };
-    Ok((Some(name), password.or(Some(inline))))
+    Ok(Credentials { user: Some(name), password: password.or(Some(inline)) })
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ pub(super) async fn look(
     };
     let read = || async {
         let key = format!("/{}/doctor", decision.namespace.value).into();
-        Ok(drop(client.range(Range { key, ..Range::default() }).await?))
+        client.range(Range { key, ..Range::default() }).await?;
+        Ok(())
     };
     checks.push(round_trip(read).await);
     match client.status().await {

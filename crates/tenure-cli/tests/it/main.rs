@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod doctor;
+mod etcd;
 mod exit_codes;
 mod hostile;
 mod json;
