@@ -23,6 +23,7 @@ const PAUSE_WAIT: Duration = Duration::from_secs(10);
 
 /// `$1` is the member's folder, `$2` its log, the rest is the command.
 ///
+/// Polite signals are ignored, after the start, because etcd would inherit it: who means us means the parent.
 /// Only builtins until etcd is dead; `command -p` then finds `rm` without our PATH.
 /// A line on stdin means that the parent lives and looks after the folder itself; end-of-file, that it died.
 const SCRIPT: &str = r#"
@@ -31,6 +32,7 @@ dir=$1; log=$2; shift 2
 pid=$!
 echo "$pid"
 exec >/dev/null 2>&1
+trap '' HUP INT TERM
 if read -r word; then parent=alive; else parent=gone; fi
 kill -9 "$pid"
 wait "$pid"

@@ -192,10 +192,12 @@ impl Driver {
             Ok(response) => response,
             Err(status) => {
                 tracing::debug!(endpoint = %link.connection.address, %status, "keep-alive stream broke");
-                let broken = Broken::report(&self.endpoints, &link.connection, &status);
-                self.lose();
-                return match broken {
-                    Broken::Retry(error) => self.trouble(error),
+                return match Broken::report(&self.endpoints, &link.connection, &status) {
+                    Broken::Retry(error) => {
+                        self.lose();
+                        self.trouble(error);
+                    }
+                    Broken::Fatal(error @ (Error::Denied(_) | Error::Invalid(_))) => self.refuse_one(&error),
                     Broken::Fatal(error) => self.refuse_all(&error),
                 };
             }
@@ -243,6 +245,16 @@ impl Driver {
             tracing::warn!(%error, "keep-alives are interrupted");
         }
         self.inbox.set_trouble(Some(error));
+    }
+
+    /// One lease is not ours to renew, for instance because a stranger hung a key on it that we may not touch. The
+    /// server ends the whole stream over it; the others go on at once.
+    fn refuse_one(&mut self, error: &Error) {
+        for caller in self.pending.refused() {
+            let _ = caller.send(Err(error.clone()));
+        }
+        self.lose();
+        self.retry_at = None;
     }
 
     fn refuse_all(&mut self, error: &Error) {

@@ -119,6 +119,13 @@ impl<C: Caller> Pending<C> {
         self.patience_ends.first_key_value().map(|((end, _), _)| *end)
     }
 
+    /// The server ended the stream over one request. It takes them one by one, so it is the oldest of all leases.
+    pub(super) fn refused(&mut self) -> Vec<C> {
+        let fronts = self.sent.iter().filter_map(|(lease, sends)| Some((sends.front()?.number, *lease)));
+        let oldest = fronts.min().and_then(|(_, lease)| self.answered(lease));
+        oldest.map_or_else(Vec::new, |oldest| oldest.callers)
+    }
+
     /// The stream is gone: everything unanswered must be sent again, with a new stamp.
     pub(super) fn lost(&mut self) {
         self.patience_ends.clear();

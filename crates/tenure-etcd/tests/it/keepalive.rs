@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tenure_etcd::{Client, Config, Error, Renewal, Secret, boot_time};
+use tenure_etcd::{Client, Config, Error, Put, Renewal, Secret, boot_time};
 use tenure_fixture::{Etcd, Mode, Proxy};
 
 use crate::observe::{client, client_of, put, within};
@@ -197,4 +197,33 @@ async fn a_token_that_ran_out_is_renewed_for_keep_alives() {
     // The server forgets a token that nobody used for three seconds. There is no event for it: only time passes.
     tokio::time::sleep(Duration::from_millis(4_500)).await;
     stamp(renew(&client, lease).await);
+}
+
+/// A stranger can hang a key of its own on our lease. Whatever the server says to that, other leases must not suffer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_refused_does_not_take_others_with_it() {
+    let etcd = Etcd::builder().bcrypt_cost(4).start();
+    let open = client(&etcd).await;
+    for name in ["root", "ann"] {
+        open.user_add(name, &Secret::new(name)).await.unwrap();
+        open.role_add(name).await.unwrap();
+        open.user_grant_role(name, name).await.unwrap();
+    }
+    open.role_grant("ann", "a/".into(), "a0".into()).await.unwrap();
+    open.auth_enable().await.unwrap();
+    let sign_in = |name: &'static str| {
+        let config = Config::new(etcd.client_urls()).with_user(name, Secret::new(name));
+        async move { Client::connect(config).await.unwrap() }
+    };
+    let (root, ann) = (sign_in("root").await, sign_in("ann").await);
+    let (spoilt, sound) = (grant(&ann, 60).await, grant(&ann, 60).await);
+    let foreign = Put { key: "b/1".into(), lease: spoilt, ..Put::default() };
+    root.put(foreign).await.unwrap();
+    for _ in 0..5 {
+        let (before, refused, after) =
+            tokio::join!(renew(&ann, sound), renew(&ann, spoilt), renew(&ann, sound));
+        stamp(before);
+        assert!(matches!(refused, Err(Error::Denied(_))), "{refused:?}");
+        stamp(after);
+    }
 }

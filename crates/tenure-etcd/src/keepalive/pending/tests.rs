@@ -129,3 +129,19 @@ fn a_crowd_on_one_lease_shares_two_sends() {
     assert_eq!(seen(pending.answered(7)), Some((1, vec!["a"])));
     assert_eq!(seen(pending.answered(7)), Some((1, vec!["b", "c", "d"])));
 }
+
+#[test]
+fn a_refusal_concerns_the_oldest_send_of_all_and_nobody_else() {
+    let mut pending = Pending::new();
+    for (lease, name) in [(5, "answered"), (9, "refused"), (1, "next"), (9, "later")] {
+        pending.ask(lease, PATIENCE, someone(name));
+        pending.poll_send(at(1));
+    }
+    pending.answered(5);
+    let refused: Vec<&str> = pending.refused().iter().map(|caller| caller.name).collect();
+    assert_eq!(refused, ["refused"]);
+    pending.lost();
+    let rest: Vec<i64> = std::iter::from_fn(|| pending.poll_send(at(2))).collect();
+    assert_eq!(rest, [1, 9]);
+    assert!(Pending::<Someone>::new().refused().is_empty());
+}

@@ -22,8 +22,11 @@ async fn guarded() -> Etcd {
     etcd
 }
 
+/// Its watchdog sleeps: every question of it would keep the token alive.
 async fn sign_in(urls: Vec<String>, name: &str) -> Client {
-    Client::connect(Config::new(urls).with_user(name, Secret::new(name))).await.unwrap()
+    let mut config = Config::new(urls).with_user(name, Secret::new(name));
+    config.watch_ask_after = Duration::from_secs(60);
+    Client::connect(config).await.unwrap()
 }
 
 /// The server forgets a token that nobody used for three seconds. There is no event for it: only time passes.
