@@ -87,6 +87,11 @@ pub(crate) enum Command {
     /// Show the configuration and where each value came from.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Print a script that completes command lines, for bash, zsh, fish and others.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Print the version.
     Version,
     /// Take part in another process's demo or benchmark.

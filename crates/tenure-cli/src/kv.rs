@@ -4,6 +4,7 @@
 
 mod compact;
 mod delete;
+mod input;
 mod key;
 mod put;
 mod read;

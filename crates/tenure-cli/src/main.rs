@@ -19,8 +19,8 @@ mod version;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
 use crate::failure::{Code, Failure};
@@ -34,7 +34,7 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure kv put /greeting hello      put a key into the store of this machine
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: kv, doctor, demo, bench, config, version. `tenure --help` lists everything,
+Commands: kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
 `tenure doctor` says whether it will work here.
 ";
 
@@ -51,7 +51,11 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if failure.code != Code::BrokenPipe {
+            // Ctrl-C reaches the parts of a demo or a benchmark too; one voice is enough.
+            let is_part = matches!(cli.command, Some(Command::Part(_)));
+            let is_silent =
+                failure.code == Code::BrokenPipe || (is_part && failure.code == Code::Interrupted);
+            if !is_silent {
                 output.failure(&failure);
             }
             failure.exit_code()
@@ -109,6 +113,14 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         Command::Bench(command) => bench::run(command, &cli.global, output).await,
         Command::Part(command) => part::run(command, output).await,
         Command::Config(command) => config::run(command, &cli.global, output),
+        Command::Completions { shell } => output.text(&completions(*shell)),
         Command::Version => version::run(output),
     }
+}
+
+/// A script that completes our command line in a shell.
+fn completions(shell: clap_complete::Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tenure", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
 }

@@ -51,9 +51,7 @@ impl Output {
 
     /// One JSON object on a line of its own, flushed, so that a reader at the other end of a pipe need not wait.
     pub(crate) fn object(&self, object: &impl Serialize) -> Result<(), Failure> {
-        let mut line = serde_json::to_vec(object).expect("our own structs are always JSON");
-        line.push(b'\n');
-        self.write(&line)
+        self.write(format!("{}\n", to_json(object)).as_bytes())
     }
 
     /// One record: cells separated by tabs, each escaped, so that a line is a record and a tab a border.
@@ -113,7 +111,7 @@ impl Output {
             error: &'a Failure,
         }
         let mut text = if self.is_json {
-            serde_json::to_string(&Wrapped { error: failure }).expect("a failure is always JSON")
+            to_json(&Wrapped { error: failure })
         } else {
             let label = paint(Tone::Bad, "error:", self.colors(self.stderr_is_terminal));
             let hint = failure.hint.as_ref();
@@ -176,6 +174,23 @@ pub(crate) fn is_treacherous(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// JSON in which nothing drives a terminal: serde leaves C1 controls and turned directions as they are, and JSON has a way to say them.
+fn to_json(object: &impl Serialize) -> String {
+    let json = serde_json::to_string(object).expect("our own structs are always JSON");
+    if !json.contains(is_treacherous) {
+        return json;
+    }
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_treacherous(c) {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
 fn escape_with(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -216,6 +231,14 @@ mod tests {
     #[test]
     fn a_message_keeps_its_lines_and_loses_its_escape_sequences() {
         assert_eq!(escape_controls(b"a\n\tb\\ \x1b[2J"), "a\n\tb\\ \\u{1b}[2J");
+    }
+
+    #[test]
+    fn json_says_treacherous_characters_without_using_them() {
+        let value = "\u{9b}31m \u{202e}x \u{7f} \n é";
+        let json = to_json(&value);
+        assert_eq!(json, "\"\\u009b31m \\u202ex \\u007f \\n é\"");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), value);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tenure::clock::{BootClock, Clock};
-use tenure::store::{Selection, Store, StoreUrl};
+use tenure::store::file::SharedFile;
+use tenure::store::{Durability, Security, Selection, Store, StoreUrl};
 use tenure_etcd::raw::Raw;
 
 use super::etcd::Sides;
@@ -57,7 +58,7 @@ pub(super) async fn run(args: &StoreArgs, global: &Global, output: &Output) -> R
         let decision = connect::decide(global);
         match decision {
             Ok(decision) if is_etcd(&decision) => {
-                etcd(&decision, effort(10_000), output, &mut report).await?;
+                etcd(&decision, effort(15_000), output, &mut report).await?;
             }
             decision if args.engines.contains(&Engine::Etcd) => {
                 let why = decision.and_then(|decision| decision.store).err();
@@ -104,7 +105,25 @@ async fn file(effort: Effort, report: &mut Report<'_>) -> Result<(), Failure> {
     let store = connect::open_file(&path).await?;
     let done = file_at(&store, &path, effort, report).await;
     store.close().await;
-    done
+    done?;
+    file_to_disk(&folder.path().join("to_disk.db"), effort.part(4), report).await
+}
+
+/// The same file engine when every commit waits for the disk: alone, and with 64 that share a commit.
+async fn file_to_disk(path: &Path, effort: Effort, report: &mut Report<'_>) -> Result<(), Failure> {
+    let options = SharedFile::options().durability(Durability::PowerLoss);
+    let store = Store::new(options.open(path).await?);
+    let bench = Bench { store: &store, prefix: "/bench/" };
+    let alone = bench.put(effort).await?;
+    report.row(&Row::new("put", "file_to_disk", &alone))?;
+    let shared = bench.put_in_flight(effort, 64).await?;
+    report.row(&Row::new("put_64", "file_to_disk", &shared))?;
+    for (workload, sample, least) in [("put", &alone, 1_000.0), ("put_64", &shared, 20_000.0)] {
+        let names = (workload, "file_to_disk", "contract");
+        report.verdict(&Verdict::new(names, "ops_s", Found::Figure(sample.ops_s()), Goal::AtLeast(least)))?;
+    }
+    store.close().await;
+    Ok(())
 }
 
 async fn file_at(store: &Store, path: &Path, effort: Effort, report: &mut Report<'_>) -> Result<(), Failure> {
@@ -145,7 +164,7 @@ async fn etcd_at(
     report: &mut Report<'_>,
 ) -> Result<(), Failure> {
     match url {
-        StoreUrl::Etcd { endpoints, security: tenure::store::Security::Plain } if decision.user.is_none() => {
+        StoreUrl::Etcd { endpoints, security: Security::Plain } if decision.user.is_none() => {
             let raw = Raw::connect(&format!("http://{}", endpoints[0]))
                 .await
                 .map_err(|error| wrong(format!("the raw reference cannot connect: {error}")))?;

@@ -54,7 +54,7 @@ async fn secret(user: &str, decision: &Decision) -> Result<Secret, Failure> {
     let hidden = match &decision.password {
         None => password::ask(user).await?,
         Some(Sourced { value: Password::Text(text), .. }) => text.clone(),
-        Some(Sourced { value: Password::File(path), .. }) => password::read_file(path)?,
+        Some(Sourced { value: Password::File(path), .. }) => password::read_file(path.clone()).await?,
     };
     Ok(Secret::new(hidden.0))
 }

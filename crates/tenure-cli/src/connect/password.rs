@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
@@ -13,8 +13,14 @@ use crate::failure::{Code, Failure};
 /// No password is longer; a file that is was named by mistake.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Reads a password file. One line break at its end does not belong to the password.
-pub(crate) fn read_file(path: &Path) -> Result<Hidden, Failure> {
+/// Reads a password file, which may be a pipe that somebody has yet to write to.
+pub(crate) async fn read_file(path: PathBuf) -> Result<Hidden, Failure> {
+    let reading = tokio::task::spawn_blocking(move || read(&path));
+    reading.await.map_err(|error| Failure::new(Code::Failed, format!("reading broke off: {error}")))?
+}
+
+/// One line break at the end does not belong to the password.
+fn read(path: &Path) -> Result<Hidden, Failure> {
     let name = path.display();
     let trouble =
         |error: io::Error| Failure::usage(format!("the password file {name} cannot be read: {error}"));
@@ -115,24 +121,24 @@ mod tests {
     #[test]
     fn a_password_file_loses_one_line_break_and_nothing_else() {
         for (text, password) in [("pw", "pw"), ("pw\n", "pw"), ("pw\r\n", "pw"), (" p w \n\n", " p w \n")] {
-            assert_eq!(read_file(file(text, 0o600).path()).unwrap().0, password);
+            assert_eq!(read(file(text, 0o600).path()).unwrap().0, password);
         }
     }
 
     #[test]
     fn a_password_file_that_others_can_read_is_refused() {
         for mode in [0o644, 0o640, 0o604, 0o620] {
-            let failure = read_file(file("canary", mode).path()).unwrap_err();
+            let failure = read(file("canary", mode).path()).unwrap_err();
             assert!(failure.hint.as_deref().unwrap_or_default().contains("chmod 600"), "{failure:?}");
             assert!(!format!("{failure:?}").contains("canary"));
         }
-        assert!(read_file(file("pw", 0o400).path()).is_ok());
+        assert!(read(file("pw", 0o400).path()).is_ok());
     }
 
     #[test]
     fn a_password_file_that_is_empty_missing_or_a_folder_is_refused() {
-        assert!(read_file(file("", 0o600).path()).is_err());
-        assert!(read_file(Path::new("/nowhere/at/all")).is_err());
-        assert!(read_file(tempfile::tempdir().unwrap().path()).is_err());
+        assert!(read(file("", 0o600).path()).is_err());
+        assert!(read(Path::new("/nowhere/at/all")).is_err());
+        assert!(read(tempfile::tempdir().unwrap().path()).is_err());
     }
 }

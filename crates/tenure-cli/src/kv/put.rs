@@ -1,16 +1,15 @@
 //! `kv put`.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read, stdin};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 use tenure::store::{Condition, Grant, LeaseChoice, LeaseId, Op, Revision, Store, Txn};
 
+use super::input::Input;
 use super::key::{KeyArg, parse_lease, parse_revision_or_zero};
 use super::shape::Key;
 use crate::duration;
@@ -70,9 +69,9 @@ impl PutArgs {
                     Failure::usage("VALUE and --value-file both give a value").hint("leave one of them out")
                 );
             }
-            (Some(value), None) if value == "-" => Value::Stdin,
+            (Some(value), None) if value == "-" => Value::Read(Input::Stdin),
             (Some(value), None) => Value::Given(value),
-            (None, Some(path)) => Value::File(path),
+            (None, Some(path)) => Value::Read(Input::File(path.clone())),
             (None, None) => {
                 return Err(Failure::usage("no value is given")
                     .hint("give it as VALUE, --value-file FILE, or - for stdin"));
@@ -95,7 +94,7 @@ pub(super) async fn put(args: &PutArgs, store: &Store, output: &Output) -> Resul
         ttl_seconds: Option<f64>,
     }
     let (key, value) = args.key_and_value()?;
-    let value = value.read()?;
+    let value = value.bytes().await?;
     let granted = match args.ttl {
         Some(ttl) => Some(grant(ttl, store, output).await?),
         None => None,
@@ -159,39 +158,17 @@ fn conflict(args: &PutArgs, key: &[u8]) -> Failure {
     Failure::new(Code::Conflict, message).hint("look at it with `tenure kv get KEY --json`, then decide")
 }
 
-/// No engine takes more in one request than this; what is longer was named by mistake, and is not read into memory.
-const VALUE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-
 /// Where the value is.
 enum Value<'a> {
     Given(&'a OsStr),
-    Stdin,
-    File(&'a Path),
+    Read(Input),
 }
 
 impl Value<'_> {
-    fn read(self) -> Result<Vec<u8>, Failure> {
+    async fn bytes(self) -> Result<Vec<u8>, Failure> {
         match self {
             Value::Given(value) => Ok(value.as_bytes().to_vec()),
-            Value::Stdin => read_all("stdin", stdin()),
-            Value::File(path) => {
-                let name = path.display().to_string();
-                read_all(&name, File::open(path).map_err(|error| unreadable(&name, &error))?)
-            }
+            Value::Read(input) => input.read().await,
         }
     }
-}
-
-fn read_all(name: &str, reader: impl Read) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    reader.take(VALUE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len > VALUE_BYTES_MAX) {
-        return Err(Failure::new(Code::Invalid, format!("{name} holds more than {VALUE_BYTES_MAX} bytes"))
-            .hint("keep large things elsewhere and store their address"));
-    }
-    Ok(bytes)
-}
-
-fn unreadable(name: &str, error: &io::Error) -> Failure {
-    Failure::usage(format!("{name} cannot be read: {error}"))
 }

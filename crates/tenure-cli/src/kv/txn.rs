@@ -2,7 +2,6 @@
 
 mod request;
 
-use std::io::{Read, stdin};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,6 +9,7 @@ use serde::Serialize;
 use tenure::store::{Op, OpReply, Store, Values};
 
 use self::request::Request;
+use super::input::Input;
 use super::shape::Pair;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -39,11 +39,8 @@ pub(crate) struct TxnArgs {
     either: bool,
 }
 
-/// The longest transaction that is read: what no engine would take was named by mistake.
-const BYTES_MAX: u64 = 64 * 1024 * 1024;
-
 pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Result<(), Failure> {
-    let txn = Request::parse(&read(args)?)?.into_txn()?;
+    let txn = Request::parse(&read(args).await?)?.into_txn()?;
     // Answers without values must not look like empty values.
     let with_values = |branch: &[Op]| -> Vec<bool> {
         branch.iter().map(|op| !matches!(op, Op::Get(get) if get.values == Values::Omitted)).collect()
@@ -65,22 +62,9 @@ pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Resul
     Ok(())
 }
 
-fn read(args: &TxnArgs) -> Result<String, Failure> {
-    let (name, reader): (String, Box<dyn Read>) = match &args.file {
-        None => ("stdin".into(), Box::new(stdin())),
-        Some(path) => {
-            let name = path.display().to_string();
-            let file = std::fs::File::open(path)
-                .map_err(|error| Failure::usage(format!("{name} cannot be read: {error}")))?;
-            (name, Box::new(file))
-        }
-    };
-    let mut text = String::new();
-    reader
-        .take(BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(|error| Failure::usage(format!("{name} cannot be read: {error}")))?;
-    Ok(text)
+async fn read(args: &TxnArgs) -> Result<String, Failure> {
+    let input = args.file.clone().map_or(Input::Stdin, Input::File);
+    String::from_utf8(input.read().await?).map_err(|_| Failure::usage("the transaction is not UTF-8 text"))
 }
 
 #[derive(Serialize)]

@@ -142,6 +142,17 @@ async fn ctrl_c_is_130() {
 }
 
 #[tokio::test]
+async fn ctrl_c_is_130_while_stdin_is_awaited_too() {
+    let machine = Machine::new();
+    for args in [&["kv", "txn"][..], &["kv", "put", "/a", "-"]] {
+        let mut waiting = machine.start_with_open_stdin(args);
+        waiting.hear("embedded").await;
+        waiting.interrupt();
+        assert_eq!(waiting.end().await.0, Some(130), "{args:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_store_of_another_kind_or_a_newer_format_is_refused_by_name() {
     let machine = Machine::new();
     let path = machine.file("other.db", "this is not a database, and it must stay as it is");

@@ -96,7 +96,18 @@ impl Machine {
 
     /// Starts a command that goes on.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
-        let mut child = self.command(args).spawn().unwrap();
+        Machine::run_on(self.command(args))
+    }
+
+    /// Starts a command whose stdin stays open, as a terminal's does.
+    pub(crate) fn start_with_open_stdin(&self, args: &[&str]) -> Running {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped());
+        Machine::run_on(command)
+    }
+
+    fn run_on(mut command: Command) -> Running {
+        let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
         let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
         Running { child, stdout, stderr }
