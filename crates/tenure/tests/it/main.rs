@@ -1,5 +1,7 @@
 //! Public behaviour of the stores, in one binary: what every engine does, and that the checks of it can fail.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too: a panic is how they fail")]
+
 mod conformance;
 mod controls;
 mod differential;
