@@ -1,2 +1,54 @@
-//! Placeholder, replaced in the next commit.
-fn main() {}
+//! The project's own commands: `cargo xtask check` and its siblings.
+//!
+//! Written with std alone and depending on nothing of ours, so that it builds in a second and works while
+//! everything else is broken.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
+
+mod bench;
+mod check;
+mod etcd;
+mod fix;
+mod generated;
+mod runner;
+mod shell;
+mod soak;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  check          everything a change must pass; never writes to the tree
+  fix            format, apply clippy's suggestions, regenerate documents
+  etcd-matrix    the conformance suite and the client's tests on etcd 3.4, 3.5, 3.6 and 3.7
+  soak [ARGS]    the long versions of the tests with `soak` in their name
+  bench [ARGS]   `tenure bench store` beside a real etcd, built for release
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args.as_slice() {
+        ["check"] => check::check(),
+        ["fix"] => fix::fix(),
+        ["etcd-matrix"] => etcd::matrix(),
+        ["soak", rest @ ..] => soak::soak(rest),
+        ["bench", rest @ ..] => bench::bench(rest),
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\nxtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

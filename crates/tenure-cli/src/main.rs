@@ -1,2 +1,114 @@
-//! Placeholder, replaced in the next commit.
-fn main() {}
+//! The `tenure` command: the store, and what stands on it, from the shell.
+//!
+//! stdout is data, stderr is talk, and the exit code tells scripts what happened (see `failure`).
+
+mod bench;
+mod child;
+mod cli;
+mod config;
+mod connect;
+mod demo;
+mod doctor;
+mod duration;
+mod failure;
+mod kv;
+mod log;
+mod output;
+mod part;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::cli::{Cli, Command};
+use crate::failure::{Code, Failure};
+use crate::output::{Color, Output};
+
+/// What `tenure` says when it is asked nothing.
+const GREETING: &str = "\
+tenure: locks, elections, registrations and tasks for programs on more than one machine
+
+  tenure demo                        see the engines at work, in a few seconds
+  tenure kv put /greeting hello      put a key into the store of this machine
+  tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
+
+Commands: kv, doctor, demo, bench, config, version. `tenure --help` lists everything,
+`tenure doctor` says whether it will work here.
+";
+
+/// A command waits for the store most of the time; two threads keep a watch going while output is written.
+const THREADS: usize = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let output = Output::new(cli.global.json, cli.global.color);
+    let done = log::start(cli.global.verbose).and_then(|()| run_to_end(&cli, &output));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if failure.code != Code::BrokenPipe {
+                output.failure(&failure);
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// Help and version are answers; everything else that clap says is a mistake of the caller's.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let wants_json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if !is_answer && wants_json {
+        let text = error.render().to_string();
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let message = lines.next().unwrap_or_default().trim_start_matches("error: ");
+        let hint: Vec<&str> = lines.collect();
+        Output::new(true, Color::Never).failure(&Failure::usage(message).hint(hint.join("; ")));
+        return ExitCode::from(2);
+    }
+    // A reader that left while help was printed has had enough of it.
+    let _ = error.print();
+    if is_answer { ExitCode::SUCCESS } else { ExitCode::from(2) }
+}
+
+fn run_to_end(cli: &Cli, output: &Output) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Code::Failed, format!("the runtime cannot be started: {error}")))?;
+    let done = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::Interrupted, "interrupted")),
+            done = run(cli, output) => done,
+        }
+    });
+    // A thread that waits for a terminal or a pipe must not keep us.
+    runtime.shutdown_background();
+    done
+}
+
+async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
+    let Some(command) = &cli.command else { return output.text(GREETING) };
+    match command {
+        Command::Kv(command) => {
+            kv::check(command)?;
+            let store = connect::open(&connect::decide(&cli.global)?, output).await?;
+            let done = kv::run(command, &store, output).await;
+            store.close().await;
+            done
+        }
+        Command::Doctor => doctor::run(&cli.global, output).await,
+        Command::Demo => demo::run(output).await,
+        Command::Bench(command) => bench::run(command, &cli.global, output).await,
+        Command::Part(command) => part::run(command, output).await,
+        Command::Config(command) => config::run(command, &cli.global, output),
+        Command::Version => version::run(output),
+    }
+}

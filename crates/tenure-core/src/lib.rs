@@ -5,7 +5,8 @@
 //! and lets the simulator try a million schedules.
 //!
 //! Read top to bottom: first the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
-//! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine ([`keyspace`]).
+//! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
+//! ([`keyspace`]) and what a follower of it was told ([`picture`]).
 
 pub mod time;
 
@@ -33,4 +34,8 @@ pub mod error;
 
 pub mod keyspace;
 
+pub mod picture;
+
 pub mod backoff;
+
+pub mod hold;

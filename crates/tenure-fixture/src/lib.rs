@@ -1,1 +1,34 @@
-//! Placeholder, replaced in the next commit.
+//! Real etcd for tests: members that can be killed, stopped, restarted, grown and cut off.
+//!
+//! Mocks of etcd agree with whoever wrote them, so the tests talk to the real thing.
+//! Everything here is blocking and runs on plain threads: it works from any test, under any runtime.
+//!
+//! Misuse and a server that does not come up panic with a full sentence and the end of etcd's log:
+//! a fixture has one caller, the test, and a missing etcd must fail it, never skip it.
+//!
+//! ```no_run
+//! use tenure_fixture::{Etcd, Mode, Proxy};
+//!
+//! let etcd = Etcd::start();
+//! let proxy = Proxy::to(etcd.member(0).client_addr());
+//! // ... connect a client to `proxy.url()`, then lose the answers of committed writes:
+//! proxy.set(Mode::BlackHoleAnswers);
+//! ```
+//!
+//! **Invariant**: no etcd outlives the process that started it, however that process ends (see [`sentinel`]).
+
+mod binary;
+mod builder;
+mod etcd;
+mod http;
+mod member;
+mod metrics;
+mod port;
+mod proxy;
+pub mod sentinel;
+
+pub use binary::{Version, binary, version_of};
+pub use builder::{Builder, Timers, Tls};
+pub use etcd::Etcd;
+pub use member::Member;
+pub use proxy::{Mode, Proxy};

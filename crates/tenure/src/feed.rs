@@ -1,1 +1,273 @@
 //! A whole picture of a prefix: list, then watch, and list again when the watch broke.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_core::Stream;
+use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
+use tenure_core::picture::Picture;
+use tenure_core::time::Moment;
+use tokio::time::{Instant, Sleep};
+use tracing::{debug, info, warn};
+
+use crate::store::{
+    Cause, Get, Page, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchItem,
+    WatchStream,
+};
+
+pub use tenure_core::picture::FeedItem;
+
+/// How many keys are listed at a time: enough to make round trips rare, few enough that the values of a page, a few KiB each, stay
+/// far below what a connection carries in one message.
+const PAGE_LEN: u32 = 1_000;
+
+/// How long to rest after a break. The first rest is short, because most breaks are over at once and every follower is blind
+/// meanwhile; doubled it would show in takeover times. The cap keeps a hundred followers of a dead store at some tens of requests a second.
+const RETRY: Retry = Retry {
+    growth: Growth::Exponential,
+    initial: Duration::from_millis(50),
+    cap: Duration::from_secs(5),
+    jitter: Jitter::Full,
+    healthy_after: Duration::from_secs(10),
+};
+
+/// What a selection of keys holds, and every change of it, for as long as you like.
+///
+/// The only sound way to follow a prefix: it is listed at one revision, watched from there, and listed again whenever the
+/// watch breaks off; what changed or vanished meanwhile is found by comparing and told as puts and deletes.
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use tenure::feed::{Feed, FeedItem};
+/// use tenure::store::{Selection, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Store::memory();
+/// store.put("/nodes/a", "10.0.0.1").await?;
+///
+/// let mut feed = Feed::open(store, Selection::prefix("/nodes/"))?;
+/// let mut nodes = std::collections::BTreeMap::new();
+/// while let Some(item) = feed.next().await {
+///     match item? {
+///         FeedItem::Begin => {} // the picture gets old: wait for the next `Whole`
+///         FeedItem::Put(pair) => drop(nodes.insert(pair.key, pair.value)),
+///         FeedItem::Delete { key, .. } => drop(nodes.remove(&key)),
+///         FeedItem::Whole(_) => break, // now, and only now, `nodes` is what the store held at one revision
+///     }
+/// }
+/// assert_eq!(nodes["/nodes/a".as_bytes()], "10.0.0.1");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// * At every [`FeedItem::Whole`] the items so far add up to exactly what the store held at that revision.
+/// * Revisions of `Whole` only grow. A transaction is never shown by half: its changes stand between two `Whole`s.
+/// * A key that is gone is told as a delete, also when it went while nobody was watching. What did not change is not told again.
+/// * [`FeedItem::Begin`] comes first, and later exactly when a whole picture is no longer kept up to date.
+///
+/// # Not guaranteed
+///
+/// * *Every change*: after a new listing, what happened meanwhile is told as one step. A key that was deleted and put again
+///   shows as a put with another `created`, and the revision of a delete is then that of the listing.
+/// * *How fresh* the picture is: without changes there is no news. `Whole` comes again as progress where the engine knows more.
+///
+/// # Cancellation
+///
+/// Nothing is lost when a future of `next` is dropped: a listing goes on where it was. Dropping the feed ends its watch.
+///
+/// # Errors
+///
+/// A store that cannot be reached is not an error: the feed says `Begin` and tries again, resting longer and longer up to 5 s.
+/// What no trying can mend (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
+#[must_use = "a feed does nothing unless it is read"]
+pub struct Feed {
+    store: Store,
+    select: Selection,
+    picture: Picture,
+    state: State,
+    backoff: Backoff,
+    opened: Instant,
+    /// Told by the picture, not yet read.
+    ready: VecDeque<FeedItem>,
+}
+
+/// A request under way, kept here so that a dropped `next` does not ask again.
+type Asking<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// What the feed is waiting for.
+enum State {
+    /// The end of a rest after a break.
+    Resting(Pin<Box<Sleep>>),
+    /// A page of the listing, whose revision is known from the second page on.
+    Listing { asking: Asking<Page>, at: Option<Revision> },
+    /// A watch after the listing.
+    Opening(Asking<WatchStream>),
+    /// A change.
+    Watching(WatchStream),
+    /// Nothing, but this has still to be said.
+    Failed(StoreError),
+    /// Nothing.
+    Over,
+}
+
+impl Feed {
+    /// Follows a selection; the listing begins when the feed is first read.
+    ///
+    /// # Errors
+    ///
+    /// Only [`StoreError::Invalid`], for a selection that no store would take.
+    pub fn open(store: Store, select: Selection) -> Result<Feed, StoreError> {
+        select.check()?;
+        let mut feed = Feed {
+            state: list(&store, select.clone(), None),
+            store,
+            select,
+            picture: Picture::new(),
+            backoff: Backoff::new(RETRY),
+            opened: Instant::now(),
+            ready: VecDeque::new(),
+        };
+        feed.picture.handle_break(&mut feed.ready);
+        Ok(feed)
+    }
+
+    /// What is followed.
+    pub fn selection(&self) -> &Selection {
+        &self.select
+    }
+
+    /// Waits for one thing and takes it in.
+    fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.state {
+            State::Resting(rest) => {
+                ready!(rest.as_mut().poll(context));
+                self.state = list(&self.store, self.select.clone(), None);
+            }
+            State::Listing { asking, at } => match ready!(asking.as_mut().poll(context)) {
+                Ok(page) => {
+                    let at = at.unwrap_or(page.revision);
+                    self.on_page(page, at);
+                }
+                Err(error) => self.on_break(error),
+            },
+            State::Opening(asking) => match ready!(asking.as_mut().poll(context)) {
+                Ok(stream) => self.state = State::Watching(stream),
+                Err(error) => self.on_break(error),
+            },
+            State::Watching(stream) => match ready!(stream.as_mut().poll_next(context)) {
+                Some(Ok(WatchItem::Batch { revision, changes })) => {
+                    self.picture.handle_batch(revision, changes, &mut self.ready);
+                }
+                Some(Ok(WatchItem::Progress(revision))) => {
+                    self.picture.handle_progress(revision, &mut self.ready);
+                }
+                Some(Err(WatchEnd::Compacted { at })) => {
+                    self.on_break(StoreError::Compacted { at: Some(at) });
+                }
+                Some(Err(WatchEnd::Lost(error))) => self.on_break(error),
+                None => {
+                    self.on_break(StoreError::Unavailable(Cause::new("the watch ended without a reason")));
+                }
+            },
+            State::Failed(_) | State::Over => {}
+        }
+        Poll::Ready(())
+    }
+
+    fn on_page(&mut self, page: Page, at: Revision) {
+        let last = page.pairs.last().map(|pair| pair.key.clone());
+        self.picture.handle_page(at, page.pairs, &mut self.ready);
+        self.state = match last {
+            Some(last) if page.more => list(&self.store, after(&self.select, last), Some(at)),
+            Some(_) | None => {
+                self.picture.handle_listed(&mut self.ready);
+                if self.backoff.failures() > 0 {
+                    info!(select = ?self.select, revision = %at, keys = self.picture.len(), "feed is whole again");
+                }
+                watch(&self.store, &self.select, at)
+            }
+        };
+    }
+
+    /// Rests and lists again, unless nothing could be gained by it.
+    fn on_break(&mut self, error: StoreError) {
+        if error.is_fatal() || matches!(error, StoreError::Invalid(_)) {
+            self.state = State::Failed(error);
+            return;
+        }
+        self.picture.handle_break(&mut self.ready);
+        let now = Moment::after_origin(self.opened.elapsed());
+        let rest = self.backoff.after_failure(now, throw(), None);
+        let failures = self.backoff.failures();
+        if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_telling() {
+            debug!(select = ?self.select, %error, failures, "feed lists again");
+        } else {
+            warn!(select = ?self.select, %error, failures, "feed broke off");
+        }
+        self.state = State::Resting(Box::pin(tokio::time::sleep(rest)));
+    }
+}
+
+impl Stream for Feed {
+    type Item = Result<FeedItem, StoreError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(item)));
+            }
+            match std::mem::replace(&mut self.state, State::Over) {
+                State::Over => return Poll::Ready(None),
+                State::Failed(error) => return Poll::Ready(Some(Err(error))),
+                waiting => self.state = waiting,
+            }
+            ready!(self.step(context));
+        }
+    }
+}
+
+impl std::fmt::Debug for Feed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Feed({:?}, {} keys, whole at {:?})",
+            self.select,
+            self.picture.len(),
+            self.picture.whole_at()
+        )
+    }
+}
+
+fn list(store: &Store, select: Selection, at: Option<Revision>) -> State {
+    let get = Get { at, ..Get::new(select).limit(PAGE_LEN) };
+    let store = store.clone();
+    State::Listing { asking: Box::pin(async move { store.get(get).await }), at }
+}
+
+fn watch(store: &Store, select: &Selection, after: Revision) -> State {
+    let (store, select) = (store.clone(), select.clone());
+    State::Opening(Box::pin(async move { store.watch(select, Start::After(after), Previous::Omitted).await }))
+}
+
+/// What is left of a selection after its key `last`.
+fn after(select: &Selection, last: Bytes) -> Selection {
+    // The first key after the last one: the same bytes and a zero.
+    let from = Selection::Key(last).end().unwrap_or_default();
+    match select.end() {
+        Some(end) => Selection::Range(from, end),
+        None => Selection::From(from),
+    }
+}
+
+/// A throw between 0 and 1, for scattering rests.
+fn throw() -> f64 {
+    // Dice that fall off the table only cost the scattering.
+    f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
+}

@@ -8,7 +8,16 @@ impl Store {
     pub async fn open(url: &StoreUrl) -> Result<Store, StoreError> {
         match url {
             StoreUrl::Memory => Ok(Store::new(Memory::new())),
-            StoreUrl::File(_) | StoreUrl::Etcd { .. } => {
+            #[cfg(feature = "etcd")]
+            StoreUrl::Etcd { endpoints, security } => {
+                let config = super::etcd::Etcd::config(endpoints, *security);
+                Ok(Store::new(super::etcd::Etcd::connect(config).await?))
+            }
+            #[cfg(not(feature = "etcd"))]
+            StoreUrl::Etcd { .. } => {
+                Err(StoreError::Unavailable(Cause::new(format!("no engine for {url} was built in"))))
+            }
+            StoreUrl::File(_) => {
                 Err(StoreError::Unavailable(Cause::new(format!("no engine for {url} was built in"))))
             }
         }

@@ -2,6 +2,10 @@
 
 mod conformance;
 mod controls;
+mod differential;
+mod equivalence;
+mod etcd;
+mod feed;
 mod file;
 mod tokio_clock;
 mod twisted;

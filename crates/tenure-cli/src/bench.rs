@@ -1,0 +1,31 @@
+//! `tenure bench`: programs that measure, one JSON object a line.
+//!
+//! Nothing here is a test: figures move with the machine. The ratios inside one run are what counts.
+
+mod etcd;
+mod metrics;
+mod process;
+mod report;
+mod sample;
+mod store;
+mod workload;
+
+use clap::Subcommand;
+
+use crate::cli::Global;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What can be measured.
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchCommand {
+    /// The engines side by side; etcd beside hand-written calls, if endpoints are configured.
+    Store(store::StoreArgs),
+}
+
+/// Measures.
+pub(crate) async fn run(command: &BenchCommand, global: &Global, output: &Output) -> Result<(), Failure> {
+    match command {
+        BenchCommand::Store(args) => store::run(args, global, output).await,
+    }
+}

@@ -1,0 +1,80 @@
+//! Requests as the servers counted them, so that a client cannot flatter itself.
+
+use std::time::Duration;
+
+use tenure::store::{Security, StoreUrl};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Where requests are counted.
+pub(super) struct Counter {
+    /// `host:port` of every member.
+    endpoints: Vec<String>,
+}
+
+/// A metrics page comes at once or not at all.
+const WAIT: Duration = Duration::from_secs(2);
+
+impl Counter {
+    /// None where the pages cannot be read without TLS.
+    pub(super) fn of(url: &StoreUrl) -> Option<Counter> {
+        match url {
+            StoreUrl::Etcd { endpoints, security: Security::Plain } => {
+                Some(Counter { endpoints: endpoints.clone() })
+            }
+            StoreUrl::Etcd { .. } | StoreUrl::Memory | StoreUrl::File(_) => None,
+        }
+    }
+
+    /// All requests that all members have answered so far; none if one does not tell.
+    pub(super) async fn handled(&self) -> Option<u64> {
+        let mut sum = 0;
+        for endpoint in &self.endpoints {
+            let page = tokio::time::timeout(WAIT, page(endpoint)).await.ok()?.ok()?;
+            sum += sum_of(&page, "grpc_server_handled_total")?;
+        }
+        Some(sum)
+    }
+}
+
+/// HTTP/1.0: the server closes after the answer and never sends chunks.
+async fn page(endpoint: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(endpoint).await?;
+    stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {endpoint}\r\n\r\n").as_bytes()).await?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await?;
+    Ok(page)
+}
+
+/// The sum of all series of a counter; none if the page is no page of metrics.
+fn sum_of(page: &str, name: &str) -> Option<u64> {
+    let body = page.strip_prefix("HTTP/1.")?.split_once("\r\n\r\n")?.1;
+    let mut sum = 0;
+    for line in body.lines() {
+        let Some(series) = line.strip_prefix(name) else { continue };
+        let Some((_, figure)) = series.rsplit_once(' ').filter(|(labels, _)| labels.starts_with('{')) else {
+            continue;
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a counter is a whole number from 0 on"
+        )]
+        let count = figure.parse::<f64>().ok()?.max(0.0) as u64;
+        sum += count;
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_is_over_all_series_of_exactly_this_counter() {
+        let page = "HTTP/1.0 200 OK\r\nA: b\r\n\r\n# HELP x\nx{a=\"1\"} 7\nx{a=\"b c\"} 1.2e+03\nx_other{a=\"1\"} 5\nx 9\n";
+        assert_eq!(sum_of(page, "x"), Some(1207));
+        assert_eq!(sum_of(page, "nothing"), Some(0));
+        assert_eq!(sum_of("not http", "x"), None);
+    }
+}

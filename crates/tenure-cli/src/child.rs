@@ -1,0 +1,76 @@
+//! This program in a second process, playing a part (see `part`), and what it says.
+//!
+//! **Invariant**: it is killed and gone when the handle is: nothing that was started for a moment stays.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::failure::{Code, Failure};
+use crate::part::Ready;
+
+/// A process that plays a part.
+pub(crate) struct Part {
+    child: Child,
+    /// Its end is the end of the part.
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// A process that has not said a word after this long is stuck; a busy machine needs a second or two to start sixteen.
+const START_WITHIN: Duration = Duration::from_secs(20);
+
+impl Part {
+    /// Starts a process that plays a part.
+    pub(crate) fn start(args: &[&str]) -> Result<Part, Failure> {
+        let trouble =
+            |error| Failure::new(Code::Failed, format!("a second process cannot be started: {error}"));
+        let program = std::env::current_exe().map_err(trouble)?;
+        let mut child = Command::new(program)
+            .arg("part")
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(trouble)?;
+        let stdin = child.stdin.take().expect("stdin was asked for");
+        let stdout = child.stdout.take().expect("stdout was asked for");
+        Ok(Part { child, stdin, lines: BufReader::new(stdout).lines() })
+    }
+
+    /// Waits until it is ready.
+    pub(crate) async fn ready(&mut self) -> Result<(), Failure> {
+        self.say::<Ready>(START_WITHIN).await.map(drop)
+    }
+
+    /// Tells it to go.
+    pub(crate) async fn go(&mut self) -> Result<(), Failure> {
+        self.stdin
+            .write_all(b"go\n")
+            .await
+            .map_err(|error| Failure::new(Code::Failed, format!("the second process has ended: {error}")))
+    }
+
+    /// Waits for what it says next.
+    pub(crate) async fn say<T: DeserializeOwned>(&mut self, within: Duration) -> Result<T, Failure> {
+        let failed = |what: String| Failure::new(Code::Failed, what);
+        let line = tokio::time::timeout(within, self.lines.next_line())
+            .await
+            .map_err(|_| failed(format!("the second process said nothing for {within:?}")))?
+            .map_err(|error| failed(format!("the second process cannot be heard: {error}")))?
+            .ok_or_else(|| failed("the second process has ended".to_owned()))?;
+        serde_json::from_str(&line)
+            .map_err(|error| failed(format!("the second process said {line:?}: {error}")))
+    }
+
+    /// Kills it with SIGKILL, so that it can neither clean up nor say goodbye, and waits until it is gone.
+    pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
+        self.child.kill().await.map_err(|error| {
+            Failure::new(Code::Failed, format!("the second process cannot be killed: {error}"))
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! The command line as types; clap makes the parser, the help and the suggestions from them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::bench::BenchCommand;
+use crate::duration;
+use crate::kv::KvCommand;
+use crate::output::Color;
+
+/// Locks, elections, registrations and tasks for programs on more than one machine.
+#[derive(Parser, Debug)]
+#[command(
+    name = "tenure",
+    version,
+    propagate_version = true,
+    infer_subcommands = false,
+    max_term_width = 110,
+    after_help = "Run `tenure COMMAND --help` for more about a command."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// What every command understands, anywhere before `--`.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Global {
+    /// The store: memory:, file:///path, etcd://host:2379,host2:2379 or etcds://host:2379.
+    #[arg(long, global = true, value_name = "URL", help_heading = STORE)]
+    pub(crate) store: Option<String>,
+    /// The members of an etcd cluster, as host:port or URLs, separated by commas.
+    #[arg(long, global = true, value_name = "LIST", help_heading = STORE)]
+    pub(crate) endpoints: Option<String>,
+    /// Use the embedded store of this machine and user.
+    #[arg(long, global = true, help_heading = STORE)]
+    pub(crate) local: bool,
+    /// The namespace that names live in.
+    #[arg(long, global = true, value_name = "NAME", help_heading = STORE)]
+    pub(crate) namespace: Option<String>,
+    /// The authorities to trust, as a PEM file.
+    #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
+    pub(crate) cacert: Option<String>,
+    /// Our certificate, as a PEM file.
+    #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
+    pub(crate) cert: Option<String>,
+    /// The key of our certificate, as a PEM file.
+    #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
+    pub(crate) key: Option<String>,
+    /// Whom to sign in as.
+    #[arg(long, global = true, value_name = "NAME", help_heading = STORE)]
+    pub(crate) user: Option<String>,
+    /// A file with the password, readable by its owner alone.
+    #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
+    pub(crate) password_file: Option<String>,
+    /// Answer in JSON.
+    #[arg(long, global = true, help_heading = TALK)]
+    pub(crate) json: bool,
+    /// When to colour.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", help_heading = TALK)]
+    pub(crate) color: Color,
+    /// Say more on stderr: -v what is done, -vv why.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = TALK)]
+    pub(crate) verbose: u8,
+}
+
+const STORE: &str = "Which store";
+const TALK: &str = "Output";
+
+/// The commands there are.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Read, write and watch raw keys, as etcdctl does.
+    #[command(subcommand)]
+    Kv(KvCommand),
+    /// Look at configuration, connection, server and clock, and say what to do next.
+    Doctor,
+    /// Show the engines at work on a store of its own, in a few seconds, with a verdict.
+    Demo,
+    /// Measure; JSON lines on stdout.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Show the configuration and where each value came from.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print the version.
+    Version,
+    /// Take part in another process's demo or benchmark.
+    #[command(hide = true, subcommand)]
+    Part(PartCommand),
+}
+
+/// What can be done with the configuration.
+#[derive(Subcommand, Debug)]
+pub(crate) enum ConfigCommand {
+    /// Print each value with where it came from; secrets as (set).
+    Show,
+    /// Print where configuration files are looked for, the stronger first.
+    Path,
+}
+
+/// Parts that `demo` and `bench` play in processes of their own; not for people.
+#[derive(Subcommand, Debug)]
+pub(crate) enum PartCommand {
+    /// Watch a prefix and tell each event with the time it was seen.
+    Watch {
+        /// The store file.
+        file: PathBuf,
+        /// The prefix.
+        prefix: String,
+    },
+    /// Write as fast as it goes, and tell what it was like.
+    Write {
+        /// The store file.
+        file: PathBuf,
+        /// The key to write.
+        key: String,
+        /// For how long.
+        #[arg(value_parser = duration::parse)]
+        span: Duration,
+    },
+    /// Watch, do nothing, and tell the CPU time that cost.
+    Idle {
+        /// The store file.
+        file: PathBuf,
+        /// For how long.
+        #[arg(value_parser = duration::parse)]
+        span: Duration,
+    },
+    /// Hold a key under a lease, renewing it, until killed.
+    Hold {
+        /// The store file.
+        file: PathBuf,
+        /// The key to hold.
+        key: String,
+        /// The lease's length.
+        #[arg(value_parser = duration::parse)]
+        ttl: Duration,
+    },
+}

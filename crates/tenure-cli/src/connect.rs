@@ -1,0 +1,102 @@
+//! From flags, variables and files to an open store.
+//!
+//! The decision itself is pure (`source`); here are the reading around it and the opening after it.
+
+mod address;
+mod etcd;
+mod file;
+mod password;
+mod source;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tenure::store::etcd::Etcd;
+use tenure::store::file::SharedFile;
+use tenure::store::{Store, StoreError, StoreUrl};
+
+pub(crate) use etcd::{config as etcd_config, is_loopback};
+pub(crate) use source::{Decision, Origin, Password, Sourced};
+
+use self::source::{Setting, Sources, Values};
+use crate::cli::Global;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// How long an unreachable store may keep us. Scripts were promised an answer within 6 s, start and end of the process included; halved, an
+/// etcd that holds an election would look dead.
+const OPEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Decides which store is meant, from all there is.
+pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
+    let env = environment();
+    let mut files = Vec::new();
+    for path in file::places(&env) {
+        if let Some(values) = file::read(&path)? {
+            files.push((path, values));
+        }
+    }
+    source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })
+}
+
+/// Where configuration files are looked for.
+pub(crate) fn config_paths() -> Vec<PathBuf> {
+    file::places(&environment())
+}
+
+/// Variables that are not text cannot be ours.
+fn environment() -> BTreeMap<String, String> {
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    std::env::vars_os().filter_map(text).collect()
+}
+
+/// Opens the store that was decided upon. Never another one.
+pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, Failure> {
+    for note in &decision.notes {
+        output.note(note);
+    }
+    let url = &decision.store.as_ref().map_err(Clone::clone)?.value;
+    // A person may take their time to type a password.
+    let config = match url {
+        StoreUrl::Etcd { endpoints, security } => Some(etcd_config(endpoints, *security, decision).await?),
+        StoreUrl::Memory | StoreUrl::File(_) => None,
+    };
+    let opening = async {
+        match (url, config) {
+            (StoreUrl::File(path), _) => open_file(path).await,
+            (_, Some(config)) => Ok(Store::new(Etcd::connect(config).await?)),
+            (_, None) => Ok(Store::memory()),
+        }
+    };
+    let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
+    match opened {
+        Ok(Ok(store)) => Ok(store),
+        Ok(Err(error)) => Err(Failure::from(error).while_doing(&url.to_string())),
+        Err(_) => {
+            Err(Failure::new(Code::Unavailable, format!("{url} did not answer within {OPEN_WITHIN:?}"))
+                .hint("check the address with `tenure config show`, then run `tenure doctor`"))
+        }
+    }
+}
+
+/// Opens a store file, and makes it, in a folder for its owner alone, if there is none.
+pub(crate) async fn open_file(path: &Path) -> Result<Store, StoreError> {
+    Ok(Store::new(SharedFile::open(path).await?))
+}
+
+fn flags(global: &Global) -> Values {
+    let entries = [
+        (Setting::Store, &global.store),
+        (Setting::Endpoints, &global.endpoints),
+        (Setting::Namespace, &global.namespace),
+        (Setting::Cacert, &global.cacert),
+        (Setting::Cert, &global.cert),
+        (Setting::Key, &global.key),
+        (Setting::User, &global.user),
+        (Setting::PasswordFile, &global.password_file),
+    ];
+    entries.into_iter().filter_map(|(setting, value)| Some((setting, value.clone()?))).collect()
+}

@@ -1,0 +1,85 @@
+//! From `--endpoints` and `--store` texts to addresses, without ever repeating a password that somebody put into one.
+
+use tenure::store::{Security, StoreUrl};
+
+use crate::failure::Failure;
+
+/// Reads a store URL.
+pub(crate) fn parse_url(text: &str) -> Result<StoreUrl, Failure> {
+    refuse_credentials(text)?;
+    text.parse::<StoreUrl>().map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Reads `host:port` or URLs, separated by commas. Without a scheme, certificates decide about TLS.
+pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUrl, Failure> {
+    refuse_credentials(text)?;
+    let mut security = None;
+    let mut members = Vec::new();
+    for endpoint in text.split(',').map(str::trim) {
+        let (scheme, member) = match endpoint.split_once("://") {
+            None => (None, endpoint),
+            Some(("http" | "etcd", member)) => (Some(Security::Plain), member),
+            Some(("https" | "etcds", member)) => (Some(Security::Tls), member),
+            Some((other, _)) => {
+                return Err(Failure::usage(format!("unknown scheme {other:?} in an endpoint")).hint(
+                    "endpoints are host:port, http://host:port or https://host:port, separated by commas",
+                ));
+            }
+        };
+        let implied = if has_tls_files { Security::Tls } else { Security::Plain };
+        let this = scheme.unwrap_or(implied);
+        if security.is_some_and(|others| others != this) {
+            return Err(Failure::usage("some endpoints speak TLS and some do not")
+                .hint("use http:// or https:// for all of them"));
+        }
+        security = Some(this);
+        members.push(member.trim_end_matches('/'));
+    }
+    let scheme = match security {
+        Some(Security::Tls) => "etcds",
+        Some(Security::Plain) | None => "etcd",
+    };
+    parse_url(&format!("{scheme}://{}", members.join(",")))
+}
+
+/// The text is not repeated: it holds a password.
+fn refuse_credentials(text: &str) -> Result<(), Failure> {
+    if !text.starts_with("file:") && text.contains('@') {
+        return Err(Failure::usage("an address must not carry a user or a password")
+            .hint("give them with --user and --password-file"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_become_one_address() {
+        for (text, has_tls_files, url) in [
+            ("127.0.0.1:2379", false, "etcd://127.0.0.1:2379"),
+            ("a", false, "etcd://a:2379"),
+            ("a:1, b:2", false, "etcd://a:1,b:2"),
+            ("http://a:1,http://b:2/", false, "etcd://a:1,b:2"),
+            ("https://a:1", false, "etcds://a:1"),
+            ("a:1", true, "etcds://a:1"),
+            ("http://a:1", true, "etcd://a:1"),
+            ("etcds://a:1,b:2", true, "etcds://a:1,b:2"),
+            ("[::1]:2379", false, "etcd://[::1]:2379"),
+        ] {
+            let parsed = parse_endpoints(text, has_tls_files).map(|url| url.to_string());
+            assert_eq!(parsed, Ok(url.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_endpoints_are_refused_and_passwords_in_them_not_repeated() {
+        for text in ["", ",", "a:1,", "ftp://a:1", "https://a:1,http://b:1", "a:x", "http://u:canary@a:1"] {
+            let failure = parse_endpoints(text, false).unwrap_err();
+            assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");
+        }
+        let failure = parse_url("etcd://u:canary@a:1").unwrap_err();
+        assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");
+    }
+}

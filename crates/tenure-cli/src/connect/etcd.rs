@@ -1,0 +1,89 @@
+//! From a decision to what the etcd client needs: addresses, certificates, user and password.
+
+use std::path::Path;
+
+use tenure::store::{Security, StoreUrl};
+use tenure_etcd::{Config, Secret, Tls};
+
+use super::source::{Decision, Password, Sourced};
+use super::{OPEN_WITHIN, password};
+use crate::failure::Failure;
+
+/// Everything that a client of this store needs; asks for a password where one is missing.
+pub(crate) async fn config(
+    endpoints: &[String],
+    security: Security,
+    decision: &Decision,
+) -> Result<Config, Failure> {
+    let scheme = match security {
+        Security::Plain => "http",
+        Security::Tls => "https",
+    };
+    let urls = endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}"));
+    let mut config = Config::new(urls).with_deadline(OPEN_WITHIN);
+    if security == Security::Tls {
+        config = config.with_tls(tls(decision)?);
+    }
+    if let Some(user) = &decision.user {
+        config = config.with_user(user.value.clone(), secret(&user.value, decision).await?);
+    }
+    Ok(config)
+}
+
+fn tls(decision: &Decision) -> Result<Tls, Failure> {
+    let mut tls = Tls::new();
+    if let Some(cacert) = &decision.cacert {
+        tls = tls.with_ca_pem(read(cacert)?);
+    }
+    if let (Some(cert), Some(key)) = (&decision.cert, &decision.key) {
+        let pem = String::from_utf8(read(key)?)
+            .map_err(|_| Failure::usage(format!("{} is not PEM text", key.value.display())))?;
+        tls = tls.with_identity(read(cert)?, Secret::new(pem));
+    }
+    Ok(tls)
+}
+
+fn read(file: &Sourced<std::path::PathBuf>) -> Result<Vec<u8>, Failure> {
+    let path: &Path = &file.value;
+    std::fs::read(path).map_err(|error| {
+        Failure::usage(format!("{} (from {}) cannot be read: {error}", path.display(), file.origin))
+    })
+}
+
+async fn secret(user: &str, decision: &Decision) -> Result<Secret, Failure> {
+    let hidden = match &decision.password {
+        None => password::ask(user).await?,
+        Some(Sourced { value: Password::Text(text), .. }) => text.clone(),
+        Some(Sourced { value: Password::File(path), .. }) => password::read_file(path)?,
+    };
+    Ok(Secret::new(hidden.0))
+}
+
+/// Whether every member is on this very machine.
+pub(crate) fn is_loopback(url: &StoreUrl) -> bool {
+    let StoreUrl::Etcd { endpoints, .. } = url else { return true };
+    endpoints.iter().all(|endpoint| {
+        let host = endpoint.rsplit_once(':').map_or(endpoint.as_str(), |(host, _)| host);
+        let host = host.trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_told_from_the_network() {
+        for (url, is_local) in [
+            ("etcd://127.0.0.1:1", true),
+            ("etcd://localhost", true),
+            ("etcd://[::1]:1,127.9.9.9:2", true),
+            ("etcd://127.0.0.1:1,10.0.0.1:1", false),
+            ("etcds://etcd.example:1", false),
+            ("etcd://127.0.0.1.example:1", false),
+        ] {
+            assert_eq!(is_loopback(&url.parse().unwrap()), is_local, "{url}");
+        }
+    }
+}

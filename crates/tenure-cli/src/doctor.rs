@@ -1,0 +1,201 @@
+//! `tenure doctor`: configuration, connection, server and clock, one line for each, with what to do next.
+//!
+//! It only looks: nothing is written to the store.
+
+mod etcd;
+mod file;
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tenure::clock::{BootClock, Clock};
+use tenure::store::{Get, Store, StoreUrl};
+
+use crate::cli::Global;
+use crate::config;
+use crate::connect::{self, Decision};
+use crate::failure::{Code, Failure};
+use crate::output::{Output, Tone};
+
+/// How well something is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Serialize, Debug)]
+struct Check {
+    name: &'static str,
+    state: State,
+    detail: String,
+    /// What to do next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    #[serde(skip)]
+    code: Option<Code>,
+}
+
+impl Check {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+        Check { name, state: State::Ok, detail: detail.into(), next: None, code: None }
+    }
+
+    fn warn(name: &'static str, detail: impl Into<String>, next: impl Into<String>) -> Check {
+        Check { name, state: State::Warn, detail: detail.into(), next: Some(next.into()), code: None }
+    }
+
+    fn fail(name: &'static str, failure: Failure) -> Check {
+        let Failure { code, message, hint } = failure;
+        Check { name, state: State::Fail, detail: message, next: hint, code: Some(code) }
+    }
+}
+
+/// Looks at everything; fails with the code of the first thing that did.
+pub(crate) async fn run(global: &Global, output: &Output) -> Result<(), Failure> {
+    let mut checks = vec![clock()];
+    match connect::decide(global) {
+        Ok(decision) => look(&decision, output, &mut checks).await,
+        Err(failure) => checks.push(Check::fail("config", failure)),
+    }
+    report(&checks, output)?;
+    match checks.iter().find_map(|check| check.code) {
+        None => Ok(()),
+        Some(code) => {
+            let count = checks.iter().filter(|check| check.state == State::Fail).count();
+            Err(Failure::new(code, format!("{count} of {} checks failed", checks.len())))
+        }
+    }
+}
+
+async fn look(decision: &Decision, output: &Output, checks: &mut Vec<Check>) {
+    for shown in config::settings(decision) {
+        checks.push(Check::ok("config", shown.to_string()));
+    }
+    for note in &decision.notes {
+        checks.push(Check::warn("config", note, "`tenure config show` tells where each value came from"));
+    }
+    let url = match &decision.store {
+        Ok(store) => &store.value,
+        Err(failure) => return checks.push(Check::fail("config", failure.clone())),
+    };
+    match url {
+        StoreUrl::Memory => {}
+        StoreUrl::File(path) => {
+            checks.extend(file::look(path));
+            // To open it would make it.
+            if !path.exists() {
+                return;
+            }
+        }
+        StoreUrl::Etcd { endpoints, security } => {
+            return etcd::look(url, endpoints, *security, decision, checks).await;
+        }
+    }
+    if checks.iter().any(|check| check.state == State::Fail) {
+        return;
+    }
+    // The notes were told as checks.
+    let quiet = Decision { notes: Vec::new(), ..decision.clone() };
+    match connect::open(&quiet, output).await {
+        Ok(store) => {
+            checks.push(engine(&store));
+            checks
+                .push(round_trip(|| async { Ok(drop(store.get(Get::key("/tenure/doctor")).await?)) }).await);
+            store.close().await;
+        }
+        Err(failure) => checks.push(Check::fail("connection", failure)),
+    }
+}
+
+fn engine(store: &Store) -> Check {
+    let info = store.info();
+    let limits = &info.limits;
+    Check::ok(
+        "engine",
+        format!(
+            "{} store {}, survives {:?}, shared by {:?}, TTL from {:?}",
+            info.kind, info.id, info.durable, info.reach, limits.ttl_min
+        ),
+    )
+}
+
+/// The lease length that sessions ask for unless told otherwise.
+const TTL: Duration = Duration::from_secs(15);
+
+/// A session renews three times per TTL; from here on a few slow answers in a row could cost it.
+const ROUND_TRIP_SLOW: Duration = Duration::from_millis(500);
+
+/// How often the round trip is measured: enough for a median that one hiccup does not move.
+const ROUNDS: usize = 7;
+
+/// The median round trip, against what a session needs.
+async fn round_trip<F, Fut>(ask: F) -> Check
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<(), Failure>>,
+{
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        let before = Instant::now();
+        if let Err(failure) = ask().await {
+            return Check::fail("connection", failure);
+        }
+        took.push(before.elapsed());
+    }
+    took.sort();
+    let median = took[ROUNDS / 2];
+    let detail = format!(
+        "a read takes {:.2} ms (median of {ROUNDS}); a session of {} s renews every {} s",
+        median.as_secs_f64() * 1e3,
+        TTL.as_secs(),
+        TTL.as_secs() / 3
+    );
+    if median < ROUND_TRIP_SLOW {
+        return Check::ok("connection", detail);
+    }
+    Check::warn("connection", detail, "use a longer --ttl, or a store that is nearer")
+}
+
+/// Leases run on while the machine sleeps, and so must the clock that watches over them.
+fn clock() -> Check {
+    let now = BootClock.now().since_origin();
+    if cfg!(target_os = "linux") {
+        return Check::ok(
+            "clock",
+            format!("CLOCK_BOOTTIME, {} s since boot; it counts suspend", now.as_secs()),
+        );
+    }
+    Check::warn(
+        "clock",
+        "the monotonic clock, which may stand still while the machine sleeps",
+        "do not suspend a machine that holds locks",
+    )
+}
+
+fn report(checks: &[Check], output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        schema: &'static str,
+        ok: bool,
+        checks: &'a [Check],
+    }
+    if output.is_json {
+        let ok = checks.iter().all(|check| check.state != State::Fail);
+        return output.object(&Answer { schema: "tenure.doctor/v1", ok, checks });
+    }
+    for check in checks {
+        let word = match check.state {
+            State::Ok => output.toned(Tone::Good, "ok  "),
+            State::Warn => output.toned(Tone::Doubtful, "warn"),
+            State::Fail => output.toned(Tone::Bad, "fail"),
+        };
+        let next = check.next.as_ref().map(|next| format!("; next: {next}")).unwrap_or_default();
+        let text = format!("{:<10}  {}{next}", check.name, check.detail).replace('\n', " ");
+        output.text(&format!("{word}  {}\n", crate::output::escape_controls(text.as_bytes())))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! The file store from outside: its folder, its file system, its format.
+//!
+//! **Invariant**: called before the engine has opened the file in this process. Closing any descriptor of the file would drop
+//! the locks that SQLite holds on it.
+
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::Check;
+
+pub(super) fn look(path: &Path) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    match folder.metadata() {
+        Ok(metadata) => checks.push(mode(folder, &metadata)),
+        Err(_) => checks.push(Check::ok(
+            "folder",
+            format!("{} does not exist; the first use makes it, for its owner alone", folder.display()),
+        )),
+    }
+    checks.extend(folder.ancestors().find(|folder| folder.exists()).and_then(file_system));
+    checks.extend(format(path));
+    checks
+}
+
+fn mode(folder: &Path, metadata: &Metadata) -> Check {
+    let mode = metadata.mode() & 0o7777;
+    let detail = format!("{} has mode {mode:04o}", folder.display());
+    if mode & 0o077 == 0 {
+        return Check::ok("folder", detail);
+    }
+    Check::warn(
+        "folder",
+        format!("{detail}: others can look into it"),
+        format!("chmod 700 {}", folder.display()),
+    )
+}
+
+/// File systems by the number the kernel gives them (`man 2 statfs`); those that reach beyond one kernel are refused by the engine.
+const KNOWN: [(i64, &str); 12] = [
+    (0xef53, "ext"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x0102_1994, "tmpfs"),
+    (0x794c_7630, "overlay"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x6969, "nfs"),
+    (0xff53_4d42, "cifs"),
+    (0xfe53_4d42, "smb2"),
+    (0x0102_1997, "9p"),
+    (0x6573_5546, "fuse"),
+];
+
+#[cfg(target_os = "linux")]
+fn file_system(folder: &Path) -> Option<Check> {
+    let kind = rustix::fs::statfs(folder).ok()?.f_type;
+    // Narrower on some machines than on others.
+    #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
+    let kind = kind as i64;
+    let name = KNOWN.iter().find(|(number, _)| *number == kind & 0xffff_ffff).map(|(_, name)| *name);
+    let shown = name.map_or_else(|| format!("of kind {kind:#x}"), ToOwned::to_owned);
+    Some(match name {
+        Some("nfs" | "cifs" | "smb2" | "9p" | "fuse") => Check::warn(
+            "disk",
+            format!("the file system is {shown}, where processes cannot share memory"),
+            "move the store to a local disk with --store file:///path/store.db",
+        ),
+        Some("tmpfs") => Check::warn(
+            "disk",
+            "the file system is tmpfs: everything is gone after a reboot",
+            "move the store to a disk with --store file:///path/store.db, unless that is meant",
+        ),
+        _ => Check::ok("disk", format!("the file system is {shown}")),
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn file_system(_folder: &Path) -> Option<Check> {
+    None
+}
+
+/// "TENU", in SQLite's header.
+const APPLICATION_ID: u32 = 0x5445_4e55;
+
+/// SQLite keeps our mark and our format at fixed places of the file's first page.
+fn format(path: &Path) -> Option<Check> {
+    let mut header = [0; 100];
+    let mut file = File::open(path).ok()?;
+    if file.read_exact(&mut header).is_err() {
+        return Some(Check::ok("format", format!("{} is new", path.display())));
+    }
+    let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let (format, mark) = (number(60), number(68));
+    if !header.starts_with(b"SQLite format 3\0") || mark != APPLICATION_ID {
+        return Some(Check::warn(
+            "format",
+            format!("{} does not look like a store", path.display()),
+            "choose another path with --store file:///path/store.db",
+        ));
+    }
+    Some(Check::ok("format", format!("{} has format {format}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_warned_of() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        for (bits, state) in [(0o700, State::Ok), (0o750, State::Warn), (0o701, State::Warn)] {
+            std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(bits)).unwrap();
+            assert_eq!(mode(folder.path(), &folder.path().metadata().unwrap()).state, state, "{bits:o}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_store_is_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db");
+        assert!(format(&path).is_none());
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(format(&path).unwrap().state, State::Ok);
+        std::fs::write(&path, [b'x'; 4096]).unwrap();
+        assert_eq!(format(&path).unwrap().state, State::Warn);
+    }
+}

@@ -1,0 +1,115 @@
+//! Durations as people write them: `500ms`, `15s`, `2m`, `1h30m`.
+//!
+//! A bare number is refused: nobody remembers which unit a tool means by it, and a TTL off by a factor of a thousand is an outage.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Why a text is not a duration.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub(crate) enum BadDuration {
+    #[error("an empty duration; write it as 500ms, 15s, 2m or 1h30m")]
+    Empty,
+    #[error("{0} has no unit; did you mean {0}s? (also ms, m, h, d)")]
+    NoUnit(String),
+    #[error("unknown unit {0:?}; use ms, s, m, h or d")]
+    UnknownUnit(String),
+    #[error("{0:?} is not a duration; write it as 500ms, 15s, 2m or 1h30m")]
+    NoNumber(String),
+    #[error("the units of {0:?} must go from large to small, each once, as in 1h30m")]
+    Disorder(String),
+    #[error("{0:?} is longer than this program can count")]
+    TooLong(String),
+}
+
+/// Reads a duration.
+pub(crate) fn parse(text: &str) -> Result<Duration, BadDuration> {
+    if text.is_empty() {
+        return Err(BadDuration::Empty);
+    }
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    let mut last_unit_ms = u64::MAX;
+    while !rest.is_empty() {
+        let digits_end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (digits, after) = rest.split_at(digits_end);
+        let unit_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_end);
+        if digits.is_empty() {
+            return Err(BadDuration::NoNumber(text.to_owned()));
+        }
+        if unit.is_empty() {
+            return Err(BadDuration::NoUnit(text.to_owned()));
+        }
+        let unit_ms = unit_ms(unit).ok_or_else(|| BadDuration::UnknownUnit(unit.to_owned()))?;
+        if unit_ms >= last_unit_ms {
+            return Err(BadDuration::Disorder(text.to_owned()));
+        }
+        let ms = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
+        total = ms
+            .and_then(|ms| total.checked_add(Duration::from_millis(ms)))
+            .ok_or_else(|| BadDuration::TooLong(text.to_owned()))?;
+        last_unit_ms = unit_ms;
+        rest = after;
+    }
+    Ok(total)
+}
+
+fn unit_ms(unit: &str) -> Option<u64> {
+    match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        "d" => Some(86_400_000),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_read_with_its_units() {
+        for (text, ms) in [
+            ("500ms", 500),
+            ("15s", 15_000),
+            ("2m", 120_000),
+            ("1h30m", 5_400_000),
+            ("1d2h3m4s5ms", 93_784_005),
+            ("0s", 0),
+            ("007s", 7_000),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_number_is_refused_with_a_hint() {
+        assert!(parse("15").unwrap_err().to_string().contains("did you mean 15s?"));
+        assert_eq!(parse("1h30"), Err(BadDuration::NoUnit("1h30".into())));
+    }
+
+    #[test]
+    fn what_is_not_a_duration_is_refused() {
+        let long = "9".repeat(30);
+        for (text, error) in [
+            ("", BadDuration::Empty),
+            ("s", BadDuration::NoNumber("s".into())),
+            ("-5s", BadDuration::NoNumber("-5s".into())),
+            (" 5s", BadDuration::NoNumber(" 5s".into())),
+            ("1.5s", BadDuration::UnknownUnit(".".into())),
+            ("5 s", BadDuration::UnknownUnit(" s".into())),
+            ("5S", BadDuration::UnknownUnit("S".into())),
+            ("5us", BadDuration::UnknownUnit("us".into())),
+            ("30m1h", BadDuration::Disorder("30m1h".into())),
+            ("1s1s", BadDuration::Disorder("1s1s".into())),
+            ("99999999999999999d", BadDuration::TooLong("99999999999999999d".into())),
+            (&format!("{long}s"), BadDuration::TooLong(format!("{long}s"))),
+        ] {
+            assert_eq!(parse(text), Err(error), "{text}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `kv compact`.
+
+use clap::Args;
+use serde::Serialize;
+use tenure::store::{Revision, Store};
+
+use super::key::parse_revision;
+use crate::failure::Failure;
+use crate::output::Output;
+
+#[derive(Args, Debug)]
+pub(crate) struct CompactArgs {
+    /// History up to here is forgotten, except what a read at this very revision needs.
+    #[arg(value_name = "REV", value_parser = parse_revision)]
+    revision: Revision,
+}
+
+pub(super) async fn compact(args: &CompactArgs, store: &Store, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        compacted_revision: String,
+    }
+    store.compact(args.revision).await?;
+    if output.is_json {
+        let compacted_revision = args.revision.to_string();
+        return output.object(&Answer { schema: super::SCHEMA, compacted_revision });
+    }
+    output.record([args.revision.to_string()])
+}

@@ -1,0 +1,169 @@
+//! Keys, prefixes, leases and revisions as the command line gives them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use tenure::core::revision::Revision;
+use tenure::store::{LeaseId, Selection};
+
+use crate::failure::Failure;
+use crate::output::is_treacherous;
+
+/// One key, as text or as base64.
+#[derive(Args, Debug)]
+pub(super) struct KeyArg {
+    /// The key, taken literally.
+    #[arg(id = "raw_key", value_name = "KEY", required_unless_present = "raw_key_b64")]
+    text: Option<String>,
+    /// The key in base64: for keys with control characters or bytes that are not text.
+    #[arg(long = "key-b64", id = "raw_key_b64", value_name = "BASE64", conflicts_with = "raw_key")]
+    b64: Option<String>,
+}
+
+impl KeyArg {
+    /// A key given as an argument, which must be text.
+    pub(super) fn from_text(text: &OsStr) -> Result<KeyArg, Failure> {
+        let text = text.to_str().ok_or_else(|| {
+            Failure::usage("the key is not UTF-8 text")
+                .hint(format!("if you mean it: --key-b64 {}", STANDARD.encode(text.as_bytes())))
+        })?;
+        Ok(KeyArg { text: Some(text.to_owned()), b64: None })
+    }
+
+    /// A key given with `--key-b64`.
+    pub(super) fn from_b64(b64: &str) -> KeyArg {
+        KeyArg { text: None, b64: Some(b64.to_owned()) }
+    }
+
+    /// The key's bytes, never empty.
+    pub(super) fn bytes(&self) -> Result<Vec<u8>, Failure> {
+        let bytes = match (&self.text, &self.b64) {
+            (Some(text), _) => plain(text)?,
+            (None, Some(b64)) => decode(b64)?,
+            (None, None) => Vec::new(),
+        };
+        if bytes.is_empty() {
+            return Err(Failure::usage("a key must not be empty"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// A key, or every key under a prefix.
+#[derive(Args, Debug)]
+pub(super) struct KeyOrPrefix {
+    /// The key, taken literally.
+    #[arg(id = "raw_key", value_name = "KEY", required_unless_present_any = ["raw_key_b64", "prefix"])]
+    text: Option<String>,
+    /// The key in base64: for keys with control characters or bytes that are not text.
+    #[arg(long = "key-b64", id = "raw_key_b64", value_name = "BASE64", conflicts_with_all = ["raw_key", "prefix"])]
+    b64: Option<String>,
+    /// Every key under this prefix, which ends in '/' or is ''.
+    #[arg(long, value_name = "PREFIX/", conflicts_with = "raw_key")]
+    prefix: Option<String>,
+}
+
+impl KeyOrPrefix {
+    pub(super) fn selection(&self) -> Result<Selection, Failure> {
+        match &self.prefix {
+            Some(prefix) => self::prefix(prefix),
+            None => {
+                let key = KeyArg { text: self.text.clone(), b64: self.b64.clone() };
+                Ok(Selection::key(key.bytes()?))
+            }
+        }
+    }
+}
+
+/// A prefix, which ends in `/` or is empty, so that one name can never match another.
+pub(super) fn prefix(text: &str) -> Result<Selection, Failure> {
+    if !text.is_empty() && !text.ends_with('/') {
+        return Err(Failure::usage(format!(
+            "the prefix {text:?} does not end in '/', so it could match other names too"
+        ))
+        .hint(format!("use '{text}/', or '' for every key")));
+    }
+    Ok(Selection::prefix(plain(text)?))
+}
+
+/// Text without control characters, which are mistakes far more often than names.
+fn plain(text: &str) -> Result<Vec<u8>, Failure> {
+    match text.chars().find(|&c| is_treacherous(c)) {
+        None => Ok(text.as_bytes().to_vec()),
+        Some(c) => Err(Failure::usage(format!("the key {text:?} holds a control character ({c:?})"))
+            .hint(format!("if you mean it: --key-b64 {}", STANDARD.encode(text)))),
+    }
+}
+
+/// Base64, as `--json` shows what is not text.
+pub(super) fn decode(b64: &str) -> Result<Vec<u8>, Failure> {
+    STANDARD.decode(b64).map_err(|error| Failure::usage(format!("not base64: {error}")))
+}
+
+/// A lease id as listings show it.
+pub(super) fn parse_lease(text: &str) -> Result<LeaseId, String> {
+    LeaseId::parse_hex(text)
+        .ok_or_else(|| "a lease id is a hexadecimal number, as `tenure kv put --ttl` prints it".to_owned())
+}
+
+/// A revision from 1 on.
+pub(super) fn parse_revision(text: &str) -> Result<Revision, String> {
+    match text.parse() {
+        Ok(number) if number >= 1 => Ok(Revision(number)),
+        _ => Err("a revision is a whole number from 1 on".to_owned()),
+    }
+}
+
+/// A revision to compare or go on from; 0 is before everything.
+pub(super) fn parse_revision_or_zero(text: &str) -> Result<Revision, String> {
+    if text == "0" { Ok(Revision::ZERO) } else { parse_revision(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Result<Vec<u8>, Failure> {
+        KeyArg { text: Some(text.to_owned()), b64: None }.bytes()
+    }
+
+    #[test]
+    fn keys_are_taken_literally() {
+        for text in ["/a", "a", " ", "../x", "é☃", "*", "/a/"] {
+            assert_eq!(key(text).unwrap(), text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_control_character_in_a_key_is_refused_with_the_way_to_mean_it() {
+        for text in ["a\nb", "\x1b[31m", "a\0", "a\u{202e}b", "\u{9b}"] {
+            let failure = key(text).unwrap_err();
+            let b64 = failure.hint.unwrap().split(' ').next_back().unwrap().to_owned();
+            let meant = KeyArg { text: None, b64: Some(b64) }.bytes().unwrap();
+            assert_eq!(meant, text.as_bytes());
+        }
+        assert!(key("").is_err());
+        assert!(KeyArg { text: None, b64: Some(String::new()) }.bytes().is_err());
+        assert!(KeyArg { text: None, b64: Some("?".into()) }.bytes().is_err());
+    }
+
+    #[test]
+    fn a_prefix_ends_in_a_slash_or_is_empty() {
+        assert_eq!(prefix("/a/").unwrap(), Selection::prefix("/a/"));
+        assert_eq!(prefix("").unwrap(), Selection::everything());
+        assert!(prefix("/a").unwrap_err().hint.unwrap().contains("'/a/'"));
+        assert!(prefix("\n/").is_err());
+    }
+
+    #[test]
+    fn revisions_begin_at_one() {
+        assert_eq!(parse_revision("7"), Ok(Revision(7)));
+        for bad in ["0", "-1", "x", "", "9223372036854775808"] {
+            assert!(parse_revision(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_revision_or_zero("0"), Ok(Revision::ZERO));
+    }
+}

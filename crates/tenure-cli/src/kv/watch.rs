@@ -1,0 +1,112 @@
+//! `kv watch`: every change, one on a line, flushed, until Ctrl-C, `--count` or the end of the stream.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::StreamExt;
+use serde::Serialize;
+use tenure::store::{
+    Change, Previous, Revision, Selection, Start, Store, StoreError, WatchItem, WatchStream,
+};
+
+use super::key::{KeyOrPrefix, parse_revision_or_zero};
+use super::shape::{Key, Pair};
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    target: KeyOrPrefix,
+    /// Begin after this revision, with what has happened since; without it, begin now.
+    #[arg(long, value_name = "REV", value_parser = parse_revision_or_zero)]
+    after: Option<Revision>,
+    /// Show what was there before, too.
+    #[arg(long)]
+    prev: bool,
+    /// End after this many changes; a transaction is shown whole.
+    #[arg(long, value_name = "N")]
+    count: Option<NonZeroU64>,
+    /// End with 8 if that takes longer.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    wait: Option<Duration>,
+}
+
+impl WatchArgs {
+    pub(super) fn selection(&self) -> Result<Selection, Failure> {
+        self.target.selection()
+    }
+}
+
+pub(super) async fn watch(args: &WatchArgs, store: &Store, output: &Output) -> Result<(), Failure> {
+    let start = args.after.map_or(Start::Now, Start::After);
+    let previous = if args.prev { Previous::Included } else { Previous::Omitted };
+    let stream = store.watch(args.selection()?, start, previous).await?;
+    output.note("watching; Ctrl-C ends");
+    let following = follow(args, stream, output);
+    match args.wait {
+        None => following.await,
+        Some(wait) => tokio::time::timeout(wait, following).await.unwrap_or_else(|_| {
+            Err(Failure::new(Code::TimedOut, format!("not enough changes within {wait:?}"))
+                .hint("wait longer with --wait, or look at what is there with `tenure kv range`"))
+        }),
+    }
+}
+
+async fn follow(args: &WatchArgs, mut stream: WatchStream, output: &Output) -> Result<(), Failure> {
+    let mut seen = 0;
+    while let Some(item) = stream.next().await {
+        let WatchItem::Batch { changes, .. } = item? else { continue };
+        for change in &changes {
+            tell(change, output)?;
+            seen += 1;
+        }
+        if args.count.is_some_and(|count| seen >= count.get()) {
+            return Ok(());
+        }
+    }
+    Err(StoreError::Closed.into())
+}
+
+#[derive(Serialize)]
+struct Event {
+    schema: &'static str,
+    revision: String,
+    event: &'static str,
+    kv: KeyOrPair,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<Pair>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum KeyOrPair {
+    Key(Key),
+    Pair(Pair),
+}
+
+fn tell(change: &Change, output: &Output) -> Result<(), Failure> {
+    let revision = change.revision().to_string();
+    let (event, previous) = match change {
+        Change::Put { previous, .. } => ("put", previous),
+        Change::Delete { previous, .. } => ("delete", previous),
+    };
+    if output.is_json {
+        let kv = match change {
+            Change::Put { pair, .. } => KeyOrPair::Pair(Pair::new(pair)),
+            Change::Delete { key, .. } => KeyOrPair::Key(Key::new(key)),
+        };
+        let previous = previous.as_ref().map(Pair::new);
+        return output.object(&Event { schema: super::SCHEMA, revision, event, kv, previous });
+    }
+    let mut cells = vec![revision.as_bytes(), event.as_bytes(), change.key()];
+    match change {
+        Change::Put { pair, .. } => cells.push(&pair.value),
+        Change::Delete { .. } if previous.is_some() => cells.push(b""),
+        Change::Delete { .. } => {}
+    }
+    cells.extend(previous.as_ref().map(|previous| &previous.value[..]));
+    output.record(cells)
+}

@@ -1,0 +1,231 @@
+//! Everything that is written: stdout is data, stderr is talk.
+//!
+//! What comes from a store is not to be trusted: on a terminal a value could move the cursor or retitle the window, and in a
+//! listing a line break would forge a line. So listings are always escaped, and single values whenever a terminal shows them.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// When to colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal that has not asked otherwise.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How the user wants to be told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    pub(crate) is_json: bool,
+    stdout_is_terminal: bool,
+    stderr_is_terminal: bool,
+    color: Color,
+}
+
+/// The mood of a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tone {
+    Good,
+    Doubtful,
+    Bad,
+}
+
+impl Output {
+    pub(crate) fn new(is_json: bool, color: Color) -> Output {
+        Output {
+            is_json,
+            stdout_is_terminal: io::stdout().is_terminal(),
+            stderr_is_terminal: io::stderr().is_terminal(),
+            color,
+        }
+    }
+
+    /// One JSON object on a line of its own, flushed, so that a reader at the other end of a pipe need not wait.
+    pub(crate) fn object(&self, object: &impl Serialize) -> Result<(), Failure> {
+        let mut line = serde_json::to_vec(object).expect("our own structs are always JSON");
+        line.push(b'\n');
+        self.write(&line)
+    }
+
+    /// One record: cells separated by tabs, each escaped, so that a line is a record and a tab a border.
+    pub(crate) fn record<C: AsRef<[u8]>>(&self, cells: impl IntoIterator<Item = C>) -> Result<(), Failure> {
+        let cells: Vec<String> = cells.into_iter().map(|cell| escape(cell.as_ref())).collect();
+        self.write(format!("{}\n", cells.join("\t")).as_bytes())
+    }
+
+    /// Records under a heading: aligned on a terminal; elsewhere plain, with tabs and without the heading.
+    pub(crate) fn table(&self, heading: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
+        if !self.stdout_is_terminal {
+            return rows.iter().try_for_each(|row| self.record(row));
+        }
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| row.iter().map(|cell| escape(cell.as_bytes())).collect()).collect();
+        let width = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            cells.chain([heading[column].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+        let heading = heading.iter().map(|&name| name.to_uppercase()).collect();
+        for row in [heading].iter().chain(&rows) {
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+            self.write(format!("{}\n", cells.join("  ").trim_end()).as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// A single value and a line break: its very bytes into a pipe or a file, escaped onto a terminal.
+    pub(crate) fn value(&self, value: &[u8]) -> Result<(), Failure> {
+        if self.stdout_is_terminal {
+            return self.write(format!("{}\n", escape_controls(value)).as_bytes());
+        }
+        self.write(&[value, b"\n"].concat())
+    }
+
+    /// Text of our own on stdout.
+    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+        self.write(text.as_bytes())
+    }
+
+    /// A word for stdout, coloured if that is wanted.
+    pub(crate) fn toned(&self, tone: Tone, word: &str) -> String {
+        paint(tone, word, self.colors(self.stdout_is_terminal))
+    }
+
+    /// A line of talk on stderr. Whoever closed stderr does not want to hear it.
+    pub(crate) fn note(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "tenure: {}", escape_controls(text.as_bytes()));
+    }
+
+    /// Says why the command failed, as the last thing on stderr.
+    pub(crate) fn failure(&self, failure: &Failure) {
+        #[derive(Serialize)]
+        struct Wrapped<'a> {
+            error: &'a Failure,
+        }
+        let mut text = if self.is_json {
+            serde_json::to_string(&Wrapped { error: failure }).expect("a failure is always JSON")
+        } else {
+            let label = paint(Tone::Bad, "error:", self.colors(self.stderr_is_terminal));
+            let hint = failure.hint.as_ref();
+            let hint = hint.map(|hint| format!("\n  hint: {}", escape_controls(hint.as_bytes())));
+            format!(
+                "tenure: {label} {}{}",
+                escape_controls(failure.message.as_bytes()),
+                hint.unwrap_or_default()
+            )
+        };
+        text.push('\n');
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes)?;
+        Ok(stdout.flush()?)
+    }
+
+    fn colors(&self, is_terminal: bool) -> bool {
+        match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => is_terminal && wants_color(|name| std::env::var(name).ok()),
+        }
+    }
+}
+
+/// <https://no-color.org>: any value but the empty one means no.
+fn wants_color(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !is_refused && variable("TERM").is_none_or(|term| term != "dumb")
+}
+
+fn paint(tone: Tone, word: &str, colors: bool) -> String {
+    if !colors {
+        return word.to_owned();
+    }
+    let color = match tone {
+        Tone::Good => 32,
+        Tone::Doubtful => 33,
+        Tone::Bad => 31,
+    };
+    format!("\x1b[1;{color}m{word}\x1b[0m")
+}
+
+/// The bytes as one word of readable text that can be read back: control characters, what is not UTF-8, and `\` itself are escaped.
+pub(crate) fn escape(bytes: &[u8]) -> String {
+    escape_with(bytes, |c| is_treacherous(c) || c == '\\')
+}
+
+/// As [`escape`], but line breaks, tabs and `\` stay: for text that is only looked at.
+pub(crate) fn escape_controls(bytes: &[u8]) -> String {
+    escape_with(bytes, |c| is_treacherous(c) && !matches!(c, '\n' | '\t'))
+}
+
+/// Control characters (C1 too: U+009B begins an escape sequence), and those that turn the direction of text around.
+pub(crate) fn is_treacherous(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escape_with(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if must_escape(c) {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_has_one_line_for_each_record_whatever_it_holds() {
+        for (bytes, text) in [
+            (&b"plain /key"[..], "plain /key"),
+            (b"two\nlines\tand a tab", r"two\nlines\tand a tab"),
+            (b"\x1b]0;title\x07", r"\u{1b}]0;title\u{7}"),
+            (b"back\\slash", r"back\\slash"),
+            (b"\xff\xfe", r"\xff\xfe"),
+            ("é ☃".as_bytes(), "é ☃"),
+            ("\u{9b}31m".as_bytes(), r"\u{9b}31m"),
+            ("a\u{202e}b".as_bytes(), r"a\u{202e}b"),
+        ] {
+            assert_eq!(escape(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_message_keeps_its_lines_and_loses_its_escape_sequences() {
+        assert_eq!(escape_controls(b"a\n\tb\\ \x1b[2J"), "a\n\tb\\ \\u{1b}[2J");
+    }
+
+    #[test]
+    fn colour_is_refused_by_no_color_and_by_dumb_terminals() {
+        let with = |name: &'static str, value: &'static str| {
+            wants_color(|asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert!(with("TERM", "xterm"));
+        assert!(with("NO_COLOR", ""));
+        assert!(!with("NO_COLOR", "1"));
+        assert!(!with("TERM", "dumb"));
+    }
+}

@@ -1,0 +1,174 @@
+//! Parts that `demo` and `bench` play in processes of their own: two processes on one file are the point of the file engine.
+//!
+//! A part says on stdout what it does, one JSON object a line, and ends when its stdin ends, so that none outlives whoever started it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use tenure::clock::{BootClock, Clock};
+use tenure::store::{Change, LeaseChoice, Previous, Renewal, Selection, Start, Store, WatchItem};
+
+use crate::cli::PartCommand;
+use crate::connect;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// Said when a part is ready to go.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Ready {
+    ready: bool,
+}
+
+/// A change that was seen.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) is_put: bool,
+    pub(crate) key: String,
+    pub(crate) revision: i64,
+    /// On the boot clock, which all processes of a machine share.
+    pub(crate) seen_ns: u64,
+}
+
+/// What writing was like.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Written {
+    pub(crate) count: u64,
+    pub(crate) errors: u64,
+    pub(crate) max_ms: f64,
+}
+
+/// What doing nothing costs.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Idled {
+    pub(crate) cpu_percent: f64,
+}
+
+/// A key that is held.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) token: i64,
+    /// When the last acknowledged renewal was sent; the lease cannot end before this and its TTL.
+    pub(crate) renewed_ns: u64,
+}
+
+/// Plays a part until it is over or stdin ends.
+pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Failure> {
+    let (go, begun) = tokio::sync::oneshot::channel();
+    let stdin_ended = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        let mut go = Some(go);
+        while std::io::stdin().read_line(&mut line).is_ok_and(|len| len > 0) {
+            // The first line is the word to go; nobody waits for it any more if the part is over.
+            let _ = go.take().map(|go| go.send(()));
+        }
+    });
+    let playing = async {
+        match command {
+            PartCommand::Watch { file, prefix } => watch(file, prefix, output).await,
+            PartCommand::Write { file, key, span } => {
+                let store = open(file).await?;
+                output.object(&Ready { ready: true })?;
+                begun.await.map_err(|_| Failure::new(Code::Failed, "nobody said go"))?;
+                write(&store, key, *span, output).await
+            }
+            PartCommand::Idle { file, span } => idle(file, *span, output).await,
+            PartCommand::Hold { file, key, ttl } => hold(file, key, *ttl, output).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = stdin_ended => Ok(()),
+        done = playing => done,
+    }
+}
+
+/// Now, in nanoseconds since boot.
+pub(crate) fn now_ns() -> u64 {
+    u64::try_from(BootClock.now().since_origin().as_nanos()).unwrap_or(u64::MAX)
+}
+
+async fn open(file: &Path) -> Result<Store, Failure> {
+    Ok(connect::open_file(file).await?)
+}
+
+async fn watch(file: &Path, prefix: &str, output: &Output) -> Result<(), Failure> {
+    let store = open(file).await?;
+    let select = Selection::prefix(prefix.to_owned());
+    let mut stream = store.watch(select, Start::Now, Previous::Omitted).await?;
+    output.object(&Ready { ready: true })?;
+    while let Some(item) = stream.next().await {
+        let WatchItem::Batch { changes, .. } = item? else { continue };
+        let seen_ns = now_ns();
+        for change in changes {
+            output.object(&Seen {
+                is_put: matches!(change, Change::Put { .. }),
+                key: String::from_utf8_lossy(change.key()).into_owned(),
+                revision: change.revision().0,
+                seen_ns,
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// 128 bytes, as the figures in the store's contract were measured with.
+pub(crate) const VALUE: [u8; 128] = [b'v'; 128];
+
+async fn write(store: &Store, key: &str, span: Duration, output: &Output) -> Result<(), Failure> {
+    let begin = std::time::Instant::now();
+    let mut written = Written { count: 0, errors: 0, max_ms: 0.0 };
+    while begin.elapsed() < span {
+        let before = std::time::Instant::now();
+        match store.put(key.to_owned(), &VALUE[..]).await {
+            Ok(_) => written.count += 1,
+            Err(_) => written.errors += 1,
+        }
+        written.max_ms = written.max_ms.max(before.elapsed().as_secs_f64() * 1e3);
+    }
+    output.object(&written)
+}
+
+async fn idle(file: &Path, span: Duration, output: &Output) -> Result<(), Failure> {
+    /// What opening the store set going has come to rest by then.
+    const SETTLED_AFTER: Duration = Duration::from_millis(500);
+    let store = open(file).await?;
+    let stream = store.watch(Selection::everything(), Start::Now, Previous::Omitted).await?;
+    tokio::time::sleep(SETTLED_AFTER).await;
+    let (begin, before) = (std::time::Instant::now(), cpu_time());
+    tokio::time::sleep(span).await;
+    let (elapsed, used) = (begin.elapsed(), cpu_time().saturating_sub(before));
+    drop(stream);
+    output.object(&Idled { cpu_percent: used.as_secs_f64() / elapsed.as_secs_f64() * 100.0 })
+}
+
+/// The CPU time of this process, all threads together.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Holds a key under a lease, and renews until it is ended: one holder, as any lock has it.
+async fn hold(file: &Path, key: &str, ttl: Duration, output: &Output) -> Result<(), Failure> {
+    let store = open(file).await?;
+    let grant = store.grant(ttl, None).await?;
+    let token = store.create(key.to_owned(), "held", LeaseChoice::Attach(grant.id)).await?;
+    let Some(token) = token else {
+        return Err(Failure::new(Code::Conflict, format!("{key} is held by another")));
+    };
+    let ns =
+        |asked_at: tenure::core::time::Moment| u64::try_from(asked_at.since_origin().as_nanos()).unwrap_or(0);
+    output.object(&Held { token: token.0.0, renewed_ns: ns(grant.asked_at) })?;
+    loop {
+        tokio::time::sleep(grant.ttl / 3).await;
+        match store.renew(grant.id).await? {
+            Renewal::Renewed { asked_at, .. } => {
+                output.object(&Held { token: token.0.0, renewed_ns: ns(asked_at) })?
+            }
+            Renewal::Gone => return Err(Failure::new(Code::Failed, "the lease is gone")),
+        }
+    }
+}

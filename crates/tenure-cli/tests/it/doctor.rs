@@ -1,0 +1,58 @@
+//! The doctor says what is well and what to do next.
+
+use serde_json::json;
+
+use crate::machine::Machine;
+
+#[tokio::test]
+async fn a_file_store_is_looked_at_without_being_made() {
+    let machine = Machine::new();
+    machine.ok(&["doctor"]).await;
+    assert!(!std::path::Path::new(&machine.path(".local")).exists(), "looking must not make a store");
+    machine.ok(&["kv", "put", "/a", "1"]).await;
+    let told = machine.json(&["doctor"]).await;
+    assert_eq!((&told["schema"], &told["ok"]), (&json!("tenure.doctor/v1"), &json!(true)));
+    let names: Vec<&str> =
+        told["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for name in ["clock", "config", "folder", "disk", "format", "engine", "connection"] {
+        assert!(names.contains(&name), "{name} is missing in {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_others_can_enter_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let machine = Machine::new();
+    machine.ok(&["kv", "put", "/a", "1"]).await;
+    let folder = machine.path(".local/state/tenure/tenure");
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
+    let told = machine.ok(&["doctor"]).await;
+    let line = told.lines().find(|line| line.contains("folder")).unwrap();
+    assert!(line.starts_with("warn") && line.contains(&format!("chmod 700 {folder}")), "{line}");
+}
+
+#[tokio::test]
+async fn a_failed_check_says_what_to_do_next() {
+    let machine = Machine::new().with("CI", "true");
+    let ran = machine.run(&["doctor"]).await;
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    let line = ran.stdout.lines().find(|line| line.starts_with("fail")).unwrap();
+    assert!(line.contains("next:") && line.contains("--local"), "{line}");
+}
+
+#[tokio::test]
+async fn an_open_cluster_on_a_network_is_warned_of() {
+    let machine = Machine::new();
+    // An address that is set aside for documentation: nothing answers there.
+    let ran = machine.run(&["doctor", "--endpoints", "192.0.2.1:2379", "--json"]).await;
+    assert_eq!(ran.code, Some(5), "{ran:?}");
+    let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let state = |name: &str| {
+        let checks = told["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == name).unwrap()["state"].clone()
+    };
+    assert_eq!(
+        (state("tls"), state("auth"), state("connection")),
+        (json!("warn"), json!("warn"), json!("fail"))
+    );
+}

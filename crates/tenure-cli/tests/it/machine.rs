@@ -1,0 +1,165 @@
+//! A machine of its own for each test: an empty environment, a home in a temporary folder, and deadlines.
+//!
+//! The environment is cleared because the tests may themselves run under `CI` or systemd, which the binary looks for.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+/// Far longer than any command takes on a loaded machine; a command that is still there hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A machine.
+pub(crate) struct Machine {
+    home: TempDir,
+    env: Vec<(String, String)>,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Machine {
+        Machine { home: TempDir::new().unwrap(), env: Vec::new() }
+    }
+
+    /// With one more variable.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Machine {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// A path inside the home.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.home.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file inside the home, for its owner alone; gives its path.
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.home.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// The command, not yet started.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.args(args).env_clear().env("HOME", self.home.path()).kill_on_drop(true);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) async fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, b"").await
+    }
+
+    /// Runs a command with something on its stdin.
+    pub(crate) async fn run_with(&self, args: &[&str], stdin: &[u8]) -> Ran {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        // A command that does not read its stdin may have closed it.
+        let _ = child.stdin.take().unwrap().write_all(stdin).await;
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
+        let output = output.unwrap_or_else(|_| panic!("{args:?} hangs")).unwrap();
+        Ran {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Runs a command that must succeed; gives what it says on stdout, without the last line break.
+    pub(crate) async fn ok(&self, args: &[&str]) -> String {
+        let ran = self.run(args).await;
+        assert_eq!(ran.code, Some(0), "{args:?} {ran:?}");
+        ran.stdout.strip_suffix('\n').unwrap_or(&ran.stdout).to_owned()
+    }
+
+    /// Runs a command that must succeed; gives the JSON on its stdout.
+    pub(crate) async fn json(&self, args: &[&str]) -> Value {
+        let text = self.ok(&[args, &["--json"]].concat()).await;
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?} said {text:?}: {error}"))
+    }
+
+    /// Starts a command that goes on.
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        let mut child = self.command(args).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+        Running { child, stdout, stderr }
+    }
+}
+
+impl Ran {
+    /// The JSON error on stderr, which is its last line.
+    pub(crate) fn error(&self) -> Value {
+        let line = self.stderr.lines().last().unwrap_or_else(|| panic!("nothing on stderr: {self:?}"));
+        let json: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        json["error"].clone()
+    }
+}
+
+/// A command that goes on.
+pub(crate) struct Running {
+    child: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
+    stderr: Lines<BufReader<ChildStderr>>,
+}
+
+impl Running {
+    /// The next line on stdout.
+    pub(crate) async fn line(&mut self) -> String {
+        let line = tokio::time::timeout(PATIENCE, self.stdout.next_line()).await;
+        line.expect("the command says nothing").unwrap().expect("the command has ended")
+    }
+
+    /// Waits until stderr tells something.
+    pub(crate) async fn hear(&mut self, text: &str) {
+        loop {
+            let line = tokio::time::timeout(PATIENCE, self.stderr.next_line()).await;
+            if line.expect("the command says nothing").unwrap().expect("the command has ended").contains(text)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Presses Ctrl-C.
+    pub(crate) fn interrupt(&self) {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    }
+
+    /// Nobody reads stdout any more.
+    pub(crate) fn hang_up(self) -> Child {
+        self.child
+    }
+
+    /// Waits for the end; gives the exit code and the rest of stderr.
+    pub(crate) async fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        let reading = async {
+            while let Some(line) = self.stderr.next_line().await.unwrap() {
+                rest.push_str(&line);
+                rest.push('\n');
+            }
+            self.child.wait().await.unwrap()
+        };
+        let status = tokio::time::timeout(PATIENCE, reading).await.expect("the command hangs");
+        (status.code(), rest)
+    }
+}

@@ -1,0 +1,169 @@
+//! The machine as a table: what happened, and what the follower was told.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What happened to a picture, in short words.
+enum Event {
+    Break,
+    Page(i64, &'static [(&'static str, i64)]),
+    Listed,
+    Put(i64, &'static str),
+    Delete(i64, &'static str),
+    Progress(i64),
+}
+
+use Event::{Break, Delete, Listed, Page, Progress, Put};
+
+fn pair(key: &str, modified: i64) -> KeyValue {
+    KeyValue {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Bytes::new(),
+        created: Revision(modified),
+        modified: Revision(modified),
+        version: 1,
+        lease: None,
+    }
+}
+
+fn words(items: &[FeedItem]) -> String {
+    let word = |item: &FeedItem| match item {
+        FeedItem::Begin => "begin".to_owned(),
+        FeedItem::Put(pair) => format!("{}@{}", String::from_utf8_lossy(&pair.key), pair.modified),
+        FeedItem::Delete { key, revision } => format!("-{}@{revision}", String::from_utf8_lossy(key)),
+        FeedItem::Whole(revision) => format!("whole@{revision}"),
+    };
+    items.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[track_caller]
+fn check(events: &[Event], expected: &str) {
+    let mut picture = Picture::new();
+    let mut told = Vec::new();
+    for event in events {
+        match event {
+            Break => picture.handle_break(&mut told),
+            Page(at, pairs) => {
+                let pairs = pairs.iter().map(|&(key, modified)| pair(key, modified)).collect();
+                picture.handle_page(Revision(*at), pairs, &mut told);
+            }
+            Listed => picture.handle_listed(&mut told),
+            Put(at, key) => {
+                let put = Change::Put { pair: pair(key, *at), previous: None };
+                picture.handle_batch(Revision(*at), vec![put], &mut told);
+            }
+            Delete(at, key) => {
+                let key = Bytes::from_static(key.as_bytes());
+                let delete = Change::Delete { key, revision: Revision(*at), previous: None };
+                picture.handle_batch(Revision(*at), vec![delete], &mut told);
+            }
+            Progress(at) => picture.handle_progress(Revision(*at), &mut told),
+        }
+    }
+    assert_eq!(words(&told), expected);
+}
+
+#[test]
+fn nothing_is_a_picture_too() {
+    check(&[Break, Page(5, &[]), Listed], "begin whole@5");
+}
+
+#[test]
+fn a_listing_then_what_follows() {
+    check(
+        &[Break, Page(5, &[("a", 2), ("b", 3)]), Listed, Put(6, "c"), Delete(7, "a"), Progress(9)],
+        "begin a@2 b@3 whole@5 c@6 whole@6 -a@7 whole@7 whole@9",
+    );
+}
+
+#[test]
+fn a_new_listing_tells_only_what_differs() {
+    check(
+        &[
+            Break,
+            Page(5, &[("a", 1), ("b", 2), ("c", 3), ("d", 4)]),
+            Listed,
+            Break,
+            Page(9, &[("a", 1), ("c", 7), ("e", 8)]),
+            Listed,
+        ],
+        "begin a@1 b@2 c@3 d@4 whole@5 begin -b@9 c@7 -d@9 e@8 whole@9",
+    );
+}
+
+#[test]
+fn what_is_gone_between_two_pages_is_told() {
+    check(
+        &[
+            Break,
+            Page(5, &[("a", 1), ("b", 1), ("c", 1), ("z", 1)]),
+            Listed,
+            Break,
+            Page(8, &[("a", 1)]),
+            Page(8, &[("c", 1)]),
+            Listed,
+        ],
+        "begin a@1 b@1 c@1 z@1 whole@5 begin -b@8 -z@8 whole@8",
+    );
+}
+
+#[test]
+fn a_listing_that_breaks_off_is_taken_up_by_the_next() {
+    check(
+        &[
+            Break,
+            Page(5, &[("a", 1), ("b", 1)]),
+            Listed,
+            Break,
+            Page(8, &[("b", 7)]),
+            Break,
+            Break,
+            Page(9, &[("a", 9), ("b", 7)]),
+            Listed,
+        ],
+        "begin a@1 b@1 whole@5 begin -a@8 b@7 a@9 whole@9",
+    );
+}
+
+#[test]
+fn a_watch_that_repeats_itself_is_not_followed_back() {
+    check(
+        &[Break, Page(5, &[("a", 5)]), Listed, Put(5, "a"), Progress(4), Delete(6, "x"), Progress(6)],
+        "begin a@5 whole@5 whole@6",
+    );
+}
+
+proptest! {
+    /// Whatever was told before, after a listing the follower has exactly the listing.
+    #[test]
+    fn a_follower_has_the_listing_after_any_break(
+        listings in prop::collection::vec((prop::collection::btree_map(0..30u8, 1..5i64, 0..20), 1..7usize), 1..6),
+    ) {
+        let mut picture = Picture::new();
+        let mut follower: BTreeMap<Bytes, Revision> = BTreeMap::new();
+        for (round, (listing, page_len)) in (10..).zip(listings) {
+            let pairs: Vec<_> = listing.iter().map(|(key, modified)| pair(&format!("{key:02}"), *modified)).collect();
+            let mut told = Vec::new();
+            picture.handle_break(&mut told);
+            picture.handle_page(Revision(round), Vec::new(), &mut told);
+            for page in pairs.chunks(page_len) {
+                picture.handle_page(Revision(round), page.to_vec(), &mut told);
+            }
+            picture.handle_listed(&mut told);
+            for item in told {
+                match item {
+                    FeedItem::Put(pair) => {
+                        let before = follower.insert(pair.key, pair.modified);
+                        prop_assert_ne!(before, Some(pair.modified), "told what it knew");
+                    }
+                    FeedItem::Delete { key, .. } => prop_assert!(follower.remove(&key).is_some(), "told of what it never knew"),
+                    FeedItem::Begin | FeedItem::Whole(_) => {}
+                }
+            }
+            let expected: BTreeMap<_, _> = pairs.into_iter().map(|pair| (pair.key, pair.modified)).collect();
+            prop_assert_eq!(&follower, &expected);
+            prop_assert_eq!(picture.len(), expected.len());
+        }
+    }
+}

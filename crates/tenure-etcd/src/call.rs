@@ -1,0 +1,311 @@
+//! One request, its tries, and one honest outcome.
+//!
+//! Reads are asked again until the deadline. A member that stays silent gets company: another member is
+//! asked too, and the first answer wins, so that a paused member costs one read half a second and no error.
+//! Silence alone does not condemn a member (its answer may be large); the watchman asks it for its status,
+//! and when that is not answered either, everybody leaves it.
+//!
+//! Writes are sent again only when it is certain that nothing was applied; everything else that is not an
+//! answer is [`Error::Ambiguous`].
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::classify::{Asked, Class, classify};
+use crate::connection::{Connection, RequireLeader};
+use crate::endpoints::{Endpoints, Patience, Tried, Verdict};
+use crate::error::{Cause, Error, Invalid};
+use crate::identity::Mark;
+use crate::message::header::Headed;
+
+/// How often a refused token is renewed within one call. Once is the rule; a second time covers a change of
+/// users between sign-in and call; more would be a loop.
+const SIGN_INS_MAX: u32 = 2;
+
+/// First pause after a member said that it cannot serve; doubles up to [`PAUSE_MAX`].
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+
+/// An election takes about a second: asking more often than this only adds load to it.
+const PAUSE_MAX: Duration = Duration::from_millis(400);
+
+/// Tries of one read that may be under way together. With three members this covers an election during
+/// which every member swallowed one request; more would only add load to a cluster in trouble.
+const COMPANY_MAX: usize = 6;
+
+/// What kind of request it is, which decides about tries and about what its answer proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Changes nothing, and its answer is at least as new as everything seen before.
+    Read,
+    /// Changes nothing; its answer comes from one member that may lag.
+    LocalRead,
+    /// May change something.
+    Write,
+}
+
+/// A method of the protocol and a request for it.
+#[derive(Debug)]
+pub(crate) struct Call<Q> {
+    pub(crate) path: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) message: Q,
+    pub(crate) asked: Asked,
+}
+
+/// The end of one try.
+enum Try<R> {
+    Done(R),
+    /// Certainly without effect: the call may go on elsewhere.
+    Again(Cause),
+    /// Final.
+    Over(Error),
+}
+
+impl Endpoints {
+    /// Makes the call, with the tries its kind allows, within the deadline.
+    pub(crate) async fn call<Q, R>(self: &Arc<Self>, call: Call<Q>) -> Result<R, Error>
+    where
+        Q: prost::Message + Clone + 'static,
+        R: prost::Message + Default + Headed + 'static,
+    {
+        let asked = Asked {
+            bytes: call.message.encoded_len(),
+            bytes_max: self.config.request_bytes_max,
+            ops_max: self.config.txn_ops_max,
+            ..call.asked
+        };
+        if asked.bytes > asked.bytes_max {
+            return Err(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max }.into());
+        }
+        let call = Call { asked, ..call };
+        let until = Instant::now() + self.config.deadline;
+        match call.kind {
+            Kind::Read | Kind::LocalRead => self.read(&call, until).await,
+            Kind::Write => self.write(&call, until).await,
+        }
+    }
+
+    async fn write<Q, R>(self: &Arc<Self>, call: &Call<Q>, until: Instant) -> Result<R, Error>
+    where
+        Q: prost::Message + Clone + 'static,
+        R: prost::Message + Default + Headed + 'static,
+    {
+        let mut effort = Effort::default();
+        loop {
+            let connection = self.acquire(until, &Tried::default(), Patience::UntilDeadline).await?;
+            match self.send(call, &connection, until, &mut effort).await {
+                Try::Done(answer) => return Ok(answer),
+                Try::Over(error) => return Err(error),
+                Try::Again(cause) => effort.pause(until).await.map_err(|()| Error::Unavailable(cause))?,
+            }
+        }
+    }
+
+    async fn read<Q, R>(self: &Arc<Self>, call: &Call<Q>, until: Instant) -> Result<R, Error>
+    where
+        Q: prost::Message + Clone + 'static,
+        R: prost::Message + Default + Headed + 'static,
+    {
+        let tried = Tried::default();
+        let one_try = async || {
+            let mut effort = Effort::default();
+            loop {
+                let connection = match self.acquire(until, &tried, Patience::UntilDeadline).await {
+                    Ok(connection) => connection,
+                    Err(error) => return (None, Err(error)),
+                };
+                match self.send(call, &connection, until, &mut effort).await {
+                    Try::Done(answer) => return (Some(connection), Ok(answer)),
+                    Try::Over(error) => return (None, Err(error)),
+                    Try::Again(cause) => {
+                        if effort.pause(until).await.is_err() {
+                            return (None, Err(Error::Unavailable(cause)));
+                        }
+                    }
+                }
+            }
+        };
+        let mut tries = FuturesUnordered::new();
+        tries.push(one_try());
+        let mut company_after = self.config.per_try / 2;
+        let mut company_at = Instant::now() + company_after;
+        loop {
+            let ended = tokio::select! {
+                biased;
+                ended = tries.next() => ended,
+                () = sleep_until(company_at), if tries.len() < self.company_max() => None,
+            };
+            match ended {
+                Some((answered_by, outcome)) => {
+                    if let Some(connection) = answered_by.filter(|_| !tries.is_empty()) {
+                        // Somebody else was asked before and is still silent.
+                        self.prefer(&connection);
+                    }
+                    return outcome;
+                }
+                None => {
+                    tries.push(one_try());
+                    if tries.len() > self.endpoint_count() {
+                        company_after *= 2;
+                    }
+                    company_at = Instant::now() + company_after;
+                }
+            }
+        }
+    }
+
+    /// Sends once and says what came of it. Reports to the choice on the way.
+    async fn send<Q, R>(
+        &self,
+        call: &Call<Q>,
+        connection: &Connection,
+        until: Instant,
+        effort: &mut Effort,
+    ) -> Try<R>
+    where
+        Q: prost::Message + Clone + 'static,
+        R: prost::Message + Default + Headed + 'static,
+    {
+        let prepared = self.identity.mark().and_then(|mark| {
+            connection.request(call.message.clone(), RequireLeader::No).map(|request| (mark, request))
+        });
+        let (mark, request) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return Try::Over(error),
+        };
+        let patience = match call.kind {
+            Kind::Read | Kind::LocalRead => self.config.per_try / 2,
+            Kind::Write => self.config.per_try,
+        };
+        let mut answer = pin!(connection.unary::<Q, R>(call.path, request));
+        let answered = match timeout_at(until.min(Instant::now() + patience), &mut answer).await {
+            Ok(answered) => Some(answered),
+            Err(_) => {
+                self.suspect(connection);
+                tokio::select! {
+                    biased;
+                    answered = &mut answer => Some(answered),
+                    () = self.given_up(connection) => None,
+                    () = sleep_until(until) => None,
+                }
+            }
+        };
+        match answered {
+            Some(Ok(answer)) => self.believe(call.kind, connection, answer, mark),
+            Some(Err(status)) => self.judge(call, connection, classify(&status, call.asked), effort),
+            None => call.lost(Cause::at(&connection.address, "no answer came")),
+        }
+    }
+
+    /// An answer is an answer only if it comes from the store we know.
+    fn believe<R: Headed>(&self, kind: Kind, connection: &Connection, answer: R, sent: Mark) -> Try<R> {
+        self.report(connection, Verdict::Healthy);
+        let checked = match (answer.header(), kind) {
+            (None, _) => Ok(()),
+            (Some(header), Kind::LocalRead) => self.identity.observe(header),
+            (Some(header), Kind::Read | Kind::Write) => self.identity.observe_linearizable(header, sent),
+        };
+        match checked {
+            Ok(()) => Try::Done(answer),
+            Err(error) => Try::Over(error),
+        }
+    }
+
+    fn judge<Q, R>(
+        &self,
+        call: &Call<Q>,
+        connection: &Connection,
+        class: Class,
+        effort: &mut Effort,
+    ) -> Try<R> {
+        let at = |text: String| Cause::at(&connection.address, text);
+        match class {
+            Class::Answer(error) => {
+                self.report(connection, Verdict::Healthy);
+                Try::Over(error)
+            }
+            Class::Stale(text) => {
+                self.report(connection, Verdict::Unauthenticated);
+                if self.config.user.is_none() {
+                    Try::Over(Error::Denied(
+                        "the server wants a user and a password, none is configured".to_owned(),
+                    ))
+                } else if effort.may_sign_in() {
+                    Try::Again(at(text))
+                } else {
+                    Try::Over(Error::Denied(format!("the server refuses every token it gives us: {text}")))
+                }
+            }
+            Class::Unsent(text) => {
+                self.report(connection, Verdict::Gone);
+                Try::Again(at(text))
+            }
+            Class::Refused(text) => {
+                self.report(connection, Verdict::Failed(text.clone()));
+                effort.slow_down();
+                Try::Again(at(text))
+            }
+            Class::Overlong(text) => {
+                self.report(connection, Verdict::Healthy);
+                match call.kind {
+                    Kind::Read | Kind::LocalRead => Try::Over(Invalid::AnswerTooLarge(text).into()),
+                    Kind::Write => Try::Over(Error::Ambiguous(at(text))),
+                }
+            }
+            Class::Lost(text) => {
+                self.report(connection, Verdict::Failed(text.clone()));
+                effort.slow_down();
+                call.lost(at(text))
+            }
+        }
+    }
+
+    /// How many tries of one read may be under way together. A single member gets no company: it would only
+    /// answer itself.
+    fn company_max(&self) -> usize {
+        if self.endpoint_count() == 1 { 1 } else { COMPANY_MAX }
+    }
+}
+
+impl<Q> Call<Q> {
+    /// No answer: a read is asked again, a write is nobody's guess.
+    fn lost<R>(&self, cause: Cause) -> Try<R> {
+        match self.kind {
+            Kind::Read | Kind::LocalRead => Try::Again(cause),
+            Kind::Write => Try::Over(Error::Ambiguous(cause)),
+        }
+    }
+}
+
+/// What one call has spent so far.
+#[derive(Debug, Default)]
+struct Effort {
+    sign_ins: u32,
+    pause: Duration,
+}
+
+impl Effort {
+    fn may_sign_in(&mut self) -> bool {
+        self.sign_ins += 1;
+        self.sign_ins <= SIGN_INS_MAX
+    }
+
+    fn slow_down(&mut self) {
+        self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
+    }
+
+    /// Waits before the next try; an error when the deadline comes first.
+    async fn pause(&self, until: Instant) -> Result<(), ()> {
+        let at = Instant::now() + self.pause;
+        if at >= until {
+            return Err(());
+        }
+        sleep_until(at).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! From a gRPC status to what it means for the request: applied, not applied, or nobody knows.
+//!
+//! First by origin: did the server say it, or did the transport or tonic itself? Then by text. Never by
+//! code alone: the same fault was seen under different codes, and tonic's own "decoded message length too
+//! large" has the code of a compacted revision. What is not in the list is unknown, never a failure.
+
+use tonic::{Code, Status};
+
+use crate::dial::{explain, is_unsent};
+use crate::error::{Error, Invalid};
+
+/// What a failed call means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// The server decided. It is healthy and asking another member gives the same.
+    Answer(Error),
+    /// The token is missing, expired or outdated. Nothing happened: sign in again.
+    Stale(String),
+    /// Nothing left this machine.
+    Unsent(String),
+    /// The member says that it did nothing because it cannot serve now: ask another.
+    Refused(String),
+    /// The answer exists but is larger than we take. A write was applied.
+    Overlong(String),
+    /// Nobody knows.
+    Lost(String),
+}
+
+/// What was asked, for errors that name both numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// Size of the encoded request.
+    pub(crate) bytes: usize,
+    /// The size the server takes.
+    pub(crate) bytes_max: usize,
+    /// Operations of a transaction.
+    pub(crate) ops: usize,
+    /// The operations the server takes.
+    pub(crate) ops_max: usize,
+    /// The time to live of a grant, in seconds.
+    pub(crate) ttl: u64,
+}
+
+/// Reads a status.
+pub(crate) fn classify(status: &Status, asked: Asked) -> Class {
+    if let Some(source) = std::error::Error::source(status) {
+        // Only tonic attaches a source: the server cannot.
+        return if is_unsent(source) {
+            Class::Unsent("the connection was closed before the request was sent".to_owned())
+        } else {
+            Class::Lost(explain(source))
+        };
+    }
+    let text = status.message();
+    if text.contains("decoded message length too large") {
+        return Class::Overlong(text.to_owned());
+    }
+    by_text(status.code(), text, asked)
+}
+
+/// What etcd and its gRPC library say, in the words of their source.
+fn by_text(code: Code, text: &str, asked: Asked) -> Class {
+    let says = |words: &str| text.contains(words);
+    let answer = Class::Answer;
+    let invalid = |invalid: Invalid| Class::Answer(Error::Invalid(invalid));
+
+    if says("requested lease not found") {
+        answer(Error::LeaseNotFound)
+    } else if says("lease already exists") {
+        answer(Error::LeaseExists)
+    } else if says("too large lease TTL") {
+        invalid(Invalid::TtlTooLarge { ttl: std::time::Duration::from_secs(asked.ttl) })
+    } else if says("required revision has been compacted") {
+        answer(Error::Compacted { at: None })
+    } else if says("required revision is a future revision") {
+        answer(Error::FutureRevision)
+    } else if says("key is not provided") {
+        invalid(Invalid::EmptyKey)
+    } else if says("etcdserver: key not found") {
+        answer(Error::KeyNotFound)
+    } else if says("duplicate key given in txn request") {
+        invalid(Invalid::DuplicateKey)
+    } else if says("too many operations in txn request") {
+        invalid(Invalid::TooManyOps { count: asked.ops, limit: asked.ops_max })
+    } else if says("request is too large") || says("received message larger than max") {
+        invalid(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max })
+    } else if says("database space exceeded") {
+        answer(Error::NoSpace)
+    } else if says("too many requests") {
+        answer(Error::RateLimited)
+    } else if says("raft proposal dropped") {
+        answer(Error::Busy(crate::error::Cause::new(text)))
+    } else if says("corrupt cluster") {
+        answer(Error::Corrupt(text.to_owned()))
+    } else if says("invalid auth token")
+        || says("user name is empty")
+        || says("revision of auth store is old")
+        || says("revision in header is old")
+    {
+        Class::Stale(text.to_owned())
+    } else if says("authentication failed, invalid user ID or password") {
+        answer(Error::Denied("wrong user name or password".to_owned()))
+    } else if says("authentication is not enabled") {
+        answer(Error::Denied(
+            "a user is configured, but the server has authentication switched off: \
+             remove the user, or enable authentication"
+                .to_owned(),
+        ))
+    } else if says("etcdserver: permission denied") {
+        answer(Error::Denied("the user lacks the permission for this key range or call".to_owned()))
+    } else if says("etcdserver: no leader") || says("rpc not supported for learner") {
+        Class::Refused(text.to_owned())
+    } else if text.starts_with("etcdserver: ")
+        && matches!(code, Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound)
+    {
+        // etcd gives these codes to mistakes it finds before it proposes anything.
+        invalid(Invalid::Other(text.to_owned()))
+    } else if code == Code::Unimplemented {
+        invalid(Invalid::Other(format!("the server does not know this call: {text}")))
+    } else {
+        Class::Lost(format!("{text} ({code:?})"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

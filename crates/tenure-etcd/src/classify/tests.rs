@@ -1,0 +1,146 @@
+//! Every row of the table of measured errors, and the traps around it.
+
+use tonic::{Code, Status};
+
+use super::{Asked, Class, classify};
+use crate::dial::Spent;
+use crate::error::{Error, Invalid};
+
+const ASKED: Asked =
+    Asked { bytes: 2_000_000, bytes_max: 1_572_864, ops: 129, ops_max: 128, ttl: 9_000_000_001 };
+
+fn from_server(code: Code, text: &str) -> Class {
+    classify(&Status::new(code, text), ASKED)
+}
+
+fn from_transport(text: &'static str) -> Class {
+    classify(&Status::from_error(Box::new(std::io::Error::other(text))), ASKED)
+}
+
+#[test]
+fn what_the_transport_says_is_unknown_whatever_it_says() {
+    for text in [
+        "transport error",
+        "operation was canceled",
+        "h2 protocol error",
+        "Timeout expired",
+        "connection reset by peer",
+        // The words of a definite refusal prove nothing when the server did not say them.
+        "etcdserver: requested lease not found",
+        "etcdserver: too many requests",
+    ] {
+        assert!(matches!(from_transport(text), Class::Lost(_)), "{text}");
+    }
+}
+
+#[test]
+fn only_a_spent_connection_proves_that_nothing_was_sent() {
+    let status = Status::from_error(Box::new(Spent));
+    assert!(matches!(classify(&status, ASKED), Class::Unsent(_)));
+}
+
+#[test]
+fn what_the_server_cannot_promise_is_unknown() {
+    for (code, text) in [
+        (Code::Unavailable, "etcdserver: request timed out"),
+        (Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"),
+        (Code::Unavailable, "etcdserver: request timed out, possibly due to connection lost"),
+        (Code::Unavailable, "etcdserver: leader changed"),
+        (Code::Unavailable, "etcdserver: server stopped"),
+        (Code::Unknown, "context deadline exceeded"),
+        (Code::DeadlineExceeded, "context deadline exceeded"),
+        (Code::Cancelled, "Timeout expired"),
+        (Code::Internal, "Missing response message."),
+        (Code::Unknown, "protocol error: missing grpc-status trailer"),
+        (Code::Unavailable, ""),
+        (Code::Ok, ""),
+        (Code::InvalidArgument, "a proxy's own opinion"),
+        (Code::ResourceExhausted, "a proxy's own limit"),
+        (Code::NotFound, "no route"),
+    ] {
+        assert!(matches!(from_server(code, text), Class::Lost(_)), "{code:?} {text:?}");
+    }
+}
+
+#[test]
+fn definite_answers_are_known_by_their_text_under_any_code() {
+    let too_large = Error::Invalid(Invalid::TooLarge { bytes: 2_000_000, limit: 1_572_864 });
+    let table = [
+        ("etcdserver: mvcc: database space exceeded", Error::NoSpace),
+        ("etcdserver: too many requests", Error::RateLimited),
+        ("etcdserver: request is too large", too_large.clone()),
+        ("grpc: received message larger than max (2097242 vs. 2097152)", too_large),
+        (
+            "etcdserver: too many operations in txn request",
+            Error::Invalid(Invalid::TooManyOps { count: 129, limit: 128 }),
+        ),
+        ("etcdserver: duplicate key given in txn request", Error::Invalid(Invalid::DuplicateKey)),
+        ("etcdserver: key is not provided", Error::Invalid(Invalid::EmptyKey)),
+        ("etcdserver: key not found", Error::KeyNotFound),
+        ("etcdserver: requested lease not found", Error::LeaseNotFound),
+        ("etcdserver: lease already exists", Error::LeaseExists),
+        (
+            "etcdserver: too large lease TTL",
+            Error::Invalid(Invalid::TtlTooLarge { ttl: std::time::Duration::from_secs(9_000_000_001) }),
+        ),
+        ("etcdserver: mvcc: required revision has been compacted", Error::Compacted { at: None }),
+        ("etcdserver: mvcc: required revision is a future revision", Error::FutureRevision),
+    ];
+    for (text, expected) in table {
+        for code in [Code::Unknown, Code::InvalidArgument, Code::OutOfRange, Code::Unavailable] {
+            assert_eq!(from_server(code, text), Class::Answer(expected.clone()), "{code:?} {text}");
+        }
+    }
+    assert!(matches!(from_server(Code::Unknown, "raft proposal dropped"), Class::Answer(Error::Busy(_))));
+    assert!(matches!(
+        from_server(Code::DataLoss, "etcdserver: corrupt cluster"),
+        Class::Answer(Error::Corrupt(_))
+    ));
+}
+
+#[test]
+fn an_answer_too_long_for_us_is_not_a_compacted_revision() {
+    let text = "Error, decoded message length too large: found 70000000 bytes, the limit is: 67108864 bytes";
+    assert!(matches!(from_server(Code::OutOfRange, text), Class::Overlong(_)));
+}
+
+#[test]
+fn a_stale_token_is_told_from_a_wrong_password() {
+    for (code, text) in [
+        (Code::Unauthenticated, "etcdserver: invalid auth token"),
+        (Code::InvalidArgument, "etcdserver: user name is empty"),
+        (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+        (Code::Unknown, "auth: revision in header is old"),
+    ] {
+        assert!(matches!(from_server(code, text), Class::Stale(_)), "{text}");
+    }
+    for (code, text) in [
+        (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password"),
+        (Code::FailedPrecondition, "etcdserver: authentication is not enabled"),
+        (Code::PermissionDenied, "etcdserver: permission denied"),
+    ] {
+        assert!(matches!(from_server(code, text), Class::Answer(Error::Denied(_))), "{text}");
+    }
+}
+
+#[test]
+fn a_member_without_a_leader_refuses_and_another_may_be_asked() {
+    for text in ["etcdserver: no leader", "etcdserver: rpc not supported for learner"] {
+        assert!(matches!(from_server(Code::Unavailable, text), Class::Refused(_)), "{text}");
+    }
+}
+
+#[test]
+fn no_code_and_no_text_breaks_the_classifier() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..20_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let code = Code::from(i32::try_from(seed >> 58).unwrap());
+        let text: String = seed.to_le_bytes().iter().map(|byte| char::from(*byte)).collect();
+        let class = from_server(code, &text);
+        assert!(
+            matches!(class, Class::Lost(_)) || code == Code::Unimplemented,
+            "noise became definite: {code:?} {text:?} {class:?}"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The client: one handle on one cluster.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::endpoints::{Endpoints, Patience, Tried};
+use crate::error::Error;
+use crate::keepalive::Keeper;
+use crate::watch::Hub;
+
+/// A handle on one etcd cluster. Clones share everything; the last one to go stops the background work.
+///
+/// # Guarantees
+///
+/// * Every call ends within [`Config::deadline`], also when nothing listens or bytes vanish.
+/// * A write is `Ok` (applied), [`Error::Ambiguous`] (nobody knows), or certainly not applied.
+/// * While every member is down, at most four connects a second are made, all users of the client together.
+/// * Once the cluster was replaced or went back in time, every call says so ([`Error::Replaced`]).
+///
+/// # Not guaranteed
+///
+/// * A write that was `Ambiguous` is not repeated here: only the caller can tell whether it took effect.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+/// Kept by the clones only, never by tasks, so that its end is the end of the last clone.
+#[derive(Debug)]
+struct Shared {
+    endpoints: Arc<Endpoints>,
+    watches: Hub,
+    keeper: Keeper,
+}
+
+impl Client {
+    /// Connects to one member, signs in, and checks who answers. Must be called inside a tokio runtime.
+    ///
+    /// Every endpoint is asked once; when none can be reached the error says what each of them said, well
+    /// within the deadline. Trying again is up to the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`], [`Error::Untrusted`] (certificates), [`Error::Denied`] (wrong password),
+    /// [`Error::Invalid`] (a configuration that cannot work).
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind.
+    pub async fn connect(config: Config) -> Result<Self, Error> {
+        let client = Self::new(config)?;
+        let until = Instant::now() + client.endpoints().config.deadline;
+        client.endpoints().acquire(until, &Tried::default(), Patience::EachOnce).await?;
+        Ok(client)
+    }
+
+    /// A client that connects with its first call. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a configuration that cannot work.
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let endpoints = Endpoints::start(config)?;
+        Ok(Self { shared: Arc::new(Shared { endpoints, watches: Hub::new(), keeper: Keeper::new() }) })
+    }
+
+    /// The cluster's id, once a member answered. It stays the same for the life of the client.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<u64> {
+        self.endpoints().identity.cluster()
+    }
+
+    /// Stops all background work and waits for it. Later calls give [`Error::Closed`].
+    ///
+    /// # Cancellation
+    ///
+    /// The work is told to stop in any case; only the waiting ends.
+    pub async fn close(&self) {
+        self.endpoints().close().await;
+    }
+
+    pub(crate) fn endpoints(&self) -> &Arc<Endpoints> {
+        &self.shared.endpoints
+    }
+
+    pub(crate) fn watches(&self) -> &Hub {
+        &self.shared.watches
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.shared.keeper
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.endpoints.stop().cancel();
+    }
+}

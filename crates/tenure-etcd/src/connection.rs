@@ -1,0 +1,100 @@
+//! One open, signed-in connection to one member. Cheap to clone; it never reconnects by itself.
+
+use std::sync::Arc;
+
+use http::uri::PathAndQuery;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::client::Grpc;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic_prost::ProstCodec;
+
+use crate::choice::EndpointId;
+use crate::dial::Spent;
+use crate::error::Error;
+
+/// Answers up to this size are taken. 3,000 deletes with their old values are 6 MB in one message, which
+/// the default of 4 MiB would refuse again on every resume.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A channel and the token that goes with it.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    /// The member behind it.
+    pub(crate) endpoint: EndpointId,
+    /// Its address, for people.
+    pub(crate) address: Arc<str>,
+    /// Counts the connections of this endpoint, so that a late report cannot harm a newer one.
+    pub(crate) generation: u64,
+    pub(crate) channel: Channel,
+    pub(crate) token: Option<Token>,
+    pub(crate) closed: CancellationToken,
+}
+
+/// What the server gave us for name and password.
+#[derive(Clone)]
+pub(crate) struct Token {
+    /// Counts the tokens of this client, so that a late refusal cannot throw away a newer one.
+    pub(crate) serial: u64,
+    /// Marked sensitive, so that no log of headers shows it.
+    pub(crate) value: MetadataValue<Ascii>,
+}
+
+/// Whether the member must know a leader to take the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequireLeader {
+    /// Refuse at once, and end the stream when the leader is lost.
+    Yes,
+    /// Wait and see.
+    No,
+}
+
+impl Connection {
+    /// Wraps a message with the token and, if wanted, the demand for a leader.
+    pub(crate) fn request<T>(&self, message: T, leader: RequireLeader) -> Result<tonic::Request<T>, Error> {
+        if self.closed.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        let mut request = tonic::Request::new(message);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.value.clone());
+        }
+        if leader == RequireLeader::Yes {
+            request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        }
+        Ok(request)
+    }
+
+    /// The channel, ready for calls.
+    pub(crate) fn grpc(&self) -> Grpc<Channel> {
+        Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// Sends one request and waits for its answer, without any timer.
+    pub(crate) async fn unary<Q, R>(
+        &self,
+        path: &'static str,
+        request: tonic::Request<Q>,
+    ) -> Result<R, Status>
+    where
+        Q: prost::Message + 'static,
+        R: prost::Message + Default + 'static,
+    {
+        let mut grpc = self.grpc();
+        // The channel's worker ends only when it never connected: nothing was sent.
+        grpc.ready().await.map_err(|_| Status::from_error(Box::new(Spent)))?;
+        let path = PathAndQuery::from_static(path);
+        grpc.unary(request, path, ProstCodec::<Q, R>::default()).await.map(tonic::Response::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("address", &self.address)
+            .field("generation", &self.generation)
+            .field("signed_in", &self.token.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,260 @@
+//! Opening one connection: knock, sign in, and ask who is there before anything else is sent.
+//!
+//! It runs in a task of its own, one for each member at a time. However many callers wait, there is one
+//! connect and one sign-in; a caller that gives up does not undo the work for the others.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::watch;
+use tokio::time::{sleep_until, timeout};
+use tonic::transport::Channel;
+
+use crate::choice::EndpointId;
+use crate::classify::{Asked, Class, classify};
+use crate::config::User;
+use crate::connection::{Connection, RequireLeader, Token};
+use crate::dial::DialError;
+use crate::endpoints::{Endpoints, Slot};
+use crate::error::{Cause, Error};
+use crate::message::auth::{AuthenticateRequest, AuthenticateResponse};
+use crate::message::cluster::{StatusRequest, StatusResponse};
+use crate::version::{Version, known_defects};
+
+/// Why a learner is passed over.
+pub(super) const LEARNER: &str = "the member is a learner and serves no linearizable reads yet";
+
+pub(super) type Outcome = Result<Connection, OpenError>;
+
+/// Why a connection could not be opened.
+#[derive(Clone, Debug)]
+pub(super) enum OpenError {
+    /// The member is in quarantine now; another may serve.
+    Unreachable(Cause),
+    /// The same, by TLS.
+    Untrusted(Cause),
+    /// No member would do better: wrong password, another cluster, closed.
+    Fatal(Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(cause) | Self::Untrusted(cause) => cause.fmt(f),
+            Self::Fatal(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<DialError> for OpenError {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Unreachable(cause) => Self::Unreachable(cause),
+            DialError::Untrusted(cause) => Self::Untrusted(cause),
+        }
+    }
+}
+
+impl Endpoints {
+    /// The member's connection; opened, or signed in again, if it has to be.
+    pub(super) async fn open(self: &Arc<Self>, id: EndpointId) -> Outcome {
+        let slot = &self.slots[id.0];
+        let mut opening = {
+            let mut state = slot.state();
+            if let Some(channel) = &state.channel
+                && (state.token.is_some() || self.config.user.is_none())
+            {
+                return Ok(self.connect_to(id, channel.clone(), state.token.clone()));
+            }
+            match &state.opening {
+                Some(opening) => opening.clone(),
+                None => {
+                    let (tell, opening) = watch::channel(None);
+                    state.opening = Some(opening.clone());
+                    self.tasks.spawn(open_and_tell(Arc::clone(self), id, tell));
+                    opening
+                }
+            }
+        };
+        match opening.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().expect("the wait was for an outcome"),
+            Err(_) => {
+                // The task ended without a word, which only a runtime that shuts down can do.
+                slot.state().opening = None;
+                Err(OpenError::Fatal(Error::Closed))
+            }
+        }
+    }
+
+    async fn establish(self: &Arc<Self>, id: EndpointId) -> Outcome {
+        let slot = &self.slots[id.0];
+        let held = slot.state().channel.clone();
+        let fresh = held.is_none();
+        let channel = match held {
+            Some(channel) => channel,
+            None => {
+                let at = self.choice().reserve_connect(self.now());
+                sleep_until(self.started + at).await;
+                slot.dialer.dial(self.config.connect_timeout).await?
+            }
+        };
+        let token = match &self.config.user {
+            Some(user) => Some(self.sign_in(slot, id, &channel, user).await?),
+            None => None,
+        };
+        let connection = self.connect_to(id, channel.clone(), token.clone());
+        if fresh {
+            self.introduce(&connection).await?;
+        }
+        let mut state = slot.state();
+        state.channel = Some(channel);
+        state.token = token;
+        state.last_error = None;
+        Ok(connection)
+    }
+
+    /// Trades name and password for a token.
+    async fn sign_in(
+        &self,
+        slot: &Slot,
+        id: EndpointId,
+        channel: &Channel,
+        user: &User,
+    ) -> Result<Token, OpenError> {
+        let message =
+            AuthenticateRequest { name: user.name.clone(), password: user.password.reveal().to_owned() };
+        let connection = self.connect_to(id, channel.clone(), None);
+        let request = connection.request(message, RequireLeader::No).map_err(OpenError::Fatal)?;
+        let unreachable = |text: String| OpenError::Unreachable(Cause::at(&slot.address, text));
+        let answer: AuthenticateResponse =
+            match timeout(self.config.per_try, connection.unary("/etcdserverpb.Auth/Authenticate", request))
+                .await
+            {
+                Err(_) => return Err(unreachable(format!("no sign-in within {:?}", self.config.per_try))),
+                Ok(Err(status)) => {
+                    return Err(match classify(&status, Asked::default()) {
+                        Class::Answer(error @ Error::Denied(_)) => OpenError::Fatal(error),
+                        Class::Answer(error) => unreachable(format!("sign-in failed: {error}")),
+                        Class::Stale(text) | Class::Refused(text) | Class::Overlong(text) => {
+                            unreachable(format!("sign-in failed: {text}"))
+                        }
+                        Class::Unsent(text) | Class::Lost(text) => self.broke_off(slot, &text),
+                    });
+                }
+                Ok(Ok(answer)) => answer,
+            };
+        if let Some(header) = &answer.header {
+            self.identity.observe(header).map_err(OpenError::Fatal)?;
+        }
+        let mut value = answer
+            .token
+            .parse::<tonic::metadata::MetadataValue<tonic::metadata::Ascii>>()
+            .map_err(|_| unreachable("the token given by the server cannot be sent back".to_owned()))?;
+        value.set_sensitive(true);
+        Ok(Token { serial: self.token_serial.fetch_add(1, Ordering::Relaxed), value })
+    }
+
+    /// Asks the member who it is: nothing may be written to another cluster by mistake.
+    async fn introduce(&self, connection: &Connection) -> Result<(), OpenError> {
+        let status = match self.status_of(connection).await {
+            Ok(status) => status,
+            // A server may keep its status from us; then the first answer is checked instead.
+            Err(Knocked::Refused) => return Ok(()),
+            Err(Knocked::Silent(cause)) => return Err(OpenError::Unreachable(cause)),
+            Err(Knocked::BrokeOff(text)) => {
+                return Err(self.broke_off(&self.slots[connection.endpoint.0], &text));
+            }
+            Err(Knocked::Replaced(error)) => return Err(OpenError::Fatal(error)),
+        };
+        if status.is_learner {
+            return Err(OpenError::Unreachable(Cause::at(&connection.address, LEARNER)));
+        }
+        if let Some(version) = Version::parse(&status.version)
+            && !known_defects(version).is_empty()
+            && self.warned.swap(1, Ordering::Relaxed) == 0
+        {
+            let defects: Vec<_> = known_defects(version).iter().map(|defect| defect.what).collect();
+            tracing::warn!(endpoint = %connection.address, %version, ?defects, "server has known defects");
+        }
+        Ok(())
+    }
+
+    /// One status request, within the time of one try.
+    pub(super) async fn status_of(&self, connection: &Connection) -> Result<StatusResponse, Knocked> {
+        let silent = |text: String| Knocked::Silent(Cause::at(&connection.address, text));
+        let request = connection
+            .request(StatusRequest {}, RequireLeader::No)
+            .map_err(|error| silent(error.to_string()))?;
+        let call = connection.unary::<_, StatusResponse>("/etcdserverpb.Maintenance/Status", request);
+        let status = match timeout(self.config.per_try, call).await {
+            Err(_) => return Err(silent(format!("no answer within {:?}", self.config.per_try))),
+            Ok(Err(status)) => {
+                return Err(match classify(&status, Asked::default()) {
+                    Class::Answer(_) | Class::Stale(_) => Knocked::Refused,
+                    Class::Refused(text) | Class::Overlong(text) => silent(text),
+                    Class::Unsent(text) | Class::Lost(text) => Knocked::BrokeOff(text),
+                });
+            }
+            Ok(Ok(status)) => status,
+        };
+        if let Some(header) = &status.header {
+            self.identity.observe(header).map_err(Knocked::Replaced)?;
+        }
+        Ok(status)
+    }
+
+    /// The connection broke before its first answer. With TLS that is how a server turns down our
+    /// certificate: the handshake is over for us before the server has looked at it.
+    fn broke_off(&self, slot: &Slot, text: &str) -> OpenError {
+        let certificate = self.config.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        if slot.dialer.is_secure() && (!certificate || text.contains("alert")) {
+            let text = format!(
+                "{text}: the server closed the connection right after the TLS handshake; \
+                 it may want a client certificate, or another one than ours"
+            );
+            return OpenError::Untrusted(Cause::at(&slot.address, text));
+        }
+        OpenError::Unreachable(Cause::at(&slot.address, text))
+    }
+
+    fn connect_to(&self, id: EndpointId, channel: Channel, token: Option<Token>) -> Connection {
+        let slot = &self.slots[id.0];
+        Connection {
+            endpoint: id,
+            address: Arc::clone(&slot.address),
+            generation: *slot.generation.borrow(),
+            channel,
+            token,
+            closed: self.stop.clone(),
+        }
+    }
+}
+
+/// Why a status request gave no status.
+pub(super) enum Knocked {
+    /// The member lives but will not tell.
+    Refused,
+    /// No answer.
+    Silent(Cause),
+    /// The connection broke.
+    BrokeOff(String),
+    /// Somebody else lives there now.
+    Replaced(Error),
+}
+
+async fn open_and_tell(endpoints: Arc<Endpoints>, id: EndpointId, tell: watch::Sender<Option<Outcome>>) {
+    let outcome = tokio::select! {
+        biased;
+        () = endpoints.stop.cancelled() => Err(OpenError::Fatal(Error::Closed)),
+        outcome = endpoints.establish(id) => outcome,
+    };
+    match &outcome {
+        Ok(_) | Err(OpenError::Fatal(_)) => {}
+        Err(error @ (OpenError::Unreachable(_) | OpenError::Untrusted(_))) => {
+            endpoints.fail(id, error.clone());
+        }
+    }
+    endpoints.slots[id.0].state().opening = None;
+    tell.send_replace(Some(outcome));
+}

@@ -1,0 +1,141 @@
+//! Is it still the store we knew? Checked on every answer, for the cluster and for time.
+//!
+//! A store restored from a backup may keep its cluster id and hand out old revisions again as if they were
+//! new; fencing tokens would repeat. So the highest revision ever seen is remembered, and a linearizable
+//! answer below what was known *before its request was sent* proves that history was lost.
+//!
+//! Only linearizable answers prove it. A serializable read, a status or a watch header comes from one
+//! member, and members may lag, also behind themselves for a moment after a restart. Answers of requests in
+//! flight together may arrive in any order, which is why the mark is taken before sending.
+//!
+//! **Invariant**: once replaced, always replaced. A new history that grows past the old one must not heal us.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Replaced};
+use crate::message::header::ResponseHeader;
+
+/// The cluster we know and how far its history has gone.
+#[derive(Debug, Default)]
+pub(crate) struct Identity {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Zero until the first answer.
+    cluster: u64,
+    /// The highest revision any answer showed.
+    revision: i64,
+    replaced: Option<Replaced>,
+}
+
+/// The highest revision known when a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark(i64);
+
+impl Identity {
+    /// Taken before a request is sent; gives the error of a store that was replaced already.
+    pub(crate) fn mark(&self) -> Result<Mark, Error> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match &known.replaced {
+            Some(why) => Err(Error::Replaced(why.clone())),
+            None => Ok(Mark(known.revision)),
+        }
+    }
+
+    /// Checks an answer that may come from a lagging member: streams, status, serializable reads.
+    pub(crate) fn observe(&self, header: &ResponseHeader) -> Result<(), Error> {
+        self.check(header, None)
+    }
+
+    /// Checks an answer that must be at least as new as everything known when its request was sent.
+    pub(crate) fn observe_linearizable(&self, header: &ResponseHeader, sent: Mark) -> Result<(), Error> {
+        self.check(header, Some(sent))
+    }
+
+    /// The cluster's id, once a member answered.
+    pub(crate) fn cluster(&self) -> Option<u64> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.cluster != 0).then_some(known.cluster)
+    }
+
+    fn check(&self, header: &ResponseHeader, sent: Option<Mark>) -> Result<(), Error> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = &known.replaced {
+            return Err(Error::Replaced(why.clone()));
+        }
+        let why = if known.cluster != 0 && header.cluster_id != 0 && header.cluster_id != known.cluster {
+            Some(Replaced::OtherCluster { was: known.cluster, now: header.cluster_id })
+        } else {
+            match sent {
+                // Revision 0 is a header without one, as in a cancelled watch.
+                Some(Mark(was)) if header.revision != 0 && header.revision < was => {
+                    Some(Replaced::WentBack { was, now: header.revision })
+                }
+                Some(_) | None => None,
+            }
+        };
+        if let Some(why) = why {
+            tracing::error!(%why, "the store was replaced");
+            known.replaced = Some(why.clone());
+            return Err(Error::Replaced(why));
+        }
+        if known.cluster == 0 {
+            known.cluster = header.cluster_id;
+        }
+        known.revision = known.revision.max(header.revision);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Identity, ResponseHeader};
+    use crate::error::{Error, Replaced};
+
+    fn header(cluster_id: u64, revision: i64) -> ResponseHeader {
+        ResponseHeader { cluster_id, member_id: 1, revision, raft_term: 1 }
+    }
+
+    #[test]
+    fn another_cluster_is_a_replaced_store() {
+        let identity = Identity::default();
+        identity.observe(&header(7, 5)).unwrap();
+        assert_eq!(
+            identity.observe(&header(8, 9)),
+            Err(Error::Replaced(Replaced::OtherCluster { was: 7, now: 8 }))
+        );
+    }
+
+    #[test]
+    fn a_linearizable_answer_below_the_mark_is_a_replaced_store() {
+        let identity = Identity::default();
+        identity.observe(&header(7, 100)).unwrap();
+        let mark = identity.mark().unwrap();
+        assert_eq!(
+            identity.observe_linearizable(&header(7, 99), mark),
+            Err(Error::Replaced(Replaced::WentBack { was: 100, now: 99 }))
+        );
+    }
+
+    #[test]
+    fn a_lagging_member_and_answers_out_of_order_prove_nothing() {
+        let identity = Identity::default();
+        let early = identity.mark().unwrap();
+        identity.observe_linearizable(&header(7, 100), early).unwrap();
+        identity.observe(&header(7, 90)).unwrap();
+        identity.observe_linearizable(&header(7, 99), early).unwrap();
+        identity.observe(&header(7, 0)).unwrap();
+    }
+
+    #[test]
+    fn a_replaced_store_stays_replaced_when_the_new_history_overtakes() {
+        let identity = Identity::default();
+        identity.observe(&header(7, 100)).unwrap();
+        let mark = identity.mark().unwrap();
+        identity.observe_linearizable(&header(7, 3), mark).unwrap_err();
+        assert!(identity.mark().is_err());
+        assert!(identity.observe(&header(7, 200)).is_err());
+    }
+}

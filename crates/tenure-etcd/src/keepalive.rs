@@ -1,0 +1,187 @@
+//! Keep-alives: all leases of a client on one stream, each answer counted from the moment its request was sent.
+//!
+//! One task per client owns the stream (`keepalive/driver.rs`); which send an answer belongs to is decided by a pure
+//! machine (`keepalive/pending.rs`). A server that does not answer in time is left, and what it did not answer is sent
+//! again elsewhere: a renewal may safely happen twice.
+
+mod driver;
+mod pending;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use crate::call::{Call, Kind};
+use crate::classify::Asked;
+use crate::client::Client;
+use crate::endpoints::Endpoints;
+use crate::error::{Cause, Error};
+use crate::message::lease::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
+use driver::Driver;
+
+/// Members that one call may try in turn; with a patience of a quarter of the time to live, an answer that came later
+/// would be of no use.
+const TRIES: u32 = 3;
+
+/// How a renewal ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// The lease lives on.
+    Renewed {
+        /// Seconds granted, as the server says: not what was asked for once.
+        ttl_s: i64,
+        /// When the answered request was sent, on the clock of [`boot_time`](crate::boot_time). Count from here.
+        sent_at: Duration,
+    },
+    /// There is no such lease: it expired, was revoked, or never was.
+    Gone,
+}
+
+impl Client {
+    /// Renews one lease, on the one stream that all leases of this client share.
+    ///
+    /// Waits `patience` for one member; one that has not answered by then is left, and the next is tried, three in
+    /// all. May be called for thousands of leases at once and for one lease again and again.
+    ///
+    /// # Guarantees
+    ///
+    /// [`Renewal::Renewed`] carries a moment that is not later than the sending of the request that was answered, so
+    /// `sent_at + ttl` is never beyond the end of the lease at the server.
+    ///
+    /// # Errors
+    ///
+    /// Every error leaves it open whether the lease was renewed; asking again is always right.
+    ///
+    /// # Cancellation
+    ///
+    /// The renewal may still happen. Answers to other callers are not disturbed.
+    pub async fn keep_alive_once(&self, lease: i64, patience: Duration) -> Result<Renewal, Error> {
+        self.keeper().keep_alive_once(self.endpoints(), lease, patience).await
+    }
+}
+
+/// One client's keep-alives.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    inbox: Arc<Inbox>,
+    is_started: AtomicBool,
+}
+
+impl Keeper {
+    /// No stream and no task yet.
+    pub(crate) fn new() -> Self {
+        Self { inbox: Arc::default(), is_started: AtomicBool::new(false) }
+    }
+
+    /// Renews one lease. Waits `patience` for one member, and for at most three members.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropped before it returns, the renewal may still happen; the pairing of other answers is not disturbed.
+    pub(crate) async fn keep_alive_once(
+        &self,
+        endpoints: &Arc<Endpoints>,
+        lease: i64,
+        patience: Duration,
+    ) -> Result<Renewal, Error> {
+        let tries = self.confirmed(endpoints, lease, patience);
+        match timeout(patience.saturating_mul(TRIES), tries).await {
+            Ok(renewal) => renewal,
+            Err(_) => Err(self.inbox.trouble().unwrap_or_else(|| {
+                Error::Unavailable(Cause::new(format!("no member answered a keep-alive within {patience:?}")))
+            })),
+        }
+    }
+
+    /// etcd before 3.5.3 may not know a lease on one member for a moment after it was granted through another.
+    /// So a lease is gone when two questions say so; the second costs a round trip in the worst case of a lifetime.
+    async fn confirmed(
+        &self,
+        endpoints: &Arc<Endpoints>,
+        lease: i64,
+        patience: Duration,
+    ) -> Result<Renewal, Error> {
+        let first = self.ask(endpoints, lease, patience).await?;
+        if first != Renewal::Gone || !is_alive(endpoints, lease).await? {
+            return Ok(first);
+        }
+        tracing::warn!(lease, "a member did not know a lease that lives");
+        self.ask(endpoints, lease, patience).await
+    }
+
+    async fn ask(
+        &self,
+        endpoints: &Arc<Endpoints>,
+        lease: i64,
+        patience: Duration,
+    ) -> Result<Renewal, Error> {
+        let stop = endpoints.stop();
+        if stop.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        if !self.is_started.swap(true, Ordering::Relaxed) {
+            endpoints.tasks().spawn(Driver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.inbox.put(Wish { lease, patience, reply });
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(Error::Closed),
+            answer = answer => answer.unwrap_or(Err(Error::Closed)),
+        }
+    }
+}
+
+async fn is_alive(endpoints: &Arc<Endpoints>, lease: i64) -> Result<bool, Error> {
+    let message = LeaseTimeToLiveRequest { id: lease, keys: false };
+    let path = "/etcdserverpb.Lease/LeaseTimeToLive";
+    let call = Call { path, kind: Kind::LocalRead, message, asked: Asked::default() };
+    match endpoints.call::<_, LeaseTimeToLiveResponse>(call).await {
+        Ok(answer) => Ok(answer.ttl > 0),
+        Err(Error::LeaseNotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// One caller's wish.
+#[derive(Debug)]
+struct Wish {
+    lease: i64,
+    patience: Duration,
+    reply: oneshot::Sender<Result<Renewal, Error>>,
+}
+
+/// From all callers to the one task. Bounded by the callers: the task empties it whenever it is told of news.
+#[derive(Debug, Default)]
+struct Inbox {
+    wishes: Mutex<Vec<Wish>>,
+    news: Notify,
+    /// What the task could not do last, for callers whose time is over.
+    trouble: Mutex<Option<Error>>,
+}
+
+impl Inbox {
+    fn put(&self, wish: Wish) {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner).push(wish);
+        self.news.notify_one();
+    }
+
+    async fn wait(&self) {
+        self.news.notified().await;
+    }
+
+    fn take(&self) -> Vec<Wish> {
+        std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_trouble(&self, trouble: Option<Error>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

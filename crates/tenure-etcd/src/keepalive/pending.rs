@@ -1,0 +1,173 @@
+//! Which renewal was answered: the oldest one of that lease.
+//!
+//! An answer to a keep-alive carries the lease and nothing else. If two were sent and one answer came, it may be the
+//! answer to either; a holder who counted from the younger send could believe in its lease for longer than the server
+//! does. So the oldest unanswered send is taken as the answered one, and a new stream begins with none: a late answer
+//! of an old stream has nothing to be paired with.
+//!
+//! **Invariant**: the stamp handed out is never later than the moment the answered request was sent.
+//! **Invariant**: what is kept is bounded by the leases and the callers that wait now, not by the calls ever made.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+/// Sends of one lease that may be unanswered at once. A third caller gets the answer to the second send: it learns no
+/// less than if it had sent its own, and a server that does not answer is not buried under repetitions.
+const SENDS_MAX: usize = 2;
+
+/// One caller that wants to know.
+pub(super) trait Caller {
+    /// The caller has given up.
+    fn is_gone(&self) -> bool;
+}
+
+/// All renewals wanted, sent and not answered.
+#[derive(Debug)]
+pub(super) struct Pending<C> {
+    /// Not sent yet, in this order.
+    order: VecDeque<i64>,
+    wanted: HashMap<i64, Wanted<C>>,
+    /// Sent on the present stream, oldest first.
+    sent: HashMap<i64, VecDeque<Sent<C>>>,
+    /// When which send has waited long enough.
+    patience_ends: BTreeMap<(Duration, u64), i64>,
+    next_send: u64,
+}
+
+#[derive(Debug)]
+struct Wanted<C> {
+    patience: Duration,
+    callers: Vec<C>,
+}
+
+#[derive(Debug)]
+struct Sent<C> {
+    number: u64,
+    at: Duration,
+    patience: Duration,
+    callers: Vec<C>,
+}
+
+/// An answer with those who waited for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answered<C> {
+    /// When the request was sent, at the latest.
+    pub(super) sent_at: Duration,
+    pub(super) callers: Vec<C>,
+}
+
+impl<C: Caller> Pending<C> {
+    pub(super) fn new() -> Self {
+        Self {
+            order: VecDeque::new(),
+            wanted: HashMap::new(),
+            sent: HashMap::new(),
+            patience_ends: BTreeMap::new(),
+            next_send: 0,
+        }
+    }
+
+    /// Somebody wants `lease` renewed, and will wait so long for one server.
+    pub(super) fn ask(&mut self, lease: i64, patience: Duration, caller: C) {
+        if let Some(sends) = self.sent.get_mut(&lease)
+            && sends.len() >= SENDS_MAX
+            && let Some(youngest) = sends.back_mut()
+        {
+            youngest.callers.retain(|caller| !caller.is_gone());
+            youngest.callers.push(caller);
+            return;
+        }
+        self.want(lease, patience, vec![caller]);
+    }
+
+    /// Whether anything waits to be sent.
+    pub(super) fn has_wanted(&self) -> bool {
+        !self.order.is_empty()
+    }
+
+    /// The next lease to send; the stamp is `now`, taken before the sending.
+    pub(super) fn poll_send(&mut self, now: Duration) -> Option<i64> {
+        while let Some(lease) = self.order.pop_front() {
+            let Some(mut wanted) = self.wanted.remove(&lease) else { continue };
+            wanted.callers.retain(|caller| !caller.is_gone());
+            if wanted.callers.is_empty() {
+                continue;
+            }
+            let number = self.next_send;
+            self.next_send += 1;
+            self.patience_ends.insert((now.saturating_add(wanted.patience), number), lease);
+            let send = Sent { number, at: now, patience: wanted.patience, callers: wanted.callers };
+            self.sent.entry(lease).or_default().push_back(send);
+            return Some(lease);
+        }
+        None
+    }
+
+    /// An answer for `lease` came. `None` means that nothing was asked.
+    pub(super) fn answered(&mut self, lease: i64) -> Option<Answered<C>> {
+        let sends = self.sent.get_mut(&lease)?;
+        let oldest = sends.pop_front()?;
+        if sends.is_empty() {
+            self.sent.remove(&lease);
+        }
+        self.patience_ends.remove(&(oldest.at.saturating_add(oldest.patience), oldest.number));
+        Some(Answered { sent_at: oldest.at, callers: oldest.callers })
+    }
+
+    /// When the first send has waited long enough.
+    pub(super) fn patience_end(&self) -> Option<Duration> {
+        self.patience_ends.first_key_value().map(|((end, _), _)| *end)
+    }
+
+    /// The server ended the stream over one request. It takes them one by one, so it is the oldest of all leases.
+    pub(super) fn refused(&mut self) -> Vec<C> {
+        let fronts = self.sent.iter().filter_map(|(lease, sends)| Some((sends.front()?.number, *lease)));
+        let oldest = fronts.min().and_then(|(_, lease)| self.answered(lease));
+        oldest.map_or_else(Vec::new, |oldest| oldest.callers)
+    }
+
+    /// The stream is gone: everything unanswered must be sent again, with a new stamp.
+    pub(super) fn lost(&mut self) {
+        self.patience_ends.clear();
+        let mut sends: Vec<(i64, Sent<C>)> = self
+            .sent
+            .drain()
+            .flat_map(|(lease, sends)| sends.into_iter().map(move |send| (lease, send)))
+            .collect();
+        sends.sort_unstable_by_key(|(_, send)| send.number);
+        for (lease, send) in sends {
+            self.want(lease, send.patience, send.callers);
+        }
+    }
+
+    /// Takes out everybody who waits.
+    pub(super) fn take_all(&mut self) -> Vec<C> {
+        self.patience_ends.clear();
+        self.order.clear();
+        let wanted = self.wanted.drain().flat_map(|(_, wanted)| wanted.callers);
+        wanted
+            .chain(self.sent.drain().flat_map(|(_, sends)| sends.into_iter().flat_map(|send| send.callers)))
+            .collect()
+    }
+
+    fn want(&mut self, lease: i64, patience: Duration, mut callers: Vec<C>) {
+        callers.retain(|caller| !caller.is_gone());
+        if callers.is_empty() {
+            return;
+        }
+        match self.wanted.get_mut(&lease) {
+            Some(wanted) => {
+                wanted.callers.retain(|caller| !caller.is_gone());
+                wanted.callers.append(&mut callers);
+                wanted.patience = wanted.patience.min(patience);
+            }
+            None => {
+                self.order.push_back(lease);
+                self.wanted.insert(lease, Wanted { patience, callers });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

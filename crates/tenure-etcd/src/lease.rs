@@ -1,0 +1,149 @@
+//! Leases: grant, revoke, look at. Renewing is the business of `keepalive`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::call::{Call, Kind};
+use crate::classify::Asked;
+use crate::client::Client;
+use crate::clock::boot_time;
+use crate::error::{Error, Invalid};
+use crate::message::lease as message;
+
+/// The server's ceiling for a time to live, in seconds.
+const TTL_SECONDS_MAX: u64 = 9_000_000_000;
+
+/// A lease as it was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its id.
+    pub id: i64,
+    /// What was granted, which is what counts: the server raises what is below its floor.
+    pub ttl: Duration,
+    /// [`boot_time`] before the request was sent: validity counts from here.
+    pub asked_at: Duration,
+}
+
+/// A lease as the server sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// What was granted.
+    pub granted: Duration,
+    /// What is left.
+    pub remaining: Duration,
+    /// The keys that go with it.
+    pub keys: Vec<Bytes>,
+}
+
+impl Client {
+    /// Grants a lease of at least `ttl`, rounded up to seconds, under the id we choose (0: the server does).
+    ///
+    /// With an id of our own an ambiguous grant is settled by asking again: [`Error::LeaseExists`] is a yes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseExists`], [`Error::NoSpace`] (a full database grants nothing), [`Error::Ambiguous`],
+    /// [`Invalid::TtlTooLarge`].
+    ///
+    /// # Cancellation
+    ///
+    /// The lease may exist without anybody renewing it; it ends by itself.
+    pub async fn lease_grant(&self, id: i64, ttl: Duration) -> Result<Grant, Error> {
+        let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+        let whole = i64::try_from(seconds).ok().filter(|_| seconds <= TTL_SECONDS_MAX);
+        let Some(whole) = whole else { return Err(Invalid::TtlTooLarge { ttl }.into()) };
+        let asked_at = boot_time();
+        let call = Call {
+            path: "/etcdserverpb.Lease/LeaseGrant",
+            kind: Kind::Write,
+            message: message::LeaseGrantRequest { ttl: whole, id },
+            asked: Asked { ttl: seconds, ..Asked::default() },
+        };
+        let answer: message::LeaseGrantResponse = self.endpoints().call(call).await?;
+        if !answer.error.is_empty() {
+            return Err(Error::Corrupt(format!(
+                "the grant was answered with both a lease and {:?}",
+                answer.error
+            )));
+        }
+        Ok(Grant { id: answer.id, ttl: seconds_of(answer.ttl)?, asked_at })
+    }
+
+    /// Ends a lease and removes its keys, all at one revision, which is given back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseNotFound`] when it is gone already, [`Error::Ambiguous`].
+    ///
+    /// # Cancellation
+    ///
+    /// The lease may still be revoked.
+    pub async fn lease_revoke(&self, id: i64) -> Result<i64, Error> {
+        let call = Call {
+            path: "/etcdserverpb.Lease/LeaseRevoke",
+            kind: Kind::Write,
+            message: message::LeaseRevokeRequest { id },
+            asked: Asked::default(),
+        };
+        let answer: message::LeaseRevokeResponse = self.endpoints().call(call).await?;
+        Ok(answer.header.map_or(0, |header| header.revision))
+    }
+
+    /// Looks at a lease and its keys; `None` when there is no such lease.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when no member answered in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: nothing was changed.
+    pub async fn lease_time_to_live(&self, id: i64) -> Result<Option<LeaseView>, Error> {
+        let call = Call {
+            path: "/etcdserverpb.Lease/LeaseTimeToLive",
+            kind: Kind::LocalRead,
+            message: message::LeaseTimeToLiveRequest { id, keys: true },
+            asked: Asked::default(),
+        };
+        let answer: message::LeaseTimeToLiveResponse = match self.endpoints().call(call).await {
+            Ok(answer) => answer,
+            Err(Error::LeaseNotFound) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if answer.ttl < 0 {
+            return Ok(None);
+        }
+        Ok(Some(LeaseView {
+            granted: seconds_of(answer.granted_ttl)?,
+            remaining: seconds_of(answer.ttl)?,
+            keys: answer.keys,
+        }))
+    }
+
+    /// The ids of all leases.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when no member answered in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: nothing was changed.
+    pub async fn leases(&self) -> Result<Vec<i64>, Error> {
+        let call = Call {
+            path: "/etcdserverpb.Lease/LeaseLeases",
+            kind: Kind::LocalRead,
+            message: message::LeaseLeasesRequest {},
+            asked: Asked::default(),
+        };
+        let answer: message::LeaseLeasesResponse = self.endpoints().call(call).await?;
+        Ok(answer.leases.into_iter().map(|lease| lease.id).collect())
+    }
+}
+
+fn seconds_of(ttl: i64) -> Result<Duration, Error> {
+    u64::try_from(ttl)
+        .map(Duration::from_secs)
+        .map_err(|_| Error::Corrupt(format!("the server granted a lease of {ttl} s")))
+}

@@ -1,0 +1,162 @@
+//! The servers themselves: status, members, alarms.
+
+use crate::call::{Call, Kind};
+use crate::classify::Asked;
+use crate::client::Client;
+use crate::error::Error;
+use crate::message::cluster as message;
+use crate::version::Version;
+
+/// What the member we stay with says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The cluster it belongs to.
+    pub cluster_id: u64,
+    /// Itself.
+    pub member_id: u64,
+    /// The leader it knows, if any.
+    pub leader: Option<u64>,
+    /// Its version, when it can be read.
+    pub version: Option<Version>,
+    /// Its version, as written.
+    pub version_text: String,
+    /// Its revision, which may lag.
+    pub revision: i64,
+    /// Bytes of the database on disk.
+    pub db_bytes: i64,
+    /// Bytes of it in use.
+    pub db_bytes_in_use: i64,
+    /// What it complains about.
+    pub errors: Vec<String>,
+    /// It follows without a vote and serves no linearizable reads.
+    pub is_learner: bool,
+}
+
+/// A member of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its id.
+    pub id: u64,
+    /// Its name; empty until it has started.
+    pub name: String,
+    /// Where other members find it.
+    pub peer_urls: Vec<String>,
+    /// Where clients find it.
+    pub client_urls: Vec<String>,
+    /// It follows without a vote.
+    pub is_learner: bool,
+}
+
+/// Something the cluster refuses writes for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// A member's database is full.
+    NoSpace {
+        /// Which.
+        member: u64,
+    },
+    /// A member's data differs from the others'.
+    Corrupt {
+        /// Which.
+        member: u64,
+    },
+    /// One this client does not know.
+    Other {
+        /// Which member.
+        member: u64,
+        /// The number on the wire.
+        kind: i32,
+    },
+}
+
+impl Client {
+    /// Asks the member we stay with about itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when no member answered in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: nothing was changed.
+    pub async fn status(&self) -> Result<Status, Error> {
+        let call = Call {
+            path: "/etcdserverpb.Maintenance/Status",
+            kind: Kind::LocalRead,
+            message: message::StatusRequest {},
+            asked: Asked::default(),
+        };
+        let answer: message::StatusResponse = self.endpoints().call(call).await?;
+        let header = answer.header.unwrap_or_default();
+        Ok(Status {
+            cluster_id: header.cluster_id,
+            member_id: header.member_id,
+            leader: (answer.leader != 0).then_some(answer.leader),
+            version: Version::parse(&answer.version),
+            version_text: answer.version,
+            revision: header.revision,
+            db_bytes: answer.db_size,
+            db_bytes_in_use: answer.db_size_in_use,
+            errors: answer.errors,
+            is_learner: answer.is_learner,
+        })
+    }
+
+    /// The members of the cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when no member answered in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: nothing was changed.
+    pub async fn members(&self) -> Result<Vec<Member>, Error> {
+        let call = Call {
+            path: "/etcdserverpb.Cluster/MemberList",
+            kind: Kind::LocalRead,
+            message: message::MemberListRequest { linearizable: false },
+            asked: Asked::default(),
+        };
+        let answer: message::MemberListResponse = self.endpoints().call(call).await?;
+        Ok(answer
+            .members
+            .into_iter()
+            .map(|member| Member {
+                id: member.id,
+                name: member.name,
+                peer_urls: member.peer_urls,
+                client_urls: member.client_urls,
+                is_learner: member.is_learner,
+            })
+            .collect())
+    }
+
+    /// The alarms that are on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when no member answered in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: nothing was changed.
+    pub async fn alarms(&self) -> Result<Vec<Alarm>, Error> {
+        let call = Call {
+            path: "/etcdserverpb.Maintenance/Alarm",
+            kind: Kind::LocalRead,
+            message: message::AlarmRequest { action: 0, member_id: 0, alarm: 0 },
+            asked: Asked::default(),
+        };
+        let answer: message::AlarmResponse = self.endpoints().call(call).await?;
+        Ok(answer
+            .alarms
+            .into_iter()
+            .map(|alarm| match alarm.alarm {
+                1 => Alarm::NoSpace { member: alarm.member_id },
+                2 => Alarm::Corrupt { member: alarm.member_id },
+                kind => Alarm::Other { member: alarm.member_id, kind },
+            })
+            .collect())
+    }
+}

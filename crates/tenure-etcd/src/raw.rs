@@ -1,0 +1,190 @@
+//! Reference calls for the benchmark: one channel, nothing else.
+//!
+//! This is what a competent programmer writes with tonic in an afternoon: no failover, no deadlines, no
+//! meaning in errors. `tenure bench store` runs it beside the real client, so that the price of honesty is
+//! a number. Nobody should build on it.
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_util::StreamExt;
+use http::uri::PathAndQuery;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+use crate::message::kv as message;
+
+/// Whatever went wrong.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One bare connection.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    grpc: Grpc<Channel>,
+}
+
+impl Raw {
+    /// Connects to `http://host:port`.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the transport says.
+    pub async fn connect(url: &str) -> Result<Self, BoxError> {
+        let channel = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true).connect().await?;
+        Ok(Self { grpc: Grpc::new(channel).max_decoding_message_size(64 * 1024 * 1024) })
+    }
+
+    /// Puts one key; gives the revision.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn put(&self, key: Bytes, value: Bytes) -> Result<i64, BoxError> {
+        let request = message::PutRequest { key, value, ..message::PutRequest::default() };
+        let answer: message::PutResponse = self.unary("/etcdserverpb.KV/Put", request).await?;
+        Ok(revision(answer.header))
+    }
+
+    /// Puts many keys in one transaction; gives the revision.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn txn_puts(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<i64, BoxError> {
+        let success = pairs.into_iter().map(|(key, value)| put_op(key, value)).collect();
+        let request = message::TxnRequest { success, ..message::TxnRequest::default() };
+        let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
+        Ok(revision(answer.header))
+    }
+
+    /// Claims one key: put if absent.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn claim(&self, key: Bytes, value: Bytes) -> Result<bool, BoxError> {
+        let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", claim(key, value)).await?;
+        Ok(answer.succeeded)
+    }
+
+    /// Claims many keys, each for itself, in one request; says which were won.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn claims(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<Vec<bool>, BoxError> {
+        let nested =
+            |(key, value)| message::RequestOp { request: Some(message::RequestKind::Txn(claim(key, value))) };
+        let success = pairs.into_iter().map(nested).collect();
+        let request = message::TxnRequest { success, ..message::TxnRequest::default() };
+        let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
+        let won = |op: message::ResponseOp| match op.response {
+            Some(message::ResponseKind::Txn(inner)) => inner.succeeded,
+            Some(_) | None => false,
+        };
+        Ok(answer.responses.into_iter().map(won).collect())
+    }
+
+    /// Reads `[key, range_end)`, or one key when the end is empty; gives how many came back.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn range(&self, key: Bytes, range_end: Bytes) -> Result<usize, BoxError> {
+        let request = message::RangeRequest { key, range_end, ..message::RangeRequest::default() };
+        let answer: message::RangeResponse = self.unary("/etcdserverpb.KV/Range", request).await?;
+        Ok(answer.kvs.len())
+    }
+
+    /// Watches one key from now on: the mod revision of every event. Returns when the watch stands.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn watch(
+        &self,
+        key: Bytes,
+    ) -> Result<impl Stream<Item = Result<i64, BoxError>> + Send + Unpin + use<>, BoxError> {
+        let create = WatchRequest { create: Some(WatchCreate { key }) };
+        // The request stream must stay open, or the server ends the watch.
+        let requests = futures_util::stream::iter([create]).chain(futures_util::stream::pending());
+        let mut grpc = self.grpc.clone();
+        grpc.ready().await?;
+        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+        let mut answers = grpc.streaming(tonic::Request::new(requests), path, codec).await?.into_inner();
+        if !answers.message().await?.is_some_and(|first| first.created) {
+            return Err("the server did not confirm the watch".into());
+        }
+        Ok(answers.flat_map(|answer| {
+            let revisions: Vec<Result<i64, BoxError>> = match answer {
+                Ok(answer) => answer
+                    .events
+                    .iter()
+                    .filter_map(|event| event.kv.as_ref())
+                    .map(|kv| Ok(kv.mod_revision))
+                    .collect(),
+                Err(status) => vec![Err(status.into())],
+            };
+            futures_util::stream::iter(revisions)
+        }))
+    }
+
+    async fn unary<Q, R>(&self, path: &'static str, message: Q) -> Result<R, BoxError>
+    where
+        Q: prost::Message + 'static,
+        R: prost::Message + Default + 'static,
+    {
+        let mut grpc = self.grpc.clone();
+        grpc.ready().await?;
+        let codec = ProstCodec::<Q, R>::default();
+        let answer = grpc.unary(tonic::Request::new(message), PathAndQuery::from_static(path), codec).await?;
+        Ok(answer.into_inner())
+    }
+}
+
+fn revision(header: Option<crate::message::header::ResponseHeader>) -> i64 {
+    header.map_or(0, |header| header.revision)
+}
+
+fn put_op(key: Bytes, value: Bytes) -> message::RequestOp {
+    let put = message::PutRequest { key, value, ..message::PutRequest::default() };
+    message::RequestOp { request: Some(message::RequestKind::Put(put)) }
+}
+
+fn claim(key: Bytes, value: Bytes) -> message::TxnRequest {
+    let absent = message::Compare {
+        target: 1,
+        key: key.clone(),
+        target_union: Some(message::CompareTarget::CreateRevision(0)),
+        ..message::Compare::default()
+    };
+    message::TxnRequest { compare: vec![absent], success: vec![put_op(key, value)], failure: vec![] }
+}
+
+/// The least of a watch: the real messages belong to the real watch.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct WatchRequest {
+    #[prost(message, optional, tag = "1")]
+    create: Option<WatchCreate>,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct WatchCreate {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct WatchResponse {
+    #[prost(bool, tag = "3")]
+    created: bool,
+    #[prost(message, repeated, tag = "11")]
+    events: Vec<WatchEvent>,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct WatchEvent {
+    #[prost(message, optional, tag = "2")]
+    kv: Option<message::KeyValue>,
+}

@@ -1,0 +1,180 @@
+//! What the watch stream and the keep-alive stream share: how one is opened, and how long to wait after it broke.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use futures_core::future::BoxFuture;
+use http::uri::PathAndQuery;
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::classify::{Asked, Class, classify};
+use crate::connection::{Connection, RequireLeader};
+use crate::dial::Spent;
+use crate::endpoints::{Endpoints, Verdict};
+use crate::error::{Cause, Error};
+
+/// Longest wait before the first new try: long enough to spread a thousand clients of one dead member.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+/// Longest wait at all: doubled, a short lease would not survive a restart; halved, a dead cluster is asked in vain.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The answering side of a stream: it may still be opening.
+pub(crate) enum Incoming<R> {
+    /// etcd sends its headers with its first answer, so this lasts until then.
+    Opening(BoxFuture<'static, Result<Streaming<R>, Status>>),
+    Open(Box<Streaming<R>>),
+}
+
+impl<R: prost::Message + Default + 'static> Incoming<R> {
+    /// Opens a stream for the requests that come out of `requests`, where the first must be waiting already.
+    ///
+    /// A member without a leader ends it: silence would look like a store in which nothing happens.
+    pub(crate) fn open<Q>(
+        connection: &Connection,
+        path: &'static str,
+        requests: mpsc::Receiver<Q>,
+    ) -> Result<Self, Error>
+    where
+        Q: prost::Message + 'static,
+    {
+        let request = connection.request(Requests(requests), RequireLeader::Yes)?;
+        let mut grpc = connection.grpc();
+        Ok(Incoming::Opening(Box::pin(async move {
+            grpc.ready().await.map_err(|_| Status::from_error(Box::new(Spent)))?;
+            let codec = ProstCodec::<Q, R>::default();
+            let response = grpc.streaming(request, PathAndQuery::from_static(path), codec).await?;
+            Ok(response.into_inner())
+        })))
+    }
+
+    /// The next answer. Nothing is lost when this is dropped.
+    pub(crate) async fn next(&mut self) -> Result<R, Status> {
+        loop {
+            match self {
+                Incoming::Opening(opening) => {
+                    let stream = opening.await?;
+                    *self = Incoming::Open(Box::new(stream));
+                }
+                Incoming::Open(stream) => {
+                    return stream
+                        .message()
+                        .await?
+                        .ok_or_else(|| Status::unavailable("the server ended the stream"));
+                }
+            }
+        }
+    }
+}
+
+/// A broken stream, as it concerns the connection and those who wait.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// Try again, elsewhere if need be.
+    Retry(Error),
+    /// Nobody will do better.
+    Fatal(Error),
+}
+
+impl Broken {
+    /// Reads the status that ended a stream, and tells the endpoints what it says about the member.
+    pub(crate) fn report(endpoints: &Endpoints, connection: &Connection, status: &Status) -> Broken {
+        let is_transport = std::error::Error::source(status).is_some();
+        let (verdict, broken) = match classify(status, Asked::default()) {
+            Class::Answer(error) if is_fatal(&error) => (None, Broken::Fatal(error)),
+            Class::Answer(error) => (None, Broken::Retry(error)),
+            Class::Stale(text) => (Some(Verdict::Unauthenticated), retry(connection, text)),
+            Class::Refused(text) => (Some(Verdict::Failed(text.clone())), retry(connection, text)),
+            Class::Unsent(text) | Class::Lost(text) if is_transport => {
+                (Some(Verdict::Gone), retry(connection, text))
+            }
+            Class::Unsent(text) | Class::Lost(text) | Class::Overlong(text) => {
+                (None, retry(connection, text))
+            }
+        };
+        if let Some(verdict) = verdict {
+            endpoints.report(connection, verdict);
+        }
+        broken
+    }
+}
+
+fn retry(connection: &Connection, text: String) -> Broken {
+    Broken::Retry(Error::Unavailable(Cause::at(&connection.address, text)))
+}
+
+/// Whether no other member and no later time will make a difference for this client.
+pub(crate) fn is_fatal(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Denied(_) | Error::Replaced(_) | Error::Closed | Error::Invalid(_) | Error::Corrupt(_)
+    )
+}
+
+/// How long to wait after a stream broke: exponential, with full jitter.
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    failures: u32,
+}
+
+impl Pause {
+    /// The next wait, and a longer one after it.
+    pub(crate) fn next(&mut self) -> Duration {
+        let longest =
+            PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(PAUSE_MAX);
+        self.failures = self.failures.saturating_add(1);
+        longest.mul_f64(dice())
+    }
+
+    /// The last stream lived: begin anew.
+    pub(crate) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// Between 0 and 1; without entropy everybody throws the middle.
+fn dice() -> f64 {
+    let mut bytes = [0_u8, 128];
+    let thrown = getrandom::fill(&mut bytes).map_or(0x8000, |()| u16::from_le_bytes(bytes));
+    f64::from(thrown) / f64::from(u16::MAX)
+}
+
+/// Waits for what may not be there.
+pub(crate) async fn maybe<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The requests as tonic wants them.
+struct Requests<Q>(mpsc::Receiver<Q>);
+
+impl<Q> Stream for Requests<Q> {
+    type Item = Q;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Q>> {
+        self.0.poll_recv(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAUSE_FIRST, PAUSE_MAX, Pause};
+
+    #[test]
+    fn the_pause_grows_to_its_bound_and_begins_anew() {
+        let mut pause = Pause::default();
+        for failures in 0..40_u32 {
+            let longest = PAUSE_FIRST.saturating_mul(2_u32.saturating_pow(failures)).min(PAUSE_MAX);
+            let wait = pause.next();
+            assert!(wait <= longest, "{wait:?} after {failures} failures");
+        }
+        pause.reset();
+        assert!(pause.next() <= PAUSE_FIRST);
+    }
+}

@@ -1,0 +1,160 @@
+//! The server's version, and what is known to be wrong with old ones.
+
+use std::fmt;
+
+/// A version as the server's status names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// First number.
+    pub major: u32,
+    /// Second number: the line.
+    pub minor: u32,
+    /// Third number.
+    pub patch: u32,
+}
+
+impl Version {
+    /// Reads `3.5.23`, also with something behind it as in `3.6.0-rc.1`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split('.');
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        let patch = numbers.next()?;
+        let digits = patch.find(|c: char| !c.is_ascii_digit()).unwrap_or(patch.len());
+        Some(Self { major, minor, patch: patch[..digits].parse().ok()? })
+    }
+
+    /// Whether this version is older than the given fix of its own line; lines after the last have it.
+    fn lacks(self, fixes: &[(u32, u32)]) -> bool {
+        if self.major != 3 {
+            return self.major < 3;
+        }
+        match fixes.iter().find(|(minor, _)| *minor == self.minor) {
+            Some((_, patch)) => self.patch < *patch,
+            None => fixes.iter().all(|(minor, _)| self.minor < *minor),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// Something that is wrong with a server of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defect {
+    /// What goes wrong, for people.
+    pub what: &'static str,
+    /// The versions that repair it, one for each line.
+    pub fixed_in: &'static str,
+}
+
+struct Known {
+    /// Line and patch that repair it.
+    fixes: &'static [(u32, u32)],
+    defect: Defect,
+}
+
+const KNOWN: &[Known] = &[
+    Known {
+        fixes: &[(4, 24), (5, 8)],
+        defect: Defect { what: "a watch may deliver an event twice", fixed_in: "3.4.24, 3.5.8" },
+    },
+    Known {
+        fixes: &[(4, 25), (5, 8)],
+        defect: Defect {
+            what: "requested watch progress may be reported before the events it covers",
+            fixed_in: "3.4.25, 3.5.8",
+        },
+    },
+    Known {
+        fixes: &[(4, 31), (5, 13)],
+        defect: Defect {
+            what: "a leader that stalled and was replaced may still revoke leases that were renewed since",
+            fixed_in: "3.4.31, 3.5.13",
+        },
+    },
+    Known {
+        fixes: &[(4, 31), (5, 13)],
+        defect: Defect {
+            what: "a slow watch may lose events after a compaction",
+            fixed_in: "3.4.31, 3.5.13",
+        },
+    },
+    Known {
+        fixes: &[(4, 32), (5, 14)],
+        defect: Defect {
+            what: "revisions may go back after a crash during a compaction",
+            fixed_in: "3.4.32, 3.5.14",
+        },
+    },
+    Known {
+        fixes: &[(4, 36), (5, 18)],
+        defect: Defect {
+            what: "a watch from the compacted revision misses a delete at that revision",
+            fixed_in: "3.4.36, 3.5.18",
+        },
+    },
+    Known {
+        fixes: &[(4, 38), (5, 23), (6, 5)],
+        defect: Defect {
+            what: "later repairs of leases and watches are missing",
+            fixed_in: "3.4.38, 3.5.23, 3.6.5",
+        },
+    },
+    Known {
+        fixes: &[(4, 42), (5, 28), (6, 9)],
+        defect: Defect {
+            what: "with authentication on, strangers may still grant, renew and list leases and compact history",
+            fixed_in: "3.4.42, 3.5.28, 3.6.9",
+        },
+    },
+];
+
+/// What is known to be wrong with a server of this version; empty for a good one.
+#[must_use]
+pub fn known_defects(version: Version) -> Vec<Defect> {
+    KNOWN.iter().filter(|known| version.lacks(known.fixes)).map(|known| known.defect).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Version, known_defects};
+
+    fn defects(text: &str) -> usize {
+        known_defects(Version::parse(text).unwrap()).len()
+    }
+
+    #[test]
+    fn versions_are_read_as_servers_write_them() {
+        let version = |minor, patch| Some(Version { major: 3, minor, patch });
+        assert_eq!(Version::parse("3.5.23"), version(5, 23));
+        assert_eq!(Version::parse("3.6.0-rc.1"), version(6, 0));
+        for bad in ["", "3", "3.5", "three", "3.5.x", "not_decided"] {
+            assert_eq!(Version::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_line_is_clean_from_its_own_fix_on() {
+        for (clean, last_bad) in [("3.4.42", "3.4.41"), ("3.5.28", "3.5.27"), ("3.6.9", "3.6.8")] {
+            assert_eq!(defects(clean), 0, "{clean}");
+            assert_eq!(defects(last_bad), 1, "{last_bad}");
+        }
+        assert_eq!(defects("3.7.0"), 0);
+        assert_eq!(defects("4.0.0"), 0);
+    }
+
+    #[test]
+    fn lease_and_watch_defects_are_named_below_the_promised_versions() {
+        for bad in ["3.4.37", "3.5.22", "3.6.4"] {
+            assert_eq!(defects(bad), 2, "{bad}");
+        }
+        assert_eq!(defects("3.4.23"), 8);
+        assert_eq!(defects("3.3.27"), 8);
+        assert_eq!(defects("3.5.1"), 8);
+    }
+}

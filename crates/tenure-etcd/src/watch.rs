@@ -1,0 +1,209 @@
+//! Watches: any number of them on one stream, resumed without their consumers noticing.
+//!
+//! One task per client owns the stream (`watch/driver.rs`) and does what a pure machine tells it (`watch/router.rs`).
+//! It leaves a server that answers no more, continues on another one after the last delivered revision, and proves
+//! after each new start that nothing was lost to compaction in between.
+
+mod doubts;
+mod driver;
+mod hub;
+mod join;
+mod queue;
+mod refusal;
+mod router;
+mod subscription;
+mod version;
+mod watchdog;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_core::Stream;
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::kv::KeyValue;
+
+pub(crate) use hub::Hub;
+
+/// What to watch, and from when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchSpec {
+    /// The key, or the first key of the range.
+    pub key: Bytes,
+    /// Empty for the one key; one zero byte for all keys from `key` on; otherwise the first key outside the range.
+    pub range_end: Bytes,
+    /// Where to begin.
+    pub start: WatchFrom,
+    /// Whether events carry what was there before them.
+    pub prev: bool,
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// After a revision read during the call: nothing committed after the call returned is missed.
+    Now,
+    /// With the first revision above this one, which may lie in the past or in the future; 0 is the beginning.
+    After(i64),
+}
+
+/// One change of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The key was written.
+    Put {
+        /// The key as it is now.
+        kv: KeyValue,
+        /// The key as it was, if asked for and if there was one that compaction has left.
+        prev: Option<KeyValue>,
+    },
+    /// The key was deleted.
+    Delete {
+        /// The key.
+        key: Bytes,
+        /// The revision of the deletion.
+        revision: i64,
+        /// The key as it was, if asked for and if compaction has left it.
+        prev: Option<KeyValue>,
+    },
+}
+
+impl Event {
+    /// The revision of the change.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        match self {
+            Event::Put { kv, .. } => kv.mod_revision,
+            Event::Delete { revision, .. } => *revision,
+        }
+    }
+
+    fn weight(&self) -> usize {
+        let weight = |kv: &KeyValue| kv.key.len() + kv.value.len() + size_of::<KeyValue>();
+        match self {
+            Event::Put { kv, prev } => weight(kv) + prev.as_ref().map_or(0, weight),
+            Event::Delete { key, prev, .. } => {
+                key.len() + prev.as_ref().map_or(0, weight) + size_of::<KeyValue>()
+            }
+        }
+    }
+}
+
+/// What a watcher delivers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchItem {
+    /// All changes of one revision that the watcher covers, in the order of their transaction.
+    Batch {
+        /// The revision.
+        revision: i64,
+        /// Its changes; never empty.
+        events: Vec<Event>,
+    },
+    /// Everything up to this revision was delivered.
+    Progress(i64),
+}
+
+impl WatchItem {
+    /// The revision up to which everything was delivered with this item.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        match self {
+            WatchItem::Batch { revision, .. } | WatchItem::Progress(revision) => *revision,
+        }
+    }
+
+    fn weight(&self) -> usize {
+        match self {
+            WatchItem::Batch { events, .. } => events.iter().map(Event::weight).sum(),
+            WatchItem::Progress(_) => 0,
+        }
+    }
+}
+
+/// Why a watcher ended; it is the last thing it says.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WatchEnd {
+    /// What comes next was removed by compaction: list again, then watch after that revision.
+    #[error("the history up to revision {at} was compacted away")]
+    Compacted {
+        /// The compact revision as the server told it, or the smallest one it can have.
+        at: i64,
+    },
+    /// The store is gone for this handle.
+    #[error("the watch was lost")]
+    Lost(#[source] Error),
+}
+
+impl Client {
+    /// Watches a key or a range, on the one stream that all watchers of this client share.
+    ///
+    /// Returns when the watch stands at a server. Broken streams and dead members are not noticed by the consumer:
+    /// the watch goes on elsewhere, after the last revision delivered.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an empty key, an empty range or a negative revision; [`Error::Denied`] without the
+    /// permission to read the range; [`Error::Unavailable`] when no member took it within the deadline.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind: the watch is cancelled at the server as if the watcher had been dropped.
+    pub async fn watch(&self, spec: WatchSpec) -> Result<Watcher, Error> {
+        self.watches().watch(self.endpoints(), spec).await
+    }
+}
+
+/// All events of one revision.
+#[derive(Debug, PartialEq, Eq)]
+struct Batch {
+    revision: i64,
+    events: Vec<Event>,
+}
+
+/// A stream of the changes of a key or a range.
+///
+/// # Guarantees
+///
+/// Each revision comes exactly once, whole and in order, without a gap, across broken streams and changed servers.
+/// [`WatchItem::Progress`] comes only after everything up to its revision was delivered.
+///
+/// # Not guaranteed
+///
+/// A watcher that reads too slowly is cancelled at the server and continued when it has caught up; if compaction is
+/// faster, it ends with [`WatchEnd::Compacted`].
+///
+/// # Cancellation
+///
+/// Dropping it cancels the watch at the server; the drop itself only signals.
+#[derive(Debug)]
+pub struct Watcher {
+    queue: queue::Drain,
+    ticket: hub::Ticket,
+    point: i64,
+}
+
+impl Watcher {
+    /// The revision after which the watcher delivers: the one given, or the one read for [`WatchFrom::Now`].
+    #[must_use]
+    pub fn start_revision(&self) -> i64 {
+        self.point
+    }
+}
+
+impl Stream for Watcher {
+    type Item = Result<WatchItem, WatchEnd>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.queue.poll_take(context).map(|taken| match taken {
+            queue::Taken::Item(item) => Some(Ok(item)),
+            queue::Taken::LastBeforeRest(item) => {
+                self.ticket.drained();
+                Some(Ok(item))
+            }
+            queue::Taken::End(end) => Some(Err(end)),
+            queue::Taken::Over => None,
+        })
+    }
+}

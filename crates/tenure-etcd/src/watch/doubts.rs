@@ -1,0 +1,145 @@
+//! Starting points to be proven, many with one read.
+//!
+//! Compaction removes everything below one revision, so a read at the oldest starting point proves all younger ones
+//! with it, and a compacted one condemns all older ones. A thousand watchers that resume together cost one read.
+//!
+//! **Invariant**: a read proves only those whose first item had come before it was sent.
+
+use bytes::Bytes;
+
+use super::router::Name;
+
+/// One watcher that must know whether its starting point is still there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub(super) name: Name,
+    /// Which creation of the watcher it is.
+    pub(super) epoch: u64,
+    /// The starting point.
+    pub(super) after: i64,
+    /// A key that the watcher may read.
+    pub(super) key: Bytes,
+}
+
+/// Those that were not asked about yet.
+#[derive(Debug, Default)]
+pub(super) struct Doubts {
+    open: Vec<Doubt>,
+}
+
+/// One read for several watchers; the first is the oldest.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    doubts: Vec<Doubt>,
+}
+
+impl Doubts {
+    pub(super) fn add(&mut self, doubt: Doubt) {
+        self.open.push(doubt);
+    }
+
+    /// Everything open as one question.
+    pub(super) fn ask(&mut self) -> Option<Question> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let mut doubts = std::mem::take(&mut self.open);
+        doubts.sort_unstable_by_key(|doubt| (doubt.after, doubt.name));
+        Some(Question { doubts })
+    }
+}
+
+impl Question {
+    /// Where and what to read.
+    pub(super) fn oldest(&self) -> &Doubt {
+        self.doubts.first().expect("a question is made of at least one doubt")
+    }
+
+    /// The read succeeded: nobody has lost anything.
+    pub(super) fn proven(self) -> Vec<Doubt> {
+        self.doubts
+    }
+
+    /// The starting point of the oldest is compacted: those who share it are condemned, the others ask again.
+    pub(super) fn compacted(self, doubts: &mut Doubts) -> Vec<Doubt> {
+        let after = self.oldest().after;
+        let (condemned, rest) = self.doubts.into_iter().partition(|doubt| doubt.after == after);
+        doubts.open.extend::<Vec<_>>(rest);
+        condemned
+    }
+
+    /// The oldest may not read its key: that concerns it alone.
+    pub(super) fn refused(self, doubts: &mut Doubts) -> Doubt {
+        let mut all = self.doubts.into_iter();
+        let oldest = all.next().expect("a question is made of at least one doubt");
+        doubts.open.extend(all);
+        oldest
+    }
+
+    /// No answer: all ask again.
+    pub(super) fn unanswered(self, doubts: &mut Doubts) {
+        doubts.open.extend(self.doubts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::{Doubt, Doubts, Name};
+
+    fn doubts(all: &[(u64, i64)]) -> Doubts {
+        let mut doubts = Doubts::default();
+        for (name, after) in all {
+            doubts.add(Doubt { name: Name(*name), epoch: 1, after: *after, key: Bytes::new() });
+        }
+        doubts
+    }
+
+    fn names(doubts: &[Doubt]) -> Vec<u64> {
+        doubts.iter().map(|doubt| doubt.name.0).collect()
+    }
+
+    #[test]
+    fn the_oldest_point_proves_all() {
+        let mut open = doubts(&[(1, 30), (2, 10), (3, 20), (4, 10)]);
+        let question = open.ask().unwrap();
+        assert_eq!(question.oldest().after, 10);
+        assert_eq!(names(&question.proven()), [2, 4, 3, 1]);
+        assert_eq!(open.ask(), None);
+    }
+
+    #[test]
+    fn a_compacted_point_condemns_its_sharers_and_the_rest_asks_again() {
+        let mut open = doubts(&[(1, 30), (2, 10), (3, 20), (4, 10)]);
+        let question = open.ask().unwrap();
+        assert_eq!(names(&question.compacted(&mut open)), [2, 4]);
+        let question = open.ask().unwrap();
+        assert_eq!(question.oldest().after, 20);
+        assert_eq!(names(&question.proven()), [3, 1]);
+    }
+
+    #[test]
+    fn a_refused_read_concerns_only_who_asked_it() {
+        let mut open = doubts(&[(1, 30), (2, 10)]);
+        let question = open.ask().unwrap();
+        assert_eq!(question.refused(&mut open).name, Name(2));
+        assert_eq!(names(&open.ask().unwrap().proven()), [1]);
+    }
+
+    #[test]
+    fn what_came_after_the_read_was_sent_is_not_proven_by_it() {
+        let mut open = doubts(&[(1, 10)]);
+        let question = open.ask().unwrap();
+        open.add(Doubt { name: Name(9), epoch: 1, after: 40, key: Bytes::new() });
+        assert_eq!(names(&question.proven()), [1]);
+        assert_eq!(names(&open.ask().unwrap().proven()), [9]);
+    }
+
+    #[test]
+    fn without_an_answer_all_ask_again() {
+        let mut open = doubts(&[(1, 30), (2, 10)]);
+        open.ask().unwrap().unanswered(&mut open);
+        assert_eq!(names(&open.ask().unwrap().proven()), [2, 1]);
+    }
+}

@@ -1,0 +1,377 @@
+//! The task that owns the watch stream: it moves things between the server, the machine and the consumers.
+//!
+//! What it decides itself is only when: when to open a stream and where, when to close it, when to leave a server that
+//! is silent. Everything that happened becomes one `Event`; the work is done after the `select!`.
+
+mod link;
+mod reads;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+
+use super::WatchEnd;
+use super::doubts::{Doubt, Doubts};
+use super::hub::{Command, Inbox};
+use super::queue::Feeder;
+use super::router::{Action, Router};
+use super::version::announces_progress_in_order;
+use super::watchdog::{Bark, Patience};
+use crate::connection::Connection;
+use crate::endpoints::{Endpoints, Verdict};
+use crate::error::Error;
+use crate::message::watch::WatchResponse;
+use crate::stream::{Broken, Incoming, Pause, is_fatal, maybe};
+use link::{Link, Room};
+use reads::Answer;
+
+/// How long a stream without watchers is kept: one that waits for a lock again and again need not open one each time.
+const LINGER: Duration = Duration::from_secs(1);
+/// A stream that lived so long was healthy: the next one is opened without delay.
+const HEALTHY_AFTER: Duration = Duration::from_secs(2);
+/// Proofs on their way at once. While they are, new doubts gather and go together; a second one keeps a proof that hangs
+/// from holding up the others, more would only send what the next one covers.
+const PROBES_MAX: usize = 2;
+
+/// The task's state.
+pub(super) struct Driver {
+    endpoints: Arc<Endpoints>,
+    inbox: Arc<Inbox>,
+    router: Router<Feeder>,
+    link: Option<Link>,
+    connecting: Option<BoxFuture<'static, Result<Connection, Error>>>,
+    /// Not before this.
+    retry_at: Option<Instant>,
+    pause: Pause,
+    /// A stream broke before: ask whether this is still the same store when the next one opens.
+    has_lost: bool,
+    /// When the stream lost its last watcher.
+    idle_since: Option<Instant>,
+    answers: FuturesUnordered<BoxFuture<'static, Answer>>,
+    doubts: Doubts,
+    probes: usize,
+    /// Something went wrong and nothing has come since.
+    is_troubled: bool,
+    /// Counts the streams, so that an answer about an earlier one is recognised.
+    serial: u64,
+}
+
+enum Event {
+    Stop,
+    News,
+    Connected(Result<Connection, Error>),
+    GivenUp,
+    Reachable,
+    Timer,
+    Answered(Answer),
+    Room(Room),
+    Came(Result<WatchResponse, Status>),
+}
+
+impl Driver {
+    pub(super) fn new(endpoints: Arc<Endpoints>, inbox: Arc<Inbox>) -> Self {
+        Self {
+            endpoints,
+            inbox,
+            router: Router::new(),
+            link: None,
+            connecting: None,
+            retry_at: None,
+            pause: Pause::default(),
+            has_lost: false,
+            idle_since: None,
+            answers: FuturesUnordered::new(),
+            doubts: Doubts::default(),
+            probes: 0,
+            is_troubled: false,
+            serial: 0,
+        }
+    }
+
+    /// Until the client closes.
+    pub(super) async fn run(mut self) {
+        let mut reachable = self.endpoints.changed();
+        loop {
+            self.settle();
+            let due_at = self.due_at();
+            let is_pausing = self.retry_at.is_some();
+            let has_requests = self.router.has_requests();
+            let Driver { endpoints, inbox, link, connecting, answers, .. } = &mut self;
+            let (given_up, requests, incoming) = match link {
+                Some(link) => (Some(&mut link.given_up), Some(&link.requests), Some(&mut link.incoming)),
+                None => (None, None, None),
+            };
+            let event = tokio::select! {
+                biased;
+                () = endpoints.stop().cancelled() => Event::Stop,
+                () = inbox.wait() => Event::News,
+                connected = maybe(connecting.as_mut()) => Event::Connected(connected),
+                () = maybe(given_up) => Event::GivenUp,
+                // The sender lives as long as the endpoints, which this task holds: it cannot fail.
+                _ = reachable.changed(), if is_pausing => Event::Reachable,
+                () = maybe(due_at.map(sleep_until)) => Event::Timer,
+                answer = answers.next(), if !answers.is_empty() => match answer {
+                    Some(answer) => Event::Answered(answer),
+                    None => continue,
+                },
+                room = maybe(requests.filter(|_| has_requests).map(link::room)) => Event::Room(room),
+                came = maybe(incoming.map(Incoming::next)) => Event::Came(came),
+            };
+            match event {
+                Event::Stop => break,
+                Event::News => self.on_news(),
+                Event::Connected(connected) => self.on_connected(connected),
+                Event::GivenUp => self.lose(),
+                Event::Reachable => self.retry_at = Some(Instant::now()),
+                Event::Timer => self.on_timer(),
+                Event::Answered(answer) => self.on_answer(answer),
+                Event::Room(room) => self.on_room(room),
+                Event::Came(came) => self.on_came(came),
+            }
+        }
+        self.router.end_all(&Error::Closed);
+    }
+
+    /// Does what the last event made necessary: questions of the machine, and the wish for a stream.
+    fn settle(&mut self) {
+        while let Some(action) = self.router.poll_action() {
+            self.act(action);
+        }
+        while self.probes < PROBES_MAX
+            && let Some(question) = self.doubts.ask()
+        {
+            self.probes += 1;
+            self.answers.push(reads::probe(&self.endpoints, question));
+        }
+        let is_idle = self.router.is_empty() && self.link.is_some();
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(Instant::now));
+        if self.wants_link() && self.retry_at.is_none_or(|retry_at| retry_at <= Instant::now()) {
+            self.retry_at = None;
+            let endpoints = Arc::clone(&self.endpoints);
+            self.connecting =
+                Some(Box::pin(async move { endpoints.connection(endpoints.config.deadline).await }));
+        }
+    }
+
+    fn wants_link(&self) -> bool {
+        self.link.is_none() && self.connecting.is_none() && self.router.wants_stream()
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Read { name, key } => self.answers.push(reads::point(&self.endpoints, name, key)),
+            Action::Probe { name, epoch, after, key } => self.doubts.add(Doubt { name, epoch, after, key }),
+            Action::Verify { name, key, range_end } => {
+                self.answers.push(reads::verify(&self.endpoints, name, self.serial, key, range_end));
+            }
+            Action::Fail(reason) => {
+                if let Some(link) = &self.link {
+                    tracing::warn!(endpoint = %link.connection.address, reason, "watch stream given up");
+                    self.endpoints.report(&link.connection, Verdict::Failed(reason));
+                    self.lose();
+                }
+            }
+        }
+    }
+
+    fn due_at(&self) -> Option<Instant> {
+        let watchdog = self.link.as_ref().map(|link| link.watchdog.due_at());
+        let linger = self.idle_since.map(|since| since + LINGER);
+        let retry = self.retry_at.filter(|_| self.wants_link());
+        [watchdog, linger, retry].into_iter().flatten().min()
+    }
+
+    fn on_news(&mut self) {
+        for command in self.inbox.take() {
+            match command {
+                Command::Subscribe { name, spec, feeder } => self.router.subscribe(name, spec, feeder),
+                Command::Drained(name) => self.router.drained(name),
+                Command::Dropped(name) => self.router.unsubscribe(name),
+            }
+        }
+    }
+
+    fn on_connected(&mut self, connected: Result<Connection, Error>) {
+        self.connecting = None;
+        match connected {
+            Ok(connection) => self.open(connection),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn open(&mut self, connection: Connection) {
+        self.router.connected();
+        if !self.router.has_requests() {
+            // Whoever wanted it has left meanwhile.
+            self.router.lost();
+            return;
+        }
+        self.serial += 1;
+        let ask_after = self.endpoints.config.watch_ask_after;
+        let answer_within = self.endpoints.config.watch_answer_within;
+        let patience = Patience { ask_after, answer_within };
+        match Link::open(&self.endpoints, connection, &mut self.router, patience) {
+            Ok(link) => {
+                self.answers.push(reads::version(&self.endpoints, &link.connection, self.serial));
+                if let (true, Some(key)) = (std::mem::take(&mut self.has_lost), self.router.some_key()) {
+                    self.answers.push(reads::identity(&self.endpoints, key));
+                }
+                self.link = Some(link);
+            }
+            Err(error) => {
+                self.router.lost();
+                self.fail(error);
+            }
+        }
+    }
+
+    fn on_timer(&mut self) {
+        let now = Instant::now();
+        if self.idle_since.is_some_and(|since| since + LINGER <= now) {
+            self.link = None;
+            self.router.lost();
+            return;
+        }
+        let Some(link) = &mut self.link else { return };
+        match link.watchdog.look(now) {
+            Bark::Quiet => {}
+            Bark::Ask => {
+                self.router.ask_for_life();
+                link.watchdog.asked(now);
+            }
+            Bark::Leave => {
+                tracing::warn!(endpoint = %link.connection.address, "watch stream is silent, leaving");
+                let reason = "the watch stream was silent".to_owned();
+                self.endpoints.report(&link.connection, Verdict::Failed(reason));
+                self.lose();
+            }
+        }
+    }
+
+    fn on_room(&mut self, room: Room) {
+        let Some(link) = &mut self.link else { return };
+        link.send(room, &mut self.router);
+    }
+
+    fn on_came(&mut self, came: Result<WatchResponse, Status>) {
+        let Some(link) = &mut self.link else { return };
+        match came {
+            Ok(response) => {
+                link.watchdog.heard(Instant::now());
+                if std::mem::take(&mut self.is_troubled) {
+                    self.inbox.set_trouble(None);
+                    tracing::info!(endpoint = %link.connection.address, "watches flow again");
+                }
+                if let Some(Err(error)) =
+                    response.header.as_ref().map(|header| self.endpoints.identity.observe(header))
+                {
+                    return self.end_all(&error);
+                }
+                self.router.handle(response);
+            }
+            Err(status) => {
+                tracing::debug!(endpoint = %link.connection.address, %status, "watch stream broke");
+                let broken = Broken::report(&self.endpoints, &link.connection, &status);
+                self.lose();
+                match broken {
+                    Broken::Retry(error) => self.trouble(error),
+                    Broken::Fatal(error) => self.end_all(&error),
+                }
+            }
+        }
+    }
+
+    fn on_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Point { name, result: Ok(revision) } => self.router.read(name, revision),
+            Answer::Point { name, result: Err(error) } => self.router.end(name, WatchEnd::Lost(error)),
+            Answer::Probe { question, result } => {
+                self.probes -= 1;
+                self.on_probe(question, result);
+            }
+            Answer::Verify { name, result: Err(error), .. } if is_fatal(&error) => {
+                self.router.end(name, WatchEnd::Lost(error));
+            }
+            Answer::Verify { serial, .. } => {
+                // We may read it: the token of this stream ran out, or the store is in trouble. Begin anew.
+                if serial == self.serial
+                    && let Some(link) = &self.link
+                {
+                    self.endpoints.report(&link.connection, Verdict::Unauthenticated);
+                    self.lose();
+                }
+            }
+            Answer::Version { serial, version } => {
+                if serial == self.serial && version.is_some_and(announces_progress_in_order) {
+                    self.router.trust_progress();
+                }
+            }
+            Answer::Identity { result } => {
+                if let Err(error @ Error::Replaced(_)) = result {
+                    self.end_all(&error);
+                }
+            }
+        }
+    }
+
+    fn on_probe(&mut self, question: super::doubts::Question, result: Result<(), Error>) {
+        match result {
+            Ok(()) => {
+                for doubt in question.proven() {
+                    self.router.proven(doubt.name, doubt.epoch);
+                }
+            }
+            Err(Error::Compacted { .. }) => {
+                for doubt in question.compacted(&mut self.doubts) {
+                    self.router.disproven(doubt.name, doubt.epoch, doubt.after);
+                }
+            }
+            Err(error @ (Error::Replaced(_) | Error::Closed)) => self.end_all(&error),
+            Err(error) if is_fatal(&error) => {
+                let doubt = question.refused(&mut self.doubts);
+                self.router.end(doubt.name, WatchEnd::Lost(error));
+            }
+            // The call has waited and tried for its whole deadline: ask again.
+            Err(_) => question.unanswered(&mut self.doubts),
+        }
+    }
+
+    /// The stream is gone; the next one after a pause.
+    fn lose(&mut self) {
+        let Some(link) = self.link.take() else { return };
+        if link.opened_at.elapsed() >= HEALTHY_AFTER {
+            self.pause.reset();
+        }
+        self.has_lost = true;
+        self.router.lost();
+        self.retry_at = Some(Instant::now() + self.pause.next());
+    }
+
+    /// There was no connection to be had.
+    fn fail(&mut self, error: Error) {
+        if is_fatal(&error) {
+            return self.end_all(&error);
+        }
+        self.has_lost = true;
+        self.retry_at = Some(Instant::now() + self.pause.next());
+        self.trouble(error);
+    }
+
+    fn trouble(&mut self, error: Error) {
+        if !std::mem::replace(&mut self.is_troubled, true) {
+            tracing::warn!(%error, "watches are interrupted");
+        }
+        self.inbox.set_trouble(Some(error));
+    }
+
+    fn end_all(&mut self, error: &Error) {
+        tracing::error!(%error, "watches ended");
+        self.link = None;
+        self.router.end_all(error);
+    }
+}

@@ -1,0 +1,107 @@
+//! The reads that stand beside the stream: how far the store is, whether a point is still there, whether we may look.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_core::future::BoxFuture;
+use tokio::time::timeout;
+
+use super::super::doubts::Question;
+use super::super::router::Name;
+use crate::call::{Call, Kind};
+use crate::classify::Asked;
+use crate::connection::{Connection, RequireLeader};
+use crate::endpoints::Endpoints;
+use crate::error::{Cause, Error};
+use crate::message::cluster::{StatusRequest, StatusResponse};
+use crate::message::kv::{RangeRequest, RangeResponse};
+use crate::version::Version;
+
+/// What came back.
+pub(super) enum Answer {
+    Point { name: Name, result: Result<i64, Error> },
+    Probe { question: Question, result: Result<(), Error> },
+    Verify { name: Name, serial: u64, result: Result<(), Error> },
+    Version { serial: u64, version: Option<Version> },
+    Identity { result: Result<(), Error> },
+}
+
+type Read = BoxFuture<'static, Answer>;
+
+/// Where the store is now, seen linearizably.
+pub(super) fn point(endpoints: &Arc<Endpoints>, name: Name, key: Bytes) -> Read {
+    let endpoints = Arc::clone(endpoints);
+    Box::pin(async move {
+        let result =
+            count(&endpoints, RangeRequest { key, ..RangeRequest::default() }).await.and_then(|answer| {
+                let damaged = || Error::Corrupt("a range without a header".to_owned());
+                answer.header.map(|header| header.revision).ok_or_else(damaged)
+            });
+        Answer::Point { name, result }
+    })
+}
+
+/// Whether the oldest starting point is compacted. Linearizable, so that a member that lags behind the compaction
+/// cannot say no.
+pub(super) fn probe(endpoints: &Arc<Endpoints>, question: Question) -> Read {
+    let endpoints = Arc::clone(endpoints);
+    Box::pin(async move {
+        let oldest = question.oldest();
+        let request =
+            RangeRequest { key: oldest.key.clone(), revision: oldest.after, ..RangeRequest::default() };
+        let result = count(&endpoints, request).await.map(drop);
+        Answer::Probe { question, result }
+    })
+}
+
+/// Whether we may read a range, with a token that is renewed if it ran out.
+pub(super) fn verify(
+    endpoints: &Arc<Endpoints>,
+    name: Name,
+    serial: u64,
+    key: Bytes,
+    range_end: Bytes,
+) -> Read {
+    let endpoints = Arc::clone(endpoints);
+    Box::pin(async move {
+        let result =
+            count(&endpoints, RangeRequest { key, range_end, ..RangeRequest::default() }).await.map(drop);
+        Answer::Verify { name, serial, result }
+    })
+}
+
+/// Whether it is still the same store: a linearizable answer cannot be older than what was seen before.
+/// Without it, a watcher that resumes on a store restored from a backup would wait for a future that never comes.
+pub(super) fn identity(endpoints: &Arc<Endpoints>, key: Bytes) -> Read {
+    let endpoints = Arc::clone(endpoints);
+    Box::pin(async move {
+        let result = count(&endpoints, RangeRequest { key, ..RangeRequest::default() }).await.map(drop);
+        Answer::Identity { result }
+    })
+}
+
+/// Which version serves the stream; none if it will not say.
+pub(super) fn version(endpoints: &Arc<Endpoints>, connection: &Connection, serial: u64) -> Read {
+    let (endpoints, connection) = (Arc::clone(endpoints), connection.clone());
+    Box::pin(async move {
+        let status = async {
+            let request = connection.request(StatusRequest {}, RequireLeader::No).ok()?;
+            connection.unary::<_, StatusResponse>("/etcdserverpb.Maintenance/Status", request).await.ok()
+        };
+        let status = timeout(endpoints.config.per_try, status).await.ok().flatten();
+        Answer::Version { serial, version: status.and_then(|status| Version::parse(&status.version)) }
+    })
+}
+
+async fn count(endpoints: &Arc<Endpoints>, request: RangeRequest) -> Result<RangeResponse, Error> {
+    let message = RangeRequest { count_only: true, ..request };
+    let call = Call { path: "/etcdserverpb.KV/Range", kind: Kind::Read, message, asked: Asked::default() };
+    match endpoints.call(call).await {
+        // A read cannot have half happened.
+        Err(Error::Ambiguous(cause)) => Err(Error::Unavailable(cause)),
+        Err(Error::FutureRevision) => {
+            Err(Error::Unavailable(Cause::new("the store is behind a revision it has sent")))
+        }
+        answer => answer,
+    }
+}

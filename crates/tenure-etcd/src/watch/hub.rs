@@ -1,0 +1,153 @@
+//! Where callers hand in their watches, and where watchers say that they are gone. Started with the first of them.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::driver::Driver;
+use super::queue::{self, Feeder};
+use super::router::Name;
+use super::{WatchEnd, WatchFrom, WatchSpec, Watcher};
+use crate::endpoints::Endpoints;
+use crate::error::{Cause, Error, Invalid};
+
+/// One client's watches.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    inbox: Arc<Inbox>,
+    next_name: AtomicU64,
+    is_started: AtomicBool,
+}
+
+impl Hub {
+    /// No stream and no task yet.
+    pub(crate) fn new() -> Self {
+        Self { inbox: Arc::default(), next_name: AtomicU64::new(1), is_started: AtomicBool::new(false) }
+    }
+
+    /// Returns when the watch stands at a server.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropped before it returns, the watch is cancelled as if the watcher had been dropped.
+    pub(crate) async fn watch(&self, endpoints: &Arc<Endpoints>, spec: WatchSpec) -> Result<Watcher, Error> {
+        check(&spec)?;
+        if endpoints.stop().is_cancelled() {
+            return Err(Error::Closed);
+        }
+        if !self.is_started.swap(true, Ordering::Relaxed) {
+            endpoints.tasks().spawn(Driver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
+        }
+        let name = Name(self.next_name.fetch_add(1, Ordering::Relaxed));
+        let (feeder, mut drain) = queue::queue();
+        self.inbox.put(Command::Subscribe { name, spec, feeder });
+        // From here on the ticket withdraws the watch, however this call ends.
+        let ticket = Ticket { name, inbox: Arc::clone(&self.inbox) };
+        let opened = timeout(endpoints.config.deadline, poll_fn(|context| drain.poll_opened(context)));
+        let opened = tokio::select! {
+            biased;
+            () = endpoints.stop().cancelled() => return Err(Error::Closed),
+            opened = opened => opened,
+        };
+        match opened {
+            Ok(Ok(point)) => Ok(Watcher { queue: drain, ticket, point }),
+            Ok(Err(Some(WatchEnd::Lost(error)))) => Err(error),
+            Ok(Err(Some(WatchEnd::Compacted { at }))) => Err(Error::Compacted { at: Some(at) }),
+            Ok(Err(None)) => Err(Error::Closed),
+            Err(_) => Err(self.inbox.trouble().unwrap_or_else(|| {
+                let waited = endpoints.config.deadline;
+                Error::Unavailable(Cause::new(format!("no member took the watch within {waited:?}")))
+            })),
+        }
+    }
+}
+
+/// What no server would take, said before anything is sent.
+fn check(spec: &WatchSpec) -> Result<(), Error> {
+    let from_here_on: &[u8] = b"\0";
+    if spec.key.is_empty() {
+        return Err(Invalid::EmptyKey.into());
+    }
+    if !spec.range_end.is_empty() && spec.range_end != from_here_on && spec.range_end <= spec.key {
+        return Err(Invalid::Other(
+            "the range of the watch is empty: its end is not above its beginning".into(),
+        )
+        .into());
+    }
+    match spec.start {
+        WatchFrom::After(revision) if revision < 0 => {
+            Err(Invalid::Other(format!("revision {revision} is negative; 0 is the beginning")).into())
+        }
+        WatchFrom::After(i64::MAX) => {
+            Err(Invalid::Other("there is no revision after the last one".into()).into())
+        }
+        WatchFrom::After(_) | WatchFrom::Now => Ok(()),
+    }
+}
+
+/// A watcher's place; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    name: Name,
+    inbox: Arc<Inbox>,
+}
+
+impl Ticket {
+    /// The consumer has emptied a queue that had overflowed.
+    pub(super) fn drained(&self) {
+        self.inbox.put(Command::Drained(self.name));
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.inbox.put(Command::Dropped(self.name));
+    }
+}
+
+/// What the task is told.
+#[derive(Debug)]
+pub(super) enum Command {
+    Subscribe { name: Name, spec: WatchSpec, feeder: Feeder },
+    Drained(Name),
+    Dropped(Name),
+}
+
+/// From everybody to the one task.
+///
+/// Not a channel, because dropping a watcher must be able to speak without waiting. It is bounded all the same: a
+/// watcher is named at most once for each of its three commands between two looks of the task.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    commands: Mutex<Vec<Command>>,
+    news: Notify,
+    /// What the task could not do last, for callers whose deadline passes.
+    trouble: Mutex<Option<Error>>,
+}
+
+impl Inbox {
+    fn put(&self, command: Command) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.news.notify_one();
+    }
+
+    /// Waits for commands.
+    pub(super) async fn wait(&self) {
+        self.news.notified().await;
+    }
+
+    pub(super) fn take(&self) -> Vec<Command> {
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<Error>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

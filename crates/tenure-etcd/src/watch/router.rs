@@ -1,0 +1,397 @@
+//! The pure half of the watch stream: who watches what, which answer belongs to whom, what to ask next.
+//!
+//! It is told what happened (a response, a lost stream, an answered read, a consumer that left) and says what to send
+//! and what to find out. The driver only moves things. Nothing in here knows the time or waits.
+//!
+//! **Invariant**: creations are answered in the order they were sent, so the oldest unanswered one is meant; ids in
+//! answers are not trusted for that, because a refused creation carries -1.
+//! **Invariant**: an id on a stream belongs to one subscription and is never used again.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::join::More;
+use super::refusal::Refusal;
+use super::subscription::{Need, Subscription};
+use super::{Event, WatchEnd, WatchItem, WatchSpec};
+use crate::error::{Error, Invalid};
+use crate::message::watch::{
+    WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchRequestKind,
+    WatchResponse, WireEvent,
+};
+
+/// Names a subscription for as long as the client lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Name(pub(super) u64);
+
+/// Where the items of one subscription go.
+pub(super) trait Sink {
+    /// The watcher stands and delivers what comes after `point`.
+    fn opened(&mut self, point: i64);
+    /// Takes an item, or refuses it for want of room; then the consumer will ask when there is room again.
+    fn offer(&mut self, item: WatchItem) -> Result<(), Full>;
+    /// The last word.
+    fn end(&mut self, end: WatchEnd);
+}
+
+/// The consumer has more waiting than it may have.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// What the driver must find out or do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Read `key` linearizably and tell the store's revision with `read`.
+    Read { name: Name, key: Bytes },
+    /// Read `key` at revision `after` and tell with `proven` or `end` whether that is compacted.
+    Probe { name: Name, epoch: u64, after: i64, key: Bytes },
+    /// Read the range as the user that we are: the server says we may not watch it.
+    Verify { name: Name, key: Bytes, range_end: Bytes },
+    /// Leave this stream.
+    Fail(String),
+}
+
+/// Whether progress may be believed: old servers announce it before the events it speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Trusted,
+    Untrusted,
+}
+
+/// All subscriptions of one client.
+#[derive(Debug)]
+pub(super) struct Router<S> {
+    subscriptions: HashMap<Name, Subscription<S>>,
+    /// Which subscription an id of the present stream belongs to.
+    routes: HashMap<i64, Name>,
+    /// Creations sent and not answered, oldest first.
+    unanswered: VecDeque<Asked>,
+    outbox: VecDeque<Outgoing>,
+    actions: VecDeque<Action>,
+    next_id: i64,
+    link: Link,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Down,
+    Up(Progress),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Watch(Name, u64),
+    /// The watchdog's question, which no server grants.
+    Beat,
+}
+
+#[derive(Debug)]
+enum Outgoing {
+    Create(Name),
+    Cancel(i64),
+    Progress,
+    Beat,
+}
+
+impl<S: Sink> Router<S> {
+    pub(super) fn new() -> Self {
+        Self {
+            subscriptions: HashMap::new(),
+            routes: HashMap::new(),
+            unanswered: VecDeque::new(),
+            outbox: VecDeque::new(),
+            actions: VecDeque::new(),
+            next_id: 1,
+            link: Link::Down,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.subscriptions.is_empty()
+    }
+
+    /// Whether any subscription wants a stream now; slow consumers may not.
+    pub(super) fn wants_stream(&self) -> bool {
+        self.subscriptions.values().any(Subscription::is_waiting)
+    }
+
+    /// A key that one of the subscriptions may read.
+    pub(super) fn some_key(&self) -> Option<Bytes> {
+        self.subscriptions.values().next().map(|subscription| subscription.key.clone())
+    }
+
+    /// A new watcher.
+    pub(super) fn subscribe(&mut self, name: Name, spec: WatchSpec, sink: S) {
+        let subscription = Subscription::new(spec, sink);
+        if subscription.is_unread() {
+            // Sent beside the creation, not after it: one round trip instead of two.
+            self.actions.push_back(Action::Read { name, key: subscription.key.clone() });
+        }
+        self.subscriptions.insert(name, subscription);
+        self.create(name);
+    }
+
+    /// The consumer is gone.
+    pub(super) fn unsubscribe(&mut self, name: Name) {
+        if let Some(id) = self.subscriptions.remove(&name).and_then(|subscription| subscription.id()) {
+            self.cancel(id);
+        }
+    }
+
+    /// The consumer has room again.
+    pub(super) fn drained(&mut self, name: Name) {
+        self.with(name, Subscription::drained);
+    }
+
+    /// There is a stream again: everything is created on it, oldest first.
+    /// Its progress is not believed before `trust_progress`.
+    pub(super) fn connected(&mut self) {
+        self.link = Link::Up(Progress::Untrusted);
+        let mut names: Vec<Name> = self.subscriptions.keys().copied().collect();
+        names.sort_unstable();
+        for name in names {
+            self.create(name);
+        }
+    }
+
+    /// The server of the present stream announces progress only after the events it speaks of.
+    pub(super) fn trust_progress(&mut self) {
+        if self.link != Link::Down {
+            self.link = Link::Up(Progress::Trusted);
+        }
+    }
+
+    /// The stream is gone, and with it all ids and all questions on it.
+    pub(super) fn lost(&mut self) {
+        self.link = Link::Down;
+        self.routes.clear();
+        self.unanswered.clear();
+        self.outbox.clear();
+        self.subscriptions.values_mut().for_each(Subscription::lose);
+    }
+
+    /// Asks the server to speak: for progress, and for a watch of nothing, which is refused at once.
+    /// Progress alone is not answered while any watcher of the stream is behind or starts in the future.
+    pub(super) fn ask_for_life(&mut self) {
+        self.outbox.push_back(Outgoing::Progress);
+        self.outbox.push_back(Outgoing::Beat);
+    }
+
+    /// Something came from the stream.
+    pub(super) fn handle(&mut self, response: WatchResponse) {
+        if response.created {
+            self.answered(&response);
+        } else if response.canceled {
+            if let Some(name) = self.routes.remove(&response.watch_id) {
+                self.refused(name, &response);
+            }
+        } else if response.events.is_empty() {
+            self.progressed(&response);
+        } else if let Some(name) = self.routes.get(&response.watch_id).copied() {
+            self.happened(name, response);
+        }
+    }
+
+    /// The linearizable read asked for found the store at `revision`.
+    pub(super) fn read(&mut self, name: Name, revision: i64) {
+        self.with(name, |subscription, needs| subscription.read(revision, needs));
+    }
+
+    /// The starting point is not compacted.
+    pub(super) fn proven(&mut self, name: Name, epoch: u64) {
+        self.with(name, |subscription, needs| subscription.proven(epoch, needs));
+    }
+
+    /// The starting point is compacted: something may be missing.
+    pub(super) fn disproven(&mut self, name: Name, epoch: u64, after: i64) {
+        if self.subscriptions.get(&name).is_some_and(|subscription| subscription.is_asked(epoch)) {
+            // The server does not say how far it compacted, only that it did so beyond the point.
+            self.end(name, WatchEnd::Compacted { at: after.saturating_add(1) });
+        }
+    }
+
+    /// Says the last word to one consumer.
+    pub(super) fn end(&mut self, name: Name, end: WatchEnd) {
+        if let Some(subscription) = self.subscriptions.remove(&name) {
+            if let Some(id) = subscription.id() {
+                self.cancel(id);
+            }
+            subscription.end(end);
+        }
+    }
+
+    /// Says the last word to all.
+    pub(super) fn end_all(&mut self, error: &Error) {
+        for (_, subscription) in self.subscriptions.drain() {
+            subscription.end(WatchEnd::Lost(error.clone()));
+        }
+        self.lost();
+    }
+
+    pub(super) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Nothing can be sent any more: the stream is about to end.
+    pub(super) fn discard_requests(&mut self) {
+        self.outbox.clear();
+    }
+
+    pub(super) fn has_requests(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// The next request to send, if there is one.
+    pub(super) fn poll_request(&mut self) -> Option<WatchRequest> {
+        while let Some(outgoing) = self.outbox.pop_front() {
+            let kind = match outgoing {
+                Outgoing::Create(name) => {
+                    let wanted =
+                        self.subscriptions.get_mut(&name).filter(|subscription| subscription.is_waiting());
+                    let Some(subscription) = wanted else { continue };
+                    let request = subscription.create(self.next_id);
+                    self.next_id += 1;
+                    self.unanswered.push_back(Asked::Watch(name, subscription.epoch()));
+                    WatchRequestKind::Create(request)
+                }
+                Outgoing::Cancel(watch_id) => WatchRequestKind::Cancel(WatchCancelRequest { watch_id }),
+                Outgoing::Progress => WatchRequestKind::Progress(WatchProgressRequest {}),
+                Outgoing::Beat => {
+                    self.unanswered.push_back(Asked::Beat);
+                    let watch_id = self.next_id;
+                    self.next_id += 1;
+                    WatchRequestKind::Create(WatchCreateRequest {
+                        key: Bytes::from_static(b"b"),
+                        range_end: Bytes::from_static(b"a"),
+                        watch_id,
+                        ..WatchCreateRequest::default()
+                    })
+                }
+            };
+            return Some(WatchRequest { request: Some(kind) });
+        }
+        None
+    }
+
+    fn create(&mut self, name: Name) {
+        let is_waiting = self.subscriptions.get(&name).is_some_and(Subscription::is_waiting);
+        if is_waiting && self.link != Link::Down {
+            self.outbox.push_back(Outgoing::Create(name));
+        }
+    }
+
+    fn cancel(&mut self, id: i64) {
+        self.routes.remove(&id);
+        self.outbox.push_back(Outgoing::Cancel(id));
+    }
+
+    fn answered(&mut self, response: &WatchResponse) {
+        let (name, epoch) = match self.unanswered.pop_front() {
+            Some(Asked::Watch(name, epoch)) => (name, epoch),
+            Some(Asked::Beat) => return,
+            None => return self.fail("the server created a watch that nobody asked for"),
+        };
+        let is_wanted =
+            self.subscriptions.get(&name).is_some_and(|subscription| subscription.epoch() == epoch);
+        if response.canceled {
+            if is_wanted {
+                self.refused(name, response);
+            }
+        } else if is_wanted {
+            self.routes.insert(response.watch_id, name);
+            let server_at = response.header.map_or(0, |header| header.revision);
+            let id = response.watch_id;
+            self.with(name, |subscription, needs| subscription.created(id, server_at, needs));
+        } else {
+            self.cancel(response.watch_id);
+        }
+    }
+
+    fn refused(&mut self, name: Name, response: &WatchResponse) {
+        match Refusal::parse(response) {
+            Refusal::Compacted(at) => self.finish(name, WatchEnd::Compacted { at }),
+            Refusal::Invalid(reason) => {
+                self.finish(name, WatchEnd::Lost(Error::Invalid(Invalid::Other(reason))));
+            }
+            Refusal::Suspect(reason) => {
+                tracing::debug!(reason, "a watch was refused");
+                let Some(subscription) = self.subscriptions.get_mut(&name) else { return };
+                subscription.lose();
+                let (key, range_end) = (subscription.key.clone(), subscription.range_end.clone());
+                self.actions.push_back(Action::Verify { name, key, range_end });
+            }
+            Refusal::Retry(reason) => self.fail(&reason),
+        }
+    }
+
+    /// The server has forgotten the watcher already.
+    fn finish(&mut self, name: Name, end: WatchEnd) {
+        if let Some(subscription) = self.subscriptions.remove(&name) {
+            subscription.end(end);
+        }
+    }
+
+    fn happened(&mut self, name: Name, response: WatchResponse) {
+        let more = if response.fragment { More::Yes } else { More::No };
+        let Some(events) = response.events.into_iter().map(parse_event).collect::<Option<Vec<_>>>() else {
+            return self.fail("the server sent an event without a key");
+        };
+        let mut result = Ok(());
+        self.with(name, |subscription, needs| result = subscription.events(events, more, needs));
+        if result.is_err() {
+            self.fail("the server sent revisions out of order");
+        }
+    }
+
+    fn progressed(&mut self, response: &WatchResponse) {
+        let revision = response.header.map_or(0, |header| header.revision);
+        if self.link != Link::Up(Progress::Trusted) {
+            return;
+        }
+        if response.watch_id == FOR_ALL {
+            let names: Vec<Name> = self.routes.values().copied().collect();
+            for name in names {
+                self.with(name, |subscription, needs| subscription.progress(revision, needs));
+            }
+        } else if let Some(name) = self.routes.get(&response.watch_id).copied() {
+            self.with(name, |subscription, needs| subscription.progress(revision, needs));
+        }
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.actions.push_back(Action::Fail(reason.to_owned()));
+    }
+
+    fn with(&mut self, name: Name, step: impl FnOnce(&mut Subscription<S>, &mut Vec<Need>)) {
+        let Some(subscription) = self.subscriptions.get_mut(&name) else { return };
+        let mut needs = Vec::new();
+        step(subscription, &mut needs);
+        let (epoch, key) = (subscription.epoch(), subscription.key.clone());
+        for need in needs {
+            match need {
+                Need::Point => self.actions.push_back(Action::Read { name, key: key.clone() }),
+                Need::Probe { after } => {
+                    self.actions.push_back(Action::Probe { name, epoch, after, key: key.clone() });
+                }
+                Need::Stop { id } => self.cancel(id),
+                Need::Create => self.create(name),
+            }
+        }
+    }
+}
+
+/// The id of progress that speaks for every watcher of the stream.
+const FOR_ALL: i64 = -1;
+
+fn parse_event(wire: WireEvent) -> Option<Event> {
+    let kv = wire.kv?;
+    let prev = wire.prev_kv.map(Into::into);
+    Some(match wire.kind {
+        0 => Event::Put { kv: kv.into(), prev },
+        _ => Event::Delete { key: kv.key, revision: kv.mod_revision, prev },
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,478 @@
+//! The machine against a server played by hand, and against a small model of one that is cut off at every message.
+
+mod model;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use super::super::{Event, WatchEnd, WatchFrom, WatchItem, WatchSpec};
+use super::{Action, Full, Name, Router, Sink};
+use crate::message::header::ResponseHeader;
+use crate::message::kv::KeyValue;
+use crate::message::watch::{WatchRequest, WatchRequestKind, WatchResponse, WireEvent};
+
+/// What a consumer saw.
+#[derive(Debug, Clone, PartialEq)]
+enum Saw {
+    Opened(i64),
+    /// A revision and how many events it had.
+    Batch(i64, usize),
+    Progress(i64),
+    End(WatchEnd),
+}
+
+/// A consumer with room for a number of items.
+#[derive(Debug, Clone)]
+struct Consumer {
+    saw: Rc<RefCell<Vec<Saw>>>,
+    room: Rc<RefCell<usize>>,
+}
+
+impl Consumer {
+    fn new() -> Self {
+        Self { saw: Rc::default(), room: Rc::new(RefCell::new(usize::MAX)) }
+    }
+
+    fn saw(&self) -> Vec<Saw> {
+        self.saw.borrow().clone()
+    }
+}
+
+impl Sink for Consumer {
+    fn opened(&mut self, point: i64) {
+        self.saw.borrow_mut().push(Saw::Opened(point));
+    }
+
+    fn offer(&mut self, item: WatchItem) -> Result<(), Full> {
+        let mut room = self.room.borrow_mut();
+        *room = room.checked_sub(1).ok_or(Full)?;
+        self.saw.borrow_mut().push(match item {
+            WatchItem::Batch { revision, events } => {
+                assert!(events.iter().all(|event| event.revision() == revision));
+                Saw::Batch(revision, events.len())
+            }
+            WatchItem::Progress(revision) => Saw::Progress(revision),
+        });
+        Ok(())
+    }
+
+    fn end(&mut self, end: WatchEnd) {
+        self.saw.borrow_mut().push(Saw::End(end));
+    }
+}
+
+const A: Name = Name(1);
+const B: Name = Name(2);
+
+fn spec(start: WatchFrom) -> WatchSpec {
+    WatchSpec { key: Bytes::from_static(b"k/"), range_end: Bytes::from_static(b"k0"), start, prev: false }
+}
+
+fn header(revision: i64) -> Option<ResponseHeader> {
+    Some(ResponseHeader { cluster_id: 1, member_id: 1, revision, raft_term: 1 })
+}
+
+fn created(watch_id: i64, revision: i64) -> WatchResponse {
+    WatchResponse { header: header(revision), watch_id, created: true, ..WatchResponse::default() }
+}
+
+fn refused(reason: &str) -> WatchResponse {
+    WatchResponse {
+        header: header(1),
+        watch_id: -1,
+        created: true,
+        canceled: true,
+        cancel_reason: reason.to_owned(),
+        ..WatchResponse::default()
+    }
+}
+
+fn put(revision: i64) -> WireEvent {
+    let kv = KeyValue { key: Bytes::from_static(b"k/x"), mod_revision: revision, ..KeyValue::default() };
+    WireEvent { kind: 0, kv: Some(kv), prev_kv: None }
+}
+
+fn events(watch_id: i64, revisions: &[i64]) -> WatchResponse {
+    let events = revisions.iter().map(|revision| put(*revision)).collect();
+    WatchResponse { header: header(*revisions.last().unwrap()), watch_id, events, ..WatchResponse::default() }
+}
+
+fn progress(watch_id: i64, revision: i64) -> WatchResponse {
+    WatchResponse { header: header(revision), watch_id, ..WatchResponse::default() }
+}
+
+/// A router with one watcher, and what it says, in short.
+struct Bench {
+    router: Router<Consumer>,
+    consumer: Consumer,
+}
+
+impl Bench {
+    fn new(start: WatchFrom) -> Self {
+        let mut router = Router::new();
+        let consumer = Consumer::new();
+        router.connected();
+        router.trust_progress();
+        router.subscribe(A, spec(start), consumer.clone());
+        Self { router, consumer }
+    }
+
+    fn reconnect(&mut self) {
+        self.router.connected();
+        self.router.trust_progress();
+    }
+
+    /// Everything the router wants to send, as `create id @start`, `cancel id`, `progress`.
+    fn sent(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.router.poll_request()).map(|request| name(&request)).collect()
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.router.poll_action()).collect()
+    }
+}
+
+fn name(request: &WatchRequest) -> String {
+    match request.request.as_ref().expect("every request says something") {
+        WatchRequestKind::Create(create) => format!("create {} @{}", create.watch_id, create.start_revision),
+        WatchRequestKind::Cancel(cancel) => format!("cancel {}", cancel.watch_id),
+        WatchRequestKind::Progress(_) => "progress".to_owned(),
+    }
+}
+
+fn read(name: Name) -> Action {
+    Action::Read { name, key: Bytes::from_static(b"k/") }
+}
+
+fn probe(name: Name, epoch: u64, after: i64) -> Action {
+    Action::Probe { name, epoch, after, key: Bytes::from_static(b"k/") }
+}
+
+#[test]
+fn a_watch_from_now_delivers_after_the_revision_that_was_read() {
+    for read_first in [true, false] {
+        let mut bench = Bench::new(WatchFrom::Now);
+        assert_eq!(bench.sent(), ["create 1 @0"]);
+        assert_eq!(bench.actions(), [read(A)]);
+        if read_first {
+            bench.router.read(A, 12);
+            assert_eq!(bench.consumer.saw(), [], "the server does not have it yet");
+        }
+        // A member that lags: it sends what the read has already covered.
+        bench.router.handle(created(1, 10));
+        bench.router.handle(events(1, &[11, 12, 13]));
+        if !read_first {
+            assert_eq!(bench.consumer.saw(), []);
+            bench.router.read(A, 12);
+        }
+        assert_eq!(bench.consumer.saw(), [Saw::Opened(12), Saw::Batch(13, 1)]);
+        assert_eq!(bench.actions(), []);
+    }
+}
+
+#[test]
+fn a_read_older_than_the_watch_is_read_again() {
+    let mut bench = Bench::new(WatchFrom::Now);
+    bench.sent();
+    bench.actions();
+    bench.router.read(A, 10);
+    bench.router.handle(created(1, 12));
+    assert_eq!(bench.actions(), [read(A)]);
+    bench.router.read(A, 12);
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(12)]);
+}
+
+#[test]
+fn the_revision_of_created_is_never_a_resume_point() {
+    let mut bench = Bench::new(WatchFrom::After(5));
+    assert_eq!(bench.sent(), ["create 1 @6"]);
+    bench.router.handle(created(1, 90));
+    bench.router.lost();
+    bench.reconnect();
+    assert_eq!(bench.sent(), ["create 2 @6"]);
+}
+
+#[test]
+fn a_watch_from_now_that_lost_its_stream_before_the_read_starts_from_now_again() {
+    let mut bench = Bench::new(WatchFrom::Now);
+    bench.sent();
+    bench.router.handle(created(1, 10));
+    bench.router.lost();
+    bench.reconnect();
+    assert_eq!(bench.sent(), ["create 2 @0"]);
+    bench.router.lost();
+    bench.router.read(A, 11);
+    bench.reconnect();
+    assert_eq!(bench.sent(), ["create 3 @12"]);
+    bench.router.handle(created(3, 11));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(11)]);
+}
+
+#[test]
+fn the_first_item_after_a_start_in_the_past_waits_for_the_probe() {
+    let mut bench = Bench::new(WatchFrom::After(5));
+    bench.sent();
+    bench.router.handle(created(1, 8));
+    bench.router.handle(events(1, &[6, 7]));
+    bench.router.handle(events(1, &[8]));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(5)]);
+    assert_eq!(bench.actions(), [probe(A, 1, 5)], "one probe, not one per item");
+    bench.router.proven(A, 1);
+    bench.router.handle(events(1, &[9]));
+    let wanted = [Saw::Opened(5), Saw::Batch(6, 1), Saw::Batch(7, 1), Saw::Batch(8, 1), Saw::Batch(9, 1)];
+    assert_eq!(bench.consumer.saw(), wanted);
+    assert_eq!(bench.actions(), []);
+}
+
+#[test]
+fn a_compacted_starting_point_ends_the_watcher_before_anything_is_delivered() {
+    let mut bench = Bench::new(WatchFrom::After(5));
+    bench.sent();
+    bench.router.handle(created(1, 8));
+    bench.router.handle(events(1, &[8]));
+    bench.router.disproven(A, 1, 5);
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(5), Saw::End(WatchEnd::Compacted { at: 6 })]);
+    assert_eq!(bench.sent(), ["cancel 1"]);
+}
+
+#[test]
+fn a_probe_of_an_earlier_creation_proves_nothing() {
+    let mut bench = Bench::new(WatchFrom::After(5));
+    bench.sent();
+    bench.router.handle(created(1, 8));
+    bench.router.handle(events(1, &[8]));
+    bench.router.lost();
+    bench.reconnect();
+    bench.sent();
+    bench.router.handle(created(2, 8));
+    bench.router.handle(events(2, &[8]));
+    bench.router.proven(A, 1);
+    bench.router.disproven(A, 1, 5);
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(5)]);
+    bench.router.proven(A, 2);
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(5), Saw::Batch(8, 1)]);
+}
+
+#[test]
+fn the_beginning_of_history_needs_no_probe() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    assert_eq!(bench.sent(), ["create 1 @1"]);
+    bench.router.handle(created(1, 3));
+    bench.router.handle(events(1, &[2, 3]));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(0), Saw::Batch(2, 1), Saw::Batch(3, 1)]);
+    assert_eq!(bench.actions(), []);
+}
+
+#[test]
+fn a_compaction_is_told_by_its_own_field_and_not_by_the_header() {
+    let mut bench = Bench::new(WatchFrom::After(5));
+    bench.sent();
+    bench.router.handle(created(1, 20));
+    bench.router.handle(WatchResponse {
+        header: header(0),
+        watch_id: 1,
+        canceled: true,
+        compact_revision: 9,
+        ..WatchResponse::default()
+    });
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(5), Saw::End(WatchEnd::Compacted { at: 9 })]);
+    assert!(bench.router.is_empty());
+    assert_eq!(bench.sent(), [] as [&str; 0], "the server has cancelled it already");
+}
+
+#[test]
+fn progress_moves_the_resume_point_of_every_watcher_that_stands() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    let other = Consumer::new();
+    bench.router.subscribe(B, spec(WatchFrom::After(0)), other.clone());
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    bench.router.handle(progress(-1, 30));
+    bench.router.handle(created(2, 3));
+    bench.router.handle(progress(1, 40));
+    bench.router.handle(progress(-1, 40));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(0), Saw::Progress(30), Saw::Progress(40)]);
+    assert_eq!(other.saw(), [Saw::Opened(0), Saw::Progress(40)], "what it was not there for does not count");
+    bench.router.lost();
+    bench.reconnect();
+    assert_eq!(bench.sent(), ["create 3 @41", "create 4 @41"]);
+}
+
+#[test]
+fn progress_of_servers_that_announce_it_early_is_not_believed() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.router.lost();
+    bench.router.connected();
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    bench.router.handle(progress(-1, 30));
+    bench.router.handle(progress(1, 30));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(0)]);
+}
+
+#[test]
+fn progress_below_a_start_in_the_future_says_nothing() {
+    let mut bench = Bench::new(WatchFrom::After(50));
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    bench.router.handle(progress(-1, 30));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(50)]);
+    assert_eq!(bench.actions(), []);
+}
+
+#[test]
+fn a_revision_in_pieces_is_never_passed_by_progress() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    bench.router.handle(WatchResponse { fragment: true, ..events(1, &[2, 3]) });
+    bench.router.handle(progress(-1, 3));
+    bench.router.handle(events(1, &[3]));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(0), Saw::Batch(2, 1), Saw::Batch(3, 2)]);
+}
+
+#[test]
+fn repeated_events_are_dropped() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    bench.router.handle(events(1, &[2, 3]));
+    bench.router.handle(events(1, &[3, 4]));
+    bench.router.handle(events(1, &[2]));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(0), Saw::Batch(2, 1), Saw::Batch(3, 1), Saw::Batch(4, 1)]);
+}
+
+#[test]
+fn a_dropped_watcher_is_cancelled_once_it_stands_and_hears_nothing() {
+    // Before it was sent, before it was answered, and after.
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.router.unsubscribe(A);
+    assert_eq!(bench.sent(), [] as [&str; 0]);
+
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.sent();
+    bench.router.unsubscribe(A);
+    bench.router.handle(created(1, 3));
+    assert_eq!(bench.sent(), ["cancel 1"]);
+    bench.router.handle(events(1, &[2]));
+    assert_eq!(bench.consumer.saw(), []);
+
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    bench.router.unsubscribe(A);
+    assert_eq!(bench.sent(), ["cancel 1"]);
+    bench.router.handle(events(1, &[2]));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(0)]);
+}
+
+#[test]
+fn a_slow_consumer_is_stopped_and_continued_where_its_queue_ends() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    let other = Consumer::new();
+    bench.router.subscribe(B, spec(WatchFrom::After(0)), other.clone());
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    bench.router.handle(created(2, 3));
+    *bench.consumer.room.borrow_mut() = 2;
+    bench.router.handle(events(1, &[2, 3, 4, 5]));
+    bench.router.handle(events(2, &[2, 3, 4, 5]));
+    assert_eq!(bench.sent(), ["cancel 1"]);
+    bench.router.handle(events(1, &[6]));
+    assert_eq!(other.saw().len(), 5, "the other one is not held up");
+
+    *bench.consumer.room.borrow_mut() = 9;
+    bench.router.drained(A);
+    assert_eq!(bench.sent(), ["create 3 @4"]);
+    bench.router.handle(created(3, 6));
+    bench.router.handle(events(3, &[4, 5, 6]));
+    assert_eq!(bench.actions(), [probe(A, 2, 3)]);
+    bench.router.proven(A, 2);
+    let wanted: Vec<Saw> =
+        std::iter::once(Saw::Opened(0)).chain((2..=6).map(|revision| Saw::Batch(revision, 1))).collect();
+    assert_eq!(bench.consumer.saw(), wanted);
+}
+
+#[test]
+fn a_slow_consumer_is_not_recreated_by_a_new_stream_before_it_asks() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.sent();
+    bench.router.handle(created(1, 3));
+    *bench.consumer.room.borrow_mut() = 1;
+    bench.router.handle(events(1, &[2, 3]));
+    bench.router.lost();
+    assert!(!bench.router.wants_stream());
+    bench.reconnect();
+    assert_eq!(bench.sent(), [] as [&str; 0]);
+    bench.router.drained(A);
+    assert_eq!(bench.sent(), ["create 2 @3"]);
+}
+
+#[test]
+fn refused_creations_are_paired_by_their_order() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    let other = Consumer::new();
+    bench.router.subscribe(B, spec(WatchFrom::After(0)), other.clone());
+    bench.router.ask_for_life();
+    assert_eq!(bench.sent(), ["create 1 @1", "create 2 @1", "progress", "create 3 @0"]);
+    bench.router.handle(refused("mvcc: watcher range is empty"));
+    bench.router.handle(created(2, 3));
+    bench.router.handle(refused("mvcc: watcher range is empty"));
+    assert!(matches!(bench.consumer.saw()[..], [Saw::End(WatchEnd::Lost(_))]));
+    assert_eq!(other.saw(), [Saw::Opened(0)]);
+    assert_eq!(bench.actions(), [], "the watchdog's question hurts nobody");
+}
+
+#[test]
+fn a_word_about_permission_is_verified() {
+    let mut bench = Bench::new(WatchFrom::After(7));
+    bench.sent();
+    bench.router.handle(refused("etcdserver: permission denied"));
+    let (key, range_end) = (Bytes::from_static(b"k/"), Bytes::from_static(b"k0"));
+    assert_eq!(bench.actions(), [Action::Verify { name: A, key, range_end }]);
+    assert_eq!(bench.consumer.saw(), []);
+    // The driver found that only the token had run out, and opened a new stream.
+    bench.router.lost();
+    bench.reconnect();
+    assert_eq!(bench.sent(), ["create 2 @8"]);
+}
+
+#[test]
+fn trouble_at_the_server_gives_up_the_stream() {
+    for response in [
+        WatchResponse {
+            watch_id: 1,
+            canceled: true,
+            cancel_reason: "etcdserver: no leader".into(),
+            ..WatchResponse::default()
+        },
+        WatchResponse { events: vec![WireEvent::default()], ..events(1, &[9]) },
+        events(1, &[9, 8]),
+        created(5, 3),
+    ] {
+        let mut bench = Bench::new(WatchFrom::After(0));
+        bench.sent();
+        bench.router.handle(created(1, 3));
+        bench.router.handle(response);
+        assert!(matches!(bench.actions()[..], [Action::Fail(_)]));
+    }
+}
+
+#[test]
+fn everybody_hears_the_last_word() {
+    let mut bench = Bench::new(WatchFrom::After(0));
+    bench.sent();
+    bench.router.end_all(&crate::Error::Closed);
+    assert_eq!(bench.consumer.saw(), [Saw::End(WatchEnd::Lost(crate::Error::Closed))]);
+    assert!(bench.router.is_empty());
+}
+
+/// Kept here so that the event's shape is checked once, against the wire.
+#[test]
+fn a_delete_has_its_key_and_revision() {
+    let wire = WireEvent { kind: 1, ..put(4) };
+    let event = super::parse_event(wire).unwrap();
+    assert_eq!(event, Event::Delete { key: Bytes::from_static(b"k/x"), revision: 4, prev: None });
+}

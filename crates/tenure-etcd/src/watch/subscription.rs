@@ -1,0 +1,335 @@
+//! One watcher as the machine sees it: how far it is, what it must still prove, what it holds back until then.
+//!
+//! Two things have to be known before an item may be handed out. A watch from *now* starts wherever the asked member
+//! happens to be, so a linearizable read gives the revision it delivers after. A watch that starts in the past may have
+//! lost a deletion to compaction without a word (etcd before 3.4.36 and 3.5.18), so a read at its starting point must
+//! show that this point is not compacted. Items that arrive earlier are held.
+//!
+//! **Invariant**: everything up to the point was queued for the consumer or lies before the start; nothing above it was.
+
+use bytes::Bytes;
+
+use super::join::{Join, More, OutOfOrder};
+use super::router::{Full, Sink};
+use super::{Batch, Event, WatchEnd, WatchFrom, WatchItem, WatchSpec};
+use crate::message::watch::WatchCreateRequest;
+
+/// Items held back while a read is on its way.
+/// It lasts one round trip as a rule; a watcher that gets more than this in that time is stopped and continued later.
+const HELD_MAX: usize = 4_096;
+/// Bytes held back likewise: as much as the consumer's own queue takes.
+const HELD_WEIGHT_MAX: usize = 4 << 20;
+
+/// One watcher.
+#[derive(Debug)]
+pub(super) struct Subscription<S> {
+    pub(super) key: Bytes,
+    pub(super) range_end: Bytes,
+    prev: bool,
+    sink: S,
+    point: Point,
+    phase: Phase,
+    doubt: Doubt,
+    /// Counts the creations, so that late answers to questions of an earlier one are recognised.
+    epoch: u64,
+    is_open: bool,
+    join: Join,
+    held: Vec<WatchItem>,
+    held_weight: usize,
+}
+
+/// Up to which revision everything was queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Point {
+    /// From now, and now is not read yet.
+    Unread,
+    /// From now, and this was read; whether the watch stands that early is not known yet.
+    Read(i64),
+    /// Resume after this one.
+    Known(i64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Waits for a stream.
+    Waiting,
+    /// Asked for, not answered.
+    Creating,
+    /// Stands at the server under this id, which was at this revision when it answered.
+    Live { id: i64, server_at: i64 },
+    /// Cancelled because its consumer is slow, until the consumer asks.
+    Draining,
+    /// Cancelled because too much was held, until the read that decides is answered.
+    Parked,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    /// Nothing can have been lost.
+    None,
+    /// Prove it when the first item comes: only then has the server read its history.
+    Untested,
+    /// The proof is on its way.
+    Asked,
+}
+
+/// What a watcher needs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// A linearizable read, whose revision is the point.
+    Point,
+    /// A read at this revision, to see that it is not compacted.
+    Probe { after: i64 },
+    /// To be cancelled at the server.
+    Stop { id: i64 },
+    /// To be created again.
+    Create,
+}
+
+impl<S: Sink> Subscription<S> {
+    pub(super) fn new(spec: WatchSpec, sink: S) -> Self {
+        let point = match spec.start {
+            WatchFrom::Now => Point::Unread,
+            WatchFrom::After(revision) => Point::Known(revision),
+        };
+        Self {
+            key: spec.key,
+            range_end: spec.range_end,
+            prev: spec.prev,
+            sink,
+            point,
+            phase: Phase::Waiting,
+            doubt: Doubt::None,
+            epoch: 0,
+            is_open: false,
+            join: Join::default(),
+            held: Vec::new(),
+            held_weight: 0,
+        }
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(super) fn id(&self) -> Option<i64> {
+        match self.phase {
+            Phase::Live { id, .. } => Some(id),
+            Phase::Waiting | Phase::Creating | Phase::Draining | Phase::Parked => None,
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.phase == Phase::Waiting
+    }
+
+    /// Whether the point still has to be read.
+    pub(super) fn is_unread(&self) -> bool {
+        self.point == Point::Unread
+    }
+
+    /// The request that puts it on a stream.
+    pub(super) fn create(&mut self, watch_id: i64) -> WatchCreateRequest {
+        self.clear();
+        self.epoch += 1;
+        self.phase = Phase::Creating;
+        let start_revision = match self.point {
+            // Above the server's present there is no catching up, and so no wait for its 100 ms tick.
+            Point::Unread => 0,
+            Point::Read(revision) | Point::Known(revision) => {
+                self.point = Point::Known(revision);
+                revision.saturating_add(1)
+            }
+        };
+        // Nothing can be lost before the first revision, and revision 0 cannot be read.
+        self.doubt = if start_revision > 1 { Doubt::Untested } else { Doubt::None };
+        WatchCreateRequest {
+            key: self.key.clone(),
+            range_end: self.range_end.clone(),
+            start_revision,
+            progress_notify: true,
+            prev_kv: self.prev,
+            watch_id,
+            fragment: true,
+        }
+    }
+
+    /// The server has it, and was at `server_at` after that.
+    pub(super) fn created(&mut self, id: i64, server_at: i64, needs: &mut Vec<Need>) {
+        self.phase = Phase::Live { id, server_at };
+        match self.point {
+            Point::Unread => {}
+            Point::Known(point) => self.open(point),
+            Point::Read(point) => {
+                self.point = Point::Unread;
+                self.read(point, needs);
+            }
+        }
+    }
+
+    /// A linearizable read, begun after the watcher was wanted, found the store at `revision`.
+    pub(super) fn read(&mut self, revision: i64, needs: &mut Vec<Need>) {
+        if self.point != Point::Unread {
+            return;
+        }
+        match self.phase {
+            // The watch may stand later than the read: what came in between would be missing. Read again.
+            Phase::Live { server_at, .. } if server_at > revision => needs.push(Need::Point),
+            Phase::Live { .. } => {
+                self.point = Point::Known(revision);
+                self.open(revision);
+                self.release(needs);
+            }
+            Phase::Parked => {
+                self.point = Point::Known(revision);
+                self.open(revision);
+                self.phase = Phase::Waiting;
+                needs.push(Need::Create);
+            }
+            Phase::Waiting | Phase::Creating | Phase::Draining => self.point = Point::Read(revision),
+        }
+    }
+
+    /// The starting point of creation `epoch` is not compacted.
+    pub(super) fn proven(&mut self, epoch: u64, needs: &mut Vec<Need>) {
+        if !self.is_asked(epoch) {
+            return;
+        }
+        self.doubt = Doubt::None;
+        if self.phase == Phase::Parked {
+            self.phase = Phase::Waiting;
+            needs.push(Need::Create);
+        } else {
+            self.release(needs);
+        }
+    }
+
+    /// Whether the proof for creation `epoch` is still wanted.
+    pub(super) fn is_asked(&self, epoch: u64) -> bool {
+        epoch == self.epoch && self.doubt == Doubt::Asked
+    }
+
+    /// Events from the server.
+    pub(super) fn events(
+        &mut self,
+        events: Vec<Event>,
+        more: More,
+        needs: &mut Vec<Need>,
+    ) -> Result<(), OutOfOrder> {
+        let mut whole = Vec::new();
+        self.join.push(events, more, self.last(), &mut whole)?;
+        for Batch { revision, events } in whole {
+            self.take(WatchItem::Batch { revision, events }, needs);
+            if self.id().is_none() {
+                // Stopped: the rest comes again when it goes on.
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The server says that everything up to `revision` was sent.
+    pub(super) fn progress(&mut self, revision: i64, needs: &mut Vec<Need>) {
+        let says_news =
+            matches!(self.point, Point::Known(_)) && revision > self.last() && !self.join.is_open();
+        if says_news {
+            self.take(WatchItem::Progress(revision), needs);
+        }
+    }
+
+    /// The stream is gone. What was held is not believed: it comes again.
+    pub(super) fn lose(&mut self) {
+        self.clear();
+        match self.phase {
+            Phase::Creating | Phase::Live { .. } | Phase::Parked => self.phase = Phase::Waiting,
+            Phase::Waiting | Phase::Draining => {}
+        }
+    }
+
+    /// The consumer has emptied its queue.
+    pub(super) fn drained(&mut self, needs: &mut Vec<Need>) {
+        if self.phase == Phase::Draining {
+            self.phase = Phase::Waiting;
+            needs.push(Need::Create);
+        }
+    }
+
+    /// Says the last word.
+    pub(super) fn end(mut self, end: WatchEnd) {
+        self.sink.end(end);
+    }
+
+    fn open(&mut self, point: i64) {
+        if !self.is_open {
+            self.is_open = true;
+            self.sink.opened(point);
+        }
+    }
+
+    fn last(&self) -> i64 {
+        let point = match self.point {
+            Point::Unread => 0,
+            Point::Read(revision) | Point::Known(revision) => revision,
+        };
+        self.held.last().map_or(point, |held| held.revision().max(point))
+    }
+
+    fn take(&mut self, item: WatchItem, needs: &mut Vec<Need>) {
+        match (self.point, self.doubt) {
+            (Point::Known(_), Doubt::None) => self.deliver(item, needs),
+            (Point::Known(after), Doubt::Untested) => {
+                self.doubt = Doubt::Asked;
+                needs.push(Need::Probe { after });
+                self.hold(item, needs);
+            }
+            (Point::Known(_), Doubt::Asked) | (Point::Unread | Point::Read(_), _) => self.hold(item, needs),
+        }
+    }
+
+    fn hold(&mut self, item: WatchItem, needs: &mut Vec<Need>) {
+        let weight = self.held_weight.saturating_add(item.weight());
+        let has_room = self.held.is_empty() || (self.held.len() < HELD_MAX && weight <= HELD_WEIGHT_MAX);
+        if has_room {
+            self.held_weight = weight;
+            self.held.push(item);
+        } else {
+            self.stop(Phase::Parked, needs);
+        }
+    }
+
+    fn release(&mut self, needs: &mut Vec<Need>) {
+        self.held_weight = 0;
+        let Point::Known(point) = self.point else { return };
+        for item in std::mem::take(&mut self.held) {
+            if item.revision() > point {
+                self.deliver(item, needs);
+            }
+            if self.id().is_none() {
+                break;
+            }
+        }
+    }
+
+    fn deliver(&mut self, item: WatchItem, needs: &mut Vec<Need>) {
+        let revision = item.revision();
+        match self.sink.offer(item) {
+            Ok(()) => self.point = Point::Known(revision),
+            Err(Full) => self.stop(Phase::Draining, needs),
+        }
+    }
+
+    fn stop(&mut self, phase: Phase, needs: &mut Vec<Need>) {
+        needs.extend(self.id().map(|id| Need::Stop { id }));
+        self.join = Join::default();
+        self.held.clear();
+        self.held_weight = 0;
+        self.phase = phase;
+    }
+
+    fn clear(&mut self) {
+        self.join = Join::default();
+        self.held.clear();
+        self.held_weight = 0;
+        self.doubt = Doubt::None;
+    }
+}

@@ -1,0 +1,116 @@
+//! Users, passwords and tokens.
+
+use std::time::Duration;
+
+use tenure_etcd::{Client, Config, Error, Secret};
+use tenure_fixture::{Etcd, Proxy};
+
+use crate::{bytes, connect, get, put};
+
+/// Switches authentication on: `root` may all, `ann` may `app/`.
+pub(crate) async fn guarded(etcd: &Etcd) {
+    let client = connect(etcd).await;
+    client.user_add("root", &Secret::new("root-password")).await.unwrap();
+    client.role_add("root").await.unwrap();
+    client.user_grant_role("root", "root").await.unwrap();
+    client.user_add("ann", &Secret::new("ann-password")).await.unwrap();
+    client.role_add("app").await.unwrap();
+    client.role_grant("app", bytes("app/"), bytes("app0")).await.unwrap();
+    client.user_grant_role("ann", "app").await.unwrap();
+    client.auth_enable().await.unwrap();
+}
+
+fn config(urls: Vec<String>, name: &str, password: &str) -> Config {
+    Config::new(urls).with_user(name, Secret::new(password))
+}
+
+#[tokio::test]
+async fn a_user_works_within_its_permissions() {
+    let etcd = Etcd::builder().bcrypt_cost(4).start();
+    guarded(&etcd).await;
+    let client = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
+    client.put(put("app/1", "v")).await.unwrap();
+    assert_eq!(client.range(get("app/1")).await.unwrap().count, 1);
+    assert!(matches!(client.put(put("other", "v")).await, Err(Error::Denied(_))));
+    assert!(matches!(client.range(get("other")).await, Err(Error::Denied(_))));
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_denied_at_once_and_without_showing_it() {
+    let etcd = Etcd::builder().bcrypt_cost(4).start();
+    guarded(&etcd).await;
+    let start = std::time::Instant::now();
+    let error = Client::connect(config(etcd.client_urls(), "ann", "canary-password")).await.unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let text = format!("{error} {error:?} {error:#?}");
+    assert!(matches!(error, Error::Denied(_)), "{text}");
+    assert!(text.contains("wrong user name or password") && !text.contains("canary"), "{text}");
+}
+
+#[tokio::test]
+async fn nobody_gets_in_without_a_user() {
+    let etcd = Etcd::builder().bcrypt_cost(4).start();
+    guarded(&etcd).await;
+    let client = connect(&etcd).await;
+    let error = client.range(get("app/1")).await.unwrap_err();
+    assert!(matches!(&error, Error::Denied(text) if text.contains("user")), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_user_where_authentication_is_off_is_told_so() {
+    let etcd = Etcd::start();
+    let error = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap_err();
+    assert!(matches!(&error, Error::Denied(text) if text.contains("switched off")), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_token_is_renewed_once_for_all_callers() {
+    let etcd = Etcd::builder().bcrypt_cost(4).auth_token_ttl_s(2).start();
+    guarded(&etcd).await;
+    let client = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
+    client.put(put("app/1", "v")).await.unwrap();
+    let signed_in = sign_ins(&etcd);
+    // The server forgets idle tokens by its own clock; there is no event to wait for.
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    let callers: Vec<_> = (0..20)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.put(put(&format!("app/{n}"), "w")).await })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap().unwrap();
+    }
+    assert_eq!(sign_ins(&etcd) - signed_in, 1.0, "twenty callers, one sign-in");
+}
+
+#[tokio::test]
+async fn a_change_of_users_does_not_disturb_the_others() {
+    let etcd = Etcd::builder().bcrypt_cost(4).start();
+    guarded(&etcd).await;
+    let ann = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
+    let root = Client::connect(config(etcd.client_urls(), "root", "root-password")).await.unwrap();
+    for n in 0..5 {
+        root.user_add(&format!("user{n}"), &Secret::new("x")).await.unwrap();
+        ann.put(put("app/1", "v")).await.unwrap();
+        root.put(put("elsewhere", "v")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_secret_shows_in_a_client_or_its_errors() {
+    let etcd = Etcd::builder().bcrypt_cost(4).start();
+    guarded(&etcd).await;
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let config = config(vec![proxy.url()], "ann", "ann-password").with_deadline(Duration::from_secs(1));
+    let client = Client::connect(config).await.unwrap();
+    client.put(put("app/1", "v")).await.unwrap();
+    proxy.set(tenure_fixture::Mode::CutReset);
+    let error = client.range(get("app/1")).await.unwrap_err();
+    let shown = format!("{client:?} {client:#?} {error} {error:?}");
+    assert!(!shown.contains("ann-password"), "{shown}");
+}
+
+fn sign_ins(etcd: &Etcd) -> f64 {
+    etcd.member(0).metric_with("grpc_server_handled_total", "grpc_method=\"Authenticate\"")
+}

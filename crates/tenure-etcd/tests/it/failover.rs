@@ -1,0 +1,183 @@
+//! One member of three gone: no errors, no long waits. All gone: no hammering, and an answer in time.
+
+use std::time::{Duration, Instant};
+
+use tenure_etcd::{Client, Config, Error};
+use tenure_fixture::{Etcd, Mode, Proxy};
+
+use crate::{connect, get, put, within};
+
+/// Reads in sequence, and the slowest of them. The clusters have fast timers: with etcd's own an election may take
+/// two seconds by itself, and no client can read before it is over.
+async fn read_times(client: &Client, count: usize) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for n in 0..count {
+        let start = Instant::now();
+        if let Err(error) = client.range(get("k")).await {
+            panic!("read {n} failed after {:?}: {error:?}", start.elapsed());
+        }
+        slowest = slowest.max(start.elapsed());
+    }
+    slowest
+}
+
+/// Three proxies before three members, so that a client's member can be broken alone.
+fn proxies(etcd: &Etcd) -> Vec<Proxy> {
+    etcd.members().iter().map(|member| Proxy::to(member.client_addr())).collect()
+}
+
+fn config(proxies: &[Proxy]) -> Config {
+    Config::new(proxies.iter().map(Proxy::url))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_reads_do_not_notice_a_killed_member() {
+    for victim in 0..3 {
+        let etcd = Etcd::cluster(3);
+        let client = connect(&etcd).await;
+        client.put(put("k", "v")).await.unwrap();
+        etcd.member(victim).kill();
+        let slowest = read_times(&client, 1_000).await;
+        println!("member {victim} gone: the slowest of 1,000 reads took {slowest:?}");
+        assert!(slowest < Duration::from_secs(2), "victim {victim}: {slowest:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_reads_do_not_notice_a_paused_member() {
+    for victim in 0..3 {
+        let etcd = Etcd::cluster(3);
+        let client = connect(&etcd).await;
+        client.put(put("k", "v")).await.unwrap();
+        etcd.member(victim).pause();
+        let slowest = read_times(&client, 1_000).await;
+        println!("member {victim} gone: the slowest of 1,000 reads took {slowest:?}");
+        assert!(slowest < Duration::from_secs(2), "victim {victim}: {slowest:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fresh_client_finds_the_living_members() {
+    let etcd = Etcd::cluster(3);
+    let leader = etcd.leader();
+    let follower = (leader + 1) % 3;
+    etcd.member(follower).pause();
+    for _ in 0..6 {
+        let client = within(Duration::from_secs(3), "connecting", connect(&etcd)).await;
+        let slowest = read_times(&client, 10).await;
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_black_hole_is_left_and_the_next_reads_are_fast() {
+    let etcd = Etcd::cluster(3);
+    let proxies = proxies(&etcd);
+    let client = Client::connect(config(&proxies)).await.unwrap();
+    client.put(put("k", "v")).await.unwrap();
+    let used = proxies.iter().position(|proxy| proxy.connections_open() > 0).unwrap();
+    proxies[used].set(Mode::BlackHole);
+    let start = Instant::now();
+    client.range(get("k")).await.unwrap();
+    let first = start.elapsed();
+    // Half a second, and the answer of another member. Waiting for the watchman would take three times that.
+    assert!(first < Duration::from_millis(1_300), "left after {first:?}");
+    let slowest = read_times(&client, 100).await;
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_connection_costs_no_read() {
+    let etcd = Etcd::start();
+    let proxies = proxies(&etcd);
+    let client = Client::connect(config(&proxies)).await.unwrap();
+    for _ in 0..5 {
+        read_times(&client, 20).await;
+        proxies[0].cut();
+    }
+    let slowest = read_times(&client, 20).await;
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_is_found_again() {
+    let etcd = Etcd::start();
+    let client = connect(&etcd).await;
+    client.put(put("k", "v")).await.unwrap();
+    etcd.member(0).kill();
+    let client_too = client.clone();
+    let waiting = tokio::spawn(async move { client_too.range(get("k")).await });
+    etcd.member(0).restart();
+    let reply = within(Duration::from_secs(6), "the read", waiting).await.unwrap().unwrap();
+    assert_eq!(reply.count, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_cluster_sees_at_most_four_connects_a_second() {
+    let etcd = Etcd::cluster(3);
+    let proxies = proxies(&etcd);
+    let client = Client::connect(config(&proxies)).await.unwrap();
+    for proxy in &proxies {
+        proxy.set(Mode::CutReset);
+    }
+    let dead_from = Instant::now();
+    let users: Vec<_> = (0..8)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                while dead_from.elapsed() < Duration::from_secs(6) {
+                    let outcome = if n % 2 == 0 {
+                        client.range(get("k")).await.map(drop)
+                    } else {
+                        client.put(put("k", "v")).await.map(drop)
+                    };
+                    assert!(
+                        matches!(outcome, Err(Error::Unavailable(_) | Error::Ambiguous(_))),
+                        "{outcome:?}"
+                    );
+                }
+            })
+        })
+        .collect();
+    for user in users {
+        within(Duration::from_secs(20), "a user", user).await.unwrap();
+    }
+    let mut times: Vec<Instant> = proxies.iter().flat_map(Proxy::accept_times).collect();
+    times.retain(|time| *time >= dead_from);
+    times.sort();
+    assert!(times.len() > 5, "somebody must knock: {}", times.len());
+    for (index, start) in times.iter().enumerate() {
+        let second = times[index..].iter().take_while(|time| **time - *start < Duration::from_secs(1));
+        let count = second.count();
+        assert!(count <= 4, "{count} connects within a second");
+    }
+    for proxy in &proxies {
+        proxy.set(Mode::Pass);
+    }
+    within(Duration::from_secs(5), "recovery", client.range(get("k"))).await.unwrap();
+}
+
+#[tokio::test]
+async fn where_nothing_listens_the_answer_comes_in_time_and_names_the_address() {
+    let start = Instant::now();
+    let error = Client::connect(Config::new(["127.0.0.1:20001", "127.0.0.1:20002"])).await.unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let Error::Unavailable(cause) = &error else { panic!("{error:?}") };
+    let text = cause.to_string();
+    assert!(text.contains("127.0.0.1:20001") && text.contains("refused"), "{text}");
+
+    let lazy = Client::new(Config::new(["127.0.0.1:20001"]).with_deadline(Duration::from_secs(1))).unwrap();
+    let start = Instant::now();
+    assert!(matches!(lazy.range(get("k")).await, Err(Error::Unavailable(_))));
+    assert!(matches!(lazy.put(put("k", "v")).await, Err(Error::Unavailable(_))), "never left");
+    assert!(start.elapsed() < Duration::from_millis(2_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_closed_client_says_so() {
+    let etcd = Etcd::start();
+    let client = connect(&etcd).await;
+    within(Duration::from_secs(2), "closing", client.close()).await;
+    assert_eq!(client.range(get("k")).await.unwrap_err(), Error::Closed);
+    assert_eq!(client.put(put("k", "v")).await.unwrap_err(), Error::Closed);
+}

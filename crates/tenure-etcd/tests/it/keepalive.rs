@@ -1,0 +1,229 @@
+//! Keep-alives on real etcd: one stream for all leases, stamps from the sending, and members that do not answer.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tenure_etcd::{Client, Config, Error, Put, Renewal, Secret, boot_time};
+use tenure_fixture::{Etcd, Mode, Proxy};
+
+use crate::observe::{client, client_of, put, within};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+async fn grant(client: &Client, seconds: u64) -> i64 {
+    within("a grant", client.lease_grant(0, Duration::from_secs(seconds))).await.unwrap().id
+}
+
+async fn renew(client: &Client, lease: i64) -> Result<Renewal, Error> {
+    within("a renewal", client.keep_alive_once(lease, PATIENCE)).await
+}
+
+fn stamp(renewal: Result<Renewal, Error>) -> Duration {
+    match renewal {
+        Ok(Renewal::Renewed { sent_at, .. }) => sent_at,
+        other => panic!("not renewed: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_gives_the_granted_time_from_the_moment_it_was_sent() {
+    let etcd = Etcd::start();
+    let client = client(&etcd).await;
+    let lease = grant(&client, 60).await;
+    let revision = put(&client, "a", "").await;
+    let before = boot_time();
+    let Ok(Renewal::Renewed { ttl_s, sent_at }) = renew(&client, lease).await else { panic!("not renewed") };
+    assert_eq!(ttl_s, 60);
+    assert!(before <= sent_at && sent_at <= boot_time());
+    assert_eq!(put(&client, "a", "").await, revision + 1, "a renewal is not a change");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_does_not_exist_is_gone() {
+    let etcd = Etcd::start();
+    let client = client(&etcd).await;
+    assert_eq!(renew(&client, 4_711).await, Ok(Renewal::Gone));
+    let lease = grant(&client, 60).await;
+    assert!(matches!(renew(&client, lease).await, Ok(Renewal::Renewed { .. })));
+    client.lease_revoke(lease).await.unwrap();
+    assert_eq!(renew(&client, lease).await, Ok(Renewal::Gone));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_leases_share_one_stream() {
+    let etcd = Etcd::start();
+    let client = client(&etcd).await;
+    let leases = join_all((0..1_000).map(|_| grant(&client, 60))).await;
+    for _ in 0..3 {
+        let renewals = join_all(leases.iter().map(|lease| renew(&client, *lease))).await;
+        assert!(renewals.iter().all(|renewal| matches!(renewal, Ok(Renewal::Renewed { ttl_s: 60, .. }))));
+    }
+    let of_stream = |name: &str| etcd.member(0).metric_with(name, "grpc_method=\"LeaseKeepAlive\"");
+    assert_eq!(of_stream("grpc_server_started_total"), 1.0);
+    assert_eq!(of_stream("grpc_server_msg_received_total"), 3_000.0, "one request for each renewal");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_under_way_are_paired_with_the_oldest_send() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let client = client_of(vec![proxy.url()]).await;
+    let lease = grant(&client, 60).await;
+    stamp(renew(&client, lease).await);
+    proxy.set(Mode::Delay(Duration::from_millis(150)));
+
+    let begin = boot_time();
+    let first = renew(&client, lease);
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        renew(&client, lease).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    let (first, second) = (stamp(first), stamp(second));
+    assert!(
+        first >= begin && first < begin + Duration::from_millis(100),
+        "the first answer is the first send's"
+    );
+    assert!(second >= begin + Duration::from_millis(100), "and the second the second's");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_give_up_disturb_nobody() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let client = client_of(vec![proxy.url()]).await;
+    let lease = grant(&client, 60).await;
+    stamp(renew(&client, lease).await);
+    proxy.set(Mode::Delay(Duration::from_millis(20)));
+    for _ in 0..50 {
+        let before = boot_time();
+        let _ = tokio::time::timeout(Duration::from_millis(1), client.keep_alive_once(lease, PATIENCE)).await;
+        let sent_at = stamp(renew(&client, lease).await);
+        assert!(sent_at >= before, "an answer of an earlier round was taken for this one's");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_black_hole_is_left_within_the_patience() {
+    let etcd = Etcd::start();
+    let proxies = [0, 1].map(|_| Proxy::to(etcd.member(0).client_addr()));
+    let client = client_of(proxies.iter().map(Proxy::url).collect()).await;
+    let lease = grant(&client, 60).await;
+    stamp(renew(&client, lease).await);
+    let used = proxies.iter().find(|proxy| proxy.connections_open() > 0).expect("one is in use");
+    for mode in [Mode::BlackHole, Mode::BlackHoleAnswers] {
+        used.set(mode);
+        let patience = Duration::from_millis(500);
+        let (begin, before) = (Instant::now(), boot_time());
+        let sent_at = stamp(within("a renewal", client.keep_alive_once(lease, patience)).await);
+        let took = begin.elapsed();
+        assert!(took < Duration::from_millis(1_500), "{mode:?} was left after {took:?}");
+        assert!(sent_at >= before);
+        used.set(Mode::Pass);
+        // Back to the first one, for the second mode to hit.
+        let other = proxies.iter().find(|proxy| proxy.url() != used.url()).expect("there are two");
+        other.set(Mode::CutReset);
+        within("a renewal over the first again", async {
+            while client.keep_alive_once(lease, patience).await.is_err() {}
+        })
+        .await;
+        other.set(Mode::Pass);
+    }
+}
+
+/// The first answer is lost on the way; what counts is the send that was answered, not the lost one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_sent_again_is_counted_from_the_second_send() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let client = client_of(vec![proxy.url()]).await;
+    let lease = grant(&client, 60).await;
+    stamp(renew(&client, lease).await);
+    proxy.set(Mode::BlackHoleAnswers);
+    let renewal = tokio::spawn({
+        let client = client.clone();
+        async move { renew(&client, lease).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let cut_at = boot_time();
+    proxy.set(Mode::Pass);
+    assert!(stamp(renewal.await.unwrap()) >= cut_at);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_go_on_after_the_death_of_the_server() {
+    let etcd = Etcd::builder().durable().start();
+    let client = client(&etcd).await;
+    let lease = grant(&client, 60).await;
+    stamp(renew(&client, lease).await);
+    etcd.member(0).kill();
+    let error = client.keep_alive_once(lease, Duration::from_millis(300)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    etcd.member(0).restart();
+    within("a renewal in the end", async { while client.keep_alive_once(lease, PATIENCE).await.is_err() {} })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_ends_every_renewal() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let client = client_of(vec![proxy.url()]).await;
+    let lease = grant(&client, 60).await;
+    stamp(renew(&client, lease).await);
+    proxy.set(Mode::BlackHole);
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { renew(&client, lease).await }
+    });
+    tokio::task::yield_now().await;
+    within("the client to close", client.close()).await;
+    assert_eq!(waiting.await.unwrap(), Err(Error::Closed));
+    assert_eq!(renew(&client, lease).await, Err(Error::Closed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_ran_out_is_renewed_for_keep_alives() {
+    let etcd = Etcd::builder().auth_token_ttl_s(3).bcrypt_cost(4).start();
+    let open = client(&etcd).await;
+    open.user_add("root", &Secret::new("root")).await.unwrap();
+    open.role_add("root").await.unwrap();
+    open.user_grant_role("root", "root").await.unwrap();
+    open.auth_enable().await.unwrap();
+    let config = Config::new(etcd.client_urls()).with_user("root", Secret::new("root"));
+    let client = Client::connect(config).await.unwrap();
+    let lease = grant(&client, 60).await;
+    stamp(renew(&client, lease).await);
+    // The server forgets a token that nobody used for three seconds. There is no event for it: only time passes.
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    stamp(renew(&client, lease).await);
+}
+
+/// A stranger can hang a key of its own on our lease. Whatever the server says to that, other leases must not suffer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_refused_does_not_take_others_with_it() {
+    let etcd = Etcd::builder().bcrypt_cost(4).start();
+    let open = client(&etcd).await;
+    for name in ["root", "ann"] {
+        open.user_add(name, &Secret::new(name)).await.unwrap();
+        open.role_add(name).await.unwrap();
+        open.user_grant_role(name, name).await.unwrap();
+    }
+    open.role_grant("ann", "a/".into(), "a0".into()).await.unwrap();
+    open.auth_enable().await.unwrap();
+    let sign_in = |name: &'static str| {
+        let config = Config::new(etcd.client_urls()).with_user(name, Secret::new(name));
+        async move { Client::connect(config).await.unwrap() }
+    };
+    let (root, ann) = (sign_in("root").await, sign_in("ann").await);
+    let (spoilt, sound) = (grant(&ann, 60).await, grant(&ann, 60).await);
+    let foreign = Put { key: "b/1".into(), lease: spoilt, ..Put::default() };
+    root.put(foreign).await.unwrap();
+    for _ in 0..5 {
+        let (before, refused, after) =
+            tokio::join!(renew(&ann, sound), renew(&ann, spoilt), renew(&ann, sound));
+        stamp(before);
+        assert!(matches!(refused, Err(Error::Denied(_))), "{refused:?}");
+        stamp(after);
+    }
+}

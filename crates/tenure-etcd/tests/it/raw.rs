@@ -1,0 +1,27 @@
+//! The reference calls do what they say, or the comparison would be with nothing.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tenure_etcd::raw::Raw;
+use tenure_fixture::Etcd;
+
+use crate::{bytes, within};
+
+#[tokio::test]
+async fn the_reference_puts_claims_reads_and_watches() {
+    let etcd = Etcd::start();
+    let raw = Raw::connect(&etcd.client_urls()[0]).await.unwrap();
+    let mut events = raw.watch(bytes("k")).await.unwrap();
+    let first = raw.put(bytes("k"), bytes("v")).await.unwrap();
+    let seen = within(Duration::from_secs(5), "the event", events.next()).await;
+    assert_eq!(seen.unwrap().unwrap(), first);
+
+    let pair = |n: usize| (bytes(&format!("p/{n}")), bytes("v"));
+    assert_eq!(raw.txn_puts((0..10).map(pair).collect()).await.unwrap(), first + 1);
+    let won = raw.claims((5..15).map(pair).collect()).await.unwrap();
+    assert_eq!(won, [false, false, false, false, false, true, true, true, true, true]);
+    assert!(!raw.claim(bytes("p/14"), bytes("v")).await.unwrap());
+    assert!(raw.claim(bytes("p/15"), bytes("v")).await.unwrap());
+    assert_eq!(raw.range(bytes("p/"), bytes("p0")).await.unwrap(), 16);
+}

@@ -1,0 +1,76 @@
+//! Loopback ports that no other test process takes while we hold them.
+//!
+//! The range ends below 32768: ports above it are handed to outgoing connections, and a restarted
+//! member would find its own port taken. A port number is leased by holding the *UDP* port of the same
+//! number, which nobody here uses: the lease is exclusive between processes, survives a killed member
+//! (its TCP port is free then, yet nobody else may have it), and ends with the process.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const FIRST: u16 = 20_000;
+const COUNT: u16 = 12_000;
+
+/// A leased loopback port; the lease ends with the value.
+#[derive(Debug)]
+pub(crate) struct Port {
+    number: u16,
+    _lease: UdpSocket,
+}
+
+impl Port {
+    /// Leases a port on which nothing listens at this moment.
+    pub(crate) fn lease() -> Port {
+        let start = start_of_search();
+        (0..COUNT).find_map(|step| Port::try_lease(FIRST + (start + step) % COUNT)).unwrap_or_else(|| {
+            panic!("no free loopback port in {FIRST}..{}: all are taken by other programs", FIRST + COUNT)
+        })
+    }
+
+    fn try_lease(number: u16) -> Option<Port> {
+        let lease = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        Some(Port { number, _lease: lease })
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
+    }
+}
+
+/// Where to begin looking: different in each process and each call, so that parallel tests rarely meet.
+fn start_of_search() -> u16 {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+    let mixed = std::process::id()
+        .wrapping_mul(2_654_435_761)
+        .wrapping_add(nanos)
+        .wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed).wrapping_mul(97));
+    u16::try_from(mixed % u32::from(COUNT)).expect("a remainder of a u16 is a u16")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leased_port_is_not_leased_again_until_it_is_given_back() {
+        let port = Port::lease();
+        assert!((FIRST..FIRST + COUNT).contains(&port.number));
+        assert!(Port::try_lease(port.number).is_none());
+        let number = port.number;
+        drop(port);
+        assert!(Port::try_lease(number).is_some());
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_not_leased() {
+        let port = Port::lease();
+        let listener = TcpListener::bind(port.addr()).unwrap();
+        let number = port.number;
+        drop(port);
+        assert!(Port::try_lease(number).is_none());
+        drop(listener);
+    }
+}

@@ -1,0 +1,169 @@
+//! Independent transactions in as few requests as possible: transactions inside one transaction.
+//!
+//! etcd counts operations along a path, so a hundred small transactions fit into one request of 128 operations. What it
+//! refuses, it refuses whole: one unknown lease spoils the request for all. Then the request is cut in halves, until each
+//! of the others has its own outcome and the culprit its own error.
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use tenure_etcd as etcd;
+
+use crate::store::etcd::{Etcd, translate};
+use crate::store::{Engine, Limits, Revision, StoreError, Txn, TxnReply};
+
+/// Requests under way together. One leaves the server idle between answers; beyond four nothing was gained.
+const IN_FLIGHT: usize = 4;
+
+/// Bytes around one inner transaction on the wire: two tags, two lengths and some room.
+const WRAPPING_BYTES: usize = 16;
+
+type Outcome = Result<TxnReply, StoreError>;
+
+/// Transactions with their places in the caller's list.
+type Group = Vec<(usize, Txn)>;
+
+pub(super) async fn run(engine: &Etcd, txns: Vec<Txn>) -> Vec<Outcome> {
+    let limits = &engine.info().limits;
+    let mut outcomes: Vec<Option<Outcome>> = Vec::new();
+    outcomes.resize_with(txns.len(), || None);
+    let mut valid = Vec::with_capacity(txns.len());
+    for (place, txn) in txns.into_iter().enumerate() {
+        match txn.check(limits) {
+            Ok(()) => valid.push((place, txn)),
+            Err(error) => outcomes[place] = Some(Err(error)),
+        }
+    }
+    let requests = groups(valid, limits).into_iter().map(|group| settle(engine, group));
+    let mut settled = stream::iter(requests).buffer_unordered(IN_FLIGHT);
+    while let Some(group) = settled.next().await {
+        for (place, outcome) in group {
+            outcomes[place] = Some(outcome);
+        }
+    }
+    drop(settled);
+    outcomes.into_iter().map(|outcome| outcome.expect("every transaction is in exactly one group")).collect()
+}
+
+/// Cuts the list into groups that one request can carry.
+fn groups(txns: Group, limits: &Limits) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let mut open: Group = Vec::new();
+    let (mut longest, mut bytes) = (0, 0);
+    for (place, txn) in txns {
+        let count = txn.when.len().max(txn.then.len()).max(txn.otherwise.len());
+        let size = txn.size() + WRAPPING_BYTES;
+        let fits = open.len() + 1 + longest.max(count) <= limits.txn_ops_max
+            && bytes + size <= limits.request_bytes_max;
+        if !fits && !open.is_empty() {
+            groups.push(std::mem::take(&mut open));
+            (longest, bytes) = (0, 0);
+        }
+        longest = longest.max(count);
+        bytes += size;
+        open.push((place, txn));
+    }
+    if !open.is_empty() {
+        groups.push(open);
+    }
+    groups
+}
+
+/// Sends one group, and halves of it where the server refuses the whole.
+async fn settle(engine: &Etcd, group: Group) -> Vec<(usize, Outcome)> {
+    let mut settled = Vec::with_capacity(group.len());
+    let mut waiting = vec![group];
+    while let Some(mut group) = waiting.pop() {
+        if group.len() == 1 {
+            for (place, txn) in group {
+                settled.push((place, engine.txn(txn).await));
+            }
+            continue;
+        }
+        match send(engine, &group).await {
+            Ok(replies) => {
+                settled.extend(group.iter().zip(replies).map(|((place, _), reply)| (*place, reply)));
+            }
+            Err(error) if is_one_members_fault(&error) => {
+                let half = group.split_off(group.len() / 2);
+                waiting.push(half);
+                waiting.push(group);
+            }
+            Err(error) => settled.extend(group.iter().map(|(place, _)| (*place, Err(error.clone())))),
+        }
+    }
+    settled
+}
+
+async fn send(engine: &Etcd, group: &Group) -> Result<Vec<Outcome>, StoreError> {
+    let then = group.iter().map(|(_, txn)| etcd::Op::Txn(translate::txn(txn.clone()))).collect();
+    let request = etcd::Txn { then, ..etcd::Txn::default() };
+    let reply = engine.client.txn(request).await.map_err(super::failure::from)?;
+    if reply.replies.len() != group.len() {
+        return Err(StoreError::Corrupt("a batch was answered with another number of replies".to_owned()));
+    }
+    let revision = Revision(reply.revision);
+    let outcome = |(reply, (_, txn)): (etcd::OpReply, &(usize, Txn))| match reply {
+        etcd::OpReply::Txn(inner) => translate::txn_reply(inner, &translate::Omissions::of(txn), revision),
+        etcd::OpReply::Range(_) | etcd::OpReply::Put { .. } | etcd::OpReply::Delete { .. } => {
+            Err(StoreError::Corrupt("a transaction was not answered as one".to_owned()))
+        }
+    };
+    Ok(reply.replies.into_iter().zip(group).map(outcome).collect())
+}
+
+/// Refusals that one transaction brings upon all of its request. The others are the same for everybody.
+fn is_one_members_fault(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Invalid(_)
+            | StoreError::LeaseNotFound
+            | StoreError::KeyNotFound
+            | StoreError::Compacted { .. }
+            | StoreError::FutureRevision
+            | StoreError::Denied(_)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Condition, Op};
+
+    fn claim(place: usize) -> (usize, Txn) {
+        let key = format!("/{place}");
+        (place, Txn::new().when(Condition::absent(key.clone())).then(Op::put(key, "v")))
+    }
+
+    fn lens(txns: Vec<(usize, Txn)>) -> Vec<usize> {
+        groups(txns, &Limits::EMBEDDED).iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn a_request_carries_127_claims_and_no_more() {
+        assert_eq!(lens((0..300).map(claim).collect()), [127, 127, 46]);
+        assert_eq!(lens(Vec::new()), [0; 0]);
+    }
+
+    #[test]
+    fn a_transaction_that_fills_a_request_travels_alone() {
+        let mut full = Txn::new();
+        full.then = (0..128).map(|n| Op::put(format!("/full/{n}"), "v")).collect();
+        assert_eq!(lens(vec![claim(0), (1, full), claim(2)]), [1, 1, 1]);
+    }
+
+    #[test]
+    fn bytes_cut_too() {
+        let large = |place: usize| (place, Txn::new().then(Op::put(format!("/{place}"), vec![0; 500_000])));
+        assert_eq!(lens((0..5).map(large).collect()), [3, 2]);
+    }
+
+    #[test]
+    fn every_place_is_in_exactly_one_group() {
+        let places: Vec<usize> = groups((0..1_000).map(claim).collect(), &Limits::EMBEDDED)
+            .into_iter()
+            .flatten()
+            .map(|(p, _)| p)
+            .collect();
+        assert_eq!(places, (0..1_000).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,60 @@
+//! What the client says went wrong, in the contract's words. The client has already decided what was applied.
+
+use tenure_etcd::Error;
+
+use crate::store::etcd::{TTL_MAX, translate};
+use crate::store::{Cause, Invalid, Replaced, Revision, StoreError};
+
+/// The error of a call.
+pub(super) fn from(error: Error) -> StoreError {
+    match error {
+        Error::Invalid(invalid) => StoreError::Invalid(from_invalid(invalid)),
+        Error::LeaseNotFound => StoreError::LeaseNotFound,
+        Error::LeaseExists => StoreError::LeaseExists,
+        Error::KeyNotFound => StoreError::KeyNotFound,
+        Error::Compacted { at } => StoreError::Compacted { at: at.map(Revision) },
+        Error::FutureRevision => StoreError::FutureRevision,
+        Error::Busy(cause) => StoreError::Busy(Cause::new(cause)),
+        Error::NoSpace => StoreError::NoSpace,
+        Error::RateLimited => StoreError::RateLimited,
+        // In the life of a handle a certificate may be wrong for a while, as when certificates are exchanged: nothing left.
+        Error::Unavailable(cause) | Error::Untrusted(cause) => StoreError::Unavailable(Cause::new(cause)),
+        Error::Ambiguous(cause) => StoreError::Ambiguous(Cause::new(cause)),
+        Error::Replaced(replaced) => match replaced {
+            tenure_etcd::Replaced::OtherCluster { was, now } => StoreError::Replaced(Replaced::Identity {
+                expected: translate::store_id(was),
+                found: translate::store_id(now),
+            }),
+            tenure_etcd::Replaced::WentBack { was, now } => {
+                StoreError::Replaced(Replaced::RevisionRegress { seen: Revision(was), found: Revision(now) })
+            }
+            other => StoreError::Corrupt(other.to_string()),
+        },
+        Error::Corrupt(text) => StoreError::Corrupt(text),
+        Error::Denied(text) => StoreError::Denied(text),
+        Error::Closed => StoreError::Closed,
+        // What the client learns to say later is unknown until somebody reads it here.
+        other => StoreError::Ambiguous(Cause::new(other)),
+    }
+}
+
+/// The error of the first connection: without trust there is no store to wait for.
+pub(super) fn from_connecting(error: Error) -> StoreError {
+    match error {
+        Error::Untrusted(cause) => {
+            StoreError::Denied(format!("the TLS connection could not be trusted: {cause}"))
+        }
+        other => from(other),
+    }
+}
+
+fn from_invalid(invalid: tenure_etcd::Invalid) -> Invalid {
+    match invalid {
+        tenure_etcd::Invalid::EmptyKey => Invalid::EmptyKey,
+        tenure_etcd::Invalid::TooManyOps { count, limit } => Invalid::TooManyOps { count, max: limit },
+        tenure_etcd::Invalid::TooLarge { bytes, limit } => Invalid::TooLarge { bytes, max: limit },
+        tenure_etcd::Invalid::TtlTooLarge { ttl } => Invalid::TtlTooLarge { asked: ttl, max: TTL_MAX },
+        // The key is not named by the server; where one transaction is at fault, `Txn::check` has named it before.
+        other => Invalid::Other(other.to_string()),
+    }
+}

@@ -1,0 +1,227 @@
+//! Between the contract's words and etcd's.
+//!
+//! The traps are in the ranges: to etcd an empty end means one key, an end of one zero byte means "to the last key", and a
+//! bound of 0 means no bound. So what selects nothing is said as a range from a key to itself.
+
+use bytes::Bytes;
+use tenure_etcd as etcd;
+
+use crate::store::{
+    Change, Comparison, Condition, Field, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, Order, Page,
+    Revision, Selection, StoreError, Txn, TxnReply, Values,
+};
+
+/// To etcd, the end that means "to the last key", and the first key there can be.
+const ZERO: Bytes = Bytes::from_static(&[0]);
+
+/// The store's id, from the cluster's.
+pub(super) fn store_id(cluster: u64) -> String {
+    format!("etcd-{cluster:016x}")
+}
+
+/// First key and end of a selection.
+pub(super) struct Span {
+    pub(super) key: Bytes,
+    pub(super) range_end: Bytes,
+    /// Nothing can be selected.
+    pub(super) is_empty: bool,
+}
+
+/// A selection as etcd names it. The selection was checked, so its first key is not empty unless it means everything.
+pub(super) fn span(select: &Selection) -> Span {
+    let first = select.first().clone();
+    match select {
+        Selection::Key(_) => Span { key: first, range_end: Bytes::new(), is_empty: false },
+        Selection::Range(from, to) if to <= from => {
+            Span { range_end: first.clone(), key: first, is_empty: true }
+        }
+        Selection::Prefix(_) | Selection::Range(..) | Selection::From(_) => Span {
+            key: if first.is_empty() { ZERO } else { first },
+            range_end: select.end().unwrap_or(ZERO),
+            is_empty: false,
+        },
+    }
+}
+
+/// A read of nothing: only its revision and its place in the order of things matter.
+pub(super) fn nothing() -> etcd::Range {
+    etcd::Range { key: ZERO, count_only: true, ..etcd::Range::default() }
+}
+
+pub(super) fn range(get: &Get) -> etcd::Range {
+    let mut span = span(&get.select);
+    if get.created_max.is_some_and(|bound| bound <= Revision::ZERO) {
+        // Nothing was created before the first revision, and 0 would mean "no bound".
+        span.range_end = span.key.clone();
+    }
+    etcd::Range {
+        key: span.key,
+        range_end: span.range_end,
+        limit: get.limit.map_or(0, i64::from),
+        revision: get.at.map_or(0, |at| at.0),
+        order: match get.order {
+            Order::Key => etcd::Order::Key,
+            Order::Created => etcd::Order::CreateAscending,
+            Order::CreatedDescending => etcd::Order::CreateDescending,
+        },
+        serializable: false,
+        // etcd 3.7 leaves the lease out of answers without values, and the contract does not: values are left out here.
+        keys_only: false,
+        count_only: false,
+        max_create_revision: get.created_max.map_or(0, |bound| bound.0),
+    }
+}
+
+/// A page; the revision is the transaction's where the answer itself has none.
+pub(super) fn page(reply: etcd::RangeReply, values: Values, revision: Revision) -> Page {
+    let kept = |kv: etcd::KeyValue| match values {
+        Values::Whole => pair(kv),
+        Values::Omitted => pair(etcd::KeyValue { value: Bytes::new(), ..kv }),
+    };
+    Page {
+        pairs: reply.kvs.into_iter().map(kept).collect(),
+        more: reply.more,
+        revision: if reply.revision == 0 { revision } else { Revision(reply.revision) },
+    }
+}
+
+pub(super) fn pair(kv: etcd::KeyValue) -> KeyValue {
+    KeyValue {
+        key: kv.key,
+        value: kv.value,
+        created: Revision(kv.create_revision),
+        modified: Revision(kv.mod_revision),
+        version: kv.version,
+        lease: LeaseId::new(kv.lease),
+    }
+}
+
+pub(super) fn txn(txn: Txn) -> etcd::Txn {
+    etcd::Txn {
+        when: txn.when.into_iter().map(compare).collect(),
+        then: txn.then.into_iter().map(op).collect(),
+        otherwise: txn.otherwise.into_iter().map(op).collect(),
+    }
+}
+
+fn compare(condition: Condition) -> etcd::Compare {
+    etcd::Compare {
+        key: condition.key,
+        relation: match condition.is {
+            Comparison::Equal => etcd::Relation::Equal,
+            Comparison::NotEqual => etcd::Relation::NotEqual,
+            Comparison::Less => etcd::Relation::Less,
+            Comparison::Greater => etcd::Relation::Greater,
+        },
+        target: match condition.field {
+            Field::Version(version) => etcd::Target::Version(version),
+            Field::Created(revision) => etcd::Target::CreateRevision(revision.0),
+            Field::Modified(revision) => etcd::Target::ModRevision(revision.0),
+            Field::Lease(lease) => etcd::Target::Lease(lease.map_or(0, LeaseId::get)),
+            Field::Value(value) => etcd::Target::Value(value),
+        },
+    }
+}
+
+fn op(op: Op) -> etcd::Op {
+    match op {
+        Op::Put { key, value, lease } => etcd::Op::Put(etcd::Put {
+            key,
+            value,
+            lease: match lease {
+                LeaseChoice::Attach(id) => id.get(),
+                LeaseChoice::Detach | LeaseChoice::Keep => 0,
+            },
+            keep_lease: lease == LeaseChoice::Keep,
+            with_previous: false,
+        }),
+        Op::Delete(select) => {
+            let span = span(&select);
+            etcd::Op::Delete(etcd::Delete { key: span.key, range_end: span.range_end, with_previous: false })
+        }
+        Op::Get(get) => etcd::Op::Range(range(&get)),
+    }
+}
+
+/// Which answers of a transaction have to lose their values: those of the gets that said so, for each branch.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Omissions {
+    then: Vec<usize>,
+    otherwise: Vec<usize>,
+}
+
+impl Omissions {
+    pub(super) fn of(txn: &Txn) -> Omissions {
+        let places = |ops: &[Op]| -> Vec<usize> {
+            let omits = |op: &Op| matches!(op, Op::Get(get) if get.values == Values::Omitted);
+            ops.iter().enumerate().filter(|(_, op)| omits(op)).map(|(place, _)| place).collect()
+        };
+        Omissions { then: places(&txn.then), otherwise: places(&txn.otherwise) }
+    }
+}
+
+/// The answer to one transaction, alone or inside another; `revision` is the whole request's.
+pub(super) fn txn_reply(
+    reply: etcd::TxnReply,
+    omissions: &Omissions,
+    revision: Revision,
+) -> Result<TxnReply, StoreError> {
+    let omitted = if reply.succeeded { &omissions.then } else { &omissions.otherwise };
+    let results = reply.replies.into_iter().enumerate().map(|(place, reply)| {
+        let values = if omitted.contains(&place) { Values::Omitted } else { Values::Whole };
+        op_reply(reply, values, revision)
+    });
+    Ok(TxnReply { succeeded: reply.succeeded, revision, results: results.collect::<Result<_, _>>()? })
+}
+
+fn op_reply(reply: etcd::OpReply, values: Values, revision: Revision) -> Result<OpReply, StoreError> {
+    match reply {
+        etcd::OpReply::Put { .. } => Ok(OpReply::Put),
+        etcd::OpReply::Delete { deleted, .. } => match u64::try_from(deleted) {
+            Ok(count) => Ok(OpReply::Delete { count }),
+            Err(_) => Err(StoreError::Corrupt(format!("{deleted} keys were deleted"))),
+        },
+        etcd::OpReply::Range(range) => Ok(OpReply::Get(page(range, values, revision))),
+        etcd::OpReply::Txn(_) => {
+            Err(StoreError::Corrupt("an operation was answered as a transaction".to_owned()))
+        }
+    }
+}
+
+pub(super) fn change(event: etcd::Event) -> Change {
+    match event {
+        etcd::Event::Put { kv, prev } => Change::Put { pair: pair(kv), previous: prev.map(pair) },
+        etcd::Event::Delete { key, revision, prev } => {
+            Change::Delete { key, revision: Revision(revision), previous: prev.map(pair) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(select: &Selection) -> (Bytes, Bytes, bool) {
+        let span = span(select);
+        (span.key, span.range_end, span.is_empty)
+    }
+
+    #[test]
+    fn what_selects_nothing_never_becomes_one_key_or_all_of_them() {
+        let key = Bytes::from_static(b"k");
+        for to in [&b""[..], b"\0", b"a", b"k"] {
+            let select = Selection::Range(key.clone(), Bytes::copy_from_slice(to));
+            assert_eq!(ends(&select), (key.clone(), key.clone(), true), "{to:?}");
+        }
+        let none = range(&Get::new(Selection::everything()).created_max(Revision::ZERO));
+        assert_eq!(none.key, none.range_end);
+    }
+
+    #[test]
+    fn everything_and_the_rest_have_the_end_that_means_the_last_key() {
+        assert_eq!(ends(&Selection::everything()), (ZERO, ZERO, false));
+        assert_eq!(ends(&Selection::From("k".into())), ("k".into(), ZERO, false));
+        assert_eq!(ends(&Selection::prefix("k/")), ("k/".into(), "k0".into(), false));
+        assert_eq!(ends(&Selection::key("k")), ("k".into(), Bytes::new(), false));
+    }
+}

@@ -1,0 +1,64 @@
+//! Watches, from the client's items to the contract's.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use futures_util::stream;
+use tenure_etcd as etcd;
+
+use crate::store::etcd::{Etcd, failure, translate};
+use crate::store::{Previous, Revision, Selection, Start, StoreError, WatchEnd, WatchItem, WatchStream};
+
+/// Opens a watch; see [`Engine::watch`](crate::store::Engine::watch).
+pub(super) async fn open(
+    engine: &Etcd,
+    select: &Selection,
+    start: Start,
+    previous: Previous,
+) -> Result<WatchStream, StoreError> {
+    let span = translate::span(select);
+    if span.is_empty {
+        // No server takes such a watch, and the contract has nothing against it: it is silent until the store is closed.
+        let closing = engine.closing.clone();
+        return Ok(Box::pin(stream::once(async move {
+            closing.cancelled().await;
+            Err(WatchEnd::Lost(StoreError::Closed))
+        })));
+    }
+    let spec = etcd::WatchSpec {
+        key: span.key,
+        range_end: span.range_end,
+        start: match start {
+            Start::Now => etcd::WatchFrom::Now,
+            Start::After(revision) => etcd::WatchFrom::After(revision.0),
+        },
+        prev: previous == Previous::Included,
+    };
+    match engine.client.watch(spec).await {
+        Ok(watcher) => Ok(Box::pin(Translated(watcher))),
+        Err(etcd::Error::Compacted { at: Some(at) }) => {
+            Ok(Box::pin(stream::iter([Err(WatchEnd::Compacted { at: Revision(at) })])))
+        }
+        Err(error) => Err(failure::from(error)),
+    }
+}
+
+struct Translated(etcd::Watcher);
+
+impl Stream for Translated {
+    type Item = Result<WatchItem, WatchEnd>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = ready!(Pin::new(&mut self.0).poll_next(context));
+        Poll::Ready(item.map(|item| match item {
+            Ok(etcd::WatchItem::Batch { revision, events }) => Ok(WatchItem::Batch {
+                revision: Revision(revision),
+                changes: events.into_iter().map(translate::change).collect(),
+            }),
+            Ok(etcd::WatchItem::Progress(revision)) => Ok(WatchItem::Progress(Revision(revision))),
+            Err(etcd::WatchEnd::Compacted { at }) => Err(WatchEnd::Compacted { at: Revision(at) }),
+            Err(etcd::WatchEnd::Lost(error)) => Err(WatchEnd::Lost(failure::from(error))),
+        }))
+    }
+}

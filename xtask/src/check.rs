@@ -1,0 +1,156 @@
+//! `cargo xtask check`: everything a change must pass, in the order in which failures are cheapest to find.
+//!
+//! **Invariant**: it never writes to the tree. Everything runs `--locked`, and the end compares git's view
+//! of the tree with the one from the beginning.
+
+use std::time::{Duration, Instant};
+
+use crate::runner::{self, Choice};
+use crate::shell::{Failure, answers, cargo, output, root, run};
+use crate::{etcd, generated, tidy};
+
+/// The oldest line we promise to work with; `etcd-matrix` runs the others.
+const OLDEST: &str = "3.4";
+
+/// Runs every step and stops at the first that fails.
+pub(crate) fn check() -> Result<(), Failure> {
+    let begun = Instant::now();
+    let before = picture();
+    let mut steps = Steps::default();
+    steps.step("tidy rules", tidy::check)?;
+    steps.step("format", || run(&mut cargo(&["fmt", "--all", "--check"])))?;
+    steps.step("clippy", || {
+        let scope = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
+        run(cargo(&scope).args(["--", "-D", "warnings"]))
+    })?;
+    steps.step("documentation", documentation)?;
+    steps.step("generated documents", generated::check)?;
+    steps.step("each feature alone", each_feature_alone)?;
+    steps.step("licences and advisories", deny)?;
+    steps.tests("tests", || {
+        if !runner::has_nextest() {
+            println!(
+                "   cargo-nextest is not installed: `cargo test` runs the same tests, without time limits"
+            );
+        }
+        runner::run(Choice::All, None, &[])
+    })?;
+    steps.step("examples in the documentation", || {
+        run(&mut cargo(&["test", "--doc", "--workspace", "--all-features", "--locked"]))
+    })?;
+    steps.tests("tests on the oldest etcd", || {
+        let binary = etcd::binary(OLDEST)?;
+        println!("   TENURE_ETCD_BIN: etcd {}", etcd::version(&binary)?);
+        runner::run(Choice::Etcd, Some(&binary), &[])
+    })?;
+    steps.step("nothing was written to the tree", || match (&before, picture()) {
+        (Some(before), Some(after)) if *before != after => Err(Failure(format!(
+            "the check wrote to the tree; git status before:\n{before}\nand after:\n{after}"
+        ))),
+        (Some(_), Some(_)) => Ok(()),
+        _ => {
+            println!("   not a git checkout: not compared");
+            Ok(())
+        }
+    })?;
+    steps.close(begun.elapsed());
+    Ok(())
+}
+
+/// The steps so far, for the table at the end.
+#[derive(Default)]
+struct Steps {
+    done: Vec<(&'static str, Duration)>,
+    closing: Vec<String>,
+}
+
+impl Steps {
+    fn step(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        println!("\n── {name}");
+        let begun = Instant::now();
+        work().map_err(|failure| Failure(format!("{name}: {failure}")))?;
+        println!("   ok, {:.1} s", begun.elapsed().as_secs_f64());
+        self.done.push((name, begun.elapsed()));
+        Ok(())
+    }
+
+    fn tests(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce() -> Result<runner::Run, Failure>,
+    ) -> Result<(), Failure> {
+        let mut closing = Vec::new();
+        self.step(name, || {
+            let run = work()?;
+            closing.push(format!("{name}: {}", run.tally));
+            closing.extend(run.closing.iter().map(|line| format!("  {line}")));
+            run.verdict()
+        })?;
+        self.closing.extend(closing);
+        Ok(())
+    }
+
+    /// The last lines of all: what was done, how long it took, and what the test runner said.
+    fn close(&self, total: Duration) {
+        println!("\n── all passed");
+        for (name, duration) in &self.done {
+            println!("   {:>7.1} s  {name}", duration.as_secs_f64());
+        }
+        println!("   {:>7.1} s  in all", total.as_secs_f64());
+        for line in &self.closing {
+            println!("   {line}");
+        }
+    }
+}
+
+/// The command and the library are both called `tenure`, so cargo warns when they are documented in one go;
+/// the libraries come last, because the last one is what lies in the folder afterwards.
+fn documentation() -> Result<(), Failure> {
+    for kind in ["--bins", "--lib"] {
+        let scope = ["doc", "--workspace", "--no-deps", "--all-features", "--locked", kind];
+        run(cargo(&scope).env("RUSTDOCFLAGS", "-D warnings"))?;
+    }
+    Ok(())
+}
+
+/// Each feature of `tenure` must stand by itself: a user may choose only one.
+fn each_feature_alone() -> Result<(), Failure> {
+    let scope = ["clippy", "--package", "tenure", "--no-default-features", "--locked"];
+    run(cargo(&scope).args(["--", "-D", "warnings"]))?;
+    for feature in tidy::features_of_tenure() {
+        run(cargo(&scope).args(["--features", &feature, "--", "-D", "warnings"]))?;
+    }
+    Ok(())
+}
+
+/// What deny.toml says. The advisories come from the network; without it they are left out, loudly.
+fn deny() -> Result<(), Failure> {
+    if !answers(&mut cargo(&["deny", "--version"])) {
+        println!("   LEFT OUT: cargo-deny is not installed, so deny.toml was not applied");
+        return Ok(());
+    }
+    run(&mut cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"]))?;
+    if !answers(&mut cargo(&["deny", "--locked", "fetch", "db"])) {
+        println!("   LEFT OUT: the advisory database cannot be fetched, so advisories were not checked");
+        return Ok(());
+    }
+    run(&mut cargo(&["deny", "--locked", "check", "advisories"]))
+}
+
+/// What git says about the tree, including files it does not know; `None` outside of a checkout.
+fn picture() -> Option<String> {
+    let mut git = std::process::Command::new("git");
+    git.current_dir(root()).args(["status", "--porcelain"]);
+    if !answers(std::process::Command::new("git").current_dir(root()).args(["rev-parse", "--git-dir"])) {
+        return None;
+    }
+    let status = output(&mut git).ok()?;
+    // The status alone does not change when a changed file changes again.
+    let diff = output(std::process::Command::new("git").current_dir(root()).args(["diff", "HEAD", "--stat"]))
+        .ok()?;
+    Some(status + &diff)
+}

@@ -1,0 +1,180 @@
+//! The test runner: cargo-nextest where it is installed, `cargo test` otherwise, and what it counted.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::shell::{Failure, answers, cargo, tee};
+
+/// Which tests to run. All are chosen from one build of the whole workspace, so a choice costs no rebuild.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Every test.
+    All,
+    /// What depends on the line of etcd: the conformance suite on it, and the client's own tests.
+    Etcd,
+    /// The long ones.
+    Soak,
+}
+
+/// What a run counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+}
+
+/// A finished run, failed or not.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) tally: Tally,
+    /// The runner's own last words.
+    pub(crate) closing: Vec<String>,
+    has_succeeded: bool,
+}
+
+impl Run {
+    /// A failure unless everything passed and there was something to pass.
+    pub(crate) fn verdict(&self) -> Result<(), Failure> {
+        match self.tally {
+            Tally { failed: 1.., .. } => Err(Failure(format!("tests failed: {}", self.tally))),
+            Tally { passed: 0, .. } => {
+                Err(Failure("no test was run: the names have changed, or the build failed".into()))
+            }
+            Tally { .. } if !self.has_succeeded => Err(Failure("the test runner failed".into())),
+            Tally { .. } => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+/// Runs the chosen tests, on another etcd if one is given, with more arguments for the runner.
+pub(crate) fn run(choice: Choice, etcd: Option<&Path>, more: &[&str]) -> Result<Run, Failure> {
+    let mut run = Run { tally: Tally::default(), closing: Vec::new(), has_succeeded: true };
+    for args in commands(choice, has_nextest()) {
+        let mut command = cargo(&args);
+        command.args(more);
+        if let Some(etcd) = etcd {
+            command.env("TENURE_ETCD_BIN", etcd);
+        }
+        if choice == Choice::Soak {
+            command.env("TENURE_SOAK", "1");
+        }
+        let (has_succeeded, text) = tee(&mut command)?;
+        run.has_succeeded &= has_succeeded;
+        for line in text.lines().filter(|line| is_closing(line)) {
+            let tally = count(line);
+            run.tally.passed += tally.passed;
+            run.tally.failed += tally.failed;
+            // `cargo test` says a line per binary, most of them about no test at all.
+            if tally != Tally::default() {
+                run.closing.push(line.trim().to_owned());
+            }
+        }
+    }
+    Ok(run)
+}
+
+/// Whether cargo-nextest is installed.
+pub(crate) fn has_nextest() -> bool {
+    answers(&mut cargo(&["nextest", "--version"]))
+}
+
+fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
+    let scope = ["--workspace", "--all-features", "--locked"];
+    let with = |command: &[&'static str], more: &[&'static str]| [command, &scope, more].concat();
+    if has_nextest {
+        let command = ["nextest", "run"];
+        return vec![match choice {
+            Choice::All => with(&command, &[]),
+            Choice::Etcd => with(&command, &["-E", "test(etcd_conformance) | package(tenure-etcd)"]),
+            Choice::Soak => with(&command, &["--profile", "soak", "-E", "test(soak)"]),
+        }];
+    }
+    // `--tests` leaves the examples in the documentation to a step of their own.
+    let command = ["test", "--tests", "--no-fail-fast"];
+    match choice {
+        Choice::All => vec![with(&command, &[])],
+        Choice::Etcd => vec![
+            with(&command, &["--", "etcd_conformance"]),
+            vec![
+                "test",
+                "--tests",
+                "--no-fail-fast",
+                "--package",
+                "tenure-etcd",
+                "--all-features",
+                "--locked",
+            ],
+        ],
+        Choice::Soak => vec![with(&command, &["--", "soak"])],
+    }
+}
+
+/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test.
+fn is_closing(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("Summary [") || line.starts_with("test result:")
+}
+
+fn count(line: &str) -> Tally {
+    let words: Vec<&str> = line.split([' ', ',', ';', '.']).filter(|word| !word.is_empty()).collect();
+    let mut tally = Tally::default();
+    for pair in words.windows(2) {
+        let Ok(number) = pair[0].parse::<u64>() else { continue };
+        match pair[1] {
+            "passed" => tally.passed += number,
+            // nextest also says `timed out` and `exec failed`.
+            "failed" | "timed" | "exec" => tally.failed += number,
+            _ => {}
+        }
+    }
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(line: &str) -> (u64, u64) {
+        assert!(is_closing(line), "{line}");
+        let tally = count(line);
+        (tally.passed, tally.failed)
+    }
+
+    #[test]
+    fn the_closing_lines_of_both_runners_are_counted() {
+        assert_eq!(counted("     Summary [   7.081s] 37 tests run: 37 passed, 0 skipped"), (37, 0));
+        assert_eq!(
+            counted("Summary [ 1.6s] 12/37 tests run: 11 passed (2 slow, 1 leaky), 1 failed, 0 skipped"),
+            (11, 1)
+        );
+        assert_eq!(
+            counted("Summary [ 180s] 9 tests run: 7 passed, 1 timed out, 1 exec failed, 3 skipped"),
+            (7, 2)
+        );
+        assert_eq!(
+            counted("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out"),
+            (5, 0)
+        );
+        assert_eq!(counted("test result: FAILED. 5 passed; 2 failed; 0 ignored"), (5, 2));
+        assert!(!is_closing("    running 3 tests"));
+    }
+
+    #[test]
+    fn a_run_without_tests_is_a_failure() {
+        let run = |passed, failed, has_succeeded| Run {
+            tally: Tally { passed, failed },
+            closing: Vec::new(),
+            has_succeeded,
+        };
+        assert!(run(0, 0, true).verdict().is_err());
+        assert!(run(5, 1, false).verdict().is_err());
+        assert!(run(5, 0, false).verdict().is_err());
+        assert!(run(5, 0, true).verdict().is_ok());
+    }
+}

@@ -1,0 +1,114 @@
+//! Running other programs: where the workspace is, which cargo, and what a failure says.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Why a command of ours did not succeed, for the person who ran it.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The workspace's folder. Cargo tells it at run time, so a moved checkout needs no rebuild.
+pub(crate) fn root() -> PathBuf {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let manifest = manifest.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+    manifest.parent().expect("xtask is a folder of the workspace").to_owned()
+}
+
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    // A relative one is relative to where cargo ran, and that was our folder too.
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// The cargo that runs us, in the workspace's folder.
+///
+/// What `cargo run` told *us* about our package is taken out: the build script of `ring` looks at these
+/// variables, and would build everything above it again at each change between `cargo xtask` and `cargo`.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    let told = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    });
+    told.for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
+/// Runs a program whose output the user sees.
+pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+    let shown = show(command);
+    println!("   $ {shown}");
+    let status = command.status().map_err(|error| Failure(format!("`{shown}` cannot be run: {error}")))?;
+    if status.success() { Ok(()) } else { Err(Failure(format!("`{shown}` failed: {status}"))) }
+}
+
+/// Runs a program for what it prints; what it says on stderr the user sees.
+pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
+    let shown = show(command);
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Failure(format!("`{shown}` cannot be run: {error}")))?;
+    if !output.status.success() {
+        return Err(Failure(format!("`{shown}` failed: {}", output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether a program is there and says so with success, in silence.
+pub(crate) fn answers(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+/// Runs a program, shows everything it prints as it comes, and gives it back too.
+///
+/// The flag is whether it succeeded.
+pub(crate) fn tee(command: &mut Command) -> Result<(bool, String), Failure> {
+    let shown = show(command);
+    println!("   $ {shown}");
+    let cannot = |error| Failure(format!("`{shown}` cannot be run: {error}"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(cannot)?;
+    let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
+    let stderr = child.stderr.take().expect("stderr was asked to be a pipe");
+    let other = std::thread::spawn(move || relay(stderr, &mut std::io::stderr()));
+    let mut text = relay(stdout, &mut std::io::stdout());
+    text.push_str(&other.join().expect("relaying does not panic"));
+    let status = child.wait().map_err(cannot)?;
+    Ok((status.success(), text))
+}
+
+fn relay(from: impl Read, to: &mut impl Write) -> String {
+    let mut text = String::new();
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    // A pipe that breaks has ended; a terminal that went away must not end the tests.
+    while from.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+        let _ = to.write_all(&line);
+        let _ = to.flush();
+        text.push_str(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    text
+}
+
+fn show(command: &Command) -> String {
+    let program = command.get_program().to_string_lossy();
+    let program = program.rsplit('/').next().unwrap_or_default().to_owned();
+    let args = command.get_args().map(|arg| {
+        let arg = arg.to_string_lossy().into_owned();
+        if arg.contains(' ') { format!("'{arg}'") } else { arg }
+    });
+    std::iter::once(program).chain(args).collect::<Vec<_>>().join(" ")
+}
