@@ -4,9 +4,9 @@
 //! queue for; reads see snapshots and wait for nobody. A bell beside the file tells the others that something changed. What a
 //! transaction means is decided by the evaluator of the core, as in the memory engine.
 //!
-//! Six guard rails keep it honest, each because it was seen to fail without: [`guard`] notices exchanged files, [`lock`]
-//! makes the queue fair, [`ceiling`] keeps revisions from repeating, [`leases`] ends leases before anybody looks, [`place`] refuses
-//! folders where sharing does not work, and [`alarm`] says who holds everybody up.
+//! Six guard rails keep it honest, each because it was seen to fail without: `guard` notices exchanged files, `lock`
+//! makes the queue fair, `ceiling` keeps revisions from repeating, `leases` ends leases before anybody looks, `place` refuses
+//! folders where sharing does not work, and `alarm` says who holds everybody up.
 
 mod options;
 mod place;
