@@ -209,21 +209,21 @@ async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
     let mut follower = Follower::new(reader);
     for round in 0..12 {
         shake(round);
-        write(&writer, 20, Duration::ZERO).await.unwrap();
-        let last = writer.put("/f/round", round.to_string()).await.unwrap();
+        write(&writer, 20, Duration::ZERO).await.expect("the writer is not cut off");
+        let last = writer.put("/f/round", round.to_string()).await.expect("the writer is not cut off");
         if round % 3 == 2 {
-            writer.compact(last).await.unwrap();
+            writer.compact(last).await.expect("the writer is not cut off");
         }
         shake(round);
         loop {
-            let at = follower.whole().await.unwrap();
+            let at = follower.whole().await.expect("a feed survives");
             follower.must_be(&writer, at).await;
             if at >= last {
                 break;
             }
         }
     }
-    let there = writer.list(Selection::prefix("/f/")).await.unwrap().pairs;
+    let there = writer.list(Selection::prefix("/f/")).await.expect("the writer is not cut off").pairs;
     assert_eq!(follower.picture.into_values().collect::<Vec<_>>(), there);
 }
 
