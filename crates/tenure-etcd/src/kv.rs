@@ -3,6 +3,7 @@
 //! These are our own types, beside the wire messages and converted by moving, so that no type of the
 //! protocol library shows in a signature.
 
+mod shown;
 mod wire;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use crate::error::{Error, Invalid};
 use crate::message::kv as message;
 
 /// One key with its value and its place in history.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The key.
     pub key: Bytes,
@@ -79,7 +80,7 @@ pub struct RangeReply {
 }
 
 /// A write of one key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Put {
     /// The key.
     pub key: Bytes,
@@ -129,7 +130,7 @@ pub enum Relation {
 }
 
 /// What a condition looks at. Of a missing key all numbers are 0, and no value compares.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Target {
     /// Changes since creation.
     Version(i64),

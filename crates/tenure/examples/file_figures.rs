@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use tenure::clock::{BootClock, Clock};
 use tenure::store::file::SharedFile;
-use tenure::store::{Change, Durability, Limits, Op, Previous, Selection, Start, Store, Txn, WatchItem};
+use tenure::store::{Change, Durability, Get, Limits, Op, Previous, Selection, Start, Store, Txn, WatchItem};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -144,6 +144,8 @@ async fn writers() -> Outcome {
     let least = reports.iter().map(|report| report.0).min().unwrap_or(0);
     let most = reports.iter().map(|report| report.0).max().unwrap_or(1);
     let slowest = reports.iter().map(|report| report.1).max().unwrap_or_default();
+    let revisions = store.get(Get::key("/none")).await?.revision.0 - 1;
+    assert_eq!(u64::try_from(revisions)?, total, "each acknowledged write is one revision");
     say(&format!(
         "{WRITERS} writers for 5 s: {} txns/s, slowest {slowest:.1?}, least/most {least}/{most} = {:.2}",
         total / 5,
@@ -244,8 +246,8 @@ fn per_second(count: usize, began: Instant) -> f64 {
 
 fn spread(took: &mut [Duration]) -> String {
     took.sort_unstable();
-    let at = |part: f64| took[((took.len() - 1) as f64 * part).round() as usize];
-    format!("p50 {:.1?}, p99 {:.1?}, max {:.1?}", at(0.5), at(0.99), at(1.0))
+    let at = |percent: usize| took[(took.len() - 1) * percent / 100];
+    format!("p50 {:.1?}, p99 {:.1?}, max {:.1?}", at(50), at(99), at(100))
 }
 
 fn say(line: &str) -> Outcome {

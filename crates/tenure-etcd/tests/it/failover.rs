@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use tenure_etcd::{Client, Config, Error};
-use tenure_fixture::{Etcd, Mode, Proxy, Timers};
+use tenure_fixture::{Etcd, Mode, Proxy};
 
 use crate::{connect, get, put, within};
 
-/// Reads in sequence, and the slowest of them.
+/// Reads in sequence, and the slowest of them. The clusters have fast timers: with etcd's own an election may take
+/// two seconds by itself, and no client can read before it is over.
 async fn read_times(client: &Client, count: usize) -> Duration {
     let mut slowest = Duration::ZERO;
     for n in 0..count {
@@ -32,11 +33,12 @@ fn config(proxies: &[Proxy]) -> Config {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_reads_do_not_notice_a_killed_member() {
     for victim in 0..3 {
-        let etcd = Etcd::builder().members(3).timers(Timers::Default).start();
+        let etcd = Etcd::cluster(3);
         let client = connect(&etcd).await;
         client.put(put("k", "v")).await.unwrap();
         etcd.member(victim).kill();
         let slowest = read_times(&client, 1_000).await;
+        println!("member {victim} gone: the slowest of 1,000 reads took {slowest:?}");
         assert!(slowest < Duration::from_secs(2), "victim {victim}: {slowest:?}");
     }
 }
@@ -44,11 +46,12 @@ async fn a_thousand_reads_do_not_notice_a_killed_member() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_reads_do_not_notice_a_paused_member() {
     for victim in 0..3 {
-        let etcd = Etcd::builder().members(3).timers(Timers::Default).start();
+        let etcd = Etcd::cluster(3);
         let client = connect(&etcd).await;
         client.put(put("k", "v")).await.unwrap();
         etcd.member(victim).pause();
         let slowest = read_times(&client, 1_000).await;
+        println!("member {victim} gone: the slowest of 1,000 reads took {slowest:?}");
         assert!(slowest < Duration::from_secs(2), "victim {victim}: {slowest:?}");
     }
 }
@@ -77,7 +80,8 @@ async fn a_black_hole_is_left_and_the_next_reads_are_fast() {
     let start = Instant::now();
     client.range(get("k")).await.unwrap();
     let first = start.elapsed();
-    assert!(first < Duration::from_millis(1_500), "left after {first:?}");
+    // Half a second, and the answer of another member. Waiting for the watchman would take three times that.
+    assert!(first < Duration::from_millis(1_300), "left after {first:?}");
     let slowest = read_times(&client, 100).await;
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
 }

@@ -128,7 +128,8 @@ async fn follow(
         let mut watch = Watching::new(stream, select.clone(), Start::After(after));
         let reconnect_after = match pace {
             Pace::Live => usize::MAX,
-            Pace::Reconnecting => 1 + log.len() % 17,
+            // Longer and longer, because some stores take a tenth of a second for each look back.
+            Pace::Reconnecting => 1 + log.len() / 4,
         };
         for _ in 0..reconnect_after {
             let entry = watch.batch().await?;

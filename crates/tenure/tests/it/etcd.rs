@@ -7,7 +7,7 @@ use tenure::store::etcd::{Config, Etcd};
 use tenure::store::{
     Condition, Get, Invalid, LeaseId, Op, Previous, Selection, Start, Store, StoreError, StoreUrl, Txn,
 };
-use tenure_fixture::Etcd as Server;
+use tenure_fixture::{Etcd as Server, Mode, Proxy};
 
 async fn open(server: &Server) -> Store {
     Store::new(Etcd::connect(Config::new(server.client_urls())).await.expect("a healthy etcd"))
@@ -116,4 +116,20 @@ async fn a_renewal_counts_from_before_it_was_sent() {
         }
         tenure::store::Renewal::Gone => panic!("it was just granted"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_whose_answer_is_lost_is_ambiguous_for_everyone_and_applied_once() {
+    let server = Server::start();
+    let direct = open(&server).await;
+    let proxy = Proxy::to(server.member(0).client_addr());
+    let config = Config::new([proxy.url()]).with_deadline(Duration::from_secs(2));
+    let store = Store::new(Etcd::connect(config).await.unwrap());
+    store.put("/warm", "v").await.unwrap();
+    proxy.set(Mode::BlackHoleAnswers);
+    let outcomes = store.batch((0..50).map(claim).collect()).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(StoreError::Ambiguous(_)))), "{outcomes:?}");
+    let claims = direct.list(Selection::prefix("/claim/")).await.unwrap().pairs;
+    assert_eq!(claims.len(), 50);
+    assert!(claims.iter().all(|claim| claim.version == 1));
 }

@@ -9,11 +9,14 @@ use bytes::Bytes;
 use futures_util::stream;
 use futures_util::{FutureExt, StreamExt};
 use tenure::feed::{Feed, FeedItem};
+use tenure::store::etcd::{Config, Etcd};
+use tenure::store::file::SharedFile;
 use tenure::store::memory::Memory;
 use tenure::store::{
     Cause, Engine, Get, Invalid, KeyValue, Op, Page, Previous, Revision, Selection, Start, Store, StoreError,
     Txn, WatchEnd, WatchStream,
 };
+use tenure_fixture::{Etcd as Server, Mode, Proxy};
 use tokio::time::timeout;
 
 use crate::tokio_clock::TokioClock;
@@ -80,9 +83,13 @@ impl Follower {
         }
     }
 
-    /// Says that the picture is what the store held then.
-    async fn must_be(&self, memory: &Memory, at: Revision) {
-        let page = Engine::get(memory, Get::prefix("/f/").at(at)).await.expect("history is kept");
+    /// Says that the picture is what the store held then, unless the store has forgotten it.
+    async fn must_be(&self, store: &Store, at: Revision) {
+        let page = match store.get(Get::prefix("/f/").at(at)).await {
+            Ok(page) => page,
+            Err(StoreError::Compacted { .. }) => return,
+            Err(error) => panic!("{error}"),
+        };
         let held: BTreeMap<_, _> = page.pairs.into_iter().map(|pair| (pair.key.clone(), pair)).collect();
         assert_eq!(self.picture, held, "at {at}, told {:?}", self.told);
     }
@@ -158,11 +165,12 @@ async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
             let memory = TokioClock::memory();
             let twist = Interrupted { after, how, refuse_every: 3, reads: AtomicUsize::new(0) };
             let mut follower = Follower::new(Twisted::store(memory.clone(), twist));
-            let store = Store::new(memory.clone());
-            let writing = tokio::spawn(async move { write(&store, 80, Duration::from_millis(20)).await });
+            let store = Store::new(memory);
+            let writer = store.clone();
+            let writing = tokio::spawn(async move { write(&writer, 80, Duration::from_millis(20)).await });
             while !follower.picture.contains_key("/f/~".as_bytes()) {
                 let at = follower.whole().await.unwrap();
-                follower.must_be(&memory, at).await;
+                follower.must_be(&store, at).await;
             }
             writing.await.unwrap().unwrap();
             assert!(follower.told.iter().filter(|told| *told == "begin").count() > 1, "{how:?} {after}");
@@ -193,7 +201,63 @@ async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
     store.compact(last).await.unwrap();
     let at = follower.whole().await.unwrap();
     assert_eq!(follower.told.join(" "), "begin -b c -d f whole");
-    follower.must_be(&memory, at).await;
+    follower.must_be(&store, at).await;
+}
+
+/// Follows through one handle what is written, and compacted, through another, while `shake` breaks what it can.
+async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
+    let mut follower = Follower::new(reader);
+    for round in 0..12 {
+        shake(round);
+        write(&writer, 20, Duration::ZERO).await.unwrap();
+        let last = writer.put("/f/round", round.to_string()).await.unwrap();
+        if round % 3 == 2 {
+            writer.compact(last).await.unwrap();
+        }
+        shake(round);
+        loop {
+            let at = follower.whole().await.unwrap();
+            follower.must_be(&writer, at).await;
+            if at >= last {
+                break;
+            }
+        }
+    }
+    let there = writer.list(Selection::prefix("/f/")).await.unwrap().pairs;
+    assert_eq!(follower.picture.into_values().collect::<Vec<_>>(), there);
+}
+
+#[tokio::test]
+async fn a_feed_of_a_file_follows_another_handle() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state").join("store.db");
+    let open = async || Store::new(SharedFile::options().open(path.clone()).await.unwrap());
+    let (writer, reader) = (open().await, open().await);
+    follow(writer.clone(), reader.clone(), |_| {}).await;
+    writer.close().await;
+    reader.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_of_etcd_survives_a_network_that_breaks() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.member(0).client_addr());
+    let writer = Store::new(Etcd::connect(Config::new(server.client_urls())).await.unwrap());
+    let reader = Store::new(Etcd::connect(Config::new([proxy.url()])).await.unwrap());
+    let mut is_broken = false;
+    follow(writer.clone(), reader.clone(), |round| {
+        is_broken = !is_broken;
+        proxy.set(match round % 4 {
+            _ if !is_broken => Mode::Pass,
+            0 => Mode::CutReset,
+            1 => Mode::CutFin,
+            2 => Mode::BlackHole,
+            _ => Mode::Pass,
+        });
+    })
+    .await;
+    writer.close().await;
+    reader.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,10 +283,10 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
     let mut follower = Follower::new(Twisted::store(memory.clone(), Busy(AtomicUsize::new(0))));
     let first = follower.whole().await.unwrap();
     assert_eq!(follower.picture.len(), 2_500);
-    follower.must_be(&memory, first).await;
+    follower.must_be(&store, first).await;
     let second = follower.whole().await.unwrap();
     assert_eq!(follower.picture.len(), 2_000);
-    follower.must_be(&memory, second).await;
+    follower.must_be(&store, second).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,12 @@
 //! The file engine: one file, many processes, and everything that can happen to either.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "all of this is test code"
+)]
+
 mod child;
 mod faults;
 mod format;

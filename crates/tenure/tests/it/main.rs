@@ -2,6 +2,7 @@
 
 mod conformance;
 mod controls;
+mod differential;
 mod equivalence;
 mod etcd;
 mod feed;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_etcd::{Client, WatchFrom, Watcher};
+use tenure_etcd::{Client, Error, Put, WatchFrom, Watcher};
 use tenure_fixture::{Etcd, Mode, Proxy, Timers};
 
 use crate::observe::{
@@ -118,6 +118,27 @@ async fn a_leader_that_dies_costs_no_revision() {
     etcd.member(etcd.leader()).kill();
     let last = put_stubbornly(&client, "a/1").await;
     let all: Vec<i64> = (first..=last).collect();
+    assert_eq!(revisions(&mut watcher, all.len()).await, all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_quorum_is_waited_out() {
+    let etcd = Etcd::builder().members(3).timers(Timers::Cluster).start();
+    let client = client(&etcd).await;
+    let mut watcher = watch(&client, prefix("a/", WatchFrom::Now)).await;
+    let first = put(&client, "a/1", "").await;
+    assert_eq!(revisions(&mut watcher, 1).await, [first]);
+    for member in [0, 1] {
+        etcd.member(member).kill();
+    }
+    // The last member says that it has no leader; a stream without that demand would just be silent.
+    let error = client.put(Put { key: "a/1".into(), ..Put::default() }).await.unwrap_err();
+    assert!(!matches!(error, Error::Replaced(_) | Error::Denied(_)), "{error:?}");
+    for member in [0, 1] {
+        etcd.member(member).spawn();
+    }
+    let last = put_stubbornly(&client, "a/1").await;
+    let all: Vec<i64> = (first + 1..=last).collect();
     assert_eq!(revisions(&mut watcher, all.len()).await, all);
 }
 

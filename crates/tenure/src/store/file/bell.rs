@@ -77,7 +77,8 @@ mod ear {
     /// Waits for the bell and for nudges from inside the process.
     #[derive(Debug)]
     pub(in crate::store::file) struct Ear {
-        bell: OwnedFd,
+        /// None if the system would not let us listen: it allows each user only so many.
+        bell: Option<OwnedFd>,
         nudge: Arc<OwnedFd>,
     }
 
@@ -86,14 +87,21 @@ mod ear {
     pub(in crate::store::file) struct Nudge(Arc<OwnedFd>);
 
     impl Ear {
+        /// Listens to the bell. Without it the caller still looks by itself, so it is not an error.
         pub(in crate::store::file) fn listen(bell: &Path) -> Result<Ear, StoreError> {
-            let listen = || -> rustix::io::Result<Ear> {
+            let listen = || -> rustix::io::Result<OwnedFd> {
                 let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
                 add_watch(&inotify, bell, WatchFlags::MODIFY)?;
-                let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                Ok(Ear { bell: inotify, nudge: Arc::new(nudge) })
+                Ok(inotify)
             };
-            listen().map_err(|error| of_side_file("cannot listen to the bell", &error.into()))
+            let heard = listen()
+                .inspect_err(|error| {
+                    tracing::warn!(bell = %bell.display(), %error, "bell could not be listened to, events may be 50 ms late");
+                })
+                .ok();
+            let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|error| of_side_file("cannot make an eventfd", &error.into()))?;
+            Ok(Ear { bell: heard, nudge: Arc::new(nudge) })
         }
 
         pub(in crate::store::file) fn nudge(&self) -> Nudge {
@@ -106,11 +114,12 @@ mod ear {
                 tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
                 tv_nsec: timeout.subsec_nanos().into(),
             });
-            let mut sources =
-                [PollFd::new(&*self.nudge, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
-            let listened = if to_bell { &mut sources[..] } else { &mut sources[..1] };
+            let mut sources = vec![PollFd::new(&*self.nudge, PollFlags::IN)];
+            if let Some(bell) = self.bell.as_ref().filter(|_| to_bell) {
+                sources.push(PollFd::new(bell, PollFlags::IN));
+            }
             // An interrupted sleep is a short one: the caller looks and sleeps again.
-            let _ = poll(listened, timeout.as_ref());
+            let _ = poll(&mut sources, timeout.as_ref());
             self.drain();
         }
 
@@ -118,9 +127,11 @@ mod ear {
         fn drain(&self) {
             let mut count = [0; 8];
             let _ = rustix::io::read(&*self.nudge, &mut count);
-            let mut events = [MaybeUninit::uninit(); 1_024];
-            let mut reader = Reader::new(&self.bell, &mut events);
-            while reader.next().is_ok() {}
+            if let Some(bell) = &self.bell {
+                let mut events = [MaybeUninit::uninit(); 1_024];
+                let mut reader = Reader::new(bell, &mut events);
+                while reader.next().is_ok() {}
+            }
         }
     }
 
@@ -182,5 +193,58 @@ mod ear {
             *nudged.lock().unwrap_or_else(PoisonError::into_inner) = true;
             condition.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_ring_ends_the_wait_and_is_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db.bell");
+        let bell = Bell::open(&path).unwrap();
+        assert_eq!(bell.last().unwrap(), Revision::ZERO);
+        let ear = Ear::listen(&path).unwrap();
+        bell.ring(Revision(7));
+        let began = Instant::now();
+        // Elsewhere than on Linux only the nudge is heard.
+        ear.nudge().give();
+        ear.wait(true, Some(LONG));
+        assert!(began.elapsed() < LONG);
+        assert_eq!(Bell::open(&path).unwrap().last().unwrap(), Revision(7));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), BELL_BYTES);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_bell_alone_is_heard_when_it_matters_and_only_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db.bell");
+        let bell = Bell::open(&path).unwrap();
+        let ear = Ear::listen(&path).unwrap();
+        bell.ring(Revision(1));
+        let began = Instant::now();
+        ear.wait(true, Some(LONG));
+        assert!(began.elapsed() < LONG);
+        bell.ring(Revision(2));
+        let (short, began) = (Duration::from_millis(20), Instant::now());
+        ear.wait(false, Some(short));
+        assert!(began.elapsed() >= short);
+    }
+
+    #[test]
+    fn without_a_bell_there_are_still_nudges() {
+        let folder = tempfile::tempdir().unwrap();
+        let ear = Ear::listen(&folder.path().join("missing")).unwrap();
+        ear.nudge().give();
+        let began = Instant::now();
+        ear.wait(true, Some(LONG));
+        assert!(began.elapsed() < LONG);
     }
 }

@@ -28,10 +28,14 @@ pub(super) fn before_commit(error: Error) -> StoreError {
     }
 }
 
-/// An error of COMMIT: unless SQLite only waited for others, nobody knows.
+/// An error of COMMIT: unless SQLite only waited for others, or found no space for the last frame, nobody knows.
+///
+/// A full disk is definite. The frame that makes a commit is the last one that is written, so a write that found no space
+/// was that one or one before it, and a frame that is not whole does not count.
 pub(super) fn of_commit(error: Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy(Cause::new(error)),
+        Some(ErrorCode::DiskFull) => StoreError::NoSpace,
         _ => StoreError::Ambiguous(Cause::new(error)),
     }
 }
@@ -73,7 +77,8 @@ mod tests {
     fn an_io_error_is_definite_before_commit_and_ambiguous_from_it() {
         assert!(matches!(before_commit(sqlite(ffi::SQLITE_IOERR_WRITE)), StoreError::Unavailable(_)));
         assert!(matches!(of_commit(sqlite(ffi::SQLITE_IOERR_WRITE)), StoreError::Ambiguous(_)));
-        assert!(matches!(of_commit(sqlite(ffi::SQLITE_FULL)), StoreError::Ambiguous(_)));
+        assert!(matches!(of_commit(sqlite(ffi::SQLITE_IOERR_FSYNC)), StoreError::Ambiguous(_)));
+        assert!(matches!(of_commit(sqlite(ffi::SQLITE_FULL)), StoreError::NoSpace));
         assert!(matches!(of_commit(sqlite(ffi::SQLITE_BUSY)), StoreError::Busy(_)));
     }
 

@@ -3,7 +3,7 @@
 //! It sleeps until the bell rings. Because a writer may die before it rings, it also looks by itself twenty times a second, but
 //! only while somebody watches: whoever reads or writes sees the truth anyway.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -35,8 +35,8 @@ const HELPING: Helping = Helping { batches: 1_000, bytes: 4 << 20 };
 pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, store_id: &[u8; 16], ear: &Ear) {
     let _end = EndWith(core);
     let follower = Follower { core, guard, store_id, sql: Statements::new(connection) };
-    // The deadline that this process has already asked the writer to look after.
-    let mut asked_for = None;
+    // Alive while a request to end leases is on its way.
+    let mut on_its_way = Weak::new();
     while !core.is_over() {
         let is_watching = match follower.follow() {
             Ok(is_watching) => is_watching,
@@ -48,10 +48,12 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, stor
         };
         let next = core.next_deadline_ms();
         let now = floor_ms(core.options.time.boot());
-        if next <= now && asked_for != Some(next) {
-            // Whoever asks has no answer to wait for: the lease is ended on the way.
-            core.writes.join(vec![Job::new(0, |_| Ok(())).0]);
-            asked_for = Some(next);
+        if next <= now && on_its_way.strong_count() == 0 {
+            let request = Arc::new(());
+            on_its_way = Arc::downgrade(&request);
+            // There is nothing to do in it: leases end at the head of every write.
+            let (job, _) = Job::new(0, move |_| Ok(Arc::clone(&request)));
+            core.writes.join(vec![job]);
         }
         let until_lease = match next {
             i64::MAX => None,

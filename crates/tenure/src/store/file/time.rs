@@ -77,7 +77,7 @@ pub(super) fn deadline_ms(now: Moment, ttl_ms: i64) -> i64 {
 /// Milliseconds, a started one counted as a whole.
 pub(super) fn ceil_ms(duration: Duration) -> i64 {
     let whole = ms(duration);
-    if duration.subsec_nanos() % 1_000_000 == 0 { whole } else { whole.saturating_add(1) }
+    if duration.subsec_nanos().is_multiple_of(1_000_000) { whole } else { whole.saturating_add(1) }
 }
 
 /// A duration of so many milliseconds; none are negative, whatever a file says.

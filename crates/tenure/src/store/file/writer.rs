@@ -100,6 +100,8 @@ impl Writer<'_> {
     /// One transaction for all who wait now.
     fn write_group(&mut self) {
         let core = self.core;
+        // Somebody looks after those who come while this one waits for the lock or the disk.
+        core.alarm.arm();
         let mut jobs = Vec::new();
         let outcome = self.transact(|tables| {
             // Taken only now: whoever came while we waited for the lock is in.

@@ -193,7 +193,9 @@ async fn what_is_no_store_is_refused_and_left_as_it_is() {
     let home = Home::new();
     std::fs::create_dir(home.path().parent().unwrap()).unwrap();
     let connection = rusqlite::Connection::open(home.path()).unwrap();
-    connection.execute_batch("PRAGMA application_id = 42; CREATE TABLE theirs (a)").unwrap();
+    connection
+        .execute_batch("PRAGMA application_id = 42; PRAGMA user_version = 1; CREATE TABLE theirs (a)")
+        .unwrap();
     drop(connection);
     let before = std::fs::read(home.path()).unwrap();
     let error = options().open(home.path()).await.unwrap_err();

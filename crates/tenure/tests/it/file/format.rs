@@ -17,19 +17,17 @@ async fn a_file_of_format_1_is_read_by_this_version() {
     std::fs::write(home.path(), GOLDEN_1).unwrap();
     let store = home.store().await;
     let page = store.get(Get::prefix("/")).await.unwrap();
-    let held: Vec<(&[u8], &[u8], i64, i64, i64)> = page
+    let held: Vec<_> = page
         .pairs
         .iter()
-        .map(|pair| (&pair.key[..], &pair.value[..], pair.created.0, pair.modified.0, pair.version))
+        .map(|pair| (&pair.key[..], &pair.value[..], [pair.created.0, pair.modified.0, pair.version]))
         .collect();
-    assert_eq!(
-        held,
-        [
-            (&b"/bytes\x00\xff"[..], &b""[..], 4, 4, 1),
-            (&b"/leased"[..], &b"week"[..], 7, 7, 1),
-            (&b"/twice"[..], &b"two"[..], 2, 3, 2),
-        ]
-    );
+    let expected: [(&[u8], &[u8], [i64; 3]); 3] = [
+        (b"/bytes\x00\xff", b"", [4, 4, 1]),
+        (b"/leased", b"week", [7, 7, 1]),
+        (b"/twice", b"two", [2, 3, 2]),
+    ];
+    assert_eq!(held, expected);
     let lease = LeaseId::new(0x7e57).unwrap();
     assert_eq!(page.pairs[1].lease, Some(lease));
     let view = store.lease(lease).await.unwrap().unwrap();
