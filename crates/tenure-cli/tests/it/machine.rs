@@ -148,6 +148,15 @@ impl Running {
         }
     }
 
+    /// Writes to its stdin, which stays open.
+    pub(crate) async fn feed(&mut self, bytes: &[u8]) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        tokio::time::timeout(PATIENCE, stdin.write_all(bytes))
+            .await
+            .expect("the command does not read")
+            .unwrap();
+    }
+
     /// Presses Ctrl-C.
     pub(crate) fn interrupt(&self) {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
