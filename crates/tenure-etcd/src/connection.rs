@@ -29,7 +29,8 @@ pub(crate) struct Connection {
     pub(crate) generation: u64,
     pub(crate) channel: Channel,
     pub(crate) token: Option<Token>,
-    pub(crate) closed: CancellationToken,
+    /// Shared, because cloning the token itself takes a lock for every request.
+    pub(crate) closed: Arc<CancellationToken>,
 }
 
 /// What the server gave us for name and password.

@@ -37,7 +37,7 @@ pub(crate) struct Endpoints {
     started: Instant,
     token_serial: AtomicU64,
     warned: AtomicU64,
-    stop: CancellationToken,
+    stop: Arc<CancellationToken>,
     tasks: TaskTracker,
 }
 
@@ -98,6 +98,11 @@ impl Tried {
         tried.push(picked);
         Some(picked)
     }
+
+    /// It was not asked after all.
+    fn forget(&self, picked: Option<EndpointId>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|tried| Some(*tried) != picked);
+    }
 }
 
 impl Endpoints {
@@ -119,7 +124,7 @@ impl Endpoints {
             started: Instant::now(),
             token_serial: AtomicU64::new(0),
             warned: AtomicU64::new(0),
-            stop: CancellationToken::new(),
+            stop: Arc::new(CancellationToken::new()),
             tasks: TaskTracker::new(),
         });
         for index in 0..endpoints.slots.len() {
@@ -140,6 +145,15 @@ impl Endpoints {
         tried: &Tried,
         patience: Patience,
     ) -> Result<Connection, Error> {
+        if self.stop.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        // Nearly always there is a connection, and then nobody has to listen for a member that comes back.
+        let picked = tried.pick(&mut self.choice(), self.now());
+        if let Some(connection) = picked.and_then(|id| self.held(id)) {
+            return Ok(connection);
+        }
+        tried.forget(picked);
         let mut changed = self.changed.subscribe();
         loop {
             if self.stop.is_cancelled() {

@@ -57,16 +57,22 @@ impl From<DialError> for OpenError {
 }
 
 impl Endpoints {
+    /// The member's connection, if it is open and signed in.
+    pub(super) fn held(&self, id: EndpointId) -> Option<Connection> {
+        let state = self.slots[id.0].state();
+        let is_signed_in = state.token.is_some() || self.config.user.is_none();
+        let channel = state.channel.clone().filter(|_| is_signed_in)?;
+        Some(self.connect_to(id, channel, state.token.clone()))
+    }
+
     /// The member's connection; opened, or signed in again, if it has to be.
     pub(super) async fn open(self: &Arc<Self>, id: EndpointId) -> Outcome {
+        if let Some(connection) = self.held(id) {
+            return Ok(connection);
+        }
         let slot = &self.slots[id.0];
         let mut opening = {
             let mut state = slot.state();
-            if let Some(channel) = &state.channel
-                && (state.token.is_some() || self.config.user.is_none())
-            {
-                return Ok(self.connect_to(id, channel.clone(), state.token.clone()));
-            }
             match &state.opening {
                 Some(opening) => opening.clone(),
                 None => {
@@ -226,7 +232,7 @@ impl Endpoints {
             generation: *slot.generation.borrow(),
             channel,
             token,
-            closed: self.stop.clone(),
+            closed: Arc::clone(&self.stop),
         }
     }
 }

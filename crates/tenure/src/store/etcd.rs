@@ -17,8 +17,8 @@ use tenure_etcd::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{
-    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, Previous, Reach, Renewal, Revision,
-    Security, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, OpReply, Page, Previous, Reach, Renewal,
+    Revision, Security, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
 pub use tenure_etcd::{Config, Secret, Tls, User};
@@ -131,6 +131,14 @@ impl Engine for Etcd {
 
     async fn txn(&self, txn: Txn) -> Result<TxnReply, StoreError> {
         txn.check(&self.info.limits)?;
+        if let Some(put) = translate::lone_put(&txn) {
+            let revision = self.client.put(put).await.map_err(failure::from)?;
+            return Ok(TxnReply {
+                succeeded: true,
+                revision: Revision(revision),
+                results: vec![OpReply::Put],
+            });
+        }
         let omissions = translate::Omissions::of(&txn);
         let reply = self.client.txn(translate::txn(txn)).await.map_err(failure::from)?;
         let revision = Revision(reply.revision);

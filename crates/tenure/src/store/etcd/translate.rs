@@ -96,6 +96,14 @@ pub(super) fn pair(kv: etcd::KeyValue) -> KeyValue {
     }
 }
 
+/// The put that a transaction is, if it is nothing else: the server does it with less work than a transaction.
+pub(super) fn lone_put(txn: &Txn) -> Option<etcd::Put> {
+    match (&txn.when[..], &txn.then[..], &txn.otherwise[..]) {
+        ([], [Op::Put { key, value, lease }], []) => Some(put(key.clone(), value.clone(), *lease)),
+        _ => None,
+    }
+}
+
 pub(super) fn txn(txn: Txn) -> etcd::Txn {
     etcd::Txn {
         when: txn.when.into_iter().map(compare).collect(),
@@ -123,18 +131,22 @@ fn compare(condition: Condition) -> etcd::Compare {
     }
 }
 
+fn put(key: Bytes, value: Bytes, lease: LeaseChoice) -> etcd::Put {
+    etcd::Put {
+        key,
+        value,
+        lease: match lease {
+            LeaseChoice::Attach(id) => id.get(),
+            LeaseChoice::Detach | LeaseChoice::Keep => 0,
+        },
+        keep_lease: lease == LeaseChoice::Keep,
+        with_previous: false,
+    }
+}
+
 fn op(op: Op) -> etcd::Op {
     match op {
-        Op::Put { key, value, lease } => etcd::Op::Put(etcd::Put {
-            key,
-            value,
-            lease: match lease {
-                LeaseChoice::Attach(id) => id.get(),
-                LeaseChoice::Detach | LeaseChoice::Keep => 0,
-            },
-            keep_lease: lease == LeaseChoice::Keep,
-            with_previous: false,
-        }),
+        Op::Put { key, value, lease } => etcd::Op::Put(put(key, value, lease)),
         Op::Delete(select) => {
             let span = span(&select);
             etcd::Op::Delete(etcd::Delete { key: span.key, range_end: span.range_end, with_previous: false })
