@@ -41,7 +41,8 @@ pub enum StoreError {
     /// Others were writing for too long: nothing happened; try again later.
     #[error("the store is busy: {0}")]
     Busy(Cause),
-    /// The store has no space left: nothing happened. Renewals and deletes still work; puts and grants do not.
+    /// The store has no space left: nothing happened. On etcd renewals, revocations and deletes still work; on a file nothing does
+    /// until there is space.
     #[error("the store has no space left")]
     NoSpace,
     /// The store asks for fewer requests: nothing happened; try again later.
