@@ -67,13 +67,13 @@ pub enum BadRetry {
 }
 
 impl Retry {
-    /// 1, 2, 4, 8 s, scattered, forgotten after 30 s of health: what sessions do unless told otherwise.
+    /// 1, 2, 4, 8 s, scattered, forgotten after 10 s of health: what sessions do unless told otherwise.
     pub const DEFAULT: Retry = Retry {
         growth: Growth::Exponential,
         initial: Duration::from_secs(1),
         cap: Duration::from_secs(8),
         jitter: Jitter::Full,
-        healthy_after: Duration::from_secs(30),
+        healthy_after: Duration::from_secs(10),
     };
 
     /// Refuses a rule that would hammer the store.
@@ -176,7 +176,7 @@ mod tests {
     fn a_failure_long_after_the_last_one_is_the_first_again() {
         let mut backoff = Backoff::new(Retry::DEFAULT);
         let mut at = |ms| backoff.after_failure(Moment::from_ms(ms), 1.0, None).as_millis();
-        assert_eq!((at(0), at(1_000), at(31_000), at(31_001)), (1_000, 2_000, 1_000, 2_000));
+        assert_eq!((at(0), at(1_000), at(11_000), at(11_001)), (1_000, 2_000, 1_000, 2_000));
     }
 
     #[test]

@@ -191,6 +191,13 @@ impl Hold {
         self.renew_at = (now + wait).min(self.valid_until);
     }
 
+    /// The store answers again: renew now instead of waiting for the next try.
+    pub fn hurry(&mut self, now: Moment) {
+        if self.failing_since.is_some() {
+            self.renew_at = self.renew_at.min(now);
+        }
+    }
+
     /// The store said that it is over, or showed it.
     pub fn handle_gone(&mut self) {
         self.end.get_or_insert(End::Gone);

@@ -6,7 +6,8 @@
 //!
 //! Read top to bottom: first the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
-//! ([`keyspace`]) and what a follower of it was told ([`picture`]).
+//! ([`keyspace`]) and what a follower of it was told ([`picture`]), then how to wait, hold and keep registered
+//! ([`backoff`], [`hold`], [`session`]).
 
 pub mod time;
 
@@ -39,3 +40,5 @@ pub mod picture;
 pub mod backoff;
 
 pub mod hold;
+
+pub mod session;

@@ -1,0 +1,237 @@
+//! A session and a store, and what is between them, in virtual time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::change::{Change, Previous, Start, WatchItem};
+use crate::error::{Cause, StoreError};
+use crate::keyspace::{Keyspace, WatchId};
+use crate::kv::{Get, Selection};
+use crate::lease::{Grant, LeaseId, Renewal};
+use crate::limits::Limits;
+use crate::session::{Action, KeyOutcome, LeaseKnown, Mode, Notice, Plan, PutEntry, Session};
+use crate::time::Moment;
+use crate::txn::{Comparison, Condition, Field, Op, Txn};
+
+/// What happens to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Network {
+    Works,
+    /// Nothing reaches the store.
+    Down,
+    /// Everything reaches the store, no answer comes back.
+    LosesAnswers,
+}
+
+/// A session, a store, and what is between them.
+pub(super) struct World {
+    pub(super) now: Moment,
+    pub(super) store: Keyspace,
+    pub(super) session: Session,
+    pub(super) watch: WatchId,
+    pub(super) network: Network,
+    pub(super) lease_counter: i64,
+    pub(super) notices: Vec<Notice>,
+    pub(super) requests: Vec<&'static str>,
+}
+
+impl World {
+    pub(super) fn new() -> World {
+        World::with(Plan::DEFAULT)
+    }
+
+    pub(super) fn with(plan: Plan) -> World {
+        let mut store = Keyspace::new(Limits::EMBEDDED);
+        let watch = store.watch(Selection::everything(), Start::Now, Moment::ORIGIN).unwrap();
+        World {
+            now: Moment::ORIGIN,
+            store,
+            session: Session::new(plan).unwrap(),
+            watch,
+            network: Network::Works,
+            lease_counter: 0,
+            notices: Vec::new(),
+            requests: Vec::new(),
+        }
+    }
+
+    pub(super) fn register(&mut self, key: &'static str) {
+        self.session.register(key.into(), "v".into(), None, Mode::Overwrite, self.now).unwrap();
+        self.settle();
+    }
+
+    pub(super) fn unregister(&mut self, key: &'static str) {
+        self.session.unregister(&key.into(), self.now);
+        self.settle();
+    }
+
+    pub(super) fn pass(&mut self, ms: u64) {
+        let end = self.now + Duration::from_millis(ms);
+        while let Some(wake) = self.session.next_wake().filter(|&wake| wake <= end) {
+            self.now = self.now.max(wake);
+            self.session.handle_time(self.now);
+            self.settle();
+        }
+        self.now = end;
+        self.session.handle_time(end);
+        self.settle();
+    }
+
+    /// Does what the session asks and tells it what the store shows, until both are quiet.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.store.expire(self.now);
+            if let Some(action) = self.session.poll_action() {
+                self.perform(action);
+            } else if !self.show() {
+                self.notices.extend(std::iter::from_fn(|| self.session.poll_notice()));
+                return;
+            }
+        }
+        panic!("the session never comes to rest");
+    }
+
+    /// Shows one change to the session; a watch shows nothing while the store cannot be reached.
+    pub(super) fn show(&mut self) -> bool {
+        if self.network != Network::Works {
+            return false;
+        }
+        let Some(item) = self.store.poll_watch(self.watch, Previous::Omitted) else { return false };
+        let WatchItem::Batch { changes, .. } = item.unwrap() else { return true };
+        for change in changes {
+            match change {
+                Change::Put { pair, .. } => self.session.handle_key_put(&pair.key, pair.lease, pair.modified),
+                Change::Delete { key, revision, .. } => {
+                    self.session.handle_key_deleted(&key, revision, self.now);
+                }
+            }
+        }
+        true
+    }
+
+    /// What the caller of the store sees.
+    pub(super) fn answer<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        match self.network {
+            Network::Works => result,
+            Network::Down => Err(StoreError::Unavailable(Cause::new("down"))),
+            Network::LosesAnswers => Err(StoreError::Ambiguous(Cause::new("lost"))),
+        }
+    }
+
+    pub(super) fn is_reached(&self) -> bool {
+        self.network != Network::Down
+    }
+
+    pub(super) fn perform(&mut self, action: Action) {
+        let now = self.now;
+        match action {
+            Action::Grant { slot, epoch, ttl } => {
+                self.requests.push("grant");
+                self.lease_counter += 1;
+                let id = LeaseId::new(self.lease_counter).unwrap();
+                let granted = if self.is_reached() { self.store.grant(id, ttl, now) } else { Ok(ttl) };
+                let answer = self.answer(granted.map(|ttl| Grant { id, ttl, asked_at: now }));
+                self.session.handle_granted(slot, epoch, &answer, 1.0, now);
+            }
+            Action::Renew { slot, epoch, lease } => {
+                self.requests.push("renew");
+                let renewed = if self.is_reached() { self.store.renew(lease, now) } else { None };
+                let renewal = renewed.map_or(Renewal::Gone, |ttl| Renewal::Renewed { ttl, asked_at: now });
+                let answer = self.answer(Ok(renewal));
+                self.session.handle_renewed(slot, epoch, &answer, 1.0, now);
+            }
+            Action::Put { slot, epoch, lease, ours, entries } => {
+                self.requests.push("put");
+                let mut known = LeaseKnown::Yes;
+                let mut outcomes = Vec::new();
+                for entry in entries {
+                    let outcome = if self.is_reached() {
+                        self.put(&entry, lease, &ours)
+                    } else {
+                        Ok(KeyOutcome::Failed)
+                    };
+                    let outcome = match self.answer(outcome) {
+                        Ok(outcome) => outcome,
+                        Err(StoreError::LeaseNotFound) => {
+                            known = LeaseKnown::No;
+                            KeyOutcome::Failed
+                        }
+                        Err(_) => KeyOutcome::Failed,
+                    };
+                    outcomes.push((entry.key, entry.wish, outcome));
+                }
+                self.session.handle_put(slot, epoch, outcomes, known, 1.0, now);
+            }
+            Action::Delete { slot, epoch, ours, keys } => {
+                self.requests.push("delete");
+                let mut outcomes = Vec::new();
+                for key in keys {
+                    if self.is_reached() {
+                        for lease in &ours {
+                            let txn = Txn::new().when(on(&key, *lease)).then(Op::delete(key.clone()));
+                            self.store.apply(&txn, now).unwrap();
+                        }
+                    }
+                    let outcome = self
+                        .answer(Ok(()))
+                        .map_or(KeyOutcome::Failed, |()| KeyOutcome::Done(self.store.revision()));
+                    outcomes.push((key, outcome));
+                }
+                self.session.handle_deleted(slot, epoch, outcomes, 1.0, now);
+            }
+            Action::Revoke { slot, epoch, lease } => {
+                self.requests.push("revoke");
+                self.end(lease);
+                self.session.handle_revoked(slot, epoch, now);
+            }
+            Action::Discard { lease } => {
+                self.requests.push("discard");
+                self.end(lease);
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, lease: LeaseId) {
+        if self.is_reached() {
+            // A lease that is gone already is as good as revoked.
+            let _ = self.store.revoke(lease, self.now);
+        }
+    }
+
+    pub(super) fn put(
+        &mut self,
+        entry: &PutEntry,
+        lease: LeaseId,
+        ours: &[LeaseId],
+    ) -> Result<KeyOutcome, StoreError> {
+        let put = || Op::put_leased(entry.key.clone(), entry.value.clone(), lease);
+        let mut guards: Vec<Option<Condition>> = match entry.mode {
+            Mode::Overwrite => vec![None],
+            Mode::Create | Mode::Restore => vec![Some(Condition::absent(entry.key.clone()))],
+        };
+        guards.extend(ours.iter().map(|&own| Some(on(&entry.key, own))));
+        for guard in guards {
+            let txn = Txn { when: guard.into_iter().collect(), ..Txn::new() }.then(put());
+            let reply = self.store.apply(&txn, self.now)?;
+            if reply.succeeded {
+                return Ok(KeyOutcome::Done(reply.revision));
+            }
+        }
+        Ok(KeyOutcome::Taken(self.store.revision()))
+    }
+
+    pub(super) fn stored(&mut self) -> Vec<Bytes> {
+        let page = self.store.get(&Get::new(Selection::everything()), self.now).unwrap();
+        page.pairs.into_iter().map(|pair| pair.key).collect()
+    }
+
+    pub(super) fn told(&self, wanted: impl Fn(&Notice) -> bool) -> usize {
+        self.notices.iter().filter(|notice| wanted(notice)).count()
+    }
+}
+
+/// The key hangs on this lease.
+pub(super) fn on(key: &Bytes, lease: LeaseId) -> Condition {
+    Condition { key: key.clone(), is: Comparison::Equal, field: Field::Lease(Some(lease)) }
+}
