@@ -21,6 +21,7 @@
 //! **Invariant**: at most one put and one delete are under way for each slot, so a late answer cannot overtake a newer request.
 
 mod entry;
+mod plan;
 mod slot;
 mod words;
 
@@ -29,7 +30,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backoff::Retry;
 use crate::error::StoreError;
 use crate::hold::{Terms, TtlTooShort};
 use crate::lease::{Grant, LeaseId, Renewal};
@@ -40,24 +40,8 @@ use entry::{Entry, Place};
 use slot::{Phase, Slot};
 
 pub use entry::Mode;
+pub use plan::Plan;
 pub use words::{Action, KeyOutcome, LeaseKnown, Notice, PutEntry, Standing};
-
-/// How a session behaves.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// The TTL of keys that do not ask for another.
-    pub ttl: Duration,
-    /// How long to wait before asking for a new lease again.
-    pub retry: Retry,
-    /// How many keys share a lease. Revoking a lease is one blocking transaction of the store, so this bounds how long everybody waits.
-    pub keys_per_lease: usize,
-}
-
-impl Plan {
-    /// What sessions do unless told otherwise.
-    pub const DEFAULT: Plan =
-        Plan { ttl: Duration::from_secs(15), retry: Retry::DEFAULT, keys_per_lease: 1_000 };
-}
 
 /// One lease of the session, through all its incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -72,6 +72,18 @@ impl Client {
         self.endpoints().identity.cluster()
     }
 
+    /// Waits until a member that could not be reached answers again.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind.
+    pub async fn reachable_again(&self) {
+        if self.endpoints().changed().changed().await.is_err() {
+            // The client is gone, and nobody will come back.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Stops all background work and waits for it. Later calls give [`Error::Closed`].
     ///
     /// # Cancellation

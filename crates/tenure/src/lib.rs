@@ -4,13 +4,15 @@
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, and the `conformance` suite that every engine passes.
+//! prefix, the [`session`] that keeps keys registered, and the `conformance` suite that every engine passes.
 
 pub mod clock;
 
 pub mod store;
 
 pub mod feed;
+
+pub mod session;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

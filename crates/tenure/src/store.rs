@@ -142,6 +142,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Forgets history up to `revision`, except what a read at `revision` needs.
     fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Waits until a store that could not be reached answers again; for ever where that cannot be told.
+    ///
+    /// Whoever rests between tries need not rest longer than this.
+    fn returned(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
     /// Ends all watches and every later call with [`StoreError::Closed`], and waits for what the engine runs in the background.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }

@@ -26,6 +26,7 @@ pub(super) trait DynEngine: Send + Sync + 'static {
     fn lease(&self, id: LeaseId) -> Answer<'_, Option<LeaseView>>;
     fn leases(&self) -> Answer<'_, Vec<LeaseId>>;
     fn compact(&self, revision: Revision) -> Answer<'_, ()>;
+    fn returned(&self) -> Boxed<'_, ()>;
     fn close(&self) -> Boxed<'_, ()>;
 }
 
@@ -72,6 +73,10 @@ impl<E: Engine> DynEngine for E {
 
     fn compact(&self, revision: Revision) -> Answer<'_, ()> {
         Box::pin(Engine::compact(self, revision))
+    }
+
+    fn returned(&self) -> Boxed<'_, ()> {
+        Box::pin(Engine::returned(self))
     }
 
     fn close(&self) -> Boxed<'_, ()> {

@@ -211,6 +211,10 @@ impl Engine for Etcd {
         self.client.compact(revision.0).await.map_err(failure::from)
     }
 
+    async fn returned(&self) {
+        self.client.reachable_again().await;
+    }
+
     async fn close(&self) {
         self.closing.cancel();
         self.client.close().await;

@@ -180,6 +180,11 @@ impl Store {
         self.engine.compact(revision).await
     }
 
+    /// Waits until a store that could not be reached answers again; see [`Engine::returned`].
+    pub async fn returned(&self) {
+        self.engine.returned().await;
+    }
+
     /// Closes the store for this handle and all its clones; see [`Engine::close`].
     pub async fn close(&self) {
         self.engine.close().await;

@@ -9,5 +9,6 @@ mod equivalence;
 mod etcd;
 mod feed;
 mod file;
+mod session;
 mod tokio_clock;
 mod twisted;
