@@ -16,20 +16,22 @@ async fn stored(store: &Store) -> Vec<Bytes> {
     store.list(Selection::everything()).await.unwrap().pairs.into_iter().map(|pair| pair.key).collect()
 }
 
-/// Waits until the store holds this many keys; the answer must come within a bounded time.
-async fn wait_for_keys(store: &Store, count: usize, within: Duration) -> Duration {
-    let begin = Instant::now();
+/// Waits until the store's keys are as wanted, looking again at each change; the answer must come within a bounded time.
+async fn wait_until(store: &Store, within: Duration, is_wanted: impl Fn(&[Bytes]) -> bool) {
+    let mut watch = store.watch(Selection::everything(), Start::Now, Previous::Omitted).await.unwrap();
+    let deadline = tokio::time::Instant::now() + within;
     loop {
-        let found = match store.list(Selection::everything()).await {
-            Ok(page) => page.pairs.len(),
-            Err(error) => panic!("{error}"),
-        };
-        if found == count {
-            return begin.elapsed();
+        let keys = stored(store).await;
+        if is_wanted(&keys) {
+            return;
         }
-        assert!(begin.elapsed() < within, "{found} of {count} keys after {within:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        let change = tokio::time::timeout_at(deadline, watch.next()).await;
+        assert!(change.is_ok(), "{} keys after {within:?}", keys.len());
     }
+}
+
+async fn wait_for_keys(store: &Store, count: usize, within: Duration) {
+    wait_until(store, within, |keys| keys.len() == count).await;
 }
 
 /// Waits until the session says so, within a bounded time.
@@ -139,11 +141,7 @@ async fn an_outage_longer_than_the_ttl_ends_with_every_key_back() {
     session.unregister("/r/a");
     etcd.member(0).restart();
     wait_for_state(&session, |state| matches!(state, SessionState::Live { incarnation: 2.. })).await;
-    let begin = Instant::now();
-    while stored(&onlooker).await != ["/r/b"] {
-        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", stored(&onlooker).await);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait_until(&onlooker, Duration::from_secs(4), |keys| keys == ["/r/b"]).await;
     session.close().await.unwrap();
 }
 
@@ -181,11 +179,7 @@ async fn a_store_that_is_down_leaves_the_key_wanted() {
     let answer = session.register("/r/a", "v").within(Duration::from_millis(300)).await;
     assert!(matches!(answer, Err(RegisterError::NotYet { .. })), "{answer:?}");
     etcd.member(0).restart();
-    let begin = Instant::now();
-    while onlooker.get_key("/r/a").await.unwrap().is_none() {
-        assert!(begin.elapsed() < Duration::from_secs(5), "the key is still wanted");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait_for_keys(&onlooker, 1, Duration::from_secs(5)).await;
     session.close().await.unwrap();
 }
 
