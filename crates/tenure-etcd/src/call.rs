@@ -83,6 +83,7 @@ impl Endpoints {
             return Err(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max }.into());
         }
         let call = Call { asked, ..call };
+        self.pulse.call();
         let until = Instant::now() + self.config.deadline;
         match call.kind {
             Kind::Read | Kind::LocalRead => self.read(&call, until).await,

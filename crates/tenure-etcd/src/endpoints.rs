@@ -25,6 +25,7 @@ use crate::dial::Dialer;
 use crate::endpoints::opening::{OpenError, Outcome};
 use crate::error::{Cause, Error};
 use crate::identity::Identity;
+use crate::pulse::Pulse;
 
 /// All members, their connections, and what is known about them.
 pub(crate) struct Endpoints {
@@ -37,6 +38,7 @@ pub(crate) struct Endpoints {
     started: Instant,
     token_serial: AtomicU64,
     warned: AtomicU64,
+    pub(crate) pulse: Pulse,
     stop: Arc<CancellationToken>,
     tasks: TaskTracker,
 }
@@ -124,9 +126,12 @@ impl Endpoints {
             started: Instant::now(),
             token_serial: AtomicU64::new(0),
             warned: AtomicU64::new(0),
+            pulse: Pulse::default(),
             stop: Arc::new(CancellationToken::new()),
             tasks: TaskTracker::new(),
         });
+        let beating = Arc::clone(&endpoints);
+        endpoints.tasks.spawn(async move { beating.pulse.run(&beating.stop).await });
         for index in 0..endpoints.slots.len() {
             endpoints.tasks.spawn(watchman::watch_over(Arc::clone(&endpoints), EndpointId(index)));
         }

@@ -25,6 +25,7 @@ mod kv;
 mod lease;
 mod member;
 mod message;
+mod pulse;
 pub mod raw;
 mod secret;
 mod stream;
