@@ -10,5 +10,6 @@ mod etcd;
 mod feed;
 mod file;
 mod session;
+mod testing;
 mod tokio_clock;
 mod twisted;
