@@ -7,6 +7,7 @@ mod controls;
 mod differential;
 mod equivalence;
 mod etcd;
+mod examples;
 mod feed;
 mod file;
 mod session;
