@@ -5,6 +5,7 @@
 //! ever moves by whole milliseconds, so there is a way out: whoever asks for the first nanosecond of the millisecond *before* the one that
 //! is meant is woken at the one that is meant, wherever the runtime's milliseconds begin.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::time::Moment;
@@ -67,13 +68,17 @@ impl Clock for WorldTime {
 pub(super) async fn settle() {
     let metrics = Handle::current().metrics();
     let parked_before = metrics.worker_park_count(0);
+    // Whoever stops waiting, and be it by a panic, must not leave the thread behind: the runtime would wait for it for ever.
+    let asked = Arc::new(());
+    let is_asked = Arc::downgrade(&asked);
     let waiting = tokio::task::spawn_blocking(move || {
-        while metrics.worker_park_count(0) == parked_before {
+        while is_asked.strong_count() > 0 && metrics.worker_park_count(0) == parked_before {
             std::thread::yield_now();
         }
     });
     // It cannot panic, and nobody aborts it.
     let _ = waiting.await;
+    drop(asked);
 }
 
 fn ms_not_before(deadline: Duration) -> u64 {

@@ -110,6 +110,13 @@ async fn settling_lets_a_long_chain_of_tasks_run_to_its_end_without_time_passing
 }
 
 #[tokio::test]
+async fn whoever_stops_waiting_for_quiet_leaves_no_thread_behind() {
+    let world = World::new();
+    assert!(world.settle().now_or_never().is_none());
+    // The runtime waits for its blocking threads when it ends, so this test hangs if there is one.
+}
+
+#[tokio::test]
 async fn a_write_begun_in_a_partition_is_not_in_the_store_and_nobody_can_know() {
     let world = World::new();
     let (cut, onlooker) = (world.store("cut"), world.store("onlooker"));

@@ -55,8 +55,9 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
     let mut watch = watch_all(&world.store("onlooker")).await;
     world.partition("a");
     let suspect = when(&world, &session, |state| matches!(state, SessionState::Suspect { .. })).await;
-    // The next renewal comes a third later, and its patience is three seconds.
-    assert_eq!(suspect, renewed_at + ms(3_334) + s(3));
+    // The next renewal comes a third later, and is given up after three seconds at the latest.
+    let asked_at = renewed_at + ms(3_334);
+    assert!(asked_at < suspect && suspect <= asked_at + s(3), "{suspect:?}");
     let lost = when(&world, &session, is_lost).await;
     assert_eq!(
         lost,
