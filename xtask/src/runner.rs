@@ -95,10 +95,11 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
             Choice::Soak => with(&command, &["--profile", "soak", "-E", "test(soak)"]),
         }];
     }
-    // `--tests` leaves the examples in the documentation to a step of their own; `--examples` builds the programs that tests run.
-    let command = ["test", "--tests", "--examples", "--no-fail-fast"];
+    // `--tests` leaves the examples in the documentation to a step of their own.
+    let command = ["test", "--tests", "--no-fail-fast"];
     match choice {
-        Choice::All => vec![with(&command, &[])],
+        // Some tests run the example programs, which `--tests` does not build.
+        Choice::All => vec![with(&["build", "--examples"], &[]), with(&command, &[])],
         Choice::Etcd => vec![
             with(&command, &["--", "etcd_conformance"]),
             vec![

@@ -74,11 +74,15 @@ impl Drop for Running {
     }
 }
 
-/// Examples are built with the tests, into a folder beside theirs.
+/// Examples are built into a folder beside that of the tests: by nextest with them, otherwise before them.
 fn binary(example: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let built = tests.parent().unwrap().parent().unwrap().join("examples").join(example);
-    assert!(built.exists(), "{} was not built: run the tests with `--examples`", built.display());
+    assert!(
+        built.exists(),
+        "{} was not built: `cargo build --workspace --all-features --examples` builds it",
+        built.display()
+    );
     built
 }
 
