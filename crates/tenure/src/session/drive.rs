@@ -17,7 +17,7 @@ use tracing::debug;
 use super::own_keys::{OwnKeys, Sighting};
 use super::perform::{self, Deleted, Put};
 use super::shared::Shared;
-use super::{LeftBehind, SessionState};
+use super::{LeftBehind, SessionState, measure};
 use crate::store::{Cause, Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing tries to tidy up; what it cannot reach then ends by itself.
@@ -188,6 +188,8 @@ impl Shared {
             is_closing: inner.is_closing,
             is_over,
         };
+        let keys = inner.machine.keys().len();
+        inner.gauge.set(keys);
         let state = inner.describe(now);
         self.settled
             .send_if_modified(|settled| std::mem::replace(settled, inner.machine.is_settled()) != *settled);
@@ -210,6 +212,7 @@ impl Shared {
             Event::Told | Event::Time | Event::CloseIsLate => {}
             Event::StoreBack => inner.machine.handle_store_back(now),
             Event::Answered(Answer::Granted { slot, epoch, id, ttl, answer }) => {
+                measure::granted(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
                 if matches!(answer, Err(StoreError::Ambiguous(_))) {
@@ -217,6 +220,7 @@ impl Shared {
                 }
             }
             Event::Answered(Answer::Renewed(slot, epoch, answer)) => {
+                measure::renewed(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_renewed(slot, epoch, &answer, jitter, now);
             }

@@ -1,8 +1,10 @@
 //! Sessions on memory and on real etcd: what other clients of the store see of them.
 
 mod closing;
+mod flaky;
 mod keys;
 mod lending;
+mod observing;
 mod outages;
 
 use std::time::Duration;
