@@ -242,8 +242,9 @@ impl Session {
     fn see(&mut self, key: &Bytes, revision: Revision, sight: Sight, now: Moment) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let news = entry.see(revision, sight);
+        let slot = entry.slot;
         if matches!(news, News::Missing | News::Stale)
-            && let Some(slot) = self.slots.get_mut(&entry.slot)
+            && let Some(slot) = self.slots.get_mut(&slot)
         {
             slot.wanted.insert(key.clone());
         }
@@ -253,7 +254,8 @@ impl Session {
             News::Taken => self.notices.push_back(Notice::Taken { key: key.clone() }),
             News::Stale => {}
         }
-        self.advance(now);
+        // Only this slot has something to do: ten thousand keys that vanish together are seen one by one.
+        self.advance_slot(slot, now);
     }
 
     /// The store answers again: whoever waits may try at once.

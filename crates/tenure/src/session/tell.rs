@@ -1,7 +1,7 @@
 //! Passing on what a session's machine says: to those who wait, to those who listen, to the log.
 
 use tenure_core::session::Notice;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::shared::{Inner, Shared};
 use super::{KeyEvent, LeftBehind, LoanEnd, RegisterError, Registration, SessionState, measure};
@@ -67,11 +67,13 @@ impl Shared {
             }
             Notice::Failing { what, lease, attempt, next, is_worth_telling } => {
                 measure::retried();
+                let keys = inner.machine.keys().len();
+                let error = inner.last_error.as_ref().map(tracing::field::display);
+                let lease = lease.as_ref().map(tracing::field::display);
                 if is_worth_telling {
-                    let keys = inner.machine.keys().len();
-                    let error = inner.last_error.as_ref().map(tracing::field::display);
-                    let lease = lease.as_ref().map(tracing::field::display);
                     warn!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
+                } else {
+                    debug!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
                 }
                 return;
             }

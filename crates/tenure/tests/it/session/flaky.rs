@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::session::Session;
+use tenure::session::{Session, SessionOptions};
 use tenure::store::memory::Memory;
 use tenure::store::{
     Cause, Engine, Grant, LeaseId, Limits, Renewal, Revision, Store, StoreError, Txn, TxnReply,
@@ -34,9 +34,15 @@ pub(super) struct Flaky {
 impl Flaky {
     /// A store in virtual time, and a session with a TTL of 15 s on it.
     pub(super) fn session() -> (Flaky, Store, Session) {
+        Flaky::session_with(|options| options)
+    }
+
+    pub(super) fn session_with(
+        change: impl FnOnce(SessionOptions) -> SessionOptions,
+    ) -> (Flaky, Store, Session) {
         let (flaky, clock) = (Flaky::default(), TokioClock::new());
         let store = Twisted::store(Memory::with_clock(clock, Limits::EMBEDDED), flaky.clone());
-        let session = Session::options().clock(clock).open(store.clone()).unwrap();
+        let session = change(Session::options().clock(clock)).open(store.clone()).unwrap();
         (flaky, store, session)
     }
 

@@ -16,17 +16,21 @@ use super::*;
 
 /// The log of this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    fn begin() -> (Log, tracing::subscriber::DefaultGuard) {
+    pub(super) fn begin() -> (Log, tracing::subscriber::DefaultGuard) {
         let log = Log::default();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(log.clone());
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .without_time()
+            .with_writer(log.clone());
         (log, tracing::subscriber::set_default(subscriber.finish()))
     }
 
     /// The lines of sessions that hold this text.
-    fn lines(&self, text: &str) -> Vec<String> {
+    pub(super) fn lines(&self, text: &str) -> Vec<String> {
         let bytes = self.0.lock().unwrap().clone();
         let lines = String::from_utf8(bytes).unwrap();
         let of_sessions = lines.lines().filter(|line| line.contains("tenure::session"));
@@ -62,7 +66,7 @@ fn attempts(lines: &[String]) -> Vec<u32> {
     lines.iter().map(number).collect()
 }
 
-const FAILS: &str = "the store fails, trying again";
+const FAILS: &str = "WARN tenure::session::tell: the store fails, trying again";
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_one_warning_one_per_doubling_and_one_line_on_recovery() {
