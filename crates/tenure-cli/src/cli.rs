@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::BenchCommand;
 use crate::duration;
 use crate::kv::KvCommand;
+use crate::lease::LeaseCommand;
 use crate::output::Color;
 
 /// Locks, elections, registrations and tasks for programs on more than one machine.
@@ -74,6 +75,9 @@ const TALK: &str = "Output";
 /// The commands there are.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Look at leases, and end them.
+    #[command(subcommand)]
+    Lease(LeaseCommand),
     /// Read, write and watch raw keys, as etcdctl does.
     #[command(subcommand)]
     Kv(KvCommand),

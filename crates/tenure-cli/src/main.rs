@@ -12,6 +12,7 @@ mod doctor;
 mod duration;
 mod failure;
 mod kv;
+mod lease;
 mod log;
 mod output;
 mod part;
@@ -34,7 +35,7 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure kv put /greeting hello      put a key into the store of this machine
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
+Commands: kv, lease, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
 `tenure doctor` says whether it will work here.
 ";
 
@@ -101,6 +102,12 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<(), Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
+        Command::Lease(command) => {
+            let store = connect::open(&connect::decide(&cli.global)?, output).await?;
+            let done = lease::run(command, &store, output).await;
+            store.close().await;
+            done
+        }
         Command::Kv(command) => {
             kv::check(command)?;
             let store = connect::open(&connect::decide(&cli.global)?, output).await?;

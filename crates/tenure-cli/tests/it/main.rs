@@ -9,6 +9,7 @@ mod etcd;
 mod exit_codes;
 mod hostile;
 mod json;
+mod lease;
 mod machine;
 mod watch;
 mod which_store;
