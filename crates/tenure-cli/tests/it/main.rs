@@ -11,5 +11,8 @@ mod hostile;
 mod json;
 mod lease;
 mod machine;
+mod register;
+mod supervise;
+mod terminal;
 mod watch;
 mod which_store;
