@@ -1,5 +1,6 @@
 //! The command line as types; clap makes the parser, the help and the suggestions from them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,10 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::BenchCommand;
 use crate::duration;
 use crate::kv::KvCommand;
+use crate::lease::LeaseCommand;
 use crate::output::Color;
+use crate::register::RegisterArgs;
+use crate::supervise::RehearsalArgs;
 
 /// Locks, elections, registrations and tasks for programs on more than one machine.
 #[derive(Parser, Debug)]
@@ -25,6 +29,17 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
+}
+
+impl Cli {
+    /// Whether it runs a command of the user's, whose exit code then is ours.
+    pub(crate) fn is_wrapper(&self) -> bool {
+        match &self.command {
+            Some(Command::Register(args)) => args.has_command(),
+            Some(Command::Part(PartCommand::Supervise(_))) => true,
+            _ => false,
+        }
+    }
 }
 
 /// What every command understands, anywhere before `--`.
@@ -74,6 +89,11 @@ const TALK: &str = "Output";
 /// The commands there are.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Keep keys alive under one shared lease, for a command's life or until a signal.
+    Register(RegisterArgs),
+    /// Look at leases, and end them.
+    #[command(subcommand)]
+    Lease(LeaseCommand),
     /// Read, write and watch raw keys, as etcdctl does.
     #[command(subcommand)]
     Kv(KvCommand),
@@ -94,7 +114,7 @@ pub(crate) enum Command {
     },
     /// Print the version.
     Version,
-    /// Take part in another process's demo or benchmark.
+    /// Take part in what another process does.
     #[command(hide = true, subcommand)]
     Part(PartCommand),
 }
@@ -108,7 +128,7 @@ pub(crate) enum ConfigCommand {
     Path,
 }
 
-/// Parts that `demo` and `bench` play in processes of their own; not for people.
+/// Parts that are played in processes of their own, for `demo`, `bench` and supervision; not for people.
 #[derive(Subcommand, Debug)]
 pub(crate) enum PartCommand {
     /// Watch a prefix and tell each event with the time it was seen.
@@ -146,4 +166,21 @@ pub(crate) enum PartCommand {
         #[arg(value_parser = duration::parse)]
         ttl: Duration,
     },
+    /// Wait for a word on the socket that is stdin, then become the command.
+    Launch {
+        /// Where the command is.
+        path: PathBuf,
+        /// Its name and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Kill a process group when whoever feeds stdin can no longer.
+    Sentinel,
+    /// Hand the terminal that is stdin to a group.
+    Terminal {
+        /// The group.
+        group: i32,
+    },
+    /// Supervise a command with deadlines of one's own.
+    Supervise(RehearsalArgs),
 }

@@ -1,7 +1,8 @@
 //! How a command fails: a code for scripts, a message and a hint for people.
 //!
 //! The exit codes are a promise: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict, 5 store unavailable,
-//! 6 denied, 8 wait timed out, 130 interrupted.
+//! 6 denied, 8 wait timed out, 130 interrupted. Wrappers that run a command have their own: 125 for everything that keeps the command
+//! from being started, except 126 not executable and 127 not found.
 
 use std::error::Error as StdError;
 use std::io;
@@ -46,7 +47,14 @@ pub(crate) enum Code {
     StoreLost,
     /// Whoever read our output has left: no failure to speak of.
     BrokenPipe,
+    /// The command to run may not be executed.
+    NotExecutable,
+    /// There is no such command to run.
+    CommandNotFound,
 }
+
+/// What a wrapper ends with when it failed before its command started, as timeout(1) does.
+pub(crate) const WRAPPER_FAILED: u8 = 125;
 
 impl Code {
     fn exit(self) -> u8 {
@@ -67,6 +75,8 @@ impl Code {
             Code::Denied => 6,
             Code::TimedOut => 8,
             Code::Interrupted => 130,
+            Code::NotExecutable => 126,
+            Code::CommandNotFound => 127,
         }
     }
 }
@@ -107,6 +117,14 @@ impl Failure {
 
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code.exit())
+    }
+
+    /// The exit code of a wrapper whose command was not started: scripts must be able to tell it from the command's own.
+    pub(crate) fn wrapper_exit_code(&self) -> ExitCode {
+        match self.code {
+            Code::NotExecutable | Code::CommandNotFound | Code::Interrupted => self.exit_code(),
+            _ => ExitCode::from(WRAPPER_FAILED),
+        }
     }
 }
 

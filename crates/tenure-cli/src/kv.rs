@@ -15,6 +15,9 @@ mod watch;
 use clap::Subcommand;
 use tenure::store::Store;
 
+pub(crate) use key::parse_lease;
+pub(crate) use shape::Key;
+
 use crate::failure::Failure;
 use crate::output::Output;
 

@@ -12,9 +12,12 @@ mod doctor;
 mod duration;
 mod failure;
 mod kv;
+mod lease;
 mod log;
 mod output;
 mod part;
+mod register;
+mod supervise;
 mod version;
 
 use std::process::ExitCode;
@@ -22,8 +25,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use crate::cli::{Cli, Command};
-use crate::failure::{Code, Failure};
+use crate::cli::{Cli, Command, PartCommand};
+use crate::failure::{Code, Failure, WRAPPER_FAILED};
 use crate::output::{Color, Output};
 
 /// What `tenure` says when it is asked nothing.
@@ -32,9 +35,10 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
 
   tenure demo                        see the engines at work, in a few seconds
   tenure kv put /greeting hello      put a key into the store of this machine
+  tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
+Commands: register, lease, kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
 `tenure doctor` says whether it will work here.
 ";
 
@@ -46,10 +50,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    if let Some(Command::Part(command)) = &cli.command
+        && let Some(code) = supervise::part(command)
+    {
+        return code;
+    }
     let output = Output::new(cli.global.json, cli.global.color);
     let done = log::start(cli.global.verbose).and_then(|()| run_to_end(&cli, &output));
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             // Ctrl-C reaches the parts of a demo or a benchmark too; one voice is enough.
             let is_part = matches!(cli.command, Some(Command::Part(_)));
@@ -58,7 +67,7 @@ fn main() -> ExitCode {
             if !is_silent {
                 output.failure(&failure);
             }
-            failure.exit_code()
+            if cli.is_wrapper() { failure.wrapper_exit_code() } else { failure.exit_code() }
         }
     }
 }
@@ -66,6 +75,7 @@ fn main() -> ExitCode {
 /// Help and version are answers; everything else that clap says is a mistake of the caller's.
 fn refuse(error: &clap::Error) -> ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let mistake = ExitCode::from(if was_wrapper() { WRAPPER_FAILED } else { 2 });
     let wants_json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     if !is_answer && wants_json {
         let text = error.render().to_string();
@@ -73,24 +83,36 @@ fn refuse(error: &clap::Error) -> ExitCode {
         let message = lines.next().unwrap_or_default().trim_start_matches("error: ");
         let hint: Vec<&str> = lines.collect();
         Output::new(true, Color::Never).failure(&Failure::usage(message).hint(hint.join("; ")));
-        return ExitCode::from(2);
+        return mistake;
     }
     // A reader that left while help was printed has had enough of it.
     let _ = error.print();
-    if is_answer { ExitCode::SUCCESS } else { ExitCode::from(2) }
+    if is_answer { ExitCode::SUCCESS } else { mistake }
 }
 
-fn run_to_end(cli: &Cli, output: &Output) -> Result<(), Failure> {
+/// Whether a command line that clap refused would have run a command of the user's.
+fn was_wrapper() -> bool {
+    let has_command = std::env::args_os().any(|arg| arg == "--");
+    let guess = Cli::command().ignore_errors(true).try_get_matches();
+    has_command && guess.is_ok_and(|matches| matches.subcommand_name() == Some("register"))
+}
+
+fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Code::Failed, format!("the runtime cannot be started: {error}")))?;
     let done = runtime.block_on(async {
-        tokio::select! {
-            biased;
-            _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::Interrupted, "interrupted")),
-            done = run(cli, output) => done,
+        match &cli.command {
+            // Those who run a command have their own answers to signals.
+            Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
+            Some(Command::Part(PartCommand::Supervise(args))) => supervise::rehearse(args, output).await,
+            _ => tokio::select! {
+                biased;
+                _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::Interrupted, "interrupted")),
+                done = run(cli, output) => done.map(|()| ExitCode::SUCCESS),
+            },
         }
     });
     // A thread that waits for a terminal or a pipe must not keep us.
@@ -101,6 +123,13 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<(), Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
+        Command::Register(_) => Err(Failure::new(Code::Failed, "a wrapper is run by `run_to_end`")),
+        Command::Lease(command) => {
+            let store = connect::open(&connect::decide(&cli.global)?, output).await?;
+            let done = lease::run(command, &store, output).await;
+            store.close().await;
+            done
+        }
         Command::Kv(command) => {
             kv::check(command)?;
             let store = connect::open(&connect::decide(&cli.global)?, output).await?;

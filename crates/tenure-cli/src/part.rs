@@ -76,6 +76,12 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
             }
             PartCommand::Idle { file, span } => idle(file, *span, output).await,
             PartCommand::Hold { file, key, ttl } => hold(file, key, *ttl, output).await,
+            PartCommand::Launch { .. }
+            | PartCommand::Sentinel
+            | PartCommand::Terminal { .. }
+            | PartCommand::Supervise(_) => {
+                Err(Failure::new(Code::Failed, "a part of supervision is played without a store"))
+            }
         }
     };
     tokio::select! {

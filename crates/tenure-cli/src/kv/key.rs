@@ -104,7 +104,7 @@ pub(super) fn decode(b64: &str) -> Result<Vec<u8>, Failure> {
 }
 
 /// A lease id as listings show it.
-pub(super) fn parse_lease(text: &str) -> Result<LeaseId, String> {
+pub(crate) fn parse_lease(text: &str) -> Result<LeaseId, String> {
     LeaseId::parse_hex(text)
         .ok_or_else(|| "a lease id is a hexadecimal number, as `tenure kv put --ttl` prints it".to_owned())
 }

@@ -41,13 +41,13 @@ impl Pair {
 /// A key by itself.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(super) enum Key {
+pub(crate) enum Key {
     Text { key: String },
     Bytes { key_b64: String },
 }
 
 impl Key {
-    pub(super) fn new(key: &[u8]) -> Key {
+    pub(crate) fn new(key: &[u8]) -> Key {
         match std::str::from_utf8(key) {
             Ok(text) => Key::Text { key: text.to_owned() },
             Err(_) => Key::Bytes { key_b64: STANDARD.encode(key) },

@@ -5,6 +5,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -106,7 +107,8 @@ impl Machine {
         Machine::run_on(command)
     }
 
-    fn run_on(mut command: Command) -> Running {
+    /// Starts a command that was set up by hand.
+    pub(crate) fn run_on(mut command: Command) -> Running {
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
         let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -137,13 +139,13 @@ impl Running {
         line.expect("the command says nothing").unwrap().expect("the command has ended")
     }
 
-    /// Waits until stderr tells something.
-    pub(crate) async fn hear(&mut self, text: &str) {
+    /// Waits until stderr tells something; gives the line.
+    pub(crate) async fn hear(&mut self, text: &str) -> String {
         loop {
             let line = tokio::time::timeout(PATIENCE, self.stderr.next_line()).await;
-            if line.expect("the command says nothing").unwrap().expect("the command has ended").contains(text)
-            {
-                return;
+            let line = line.expect("the command says nothing").unwrap().expect("the command has ended");
+            if line.contains(text) {
+                return line;
             }
         }
     }
@@ -157,11 +159,26 @@ impl Running {
             .unwrap();
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> Pid {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        Pid::from_raw(pid).unwrap()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
     /// Presses Ctrl-C.
     pub(crate) fn interrupt(&self) {
-        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        self.signal(Signal::INT);
+    }
+
+    /// Waits until nobody is left who could write to its stdout: neither it nor anything that it started.
+    pub(crate) async fn silence(&mut self, within: Duration) {
+        let reading = async { while self.stdout.next_line().await.unwrap().is_some() {} };
+        assert!(tokio::time::timeout(within, reading).await.is_ok(), "somebody still runs after {within:?}");
     }
 
     /// Nobody reads stdout any more.

@@ -1,0 +1,146 @@
+//! `tenure lease`: leases as the store sees them, whoever granted them.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use tenure::store::{LeaseId, LeaseView, Store, StoreError};
+
+use crate::failure::{Code, Failure};
+use crate::kv::{Key, parse_lease};
+use crate::output::Output;
+
+/// What `--json` answers carry as `schema`.
+const SCHEMA: &str = "tenure.lease/v1";
+
+/// How many leases are asked about at once: a store with ten thousand answers in a second or two and does not feel it.
+const IN_FLIGHT: usize = 32;
+
+/// What can be done with leases.
+#[derive(Subcommand, Debug)]
+pub(crate) enum LeaseCommand {
+    /// List all leases: id, TTL, how long it has left, how many keys it holds.
+    Ls,
+    /// Show a lease and its keys; exit 3 if there is none.
+    Show {
+        /// The lease, as listings show it.
+        #[arg(value_name = "ID", value_parser = parse_lease)]
+        id: LeaseId,
+    },
+    /// End a lease at once; its keys are deleted. Exit 3 if there is none.
+    Revoke {
+        /// The lease, as listings show it.
+        #[arg(value_name = "ID", value_parser = parse_lease)]
+        id: LeaseId,
+    },
+}
+
+/// Runs a verb on an open store.
+pub(crate) async fn run(command: &LeaseCommand, store: &Store, output: &Output) -> Result<(), Failure> {
+    match command {
+        LeaseCommand::Ls => list(store, output).await,
+        LeaseCommand::Show { id } => show(*id, store, output).await,
+        LeaseCommand::Revoke { id } => revoke(*id, store, output).await,
+    }
+}
+
+async fn list(store: &Store, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        leases: Vec<Row>,
+    }
+    #[derive(Serialize)]
+    struct Row {
+        #[serde(flatten)]
+        about: About,
+        keys: usize,
+    }
+    let asking = store.leases().await?.into_iter().map(|id| async move {
+        let view = store.lease(id).await?;
+        Ok::<_, StoreError>(view.map(|view| (id, view)))
+    });
+    // One that ended since it was listed is no row.
+    let found: Vec<_> = stream::iter(asking).buffer_unordered(IN_FLIGHT).try_collect().await?;
+    let mut found: Vec<(LeaseId, LeaseView)> = found.into_iter().flatten().collect();
+    found.sort_by_key(|(id, _)| *id);
+    if output.is_json {
+        let rows = found.iter().map(|(id, view)| Row { about: About::new(*id, view), keys: view.keys.len() });
+        return output.object(&Answer { schema: SCHEMA, leases: rows.collect() });
+    }
+    let row = |(id, view): &(LeaseId, LeaseView)| {
+        vec![id.to_string(), seconds(view.granted), seconds(view.remaining), view.keys.len().to_string()]
+    };
+    output.table(&["lease", "ttl", "remaining", "keys"], &found.iter().map(row).collect::<Vec<_>>())
+}
+
+async fn show(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        #[serde(flatten)]
+        about: About,
+        keys: Vec<Key>,
+    }
+    let view = store.lease(id).await?.ok_or_else(|| none(id))?;
+    if output.is_json {
+        let keys = view.keys.iter().map(|key| Key::new(key)).collect();
+        return output.object(&Answer { schema: SCHEMA, about: About::new(id, &view), keys });
+    }
+    output.record([
+        id.to_string(),
+        seconds(view.granted),
+        seconds(view.remaining),
+        view.keys.len().to_string(),
+    ])?;
+    view.keys.iter().try_for_each(|key| output.record([key]))
+}
+
+async fn revoke(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        lease: String,
+        deleted: usize,
+        revision: String,
+    }
+    let view = store.lease(id).await?.ok_or_else(|| none(id))?;
+    let revision = match store.revoke(id).await {
+        Err(StoreError::LeaseNotFound) => return Err(none(id)),
+        revoked => revoked?,
+    };
+    let deleted = view.keys.len();
+    if output.is_json {
+        let (lease, revision) = (id.to_string(), revision.to_string());
+        return output.object(&Answer { schema: SCHEMA, lease, deleted, revision });
+    }
+    output.record([id.to_string(), deleted.to_string(), revision.to_string()])
+}
+
+/// What every answer says of a lease.
+#[derive(Serialize)]
+struct About {
+    lease: String,
+    ttl_seconds: f64,
+    remaining_seconds: f64,
+}
+
+impl About {
+    fn new(id: LeaseId, view: &LeaseView) -> About {
+        About {
+            lease: id.to_string(),
+            ttl_seconds: view.granted.as_secs_f64(),
+            remaining_seconds: view.remaining.as_secs_f64(),
+        }
+    }
+}
+
+fn none(id: LeaseId) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no lease {id}: it never was, has ended or was revoked"))
+        .hint("list what there is with `tenure lease ls`")
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1}s", duration.as_secs_f64())
+}

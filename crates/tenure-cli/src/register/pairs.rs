@@ -1,0 +1,153 @@
+//! `KEY=VALUE` as the command line gives it, and where it goes in the store.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use bytes::Bytes;
+use tenure::core::layout::{Key, Layout};
+use tenure::core::name::{BadName, Namespace, RegistryKey};
+use thiserror::Error;
+
+use crate::failure::Failure;
+use crate::output::escape;
+
+/// A key to register.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Pair {
+    /// As it was given: relative to the namespace's registry.
+    pub(super) name: RegistryKey,
+    /// The key in the store.
+    pub(super) path: Bytes,
+    pub(super) value: Bytes,
+}
+
+/// Why `KEY=VALUE` cannot be registered.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub(super) enum BadPair {
+    #[error("{0:?} has no '=': give each key with its value")]
+    NoValue(String),
+    #[error("the key of {0:?} is not UTF-8 text")]
+    NotText(String),
+    #[error("a key is missing in front of '='")]
+    Empty,
+    #[error("the key {key:?} begins with '/', but keys are relative to {root}")]
+    Absolute { key: String, root: String },
+    #[error("the key {0:?} has an empty segment, '.' or '..', and keys are no paths")]
+    Segment(String),
+    #[error("the key {key:?} is no name: {why}")]
+    Name { key: String, why: BadName },
+    #[error("the key {0:?} is given twice")]
+    Twice(String),
+}
+
+impl From<BadPair> for Failure {
+    fn from(bad: BadPair) -> Failure {
+        let hint = match &bad {
+            BadPair::NoValue(text) => format!("write it as {text}=VALUE; {text}= registers an empty value"),
+            BadPair::Absolute { key, root } => {
+                let relative = key.strip_prefix(root.as_str()).unwrap_or(key).trim_start_matches('/');
+                format!("use {relative:?}; for a raw key there is `tenure kv put --ttl`")
+            }
+            BadPair::Twice(_) => "leave one of them out".to_owned(),
+            BadPair::NotText(_) | BadPair::Empty | BadPair::Segment(_) | BadPair::Name { .. } => {
+                "a key is as in web/1=10.0.0.7:80: segments between single slashes".to_owned()
+            }
+        };
+        Failure::usage(bad.to_string()).hint(hint)
+    }
+}
+
+/// Reads all of them, or says what is wrong with the first that is.
+pub(super) fn parse(texts: &[OsString], namespace: &Namespace) -> Result<Vec<Pair>, BadPair> {
+    let layout = Layout::new(namespace);
+    let mut seen = BTreeSet::new();
+    let mut pairs = Vec::with_capacity(texts.len());
+    for text in texts {
+        let pair = parse_one(text.as_bytes(), namespace, &layout)?;
+        if !seen.insert(pair.name.clone()) {
+            return Err(BadPair::Twice(pair.name.to_string()));
+        }
+        pairs.push(pair);
+    }
+    Ok(pairs)
+}
+
+fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<Pair, BadPair> {
+    let border = text.iter().position(|&byte| byte == b'=').ok_or_else(|| BadPair::NoValue(escape(text)))?;
+    let (key, value) = (&text[..border], &text[border + 1..]);
+    let key = std::str::from_utf8(key).map_err(|_| BadPair::NotText(escape(key)))?;
+    if key.is_empty() {
+        return Err(BadPair::Empty);
+    }
+    if key.starts_with('/') {
+        return Err(BadPair::Absolute { key: key.to_owned(), root: format!("/{namespace}/registry/") });
+    }
+    if key.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
+        return Err(BadPair::Segment(key.to_owned()));
+    }
+    let name = RegistryKey::parse(key).map_err(|why| BadPair::Name { key: key.to_owned(), why })?;
+    let path = layout.encode(&Key::Registration(name.clone()));
+    Ok(Pair { name, path, value: Bytes::copy_from_slice(value) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    fn read(texts: &[&str]) -> Result<Vec<(String, Bytes)>, BadPair> {
+        let texts: Vec<OsString> = texts.iter().map(OsString::from).collect();
+        let pairs = parse(&texts, &Namespace::parse("shop").unwrap())?;
+        Ok(pairs
+            .into_iter()
+            .map(|pair| (String::from_utf8(pair.path.to_vec()).unwrap(), pair.value))
+            .collect())
+    }
+
+    #[test]
+    fn the_first_equals_sign_is_the_border_and_a_value_may_be_empty_or_bytes() {
+        let pairs = read(&["web/1=a=b", "empty=", "näme= x "]).unwrap();
+        assert_eq!(
+            pairs,
+            [
+                ("/shop/registry/web/1".to_owned(), Bytes::from("a=b")),
+                ("/shop/registry/empty".to_owned(), Bytes::new()),
+                ("/shop/registry/näme".to_owned(), Bytes::from(" x ")),
+            ]
+        );
+        let bytes = OsString::from_vec(b"a=\xff\n".to_vec());
+        let pairs = parse(&[bytes], &Namespace::parse("shop").unwrap()).unwrap();
+        assert_eq!(pairs[0].value, &b"\xff\n"[..]);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_by_its_kind() {
+        let absolute = |key: &str| BadPair::Absolute { key: key.into(), root: "/shop/registry/".into() };
+        for (texts, bad) in [
+            (&["web"][..], BadPair::NoValue("web".into())),
+            (&["=v"], BadPair::Empty),
+            (&["/web=v"], absolute("/web")),
+            (&["/shop/registry/web=v"], absolute("/shop/registry/web")),
+            (&["/other/registry/web=v"], absolute("/other/registry/web")),
+            (&["../nodes/web=v"], BadPair::Segment("../nodes/web".into())),
+            (&["a//b=v"], BadPair::Segment("a//b".into())),
+            (&["a/=v"], BadPair::Segment("a/".into())),
+            (&["a=1", "b=2", "a=1"], BadPair::Twice("a".into())),
+        ] {
+            assert_eq!(read(texts), Err(bad), "{texts:?}");
+        }
+        for text in ["a\nb=v", "\x1b[2J=v", "a\u{202e}b=v", &format!("{}=v", "k".repeat(257))] {
+            assert!(matches!(read(&[text]), Err(BadPair::Name { .. })), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_hint_shows_the_key_that_was_meant() {
+        let hint = |text: &str| Failure::from(read(&[text]).unwrap_err()).hint.unwrap();
+        assert!(hint("/shop/registry/web=v").contains("\"web\""));
+        assert!(hint("/web=v").contains("\"web\""));
+        assert!(hint("web").contains("web=VALUE"));
+    }
+}

@@ -1,0 +1,254 @@
+//! What `register` says: one answer when the keys are there, then one line for every change.
+//!
+//! Without a command stdout is ours: the answer and, with `--json`, a stream. With one it belongs to the command, and all talk goes to stderr.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tenure::core::name::Namespace;
+use tenure::session::{KeyEvent, Registration, Session, SessionState};
+use tenure::store::{Revision, StoreError};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+
+use crate::failure::Failure;
+use crate::kv::Key;
+use crate::output::{Output, escape};
+
+const SCHEMA: &str = "tenure.register/v1";
+
+/// The registrations that were said already, by key.
+pub(super) type Known = BTreeMap<Bytes, Revision>;
+
+fn is_known(known: &Known, registration: &Registration) -> bool {
+    known.get(&registration.key) == Some(&registration.revision)
+}
+
+/// Says what happens to a session.
+pub(super) struct Words<'a> {
+    pub(super) output: &'a Output,
+    pub(super) namespace: &'a Namespace,
+    /// Whether stdout belongs to a command.
+    pub(super) has_command: bool,
+}
+
+#[derive(Serialize)]
+struct Registered {
+    #[serde(flatten)]
+    key: Key,
+    lease: String,
+    revision: String,
+}
+
+impl Registered {
+    fn new(registration: &Registration) -> Registered {
+        Registered {
+            key: Key::new(&registration.key),
+            lease: registration.lease.to_string(),
+            revision: registration.revision.to_string(),
+        }
+    }
+}
+
+/// One line of the stream.
+#[derive(Serialize)]
+struct Line {
+    schema: &'static str,
+    #[serde(flatten)]
+    event: Event,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event {
+    Ready {
+        namespace: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lease: Option<String>,
+        ttl_seconds: f64,
+        revision: String,
+        keys: Vec<Registered>,
+    },
+    Live {
+        incarnation: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lease: Option<String>,
+    },
+    Suspect {
+        failing_seconds: f64,
+        remaining_seconds: f64,
+    },
+    Lost {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    Registered(Registered),
+    Missing(Key),
+    Taken(Key),
+    Unregistered(Key),
+}
+
+impl Words<'_> {
+    /// The keys are there.
+    pub(super) fn ready(&self, registrations: &[Registration], ttl: Duration) -> Result<(), Failure> {
+        let lease = registrations.first().map(|first| first.lease.to_string());
+        let revision = registrations.iter().map(|one| one.revision).max().unwrap_or(Revision::ZERO);
+        if self.has_command {
+            let count = registrations.len();
+            let (keys, lease) = (if count == 1 { "key" } else { "keys" }, lease.unwrap_or_default());
+            self.output.note(&format!("registered {count} {keys} under lease {lease} ({ttl:?})"));
+            return Ok(());
+        }
+        if self.output.is_json {
+            return self.line(Event::Ready {
+                namespace: self.namespace.to_string(),
+                lease,
+                ttl_seconds: ttl.as_secs_f64(),
+                revision: revision.to_string(),
+                keys: registrations.iter().map(Registered::new).collect(),
+            });
+        }
+        registrations.iter().try_for_each(|one| {
+            let (lease, revision) = (one.lease.to_string(), one.revision.to_string());
+            self.output.record([&one.key[..], lease.as_bytes(), revision.as_bytes()])
+        })
+    }
+
+    /// Tells every change; ends when nobody listens, or when the session can do nothing more. `known` was said already.
+    ///
+    /// With a command it never ends: that goes on whatever becomes of its keys.
+    pub(super) async fn follow(
+        &self,
+        session: &Session,
+        state: &mut watch::Receiver<SessionState>,
+        events: &mut broadcast::Receiver<KeyEvent>,
+        known: &Known,
+    ) -> Failure {
+        let failure = self.follow_to_end(session, state, events, known).await;
+        if self.has_command {
+            self.output.note(&format!("the keys cannot be kept any more: {}", failure.message));
+            std::future::pending::<()>().await;
+        }
+        failure
+    }
+
+    async fn follow_to_end(
+        &self,
+        session: &Session,
+        state: &mut watch::Receiver<SessionState>,
+        events: &mut broadcast::Receiver<KeyEvent>,
+        known: &Known,
+    ) -> Failure {
+        let mut incarnation = session.incarnation();
+        let (mut is_lost, mut is_recovering) = (false, false);
+        loop {
+            let told = tokio::select! {
+                biased;
+                changed = state.changed() => match changed {
+                    Ok(()) => {
+                        let now = state.borrow_and_update().clone();
+                        let is_newer = session.incarnation() > std::mem::replace(&mut incarnation, session.incarnation());
+                        let was_untold = is_newer && !is_lost && !is_recovering;
+                        is_recovering |= is_lost || was_untold;
+                        is_lost = matches!(now, SessionState::Lost { .. });
+                        // A loss and its end may be one change to us; both are told.
+                        let lost = if was_untold && !is_lost {
+                            self.state(session, SessionState::Lost { why: None }, false)
+                        } else {
+                            Ok(())
+                        };
+                        lost.and_then(|()| self.state(session, now, is_recovering))
+                    }
+                    Err(_) => return Failure::from(StoreError::Closed),
+                },
+                // A lease is there before its keys are.
+                () = session.settled(), if is_recovering && !is_lost => {
+                    is_recovering = false;
+                    self.output.note("recovered: the keys are registered again");
+                    Ok(())
+                }
+                event = events.recv() => match event {
+                    Ok(KeyEvent::Registered(registration)) if is_known(known, &registration) => Ok(()),
+                    Ok(event) => self.event(event),
+                    Err(RecvError::Lagged(count)) => {
+                        self.output.note(&format!("{count} changes of keys were not told: they came too fast"));
+                        Ok(())
+                    }
+                    Err(RecvError::Closed) => return Failure::from(StoreError::Closed),
+                },
+            };
+            if let Err(failure) = told {
+                return failure;
+            }
+        }
+    }
+
+    /// Tells what happened to keys and is still untold.
+    pub(super) fn rest(
+        &self,
+        events: &mut broadcast::Receiver<KeyEvent>,
+        known: &Known,
+    ) -> Result<(), Failure> {
+        while let Ok(event) = events.try_recv() {
+            match event {
+                KeyEvent::Registered(registration) if is_known(known, &registration) => {}
+                event => self.event(event)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, session: &Session, now: SessionState, was_lost: bool) -> Result<(), Failure> {
+        let event = match now {
+            SessionState::Idle => return Ok(()),
+            SessionState::Live { incarnation } => {
+                let lease = session.lease_id().map(|lease| lease.to_string());
+                Event::Live { incarnation: incarnation.to_string(), lease }
+            }
+            SessionState::Suspect { failing_for, .. } => Event::Suspect {
+                failing_seconds: failing_for.as_secs_f64(),
+                remaining_seconds: session.remaining().as_secs_f64(),
+            },
+            SessionState::Lost { why } => {
+                let reason = why.map(|why| why.to_string());
+                if !was_lost {
+                    let because = reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                    self.output.note(&format!(
+                        "lost{because}; the keys may be gone and are registered again as soon as possible"
+                    ));
+                }
+                Event::Lost { reason }
+            }
+            SessionState::Closed { why } => {
+                return Err(why.map_or_else(|| StoreError::Closed.into(), Failure::from));
+            }
+        };
+        self.streamed(event)
+    }
+
+    fn event(&self, event: KeyEvent) -> Result<(), Failure> {
+        let event = match event {
+            KeyEvent::Registered(registration) => Event::Registered(Registered::new(&registration)),
+            KeyEvent::Missing(key) => {
+                self.output.note(&format!("{} was deleted by somebody and is put back", escape(&key)));
+                Event::Missing(Key::new(&key))
+            }
+            KeyEvent::Taken(key) => {
+                self.output.note(&format!("{} was put by somebody else and is left to them", escape(&key)));
+                Event::Taken(Key::new(&key))
+            }
+            KeyEvent::Unregistered(key) => Event::Unregistered(Key::new(&key)),
+        };
+        self.streamed(event)
+    }
+
+    fn streamed(&self, event: Event) -> Result<(), Failure> {
+        if self.has_command || !self.output.is_json { Ok(()) } else { self.line(event) }
+    }
+
+    fn line(&self, event: Event) -> Result<(), Failure> {
+        self.output.object(&Line { schema: SCHEMA, event })
+    }
+}

@@ -1,0 +1,351 @@
+//! Running a command for as long as something is held: under one roof for every wrapper.
+//!
+//! The command runs in a process group of its own, in the foreground if we are. Signals to us are passed on. When what it relies on ends, it is
+//! asked to stop and then killed; `course` decides when. Should we be killed or stopped ourselves, the sentinel kills it.
+//! When the command has ended and something of its group is left, that is waited for.
+//!
+//! **Invariant**: there is no moment in which the command runs and the sentinel does not know it.
+
+mod course;
+mod group;
+mod launch;
+mod lookup;
+mod outcome;
+mod rehearsal;
+mod sentinel;
+mod signals;
+mod terminal;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io;
+use std::process::{Child, ExitCode};
+use std::time::Duration;
+
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use tenure::clock::{BootClock, Clock};
+use tenure::core::time::Moment;
+use tokio::signal::unix;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub(crate) use course::{Deadlines, Order, Terms};
+pub(crate) use lookup::Program;
+pub(crate) use outcome::Outcome;
+pub(crate) use rehearsal::{RehearsalArgs, rehearse};
+pub(crate) use signals::Signals;
+
+use self::course::{Course, Event};
+use self::group::Group;
+use self::launch::Launch;
+use self::outcome::End;
+use self::sentinel::Sentinel;
+use self::terminal::Terminal;
+use crate::cli::PartCommand;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// A command to run.
+pub(crate) struct Job<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) args: &'a [OsString],
+    /// What its environment has beside ours.
+    pub(crate) env: &'a [(&'static str, OsString)],
+    /// How long after SIGTERM or SIGINT it is killed; none: it may take its time.
+    pub(crate) grace: Option<Duration>,
+}
+
+/// Parts that are played in processes of their own, without a runtime and before anything else is set up.
+pub(crate) fn part(command: &PartCommand) -> Option<ExitCode> {
+    match command {
+        PartCommand::Launch { path, command } => Some(launch::run(path, command)),
+        PartCommand::Sentinel => Some(sentinel::run()),
+        PartCommand::Terminal { group } => Some(terminal::run(*group)),
+        _ => None,
+    }
+}
+
+/// Runs a command to its end, and to the end of its group.
+///
+/// # Cancellation
+///
+/// Dropped, it leaves the sentinel without us, which kills the group.
+///
+/// # Errors
+///
+/// If the command could not be started; it has certainly not run then.
+pub(crate) async fn run(
+    job: &Job<'_>,
+    mut terms: watch::Receiver<Terms>,
+    signals: &mut Signals,
+    output: &Output,
+) -> Result<Outcome, Failure> {
+    let now = *terms.borrow_and_update();
+    let mut course = Course::new(job.grace);
+    let mut running = Running::start(job, now.deadlines).await?;
+    for signal in course.handle(Event::Terms(now), BootClock.now()) {
+        running.send(signal, output);
+    }
+    let mut has_feed = true;
+    let end = loop {
+        let happened = tokio::select! {
+            biased;
+            signal = signals.next() => Happened::Event(Event::Signal(signal)),
+            changed = terms.changed(), if has_feed => match changed {
+                Ok(()) => Happened::Terms,
+                Err(_) => Happened::NoFeed,
+            },
+            () = sleep_until(course.next_wake()) => Happened::Event(Event::Time),
+            happened = running.next() => happened,
+        };
+        let event = match happened {
+            Happened::Event(event) => event,
+            Happened::Terms => {
+                let terms = *terms.borrow_and_update();
+                running.limit(terms.deadlines, output);
+                Event::Terms(terms)
+            }
+            Happened::NoFeed => {
+                // Whoever kept what the command relies on is gone.
+                has_feed = false;
+                Event::Terms(Terms { deadlines: running.deadlines, order: Order::Lost })
+            }
+            Happened::SentinelGone => {
+                running.replace_sentinel(&course, output).await;
+                continue;
+            }
+            Happened::Continued => {
+                running.resume(output);
+                continue;
+            }
+            Happened::Changed => match running.look(output)? {
+                Some(end) => break end,
+                None => continue,
+            },
+        };
+        for signal in course.handle(event, BootClock.now()) {
+            running.send(signal, output);
+        }
+    };
+    running.finish().await;
+    Ok(Outcome { end, is_lost: course.is_lost() })
+}
+
+/// What woke us.
+enum Happened {
+    Event(Event),
+    Terms,
+    NoFeed,
+    SentinelGone,
+    Continued,
+    Changed,
+}
+
+/// A command that runs, or its group after it.
+struct Running {
+    child: Child,
+    group: Group,
+    /// None once it was ended by somebody and no other could be started; everybody is killed then.
+    sentinel: Option<Sentinel>,
+    terminal: Option<Terminal>,
+    children: unix::Signal,
+    continued: unix::Signal,
+    deadlines: Option<Deadlines>,
+    /// How the command itself ended.
+    end: Option<End>,
+    /// The end of somebody else of the group, which is waited for after that.
+    awaited: Option<JoinHandle<()>>,
+    is_reaped: bool,
+}
+
+impl Running {
+    async fn start(job: &Job<'_>, deadlines: Option<Deadlines>) -> Result<Running, Failure> {
+        let cannot = |error: io::Error| {
+            Failure::new(Code::Failed, format!("the command cannot be supervised: {error}"))
+                .hint("see how many processes and open files you may have with `ulimit -a`")
+        };
+        let children = signals::stream(Signal::CHILD).map_err(cannot)?;
+        let continued = signals::stream(Signal::CONT).map_err(cannot)?;
+        let mut sentinel = Sentinel::start().map_err(cannot)?;
+        let launch = Launch::prepare(job.program, job.args, job.env).map_err(cannot)?;
+        let group = launch.group;
+        let kill = deadlines.map(|deadlines| deadlines.kill);
+        in_time(sentinel.guard(group, kill)).await.map_err(cannot)?;
+        let terminal = Terminal::of_ours();
+        if let Some(terminal) = &terminal {
+            terminal.give(group).map_err(cannot)?;
+        }
+        match launch.go(job.program).await {
+            Ok(child) => Ok(Running {
+                child,
+                group,
+                sentinel: Some(sentinel),
+                terminal,
+                children,
+                continued,
+                deadlines,
+                end: None,
+                awaited: None,
+                is_reaped: false,
+            }),
+            Err(failure) => {
+                if let Some(terminal) = &terminal {
+                    terminal.take_back(group).map_err(cannot)?;
+                }
+                sentinel.dismiss().await;
+                Err(failure)
+            }
+        }
+    }
+
+    fn send(&self, signal: Signal, output: &Output) {
+        if let Err(error) = self.group.signal(signal) {
+            output.note(&format!("{signal:?} could not be sent to everybody of the command: {error}"));
+        }
+    }
+
+    /// Tells the sentinel, too, until when the command may run.
+    fn limit(&mut self, deadlines: Option<Deadlines>, output: &Output) {
+        self.deadlines = deadlines;
+        if let Some(sentinel) = &mut self.sentinel
+            && let Err(error) = sentinel.until(deadlines.map(|deadlines| deadlines.kill))
+        {
+            output.note(&format!("the sentinel cannot be told: {error}"));
+        }
+    }
+
+    /// Waits for something new of the command, of its group or of the sentinel.
+    async fn next(&mut self) -> Happened {
+        let Running { sentinel, continued, children, awaited, .. } = self;
+        let changed = async {
+            match awaited {
+                Some(other) => drop(other.await),
+                None => drop(children.recv().await),
+            }
+        };
+        let unguarded = async {
+            match sentinel {
+                Some(sentinel) => sentinel.gone().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = unguarded => Happened::SentinelGone,
+            _ = continued.recv() => Happened::Continued,
+            () = changed => Happened::Changed,
+        }
+    }
+
+    /// Looks how the command is. Gives its end when nothing of its group is left.
+    fn look(&mut self, output: &Output) -> Result<Option<End>, Failure> {
+        if self.end.is_none() {
+            let leader = WaitId::Pid(self.group.leader());
+            let ask = |options| waitid(leader.clone(), options | WaitIdOptions::NOHANG);
+            if let Ok(Some(status)) = ask(WaitIdOptions::STOPPED)
+                && status.stopping_signal().is_some_and(|signal| signal != Signal::STOP.as_raw())
+            {
+                self.suspend(output);
+            }
+            let ended = ask(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).map_err(|error| {
+                Failure::new(Code::Failed, format!("the command cannot be waited for: {error}"))
+            })?;
+            let Some(status) = ended else { return Ok(None) };
+            self.end = Some(End::of(&status));
+        }
+        let mut others = self.group.others();
+        if others.is_empty() {
+            if self.is_over() {
+                return Ok(self.end);
+            }
+            others = self.group.others();
+        }
+        if self.awaited.is_none() {
+            let names: Vec<String> = others.iter().map(ToString::to_string).collect();
+            output.note(&format!(
+                "the command has ended, waiting for what it left running: {}",
+                names.join(", ")
+            ));
+        }
+        // One that ended since it was listed is found to be gone at once.
+        self.awaited = Some(group::gone(others.first().map_or(self.group.leader(), |other| other.pid)));
+        Ok(None)
+    }
+
+    /// Whether really nobody is left. The listing of processes is not made at one moment, so the kernel has the last word; but it
+    /// counts the leader until that is reaped, and others that only wait to be reaped by their parents.
+    fn is_over(&mut self) -> bool {
+        if !self.is_reaped {
+            if let Some(terminal) = &self.terminal
+                && let Err(error) = terminal.take_back(self.group)
+            {
+                tracing::warn!(%error, "the terminal could not be taken back");
+            }
+            self.is_reaped = self.child.wait().is_ok();
+        }
+        self.group.is_empty() || self.group.others().is_empty()
+    }
+
+    /// The command was stopped with the terminal's Ctrl-Z.
+    fn suspend(&mut self, output: &Output) {
+        if let Some(terminal) = &self.terminal
+            && !terminal.stop_too()
+        {
+            self.send(Signal::CONT, output);
+        }
+    }
+
+    /// We go on after a stop, and so does the command.
+    fn resume(&mut self, output: &Output) {
+        if let Some(terminal) = &self.terminal {
+            if let Err(error) = terminal.give(self.group) {
+                output.note(&format!("the terminal could not be handed to the command again: {error}"));
+            }
+            self.send(Signal::CONT, output);
+        }
+    }
+
+    /// A sentinel is gone that should not be: somebody killed it.
+    async fn replace_sentinel(&mut self, course: &Course, output: &Output) {
+        if let Some(mut gone) = self.sentinel.take() {
+            gone.reap();
+        }
+        let kill = self.deadlines.map(|deadlines| deadlines.kill).filter(|_| !course.has_killed());
+        let replaced = async {
+            let mut sentinel = Sentinel::start()?;
+            in_time(sentinel.guard(self.group, kill)).await?;
+            io::Result::Ok(sentinel)
+        };
+        match replaced.await {
+            Ok(sentinel) => {
+                self.sentinel = Some(sentinel);
+                output.note("the sentinel was ended by somebody; another one guards the command now");
+            }
+            Err(error) => {
+                // Nobody would end the command after us, so it must not go on.
+                output.note(&format!("the sentinel was ended and no other can be started: {error}"));
+                self.send(Signal::KILL, output);
+            }
+        }
+    }
+
+    async fn finish(self) {
+        if let Some(sentinel) = self.sentinel {
+            sentinel.dismiss().await;
+        }
+    }
+}
+
+/// A process that starts needs milliseconds, and seconds on a machine that is on its knees; one that needs longer never answers.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+async fn in_time(answer: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    tokio::time::timeout(ANSWER_WITHIN, answer).await.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+async fn sleep_until(moment: Option<Moment>) {
+    match moment {
+        Some(moment) => BootClock.sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,183 @@
+//! What is sent to the command, and when: told what happened and what time it is, it answers with signals.
+//!
+//! Three things can end a command: somebody's signal, a wish of ours to stop it, and the end of what it relies on. The last has two
+//! moments: at `term` the command is asked, at `kill` it is ended, because from then on somebody else may hold what it holds.
+//!
+//! **Invariant**: once `kill` has passed, the next call answers with SIGKILL, whatever else happened.
+//!
+//! **Invariant**: after SIGKILL nothing more is sent.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tenure::core::time::Moment;
+
+/// A second Ctrl-C within this time means it: shorter, and hands are too slow; longer, and two that have nothing to do with each
+/// other would kill.
+const INSIST_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a command has that lost what it relied on: somebody else may have it already.
+const LOST_GRACE_MAX: Duration = Duration::from_secs(1);
+
+/// What a command's life hangs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Terms {
+    /// Until when it may run; none if nothing it relies on can end.
+    pub(crate) deadlines: Option<Deadlines>,
+    /// What is wanted of it.
+    pub(crate) order: Order,
+}
+
+impl Terms {
+    /// It may run for as long as it likes.
+    pub(crate) const FREE: Terms = Terms { deadlines: None, order: Order::Run };
+}
+
+/// Two moments on the boot clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Deadlines {
+    /// When it is asked to stop.
+    pub(crate) term: Moment,
+    /// When it is killed.
+    pub(crate) kill: Moment,
+}
+
+/// What is wanted of a command. Neither of the last two can be taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// Go on.
+    Run,
+    /// Stop: SIGTERM, and SIGKILL when the grace is over.
+    Stop,
+    /// What it relied on is known to be gone.
+    Lost,
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    /// Somebody sent us this signal.
+    Signal(Signal),
+    /// The terms are these now.
+    Terms(Terms),
+    /// Time has passed.
+    Time,
+}
+
+/// The way to the end of a command.
+#[derive(Debug)]
+pub(super) struct Course {
+    /// How long after SIGTERM or SIGINT comes SIGKILL; none: never.
+    grace: Option<Duration>,
+    deadlines: Option<Deadlines>,
+    kill_at: Option<Moment>,
+    interrupted_at: Option<Moment>,
+    is_stopping: bool,
+    is_lost: bool,
+    has_killed: bool,
+}
+
+impl Course {
+    pub(super) fn new(grace: Option<Duration>) -> Course {
+        Course {
+            grace,
+            deadlines: None,
+            kill_at: None,
+            interrupted_at: None,
+            is_stopping: false,
+            is_lost: false,
+            has_killed: false,
+        }
+    }
+
+    /// What to send to the group, in this order.
+    pub(super) fn handle(&mut self, event: Event, now: Moment) -> Vec<Signal> {
+        let mut signals = Vec::new();
+        match event {
+            Event::Signal(signal) => self.forward(signal, now, &mut signals),
+            Event::Terms(terms) => {
+                self.deadlines = terms.deadlines;
+                match terms.order {
+                    Order::Run => {}
+                    Order::Stop => self.stop(now, &mut signals),
+                    Order::Lost => self.lose(now + LOST_GRACE_MAX, now, &mut signals),
+                }
+            }
+            Event::Time => {}
+        }
+        if let Some(Deadlines { term, kill }) = self.deadlines
+            && now >= term
+        {
+            self.lose(kill, now, &mut signals);
+        }
+        if self.has_killed {
+            return Vec::new();
+        }
+        if self.kill_at.is_some_and(|kill_at| now >= kill_at) {
+            self.has_killed = true;
+            return vec![Signal::KILL];
+        }
+        signals
+    }
+
+    /// When to be told the time again.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        if self.has_killed {
+            return None;
+        }
+        let deadline = self.deadlines.map(|both| if self.is_lost { both.kill } else { both.term });
+        [self.kill_at, deadline].into_iter().flatten().min()
+    }
+
+    /// Whether the command was stopped because it lost what it relied on.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Whether there is nothing left to send.
+    pub(super) fn has_killed(&self) -> bool {
+        self.has_killed
+    }
+
+    fn forward(&mut self, signal: Signal, now: Moment, signals: &mut Vec<Signal>) {
+        signals.push(signal);
+        if signal == Signal::INT {
+            let before = self.interrupted_at.replace(now);
+            if before.is_some_and(|before| now.since(before) <= INSIST_WITHIN) {
+                self.kill_by(now);
+            }
+        }
+        if signal == Signal::TERM {
+            // A command that somebody has stopped cannot answer.
+            signals.push(Signal::CONT);
+        }
+        if (signal == Signal::TERM || signal == Signal::INT)
+            && let Some(grace) = self.grace
+        {
+            self.kill_by(now + grace);
+        }
+    }
+
+    fn stop(&mut self, now: Moment, signals: &mut Vec<Signal>) {
+        if !std::mem::replace(&mut self.is_stopping, true) {
+            signals.extend([Signal::TERM, Signal::CONT]);
+            if let Some(grace) = self.grace {
+                self.kill_by(now + grace);
+            }
+        }
+    }
+
+    fn lose(&mut self, kill: Moment, now: Moment, signals: &mut Vec<Signal>) {
+        self.kill_by(kill);
+        if !std::mem::replace(&mut self.is_lost, true) {
+            self.stop(now, signals);
+        }
+    }
+
+    fn kill_by(&mut self, moment: Moment) {
+        self.kill_at = Some(self.kill_at.map_or(moment, |before| before.min(moment)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

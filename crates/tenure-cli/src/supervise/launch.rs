@@ -1,0 +1,138 @@
+//! Starting the command so that there is no moment in which it runs unguarded.
+//!
+//! Between starting a process and telling the sentinel about it we could be killed, and the process would stay. So what is started is
+//! this program, as a launcher that does nothing but wait for a word on a socket; when the sentinel knows the group, the word is given
+//! and the launcher becomes the command. Without the word it ends.
+//!
+//! The socket is the launcher's standard input, because no other descriptor can be handed over without unsafe code;
+//! the command's real standard input travels with the word.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::Pid;
+use tokio::io::AsyncReadExt;
+
+use super::group::Group;
+use super::lookup::Program;
+use crate::failure::{Code, Failure};
+use crate::output::escape;
+
+/// The word.
+const GO: &[u8] = b"!";
+
+/// This program, to be started once more. The kernel's own link survives an upgrade that exchanged the file.
+pub(super) fn ourselves() -> io::Result<Command> {
+    let link = Path::new("/proc/self/exe");
+    let mut command = Command::new(if link.exists() { link.to_owned() } else { std::env::current_exe()? });
+    command.arg0("tenure").arg("part");
+    Ok(command)
+}
+
+/// A process that will be the command.
+pub(super) struct Launch {
+    pub(super) child: Child,
+    pub(super) group: Group,
+    socket: UnixStream,
+}
+
+impl Launch {
+    /// Starts a process that waits, in a group of its own.
+    pub(super) fn prepare(
+        program: &Program,
+        args: &[OsString],
+        env: &[(&'static str, OsString)],
+    ) -> io::Result<Launch> {
+        let (socket, theirs) = UnixStream::pair()?;
+        let mut command = ourselves()?;
+        command.arg("launch").arg(&program.path).arg("--").arg(&program.name).args(args);
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0).spawn()?;
+        let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let leader = leader.ok_or_else(|| io::Error::other("a child without a pid"))?;
+        Ok(Launch { child, group: Group::led_by(leader), socket })
+    }
+
+    /// Gives the word, and waits until the launcher has become the command or has failed to.
+    pub(super) async fn go(self, program: &Program) -> Result<Child, Failure> {
+        let cannot = |error: io::Error| cannot_run(program, &error);
+        {
+            let stdin = io::stdin();
+            let stdin = [stdin.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            ancillary.push(SendAncillaryMessage::ScmRights(&stdin));
+            sendmsg(&self.socket, &[IoSlice::new(GO)], &mut ancillary, SendFlags::empty())
+                .map_err(|error| cannot(error.into()))?;
+        }
+        self.socket.set_nonblocking(true).map_err(cannot)?;
+        let mut socket = tokio::net::UnixStream::from_std(self.socket).map_err(cannot)?;
+        // The launcher's end closes when it becomes the command; words before that are the number of an error.
+        let mut words = String::new();
+        socket.read_to_string(&mut words).await.map_err(cannot)?;
+        match words.trim().parse() {
+            Err(_) => Ok(self.child),
+            Ok(number) => Err(cannot(io::Error::from_raw_os_error(number))),
+        }
+    }
+}
+
+fn cannot_run(program: &Program, error: &io::Error) -> Failure {
+    let shown = escape(program.path.as_os_str().as_encoded_bytes());
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => Code::CommandNotFound,
+        _ => Code::NotExecutable,
+    };
+    Failure::new(code, format!("{shown} cannot be run: {error}"))
+        .hint("check it with `ls -l`, and that its interpreter exists")
+}
+
+/// The launcher's part: waits for the word and becomes the command.
+pub(crate) fn run(path: &Path, command: &[OsString]) -> ExitCode {
+    let Some((name, args)) = command.split_first() else { return ExitCode::from(2) };
+    let Ok((mut socket, stdin)) = receive() else { return ExitCode::from(125) };
+    let error = become_command(path, name, args, stdin);
+    // If nobody hears it, nobody waits for the command either.
+    let _ = writeln!(socket, "{}", error.raw_os_error().unwrap_or(0));
+    ExitCode::from(126)
+}
+
+/// Waits for the word; an end without it is the end of whoever should have given it.
+fn receive() -> io::Result<(UnixStream, OwnedFd)> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let mut word = [0; GO.len()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(&mut word)], &mut ancillary, RecvFlags::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            got => break got?,
+        }
+    };
+    let stdin = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut received) => received.next(),
+        _ => None,
+    });
+    match stdin {
+        Some(stdin) if got.bytes == GO.len() => {
+            fcntl_setfd(&stdin, FdFlags::CLOEXEC)?;
+            Ok((UnixStream::from(socket), stdin))
+        }
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn become_command(path: &Path, name: &OsStr, args: &[OsString], stdin: OwnedFd) -> io::Error {
+    Command::new(PathBuf::from(path)).arg0(name).args(args).stdin(Stdio::from(stdin)).exec()
+}

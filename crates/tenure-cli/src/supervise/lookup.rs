@@ -1,0 +1,122 @@
+//! Finding the command before anything is taken for it: a lock must not be held for a typing mistake.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use crate::failure::{Code, Failure};
+use crate::output::escape;
+
+/// Where commands are looked for without a `PATH`, as the C library does.
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
+
+/// A command that exists and may be executed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Program {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// What it was called, which it sees as its own name.
+    pub(crate) name: OsString,
+}
+
+impl Program {
+    /// Looks a command up as a shell does: 127 if there is none, 126 if it may not be executed.
+    pub(crate) fn find(name: &OsStr) -> Result<Program, Failure> {
+        Program::find_in(name, env::var_os("PATH").as_deref())
+    }
+
+    fn find_in(name: &OsStr, path: Option<&OsStr>) -> Result<Program, Failure> {
+        let mut refused = None;
+        for candidate in candidates(name, path.unwrap_or(OsStr::new(PATH_DEFAULT))) {
+            match judge(&candidate) {
+                Verdict::Executable => return Ok(Program { path: candidate, name: name.to_owned() }),
+                Verdict::Refused(why) => refused = refused.or(Some((candidate, why))),
+                Verdict::Absent => {}
+            }
+        }
+        let shown = escape(name.as_encoded_bytes());
+        match refused {
+            Some((path, why)) => Err(Failure::new(
+                Code::NotExecutable,
+                format!("{} {why}, so {shown} cannot be run", escape(path.as_os_str().as_encoded_bytes())),
+            )
+            .hint("check its mode with `ls -l`, or run it through its interpreter")),
+            None => Err(Failure::new(Code::CommandNotFound, format!("there is no command {shown}"))
+                .hint("check its spelling and PATH; nothing was taken for it")),
+        }
+    }
+}
+
+enum Verdict {
+    Executable,
+    Refused(&'static str),
+    Absent,
+}
+
+/// A name with a slash is a path; any other is looked for in each folder, and an empty folder means the current one.
+fn candidates(name: &OsStr, path: &OsStr) -> Vec<PathBuf> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    if name.as_encoded_bytes().contains(&b'/') {
+        return vec![PathBuf::from(name)];
+    }
+    env::split_paths(path)
+        .map(
+            |folder| {
+                if folder.as_os_str().is_empty() { Path::new(".").join(name) } else { folder.join(name) }
+            },
+        )
+        .collect()
+}
+
+fn judge(path: &Path) -> Verdict {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Verdict::Refused("is a folder"),
+        Ok(_) if access(path, Access::EXEC_OK).is_ok() => Verdict::Executable,
+        Ok(_) => Verdict::Refused("may not be executed"),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Verdict::Refused("may not be looked at")
+        }
+        Err(_) => Verdict::Absent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn code(found: Result<Program, Failure>) -> Result<PathBuf, Code> {
+        found.map(|program| program.path).map_err(|failure| failure.code)
+    }
+
+    #[test]
+    fn a_command_is_found_as_a_shell_finds_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (folder.path().join("1"), folder.path().join("2"));
+        let place = |folder: &Path, name: &str, mode| {
+            std::fs::create_dir_all(folder).unwrap();
+            std::fs::write(folder.join(name), "").unwrap();
+            std::fs::set_permissions(folder.join(name), PermissionsExt::from_mode(mode)).unwrap();
+        };
+        place(&first, "both", 0o644);
+        place(&second, "both", 0o755);
+        place(&first, "plain", 0o644);
+        std::fs::create_dir_all(second.join("folder")).unwrap();
+        let path = env::join_paths([Path::new("/nowhere"), &first, &second]).unwrap();
+        let find = |name: &str| code(Program::find_in(OsStr::new(name), Some(&path)));
+        assert_eq!(find("both"), Ok(second.join("both")), "what may not be executed is passed over");
+        assert_eq!(find("plain"), Err(Code::NotExecutable));
+        assert_eq!(find("folder"), Err(Code::NotExecutable));
+        for absent in ["", "absent", "./absent", "/nowhere/absent"] {
+            assert_eq!(find(absent), Err(Code::CommandNotFound), "{absent:?}");
+        }
+        let whole = second.join("both");
+        assert_eq!(find(whole.to_str().unwrap()), Ok(whole.clone()));
+        assert_eq!(code(Program::find_in(OsStr::new("sh"), None)), Ok(PathBuf::from("/bin/sh")));
+    }
+}

@@ -1,0 +1,85 @@
+//! `tenure part supervise`: supervision by itself, with deadlines from the command line instead of a lease; for tests.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tenure::clock::{BootClock, Clock};
+use tokio::sync::watch;
+
+use super::{Deadlines, Job, Order, Program, Signals, Terms};
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// What to rehearse.
+#[derive(Args, Debug)]
+pub(crate) struct RehearsalArgs {
+    /// Ask the command to stop this long after the last renewal.
+    #[arg(long, value_parser = duration::parse, requires = "kill_after")]
+    term_after: Option<Duration>,
+    /// Kill it this long after the last renewal.
+    #[arg(long, value_parser = duration::parse, requires = "term_after")]
+    kill_after: Option<Duration>,
+    /// Renew this often; without it, never.
+    #[arg(long, value_parser = duration::parse)]
+    renew_every: Option<Duration>,
+    /// Know after this long that everything is lost.
+    #[arg(long, value_parser = duration::parse)]
+    lose_after: Option<Duration>,
+    /// Want it to stop after this long.
+    #[arg(long, value_parser = duration::parse)]
+    stop_after: Option<Duration>,
+    /// The grace.
+    #[arg(long, value_parser = duration::parse)]
+    grace: Option<Duration>,
+    /// The command.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl RehearsalArgs {
+    fn terms(&self, order: Order) -> Terms {
+        let now = BootClock.now();
+        let deadlines = self.term_after.zip(self.kill_after);
+        Terms {
+            deadlines: deadlines.map(|(term, kill)| Deadlines { term: now + term, kill: now + kill }),
+            order,
+        }
+    }
+}
+
+/// Runs it.
+pub(crate) async fn rehearse(args: &RehearsalArgs, output: &Output) -> Result<ExitCode, Failure> {
+    let Some((name, rest)) = args.command.split_first() else { return Err(Failure::usage("no command")) };
+    let program = Program::find(name)?;
+    let mut signals = Signals::listen().map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+    let (feed, terms) = watch::channel(args.terms(Order::Run));
+    let job = Job { program: &program, args: rest, env: &[], grace: args.grace };
+    let running = super::run(&job, terms, &mut signals, output);
+    let ordering = async {
+        let (after, order) = match (args.lose_after, args.stop_after) {
+            (Some(after), _) => (after, Order::Lost),
+            (None, Some(after)) => (after, Order::Stop),
+            (None, None) => std::future::pending().await,
+        };
+        tokio::time::sleep(after).await;
+        feed.send_modify(|terms| terms.order = order);
+        std::future::pending::<()>().await;
+    };
+    let renewing = async {
+        let Some(every) = args.renew_every else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(every).await;
+            feed.send_modify(|terms| terms.deadlines = args.terms(Order::Run).deadlines);
+        }
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = running => outcome?,
+        () = ordering => unreachable!("it waits for the command's end"),
+        () = renewing => unreachable!("it goes on for ever"),
+    };
+    Ok(ExitCode::from(outcome.exit_code()))
+}

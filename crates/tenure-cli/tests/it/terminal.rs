@@ -1,0 +1,139 @@
+//! Commands on a terminal: who has it, and who gets it back.
+//!
+//! `setsid --ctty` makes the terminal the controlling one of a session, as a login does.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use tokio::process::{Child, Command};
+
+use crate::machine::{Machine, PATIENCE};
+
+/// A session of its own on a terminal of its own.
+struct Session {
+    shell: Child,
+    leader: Option<String>,
+    keys: File,
+    shown: mpsc::Receiver<Vec<u8>>,
+    text: String,
+}
+
+impl Session {
+    /// Runs a script of the shell.
+    fn run(machine: &Machine, script: &str) -> Session {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "sh", "-c", script]).env_clear().kill_on_drop(true);
+        command.env("PATH", "/usr/bin:/bin").env("HOME", machine.path(""));
+        command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
+        let clone = || Stdio::from(slave.try_clone().unwrap());
+        let shell = command.stdin(clone()).stdout(clone()).stderr(clone()).spawn().unwrap();
+        let leader = shell.id().map(|pid| pid.to_string());
+        let keys = File::from(master);
+        let mut screen = keys.try_clone().unwrap();
+        let (tell, shown) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1_024];
+            // A terminal whose last user left ends with an error.
+            while let Ok(len) = screen.read(&mut bytes)
+                && len > 0
+                && tell.send(bytes[..len].to_vec()).is_ok()
+            {}
+        });
+        Session { shell, leader, keys, shown, text: String::new() }
+    }
+
+    /// Waits until the terminal shows something, and forgets what came before it.
+    fn see(&mut self, wanted: &str) {
+        while !self.text.contains(wanted) {
+            let bytes = self.shown.recv_timeout(Duration::from_secs(30));
+            let bytes = bytes.unwrap_or_else(|_| panic!("no {wanted:?} on the terminal: {:?}", self.text));
+            self.text.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        let end = self.text.find(wanted).unwrap() + wanted.len();
+        self.text.drain(..end);
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    async fn end(mut self) {
+        let status = tokio::time::timeout(PATIENCE, self.shell.wait()).await.unwrap().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+/// A shell with job control gives every job a group of its own, so what is left after a failure is found by its session.
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some(leader) = &self.leader else { return };
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let session = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(3));
+            if session == Some(leader.as_str())
+                && let Some(pid) = entry.file_name().to_str().unwrap().parse().ok().and_then(Pid::from_raw)
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn ctrl_c_reaches_the_command_and_the_terminal_comes_back() {
+    let machine = Machine::new();
+    let script = r#"
+        $TENURE part supervise -- sh -c 'read a; echo "heard=$a"; trap "exit 77" INT; echo up; while :; do read b; done'
+        echo "code=$?"; read c; echo "shell=$c""#;
+    let mut session = Session::run(&machine, script);
+    session.press("one\n");
+    session.see("heard=one");
+    session.see("up");
+    session.press("\x03");
+    session.see("code=77");
+    session.press("two\n");
+    session.see("shell=two");
+    session.end().await;
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_run_gives_the_terminal_back_too() {
+    let machine = Machine::new();
+    machine.file("broken", "#!/nowhere/interpreter\n");
+    let script = r#"chmod 755 $HOME/broken; $TENURE part supervise -- $HOME/broken
+        echo "code=$?"; read c; echo "shell=$c""#;
+    let mut session = Session::run(&machine, script);
+    session.see("code=127");
+    session.press("two\n");
+    session.see("shell=two");
+    session.end().await;
+}
+
+#[tokio::test]
+async fn ctrl_z_stops_the_whole_job_and_fg_takes_it_up_again() {
+    let machine = Machine::new();
+    let script = r#"set -m
+        $TENURE part supervise -- sh -c 'echo up; read a; echo "first=$a"; exit 4'
+        echo "stopped=$?"; read b; echo "shell=$b"; fg >/dev/null; echo "code=$?""#;
+    let mut session = Session::run(&machine, script);
+    session.see("up");
+    session.press("\x1a");
+    session.see("stopped=");
+    session.press("mine\n");
+    session.see("shell=mine");
+    session.press("yours\n");
+    session.see("first=yours");
+    session.see("code=4");
+    session.end().await;
+}
