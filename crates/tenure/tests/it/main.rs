@@ -9,6 +9,8 @@ mod equivalence;
 mod etcd;
 mod feed;
 mod file;
+mod membership;
+mod service;
 mod session;
 mod tokio_clock;
 mod twisted;
