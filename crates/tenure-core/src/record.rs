@@ -205,6 +205,17 @@ pub enum NodeState {
     Draining,
 }
 
+impl NodeState {
+    /// As it is stored and shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            NodeState::Starting => "starting",
+            NodeState::Ready => "ready",
+            NodeState::Draining => "draining",
+        }
+    }
+}
+
 /// A task that was submitted, under `tasks/<task>`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TaskRecord {

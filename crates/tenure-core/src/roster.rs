@@ -33,7 +33,7 @@ pub use words::{Member, News, SetAside, Snapshot};
 #[derive(Clone, Debug)]
 pub struct Roster<K: Kind> {
     kind: K,
-    members: BTreeMap<K::Id, Arc<Member<K::Id, K::Record>>>,
+    members: BTreeMap<K::Id, Arc<MemberOf<K>>>,
     set_aside: BTreeMap<K::Id, SetAside<K::Id>>,
     /// What was seen since the last whole picture, newest word for each.
     pending: BTreeMap<K::Id, Seen<K::Record>>,
@@ -43,7 +43,7 @@ pub struct Roster<K: Kind> {
     heard: Moment,
     footing: Footing,
     /// The last snapshot that was taken, for as long as it holds.
-    taken: Option<Snapshot<K::Id, K::Record>>,
+    taken: Option<SnapshotOf<K>>,
 }
 
 /// What the picture rests on.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Feed, FeedItem};
 use crate::session::{RegisterError, Session};
-use crate::store::{Get, KeyValue, Op, Revision, Selection, Store, StoreError, Txn};
+use crate::store::{KeyValue, Op, Revision, Selection, Store, StoreError, Txn};
 
 pub use keep::{Standing, Successor};
 
@@ -73,10 +73,9 @@ impl Seat {
         let (until, patience) = (Instant::now() + ask.within, Instant::now() + ask.wait);
         let not_yet = || NotTaken::Session(RegisterError::NotYet { within: ask.within });
         loop {
-            let reading = ask.store.get(Get::key(ask.key.clone()));
-            let page = timeout_at(until.max(patience), reading).await.map_err(|_| not_yet())?;
-            let mut page = page.map_err(NotTaken::Store)?;
-            if let Some(pair) = page.pairs.pop() {
+            let looking = timeout_at(until.max(patience), look(&ask.store, &ask.key));
+            let (found, revision) = looking.await.map_err(|_| not_yet())?.map_err(NotTaken::Store)?;
+            if let Some(pair) = found {
                 if ask.session.keys().contains(&ask.key) {
                     return Err(NotTaken::OurOwn);
                 }
@@ -85,7 +84,7 @@ impl Seat {
                 }
                 continue;
             }
-            match register(&ask, value(page.revision), until.max(patience)).await {
+            match register(&ask, value(revision), until.max(patience)).await {
                 // Between two looks somebody else took it: the next look shows who, or that they are gone again.
                 Err(NotTaken::Session(RegisterError::Taken)) => {}
                 Err(error) => return Err(error),
@@ -241,7 +240,7 @@ impl Seat {
             }
         }
         // The store says nothing any more: that it is free is not known, so wait for the caller's bound.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Withdraws the key, once; the session deletes it if it is still ours.
@@ -312,6 +311,21 @@ impl Drop for Wish {
     }
 }
 
+/// What is under a key, and at which revision; a store that cannot be reached is tried again.
+async fn look(store: &Store, key: &Bytes) -> Result<(Option<KeyValue>, Revision), StoreError> {
+    let mut feed = Feed::open(store.clone(), Selection::Key(key.clone()))?;
+    let mut found = None;
+    while let Some(item) = feed.next().await {
+        match item? {
+            FeedItem::Begin => {}
+            FeedItem::Put(pair) => found = Some(pair),
+            FeedItem::Delete { .. } => found = None,
+            FeedItem::Whole(revision) => return Ok((found, revision)),
+        }
+    }
+    Err(StoreError::Closed)
+}
+
 /// Waits until a key is gone.
 async fn gone(store: &Store, key: &Bytes) {
     if let Ok(mut feed) = Feed::open(store.clone(), Selection::Key(key.clone())) {
@@ -325,7 +339,7 @@ async fn gone(store: &Store, key: &Bytes) {
             }
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Why what a member says of itself was not changed.

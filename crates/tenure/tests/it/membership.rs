@@ -11,7 +11,7 @@ use tenure::core::name::{Namespace, NodeId};
 use tenure::core::record::NodeState;
 use tenure::core::revision::Token;
 use tenure::membership::{
-    Cluster, JoinError, MemberEvent, MemberWatch, Membership, NewNode, Standing, UpdateError,
+    Cluster, JoinError, MemberEvent, MemberWatch, Members, Membership, NewNode, Standing, UpdateError,
 };
 use tenure::session::Session;
 use tenure::store::file::SharedFile;
@@ -75,12 +75,9 @@ async fn next(watch: &mut MemberWatch) -> MemberEvent {
 }
 
 /// Waits for these events and no others.
-#[track_caller]
-fn hear<'a>(watch: &'a mut MemberWatch, words: &'a [&'a str]) -> impl Future<Output = ()> + 'a {
-    async move {
-        for expected in words {
-            assert_eq!(word(&next(watch).await), *expected);
-        }
+async fn hear(watch: &mut MemberWatch, words: &[&str]) {
+    for expected in words {
+        assert_eq!(word(&next(watch).await), *expected);
     }
 }
 
@@ -263,7 +260,7 @@ async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
             tokio::time::timeout(PATIENCE, session.settled()).await.unwrap();
         }
         let mut view = cluster.view();
-        let gone = tokio::time::timeout(PATIENCE, view.wait_for(|members| members.is_empty()));
+        let gone = tokio::time::timeout(PATIENCE, view.wait_for(Members::is_empty));
         gone.await.unwrap().unwrap();
         session.close().await.unwrap();
         is_empty(&store).await;

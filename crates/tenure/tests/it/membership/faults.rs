@@ -148,7 +148,7 @@ async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
     assert_eq!(session.keys().len(), 0, "nothing is wanted any more");
     etcd.member(0).restart();
     let mut view = cluster.view();
-    let gone = tokio::time::timeout(PATIENCE, view.wait_for(|members| members.is_empty()));
+    let gone = tokio::time::timeout(PATIENCE, view.wait_for(Members::is_empty));
     gone.await.expect("what was left ends by itself").unwrap();
     drop(session);
 }

@@ -6,10 +6,11 @@ use tenure::membership::MemberView;
 
 use super::*;
 
-/// As many nodes as the contract names, each with a session of its own, seen by this many views.
+/// As many nodes as the contract names.
 const NODES: usize = 500;
 
-async fn everybody_sees_everybody(view_count: usize) {
+/// Nodes, each with a session of its own, and views.
+async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let cluster = Cluster::new(store.clone(), &namespace());
@@ -17,7 +18,7 @@ async fn everybody_sees_everybody(view_count: usize) {
     for view in &mut views {
         view.ready().await.unwrap();
     }
-    let sessions: Vec<Session> = (0..NODES).map(|_| Session::open(store.clone()).unwrap()).collect();
+    let sessions: Vec<Session> = (0..nodes).map(|_| Session::open(store.clone()).unwrap()).collect();
     let joins = sessions.iter().enumerate().map(|(n, session)| {
         let join = cluster.join(session, node(&format!("node-{n:03}"))).within(4 * PATIENCE);
         tokio::spawn(join.into_future())
@@ -28,7 +29,7 @@ async fn everybody_sees_everybody(view_count: usize) {
         memberships.push(joined.unwrap().unwrap());
     }
     for view in &mut views {
-        let full = tokio::time::timeout(4 * PATIENCE, view.wait_for(|members| members.len() == NODES));
+        let full = tokio::time::timeout(4 * PATIENCE, view.wait_for(|members| members.len() == nodes));
         let members = full.await.expect("every view shows all").unwrap();
         for membership in &memberships {
             assert_eq!(members.get(membership.id()).unwrap().token, membership.incarnation());
@@ -39,24 +40,31 @@ async fn everybody_sees_everybody(view_count: usize) {
         left.unwrap().unwrap();
     }
     for view in &mut views {
-        let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(|members| members.is_empty()));
+        let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(Members::is_empty));
         empty.await.expect("every view shows nobody").unwrap();
     }
     for closed in join_all(sessions.iter().map(Session::close)).await {
         closed.unwrap();
+    }
+    // On a busy machine answers to grants are lost; such a lease has no keys, and ends by its TTL.
+    let begin = Instant::now();
+    while !store.leases().await.unwrap().is_empty() {
+        assert!(begin.elapsed() < 2 * PATIENCE, "leases are left");
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     is_empty(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_nodes_are_seen_by_every_view() {
-    everybody_sees_everybody(8).await;
+    everybody_sees_everybody(NODES, 8).await;
 }
 
-/// With a view for every node only when it is asked for: `TENURE_SOAK=1`.
+/// Fifty, and five hundred only when it is asked for: `TENURE_SOAK=1`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn soak_five_hundred_nodes_with_a_view_each_see_one_another() {
-    everybody_sees_everybody(if std::env::var_os("TENURE_SOAK").is_some() { NODES } else { 2 }).await;
+async fn soak_nodes_with_a_view_each_see_one_another() {
+    let nodes = if std::env::var_os("TENURE_SOAK").is_some() { NODES } else { 50 };
+    everybody_sees_everybody(nodes, nodes).await;
 }
 
 #[tokio::test]
