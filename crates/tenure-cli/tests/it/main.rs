@@ -10,5 +10,6 @@ mod exit_codes;
 mod hostile;
 mod json;
 mod machine;
+mod nodes;
 mod watch;
 mod which_store;
