@@ -2,6 +2,7 @@
 
 mod faults;
 mod many;
+mod races;
 
 use std::time::Duration;
 

@@ -50,6 +50,7 @@ async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone
         assert_eq!(other.value(), r#"{"address":"usurper"}"#);
         assert_eq!(a.token(), None);
         assert!(matches!(a.set_state(NodeState::Ready).await, Err(UpdateError::Displaced)));
+        assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
         a.leave().await.unwrap();
         session.close().await.unwrap();
         let key = store.get_key("/shop/nodes/a").await.unwrap().unwrap();
