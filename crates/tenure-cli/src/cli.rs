@@ -10,8 +10,10 @@ use crate::bench::BenchCommand;
 use crate::duration;
 use crate::kv::KvCommand;
 use crate::lease::LeaseCommand;
+use crate::node::NodeCommand;
 use crate::output::Color;
 use crate::register::RegisterArgs;
+use crate::service::ServiceCommand;
 use crate::supervise::RehearsalArgs;
 
 /// Locks, elections, registrations and tasks for programs on more than one machine.
@@ -97,6 +99,12 @@ pub(crate) enum Command {
     /// Read, write and watch raw keys, as etcdctl does.
     #[command(subcommand)]
     Kv(KvCommand),
+    /// See which nodes are alive.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// See which services have instances, and watch them.
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Look at configuration, connection, server and clock, and say what to do next.
     Doctor,
     /// Show the engines at work on a store of its own, in a few seconds, with a verdict.

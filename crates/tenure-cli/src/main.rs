@@ -14,9 +14,12 @@ mod failure;
 mod kv;
 mod lease;
 mod log;
+mod node;
 mod output;
 mod part;
 mod register;
+mod remaining;
+mod service;
 mod supervise;
 mod version;
 
@@ -24,6 +27,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use tenure::core::name::Namespace;
+use tenure::store::Store;
 
 use crate::cli::{Cli, Command, PartCommand};
 use crate::failure::{Code, Failure, WRAPPER_FAILED};
@@ -38,7 +43,7 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: register, lease, kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
+Commands: register, lease, node, service, kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
 `tenure doctor` says whether it will work here.
 ";
 
@@ -137,6 +142,18 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             store.close().await;
             done
         }
+        Command::Node(command) => {
+            let (store, namespace) = open(cli, output).await?;
+            let done = node::run(command, &store, &namespace, output).await;
+            store.close().await;
+            done
+        }
+        Command::Service(command) => {
+            let (store, namespace) = open(cli, output).await?;
+            let done = service::run(command, &store, &namespace, output).await;
+            store.close().await;
+            done
+        }
         Command::Doctor => doctor::run(&cli.global, output).await,
         Command::Demo => demo::run(output).await,
         Command::Bench(command) => bench::run(command, &cli.global, output).await,
@@ -145,6 +162,14 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         Command::Completions { shell } => output.text(&completions(*shell)),
         Command::Version => version::run(output),
     }
+}
+
+/// The store and the namespace that are meant.
+async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure> {
+    let decision = connect::decide(&cli.global)?;
+    let namespace = Namespace::parse(&decision.namespace.value)
+        .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
+    Ok((connect::open(&decision, output).await?, namespace))
 }
 
 /// A script that completes our command line in a shell.

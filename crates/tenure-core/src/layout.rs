@@ -12,7 +12,13 @@ use bytes::Bytes;
 
 use crate::kv::Selection;
 use crate::lease::LeaseId;
-use crate::name::{CommandId, ElectionName, LockName, Namespace, NodeId, RegistryKey, TaskId};
+use crate::name::{
+    BadName, CommandId, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey, ServiceName,
+    TaskId,
+};
+
+/// Where services lie inside the registry.
+const SERVICES: &str = "services/";
 
 /// One of our keys, inside a namespace.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -193,6 +199,16 @@ impl Layout {
         self.under("registry/")
     }
 
+    /// The instances of all services.
+    pub fn services(&self) -> Selection {
+        self.under(&format!("registry/{SERVICES}"))
+    }
+
+    /// The instances of one service.
+    pub fn service(&self, name: &ServiceName) -> Selection {
+        self.under(&format!("registry/{SERVICES}{}/", Segment(name.as_str())))
+    }
+
     /// Everything in the namespace.
     pub fn everything(&self) -> Selection {
         self.under("")
@@ -200,6 +216,26 @@ impl Layout {
 
     fn under(&self, path: &str) -> Selection {
         Selection::prefix(format!("{}{path}", self.root))
+    }
+}
+
+impl RegistryKey {
+    /// Where an instance of a service is registered: `services/<name>/<instance>`, each of them one segment.
+    ///
+    /// # Errors
+    ///
+    /// [`BadName::TooLong`] if both together are longer than a registration may be.
+    pub fn of_instance(name: &ServiceName, instance: &InstanceId) -> Result<RegistryKey, BadName> {
+        RegistryKey::parse(&format!("{SERVICES}{}/{}", Segment(name.as_str()), Segment(instance.as_str())))
+    }
+
+    /// Which instance of which service is registered here; none if it is something else.
+    pub fn as_instance(&self) -> Option<(ServiceName, InstanceId)> {
+        let (name, instance) = self.as_str().strip_prefix(SERVICES)?.split_once('/')?;
+        if instance.contains('/') {
+            return None;
+        }
+        Some((ServiceName::parse(&unescape(name)?).ok()?, InstanceId::parse(&unescape(instance)?).ok()?))
     }
 }
 

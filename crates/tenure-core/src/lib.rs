@@ -6,7 +6,7 @@
 //!
 //! Read top to bottom: first the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
-//! ([`keyspace`]) and what a follower of it was told ([`picture`]), then how to wait, hold and keep registered
+//! ([`keyspace`]) and what a follower of it was told ([`picture`]), who is there ([`roster`]) and who is meant ([`rendezvous`]), then how to wait, hold and keep registered
 //! ([`backoff`], [`hold`], [`session`]).
 
 pub mod time;
@@ -36,6 +36,10 @@ pub mod error;
 pub mod keyspace;
 
 pub mod picture;
+
+pub mod roster;
+
+pub mod rendezvous;
 
 pub mod backoff;
 

@@ -126,6 +126,10 @@ names! {
     LockName;
     /// The name of an election.
     ElectionName;
+    /// The name of a service.
+    ServiceName;
+    /// The name of one instance of a service.
+    InstanceId;
     /// What a registration is called; `/` in it groups registrations and is not escaped.
     RegistryKey;
 }

@@ -4,6 +4,8 @@
 //! reason, never a panic. Fields that we do not know are kept when a record is written back, so that an older program does not
 //! erase what a newer one wrote. A record without `"v"` is read as version 1: that is what other writers of this layout put.
 
+mod wall_time;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -36,6 +38,18 @@ pub enum BadRecord {
         /// Its version.
         found: u64,
     },
+}
+
+impl BadRecord {
+    /// Why, in words that never show what was stored: values may be secret, and serde quotes them.
+    pub fn reason(&self) -> String {
+        match self {
+            BadRecord::Malformed(error) if !error.is_data() => {
+                format!("not JSON from line {} column {} on", error.line(), error.column())
+            }
+            BadRecord::TooLarge(_) | BadRecord::Malformed(_) | BadRecord::Newer { .. } => self.to_string(),
+        }
+    }
 }
 
 /// Milliseconds since 1970, UTC: for people and across reboots, never for deciding who holds what.
@@ -80,12 +94,17 @@ pub struct NodeRecord {
     /// Where it can be reached, if it says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Which life of the node this is; grows with every restart and every new lease.
+    /// The store's revision just before this life began, so it grows with every restart.
+    ///
+    /// For those who see the value alone. Whoever sees the key takes its create revision, which grows with every new lease too.
     #[serde(default)]
     pub incarnation: u64,
     /// When this life began.
     #[serde(default)]
     pub started: WallTime,
+    /// Random, one for each life: by it a writer knows its own record again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nonce: String,
     /// The version of the program it runs.
     #[serde(default)]
     pub version: String,
@@ -100,6 +119,79 @@ pub struct NodeRecord {
     pub unknown: UnknownFields,
 }
 
+/// An instance of a service, under `registry/services/<name>/<instance>`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct InstanceRecord {
+    /// Where it can be reached, if it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// What the service's users want to know of it; null if nothing.
+    #[serde(default)]
+    pub metadata: Value,
+    /// When it was registered.
+    #[serde(default)]
+    pub started: WallTime,
+    /// Random, one for each registration: by it a writer knows its own record again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nonce: String,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// What is stored for an instance: our record, or what somebody else put there.
+#[derive(Clone, PartialEq)]
+pub enum InstanceValue {
+    /// A record.
+    Record(InstanceRecord),
+    /// Anything else, taken as it is: `tenure register services/web/a=10.0.0.1:80` puts an address.
+    Plain(Bytes),
+}
+
+impl InstanceValue {
+    /// Reads a stored value. An object with a version or an address is a record; only a record can be wrong.
+    pub fn read(value: &Bytes) -> Result<InstanceValue, BadRecord> {
+        if value.len() > RECORD_BYTES_MAX {
+            return Err(BadRecord::TooLarge(value.len()));
+        }
+        let fields: Option<Map<String, Value>> = serde_json::from_slice(value).ok();
+        match fields {
+            Some(fields) if fields.contains_key("v") || fields.contains_key("address") => {
+                InstanceRecord::decode(value).map(InstanceValue::Record)
+            }
+            Some(_) | None => Ok(InstanceValue::Plain(value.clone())),
+        }
+    }
+
+    /// Where the instance can be reached; of a plain value the whole text.
+    pub fn address(&self) -> Option<&str> {
+        match self {
+            InstanceValue::Record(record) => record.address.as_deref(),
+            InstanceValue::Plain(value) => std::str::from_utf8(value).ok(),
+        }
+    }
+
+    /// What it says of itself, read as the type that the service's users agreed upon. A plain value says nothing.
+    pub fn metadata<M: DeserializeOwned>(&self) -> Result<M, serde_json::Error> {
+        match self {
+            InstanceValue::Record(record) => M::deserialize(&record.metadata),
+            InstanceValue::Plain(_) => M::deserialize(Value::Null),
+        }
+    }
+}
+
+/// Values may be secret, so of a plain one only the size is shown.
+impl std::fmt::Debug for InstanceValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            InstanceValue::Record(record) => {
+                write!(f, "Record({:?}, since {})", record.address, record.started)
+            }
+            InstanceValue::Plain(value) => write!(f, "Plain({} bytes)", value.len()),
+        }
+    }
+}
+
 /// Whether a node takes work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -111,6 +203,17 @@ pub enum NodeState {
     Ready,
     /// No more.
     Draining,
+}
+
+impl NodeState {
+    /// As it is stored and shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            NodeState::Starting => "starting",
+            NodeState::Ready => "ready",
+            NodeState::Draining => "draining",
+        }
+    }
 }
 
 /// A task that was submitted, under `tasks/<task>`.
@@ -201,6 +304,7 @@ pub struct HolderRecord {
 }
 
 impl Record for NodeRecord {}
+impl Record for InstanceRecord {}
 impl Record for TaskRecord {}
 impl Record for OwnerRecord {}
 impl Record for CommandRecord {}

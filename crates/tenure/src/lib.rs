@@ -4,8 +4,8 @@
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, the `conformance` suite that every engine passes, and the `testing` world in which
-//! you can test your own loss handling.
+//! prefix, the [`session`] that keeps keys registered, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
+//! `conformance` suite that every engine passes, and the `testing` world in which you can test your own loss handling.
 
 pub mod clock;
 
@@ -14,6 +14,14 @@ pub mod store;
 pub mod feed;
 
 pub mod session;
+
+pub mod roster;
+
+mod seat;
+
+pub mod membership;
+
+pub mod service;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -11,6 +11,7 @@ mod hostile;
 mod json;
 mod lease;
 mod machine;
+mod nodes;
 mod register;
 mod supervise;
 mod terminal;

@@ -10,6 +10,8 @@ mod etcd;
 mod examples;
 mod feed;
 mod file;
+mod membership;
+mod service;
 mod session;
 mod testing;
 mod tokio_clock;

@@ -1,0 +1,32 @@
+//! How long leases would live without another renewal, for listings of what hangs on them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tenure::store::{LeaseId, Store, StoreError};
+
+/// How many leases are asked about at once: a listing of hundreds must not wait for each in turn, nor fill the store's queue.
+const IN_FLIGHT: usize = 16;
+
+/// What remains of each lease; those that are gone are left out.
+pub(crate) async fn remaining(
+    store: &Store,
+    leases: impl IntoIterator<Item = LeaseId>,
+) -> Result<BTreeMap<LeaseId, Duration>, StoreError> {
+    let leases: BTreeSet<LeaseId> = leases.into_iter().collect();
+    let asking = leases.into_iter().map(async |id| Ok((id, store.lease(id).await?)));
+    let answers: Vec<Result<_, StoreError>> =
+        stream::iter(asking).buffer_unordered(IN_FLIGHT).collect().await;
+    let mut remaining = BTreeMap::new();
+    for answer in answers {
+        let (id, lease) = answer?;
+        remaining.extend(lease.map(|lease| (id, lease.remaining)));
+    }
+    Ok(remaining)
+}
+
+/// Seconds for people, or a dash.
+pub(crate) fn in_seconds(remaining: Option<Duration>) -> String {
+    remaining.map_or("-".to_owned(), |remaining| format!("{:.1}", remaining.as_secs_f64()))
+}

@@ -1,0 +1,135 @@
+//! `tenure service`: which services have instances, and which these are.
+//!
+//! An instance is whatever is registered under `services/<name>/<instance>`: by a program with the library, or by
+//! `tenure register services/web/a=10.0.0.1:80`, whose whole value is then shown as the address.
+
+mod shape;
+mod watch;
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tenure::core::name::{Namespace, ServiceName};
+use tenure::service::Services;
+use tenure::store::Store;
+
+use self::shape::{SetAside, Shown};
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+use crate::remaining::remaining;
+
+/// What `--json` answers to these verbs carry as `schema`.
+const SCHEMA: &str = "tenure.service/v1";
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub(crate) enum ServiceCommand {
+    /// List the services that have an instance, and how many.
+    Ls,
+    /// List the instances of a service, all at one revision; exit 3 if there is none.
+    Show(NameArg),
+    /// Tell who is there and then every change, one on a line.
+    Watch(watch::WatchArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NameArg {
+    /// The service.
+    #[arg(value_name = "NAME", value_parser = ServiceName::parse)]
+    name: ServiceName,
+}
+
+/// Runs a verb on an open store.
+pub(crate) async fn run(
+    command: &ServiceCommand,
+    store: &Store,
+    namespace: &Namespace,
+    output: &Output,
+) -> Result<(), Failure> {
+    let services = Services::new(store.clone(), namespace);
+    match command {
+        ServiceCommand::Ls => ls(&services, output).await,
+        ServiceCommand::Show(args) => show(&args.name, &services, store, output).await,
+        ServiceCommand::Watch(args) => watch::watch(args, &services, output).await,
+    }
+}
+
+async fn ls(services: &Services, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        services: Vec<Counted>,
+        revision: String,
+    }
+    #[derive(Serialize)]
+    struct Counted {
+        name: String,
+        instances: u64,
+    }
+    let everything = services.everything().await?;
+    let mut counts: BTreeMap<&ServiceName, u64> = BTreeMap::new();
+    for instance in everything.members() {
+        *counts.entry(&instance.id.0).or_default() += 1;
+    }
+    if output.is_json {
+        let services = counts
+            .into_iter()
+            .map(|(name, instances)| Counted { name: name.to_string(), instances })
+            .collect();
+        return output.object(&Answer {
+            schema: SCHEMA,
+            services,
+            revision: everything.revision.to_string(),
+        });
+    }
+    for aside in everything.set_aside() {
+        let (name, instance) = &aside.id;
+        output.note(&format!("instance {instance} of {name} is set aside, it cannot be read: {}", aside.why));
+    }
+    let rows: Vec<Vec<String>> =
+        counts.into_iter().map(|(name, instances)| vec![name.to_string(), instances.to_string()]).collect();
+    output.table(&["service", "instances"], &rows)
+}
+
+async fn show(
+    name: &ServiceName,
+    services: &Services,
+    store: &Store,
+    output: &Output,
+) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        name: String,
+        instances: Vec<Shown>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        set_aside: Vec<SetAside>,
+        revision: String,
+    }
+    let list = services.instances(name).await?;
+    if list.is_empty() && list.set_aside().is_empty() {
+        return Err(Failure::new(Code::NotFound, format!("the service {name} has no instances"))
+            .hint("list those that have with `tenure service ls`"));
+    }
+    let left = remaining(store, list.members().iter().filter_map(|instance| instance.lease)).await?;
+    let instances = list.members().iter().map(|instance| {
+        let left = instance.lease.and_then(|lease| left.get(&lease)).copied();
+        Shown::new(instance).with_remaining(left)
+    });
+    if output.is_json {
+        return output.object(&Answer {
+            schema: SCHEMA,
+            name: name.to_string(),
+            instances: instances.collect(),
+            set_aside: list.set_aside().iter().map(SetAside::new).collect(),
+            revision: list.revision.to_string(),
+        });
+    }
+    for aside in list.set_aside() {
+        output
+            .note(&format!("instance {} of {name} is set aside, it cannot be read: {}", aside.id, aside.why));
+    }
+    let rows: Vec<Vec<String>> = instances.map(Shown::into_row).collect();
+    output.table(&["instance", "address", "metadata", "lease s", "token", "started"], &rows)
+}

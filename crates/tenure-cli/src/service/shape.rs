@@ -1,0 +1,86 @@
+//! Instances as `--json` and tables show them.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use tenure::core::name::InstanceId;
+use tenure::core::record::InstanceValue;
+use tenure::service::Instance;
+
+use crate::node::said;
+use crate::remaining::in_seconds;
+
+/// One instance.
+#[derive(Serialize)]
+pub(super) struct Shown {
+    id: String,
+    address: Option<String>,
+    #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+    metadata: serde_json::Value,
+    /// Set for a value that is no record and no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_b64: Option<String>,
+    token: String,
+    started: Option<String>,
+    lease: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_remaining_seconds: Option<f64>,
+}
+
+impl Shown {
+    pub(super) fn new(instance: &Instance) -> Shown {
+        let (metadata, started, value_b64) = match &instance.record {
+            InstanceValue::Record(record) => (record.metadata.clone(), said(record.started), None),
+            InstanceValue::Plain(value) => {
+                let is_text = std::str::from_utf8(value).is_ok();
+                (serde_json::Value::Null, None, (!is_text).then(|| STANDARD.encode(value)))
+            }
+        };
+        Shown {
+            id: instance.id.to_string(),
+            address: instance.record.address().map(str::to_owned),
+            metadata,
+            value_b64,
+            token: instance.token.to_string(),
+            started,
+            lease: instance.lease.map(|lease| lease.to_string()),
+            lease_remaining_seconds: None,
+        }
+    }
+
+    pub(super) fn with_remaining(mut self, remaining: Option<Duration>) -> Shown {
+        self.lease_remaining_seconds = remaining.map(|remaining| remaining.as_secs_f64());
+        self
+    }
+
+    /// Where it is, as far as a table can show it.
+    pub(super) fn place(&self) -> String {
+        match (&self.address, &self.value_b64) {
+            (Some(address), _) => address.clone(),
+            (None, Some(value)) => format!("base64:{value}"),
+            (None, None) => "-".to_owned(),
+        }
+    }
+
+    pub(super) fn into_row(self) -> Vec<String> {
+        let place = self.place();
+        let metadata = if self.metadata.is_null() { "-".to_owned() } else { self.metadata.to_string() };
+        let left = in_seconds(self.lease_remaining_seconds.map(Duration::from_secs_f64));
+        vec![self.id, place, metadata, left, self.token, self.started.unwrap_or_else(|| "-".to_owned())]
+    }
+}
+
+/// A key whose value cannot be read.
+#[derive(Serialize)]
+pub(super) struct SetAside {
+    id: String,
+    why: String,
+}
+
+impl SetAside {
+    pub(super) fn new(aside: &tenure::roster::SetAside<InstanceId>) -> SetAside {
+        SetAside { id: aside.id.to_string(), why: aside.why.clone() }
+    }
+}

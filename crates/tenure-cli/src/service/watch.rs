@@ -1,0 +1,152 @@
+//! `service watch`: who is there, then every change, one on a line, flushed, until Ctrl-C or `--count`.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::StreamExt;
+use serde::Serialize;
+use tenure::core::name::InstanceId;
+use tenure::service::{Instance, InstanceEvent, InstanceWatch, Services};
+use tenure::store::{Revision, StoreError};
+
+use super::shape::{SetAside, Shown};
+use super::{NameArg, SCHEMA};
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    service: NameArg,
+    /// End after this many changes; who is there at the beginning is none.
+    #[arg(long, value_name = "N")]
+    count: Option<NonZeroU64>,
+    /// End with 8 if that takes longer.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    wait: Option<Duration>,
+}
+
+pub(super) async fn watch(args: &WatchArgs, services: &Services, output: &Output) -> Result<(), Failure> {
+    let following = follow(args, services.watch(&args.service.name), output);
+    match args.wait {
+        None => following.await,
+        Some(wait) => tokio::time::timeout(wait, following).await.unwrap_or_else(|_| {
+            Err(Failure::new(Code::TimedOut, format!("not enough changes within {wait:?}"))
+                .hint("wait longer with --wait, or look at what is there with `tenure service show`"))
+        }),
+    }
+}
+
+async fn follow(args: &WatchArgs, mut watch: InstanceWatch, output: &Output) -> Result<(), Failure> {
+    let mut seen = 0;
+    let mut at = Revision::ZERO;
+    while let Some(event) = watch.next().await {
+        let event = event?;
+        let is_change = !matches!(
+            event,
+            InstanceEvent::Snapshot(_) | InstanceEvent::Stale { .. } | InstanceEvent::Fresh { .. }
+        );
+        tell(&event, &mut at, output)?;
+        if let InstanceEvent::Snapshot(_) = event {
+            output.note("watching; Ctrl-C ends");
+        }
+        seen += u64::from(is_change);
+        if args.count.is_some_and(|count| seen >= count.get()) {
+            return Ok(());
+        }
+    }
+    Err(StoreError::Closed.into())
+}
+
+/// One line of the stream.
+#[derive(Serialize)]
+struct Line {
+    schema: &'static str,
+    revision: String,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<Shown>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instances: Option<Vec<Shown>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set_aside: Option<Vec<SetAside>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+}
+
+impl Line {
+    fn new(event: &'static str, revision: Revision) -> Line {
+        let revision = revision.to_string();
+        Line { schema: SCHEMA, revision, event, instance: None, instances: None, set_aside: None, id: None }
+    }
+
+    fn of(event: &'static str, revision: Revision, instance: &Instance) -> Line {
+        Line { instance: Some(Shown::new(instance)), ..Line::new(event, revision) }
+    }
+
+    fn of_id(event: &'static str, revision: Revision, id: &InstanceId) -> Line {
+        Line { id: Some(id.to_string()), ..Line::new(event, revision) }
+    }
+}
+
+/// Tells an event; `at` is the last revision that was told, for events that have none of their own.
+fn tell(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(), Failure> {
+    let (line, revision) = match event {
+        InstanceEvent::Snapshot(list) => {
+            *at = list.revision;
+            return tell_snapshot(list, output);
+        }
+        InstanceEvent::Joined(instance) => {
+            (Line::of("joined", instance.modified, instance), instance.modified)
+        }
+        InstanceEvent::Updated { now, .. } => (Line::of("updated", now.modified, now), now.modified),
+        InstanceEvent::Left { member, revision } => (Line::of("left", *revision, member), *revision),
+        InstanceEvent::SetAside(aside) => {
+            let line = Line {
+                set_aside: Some(vec![SetAside::new(aside)]),
+                ..Line::of_id("set_aside", aside.modified, &aside.id)
+            };
+            (line, aside.modified)
+        }
+        InstanceEvent::Cleared { id, revision } => (Line::of_id("cleared", *revision, id), *revision),
+        InstanceEvent::Stale { .. } => (Line::new("stale", *at), *at),
+        InstanceEvent::Fresh { revision } => (Line::new("fresh", *revision), *revision),
+    };
+    *at = (*at).max(revision);
+    say(line, output)
+}
+
+fn tell_snapshot(list: &tenure::service::InstanceList, output: &Output) -> Result<(), Failure> {
+    let shown = list.members().iter().map(|instance| Shown::new(instance));
+    if output.is_json {
+        let set_aside = list.set_aside().iter().map(SetAside::new).collect();
+        return output.object(&Line {
+            instances: Some(shown.collect()),
+            set_aside: Some(set_aside),
+            ..Line::new("snapshot", list.revision)
+        });
+    }
+    for instance in list.members() {
+        say(Line::of("present", list.revision, instance), output)?;
+    }
+    for aside in list.set_aside() {
+        say(Line::of_id("set_aside", list.revision, &aside.id), output)?;
+    }
+    Ok(())
+}
+
+fn say(line: Line, output: &Output) -> Result<(), Failure> {
+    if output.is_json {
+        return output.object(&line);
+    }
+    let mut cells = vec![line.revision, line.event.to_owned()];
+    if let Some(instance) = line.instance {
+        let place = instance.place();
+        cells.push(instance.into_row().swap_remove(0));
+        cells.push(place);
+    }
+    cells.extend(line.id);
+    output.record(cells)
+}

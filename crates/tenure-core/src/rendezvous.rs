@@ -1,0 +1,124 @@
+//! Who is meant by a key: everybody computes the same answer, and nobody has to ask.
+//!
+//! Rendezvous hashing: each candidate gets a score for the key, and the highest is meant. When a candidate goes, only what meant it
+//! moves; when one comes, it takes its share from all the others alike. Nothing is stored, and no order of arrival matters.
+//!
+//! **Invariant**: the answer depends on the key and the set of candidates, not on the order in which they are given.
+
+use std::cmp::Ordering;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// How much a candidate is meant by a key; the highest is meant.
+///
+/// It is a promise between processes and versions: all of them must compute the same.
+pub fn score(key: &[u8], candidate: &[u8]) -> u64 {
+    xxh3_64_with_seed(candidate, xxh3_64(key))
+}
+
+/// The candidate that a key means; none if there is none.
+pub fn pick<C: AsRef<[u8]>>(key: &[u8], candidates: impl IntoIterator<Item = C>) -> Option<C> {
+    let seed = xxh3_64(key);
+    let scored =
+        candidates.into_iter().map(|candidate| (xxh3_64_with_seed(candidate.as_ref(), seed), candidate));
+    scored.max_by(|a, b| order(a, b)).map(|(_, candidate)| candidate)
+}
+
+/// All candidates, the one that is meant first, and whoever would be meant without it next.
+pub fn rank<C: AsRef<[u8]>>(key: &[u8], candidates: impl IntoIterator<Item = C>) -> Vec<C> {
+    let seed = xxh3_64(key);
+    let mut scored: Vec<(u64, C)> = candidates
+        .into_iter()
+        .map(|candidate| (xxh3_64_with_seed(candidate.as_ref(), seed), candidate))
+        .collect();
+    scored.sort_unstable_by(|a, b| order(b, a));
+    scored.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+/// How many of the others come before one candidate: 0 if it is meant.
+pub fn rank_of<C: AsRef<[u8]>>(key: &[u8], one: &[u8], others: impl IntoIterator<Item = C>) -> usize {
+    let seed = xxh3_64(key);
+    let own = (xxh3_64_with_seed(one, seed), one);
+    let is_before = |other: &C| {
+        order(&(xxh3_64_with_seed(other.as_ref(), seed), other.as_ref()), &own) == Ordering::Greater
+    };
+    others.into_iter().filter(is_before).count()
+}
+
+/// By score; of two with the same, by name, so that everybody agrees even then.
+fn order<A: AsRef<[u8]>, B: AsRef<[u8]>>(a: &(u64, A), b: &(u64, B)) -> Ordering {
+    a.0.cmp(&b.0).then_with(|| a.1.as_ref().cmp(b.1.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn nodes(count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("node-{n}")).collect()
+    }
+
+    fn keys() -> impl Iterator<Item = String> {
+        (0..10_000).map(|n| format!("task-{n}"))
+    }
+
+    #[test]
+    fn the_scores_are_the_same_in_every_version() {
+        // A change here moves every key of every user: if this fails, the change is wrong.
+        assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2, "the published value of XXH3");
+        assert_eq!(score(b"", b""), 4_696_993_233_866_070_003);
+        assert_eq!(pick(b"task-1", nodes(5)).unwrap(), rank(b"task-1", nodes(5))[0]);
+    }
+
+    #[test]
+    fn nobody_is_meant_when_nobody_is_there() {
+        assert_eq!(pick(b"a", [""; 0]), None);
+        assert_eq!(rank_of(b"a", b"me", [""; 0]), 0);
+    }
+
+    #[test]
+    fn every_candidate_is_meant_by_about_as_many_keys() {
+        let nodes = nodes(20);
+        let mut counts = vec![0_u32; nodes.len()];
+        for key in keys() {
+            let meant = pick(key.as_bytes(), &nodes).unwrap();
+            counts[nodes.iter().position(|node| node == meant).unwrap()] += 1;
+        }
+        // 500 each; the spread of a fair choice is 22, so five times that is a hash gone wrong.
+        assert!(counts.iter().all(|count| (390..=610).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn one_who_goes_moves_only_what_meant_it() {
+        let all = nodes(10);
+        let left: Vec<String> = all.iter().filter(|node| *node != "node-3").cloned().collect();
+        let mut moved = 0;
+        for key in keys() {
+            let (before, after) = (pick(key.as_bytes(), &all).unwrap(), pick(key.as_bytes(), &left).unwrap());
+            if before == "node-3" {
+                moved += 1;
+                assert_eq!(*after, rank(key.as_bytes(), &all)[1].clone(), "the next in rank takes over");
+            } else {
+                assert_eq!(before, after);
+            }
+        }
+        assert!((850..=1_150).contains(&moved), "{moved}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_candidates_does_not_matter(
+            key in "[a-z]{0,8}",
+            candidates in prop::collection::btree_set("[a-z]{0,6}", 1..12),
+        ) {
+            let candidates: Vec<String> = candidates.into_iter().collect();
+            let ranked = rank(key.as_bytes(), &candidates);
+            prop_assert_eq!(pick(key.as_bytes(), candidates.iter().rev()), Some(ranked[0]));
+            for (at, one) in ranked.iter().enumerate() {
+                prop_assert_eq!(rank_of(key.as_bytes(), one.as_bytes(), &candidates), at);
+            }
+        }
+    }
+}

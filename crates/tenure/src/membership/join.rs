@@ -1,0 +1,252 @@
+//! Joining: what a node says of itself, how long it tries, and who is in its way.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
+
+use tenure_core::hold::TtlTooShort;
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::NodeId;
+use tenure_core::record::{NodeRecord, NodeState, Record, WallTime};
+use tenure_core::revision::{Revision, Token};
+use thiserror::Error;
+
+use super::Membership;
+use crate::seat::{Ask, NotTaken, Seat};
+use crate::session::{RegisterError, Session};
+use crate::store::{KeyValue, LeaseId, Store, StoreError};
+
+/// How long joining may take unless told otherwise: long enough for an election of etcd, short enough for a start-up script.
+const JOIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// A node that is about to join: what it says of itself.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NewNode {
+    id: NodeId,
+    address: Option<String>,
+    version: String,
+    labels: BTreeMap<String, String>,
+    state: NodeState,
+}
+
+impl NewNode {
+    /// A node that is starting, and says nothing else yet.
+    pub fn new(id: NodeId) -> NewNode {
+        NewNode {
+            id,
+            address: None,
+            version: String::new(),
+            labels: BTreeMap::new(),
+            state: NodeState::Starting,
+        }
+    }
+
+    /// Where it can be reached.
+    #[must_use]
+    pub fn address(mut self, address: impl Into<String>) -> NewNode {
+        self.address = Some(address.into());
+        self
+    }
+
+    /// The version of the program it runs.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> NewNode {
+        self.version = version.into();
+        self
+    }
+
+    /// Something its operator says of it.
+    #[must_use]
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> NewNode {
+        self.labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// Whether it takes work already.
+    #[must_use]
+    pub fn state(mut self, state: NodeState) -> NewNode {
+        self.state = state;
+        self
+    }
+
+    fn record(self, nonce: String, before: Revision) -> NodeRecord {
+        NodeRecord {
+            address: self.address,
+            incarnation: u64::try_from(before.0).unwrap_or(0),
+            started: wall_time(),
+            nonce,
+            version: self.version,
+            labels: self.labels,
+            state: self.state,
+            unknown: serde_json::Map::new(),
+        }
+    }
+}
+
+/// A node about to join.
+#[must_use = "nothing joins before this is awaited"]
+pub struct Join {
+    store: Store,
+    layout: Layout,
+    session: Session,
+    node: NewNode,
+    within: Duration,
+    wait: Duration,
+}
+
+impl Join {
+    pub(super) fn new(store: Store, layout: Layout, session: Session, node: NewNode) -> Join {
+        Join { store, layout, session, node, within: JOIN_WITHIN, wait: Duration::ZERO }
+    }
+
+    /// Waits this long for the store; 10 s.
+    pub fn within(mut self, within: Duration) -> Join {
+        self.within = within;
+        self
+    }
+
+    /// Waits this long for another node with the same id to go; not at all unless told.
+    ///
+    /// For a node that was killed and started again: its former life goes when its lease ends.
+    pub fn wait_up_to(mut self, wait: Duration) -> Join {
+        self.wait = wait;
+        self
+    }
+
+    async fn ask(self) -> Result<Membership, JoinError> {
+        let id = self.node.id.clone();
+        let nonce = random_nonce()?;
+        let ask = Ask {
+            store: self.store,
+            session: self.session,
+            key: self.layout.encode(&Key::Node(id.clone())),
+            nonce: nonce.clone(),
+            within: self.within,
+            wait: self.wait,
+        };
+        let written = Mutex::new(self.node.clone().record(nonce.clone(), Revision::ZERO));
+        let value = |before| {
+            let record = self.node.clone().record(nonce.clone(), before);
+            let value = record.encode();
+            *written.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = record;
+            value
+        };
+        match Seat::take(ask, value).await {
+            Ok(seat) => {
+                let newest = seat.token().unwrap_or(Token(Revision::ZERO));
+                Ok(Membership { id, seat, record: written, newest: Mutex::new(newest) })
+            }
+            Err(NotTaken::Held(pair)) => Err(JoinError::Alive(Box::new(OtherNode::new(id, &pair)))),
+            Err(NotTaken::OurOwn) => Err(JoinError::OurOwn(id)),
+            Err(NotTaken::Store(error)) => Err(JoinError::Store(error)),
+            Err(NotTaken::Session(error)) => Err(match error {
+                RegisterError::NotYet { within } => JoinError::NotYet { within },
+                RegisterError::Refused(error) => JoinError::Store(error),
+                RegisterError::Ttl(error) => JoinError::Ttl(error),
+                RegisterError::Taken | RegisterError::Superseded => JoinError::OurOwn(id),
+                RegisterError::Closed => JoinError::Closed,
+            }),
+        }
+    }
+}
+
+impl IntoFuture for Join {
+    type Output = Result<Membership, JoinError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.ask())
+    }
+}
+
+/// Why a node did not join. Nothing of it is left or wanted.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// Another node with this id is alive: stop it, choose another id, or wait with [`Join::wait_up_to`] until its lease has ended.
+    #[error("{0}")]
+    Alive(Box<OtherNode>),
+    /// This session has joined under this id already, or is about to.
+    #[error("this session has joined as {0} already")]
+    OurOwn(NodeId),
+    /// The store did not answer in time: try again.
+    #[error("the store did not answer within {within:?}, so the node did not join")]
+    NotYet {
+        /// How long was waited.
+        within: Duration,
+    },
+    /// The store will not have it, or cannot be read.
+    #[error("the store refuses the node")]
+    Store(#[source] StoreError),
+    /// The TTL cannot be held.
+    #[error(transparent)]
+    Ttl(#[from] TtlTooShort),
+    /// The session is closed.
+    #[error("the session is closed")]
+    Closed,
+}
+
+/// The live node that has an id already.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OtherNode {
+    /// The id.
+    pub id: NodeId,
+    /// Where it can be reached, if it says so.
+    pub address: Option<String>,
+    /// Its incarnation.
+    pub incarnation: Token,
+    /// Since when it lives, by its own clock; none if its record cannot be read.
+    pub started: Option<WallTime>,
+    /// The lease it lives by.
+    pub lease: Option<LeaseId>,
+}
+
+impl OtherNode {
+    fn new(id: NodeId, pair: &KeyValue) -> OtherNode {
+        let record = NodeRecord::decode(&pair.value).ok();
+        OtherNode {
+            id,
+            incarnation: Token(pair.created),
+            lease: pair.lease,
+            started: record.as_ref().map(|record| record.started),
+            address: record.and_then(|record| record.address),
+        }
+    }
+}
+
+impl fmt::Display for OtherNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.address.as_deref().unwrap_or("an unknown address");
+        write!(f, "node {} is alive already: incarnation {} at {address}", self.id, self.incarnation)?;
+        match self.started {
+            Some(started) => write!(f, " since {started}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A number that nobody else has, as text.
+pub(crate) fn random_nonce() -> Result<String, StoreError> {
+    match getrandom::u64() {
+        Ok(nonce) => Ok(format!("{nonce:016x}")),
+        Err(error) => {
+            let text = format!("no random bytes for a nonce: {error}");
+            Err(StoreError::Unavailable(crate::store::Cause::new(text)))
+        }
+    }
+}
+
+impl From<StoreError> for JoinError {
+    fn from(error: StoreError) -> JoinError {
+        JoinError::Store(error)
+    }
+}
+
+/// What time people have; a clock before 1970 is taken as 1970.
+pub(crate) fn wall_time() -> WallTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

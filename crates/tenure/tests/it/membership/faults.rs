@@ -1,0 +1,174 @@
+//! What breaks: leases that end, stores that go away, networks that part, others who take the place.
+
+use std::time::Instant;
+
+use tenure::store::etcd::{Config, Etcd as EtcdEngine};
+use tenure::store::{Op, Txn};
+use tenure_fixture::{Mode, Proxy};
+
+use super::*;
+
+async fn through(proxy: &Proxy) -> Store {
+    Store::new(EtcdEngine::connect(Config::new([proxy.url()])).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
+    on_every_engine(async |store| {
+        let (cluster, session) = enter(&store);
+        let a = cluster.join(&session, node("a")).await.unwrap();
+        let first = a.token().unwrap();
+        let mut watch = cluster.watch();
+        hear(&mut watch, &["snapshot of 1"]).await;
+        store.revoke(session.lease_id().unwrap()).await.unwrap();
+        tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is told");
+        let Standing::Member(second) =
+            stands(&a, |standing| matches!(standing, Standing::Member(token) if *token > first)).await
+        else {
+            unreachable!("that was waited for")
+        };
+        hear(&mut watch, &["-a", "+a"]).await;
+        assert_eq!((a.token(), a.incarnation()), (Some(second), second));
+        // A key that is deleted by hand is a loss too.
+        store.txn(Txn::new().then(Op::delete("/shop/nodes/a"))).await.unwrap();
+        stands(&a, |standing| matches!(standing, Standing::Member(token) if *token > second)).await;
+        hear(&mut watch, &["-a", "+a"]).await;
+        a.leave().await.unwrap();
+        session.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone() {
+    on_every_engine(async |store| {
+        let (cluster, session) = enter(&store);
+        let a = cluster.join(&session, node("a")).await.unwrap();
+        let usurper = store.put("/shop/nodes/a", r#"{"address":"usurper"}"#).await.unwrap();
+        let standing = stands(&a, |standing| matches!(standing, Standing::Displaced(_))).await;
+        let Standing::Displaced(other) = standing else { unreachable!("that was waited for") };
+        assert_eq!(other.value(), r#"{"address":"usurper"}"#);
+        assert_eq!(a.token(), None);
+        assert!(matches!(a.set_state(NodeState::Ready).await, Err(UpdateError::Displaced)));
+        assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
+        a.leave().await.unwrap();
+        session.close().await.unwrap();
+        let key = store.get_key("/shop/nodes/a").await.unwrap().unwrap();
+        assert_eq!(key.modified, usurper, "what somebody else put is theirs");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_who_was_cut_off_and_replaced_learns_it_when_the_network_is_back() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let (near, far) = (connect(&etcd).await, through(&proxy).await);
+    let cluster = Cluster::new(far.clone(), &namespace());
+    let session = Session::options().ttl(Duration::from_secs(2)).open(far).unwrap();
+    let victim = cluster.join(&session, node("a")).await.unwrap();
+    let (here, other) = enter(&near);
+    let first = victim.token().unwrap();
+    proxy.set(Mode::BlackHole);
+    let heir = here.join(&other, node("a").address("heir")).wait_up_to(PATIENCE).await.unwrap();
+    assert_eq!(victim.token(), None, "it stopped believing before anybody else could join");
+    assert!(heir.incarnation() > first);
+    proxy.set(Mode::Pass);
+    let standing = stands(&victim, |standing| matches!(standing, Standing::Displaced(_))).await;
+    let Standing::Displaced(successor) = standing else { unreachable!("that was waited for") };
+    assert_eq!(successor.token(), heir.incarnation());
+    assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
+    session.close().await.unwrap();
+    let members = here.members().await.unwrap();
+    assert_eq!((members.len(), members.members()[0].token), (1, heir.token().unwrap()));
+    heir.leave().await.unwrap();
+    other.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let (near, far) = (connect(&etcd).await, through(&proxy).await);
+    let (cluster, session) = enter(&near);
+    let a = cluster.join(&session, node("a")).await.unwrap();
+    let b = cluster.join(&session, node("b")).await.unwrap();
+    let onlooker = Cluster::new(far, &namespace());
+    let (mut view, mut watch) = (onlooker.view(), onlooker.watch());
+    view.ready().await.unwrap();
+    hear(&mut watch, &["snapshot of 2"]).await;
+    assert!(view.is_fresh());
+
+    proxy.set(Mode::BlackHole);
+    let cut_off = Instant::now();
+    hear(&mut watch, &["stale"]).await;
+    while view.is_fresh() {
+        tokio::time::timeout(PATIENCE, view.changed()).await.expect("the view knows that it is old").unwrap();
+    }
+    // Meanwhile one leaves, one restarts, one comes, and the history of it is thrown away.
+    a.leave().await.unwrap();
+    let former = b.incarnation();
+    b.leave().await.unwrap();
+    let b = cluster.join(&session, node("b")).await.unwrap();
+    let c = cluster.join(&session, node("c")).await.unwrap();
+    near.compact(cluster.members().await.unwrap().revision).await.unwrap();
+    let shown = view.snapshot().unwrap();
+    assert_eq!(shown.len(), 2, "the last picture stays");
+    assert_eq!(shown.get(b.id()).unwrap().token, former);
+    let age = view.age().unwrap();
+    assert!(age + Duration::from_millis(50) >= cut_off.elapsed(), "{age:?} of {:?}", cut_off.elapsed());
+
+    proxy.set(Mode::Pass);
+    hear(&mut watch, &["-a", "-b", "+b", "+c", "fresh"]).await;
+    let converged = view.wait_for(|members| members.get(c.id()).is_some());
+    let shown = tokio::time::timeout(PATIENCE, converged).await.unwrap().unwrap();
+    let ids: Vec<&str> = shown.members().iter().map(|member| member.id.as_str()).collect();
+    assert_eq!(ids, ["b", "c"]);
+    assert_eq!(shown.get(b.id()).unwrap().token, b.incarnation());
+    assert!(view.is_fresh() && view.age().unwrap() < cut_off.elapsed());
+    b.leave().await.unwrap();
+    c.leave().await.unwrap();
+    session.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
+    let etcd = Etcd::start();
+    let store = connect(&etcd).await;
+    let cluster = Cluster::new(store.clone(), &namespace());
+    let session = Session::options().ttl(Duration::from_secs(3)).open(store).unwrap();
+    let a = cluster.join(&session, node("a")).await.unwrap();
+    etcd.member(0).kill();
+    let change = tokio::time::timeout(PATIENCE, a.set_state(NodeState::Ready)).await.expect("bounded");
+    assert!(matches!(change, Err(UpdateError::NotYet { .. })), "{change:?}");
+    let left = tokio::time::timeout(PATIENCE, a.leave()).await.expect("bounded");
+    assert!(left.is_err(), "nobody knows whether it is gone");
+    let join = cluster.join(&session, node("b")).within(Duration::from_millis(500));
+    let refused = tokio::time::timeout(PATIENCE, join.into_future()).await.expect("bounded").unwrap_err();
+    assert!(matches!(refused, JoinError::NotYet { .. } | JoinError::Store(_)), "{refused:?}");
+    assert_eq!(session.keys().len(), 0, "nothing is wanted any more");
+    etcd.member(0).restart();
+    let mut view = cluster.view();
+    let gone = tokio::time::timeout(PATIENCE, view.wait_for(Members::is_empty));
+    gone.await.expect("what was left ends by itself").unwrap();
+    drop(session);
+}
+
+#[tokio::test]
+async fn a_change_made_while_the_store_is_down_is_there_when_it_is_back() {
+    let etcd = Etcd::start();
+    let store = connect(&etcd).await;
+    let (cluster, session) = enter(&store);
+    let a = cluster.join(&session, node("a")).await.unwrap();
+    let mut view = cluster.view();
+    view.ready().await.unwrap();
+    etcd.member(0).kill();
+    let change = a.set_state(NodeState::Draining).await;
+    assert!(matches!(change, Err(UpdateError::NotYet { .. })), "{change:?}");
+    etcd.member(0).restart();
+    let is_draining = view
+        .wait_for(|members| members.members().iter().any(|node| node.record.state == NodeState::Draining));
+    tokio::time::timeout(PATIENCE, is_draining).await.expect("the change is made").unwrap();
+    a.leave().await.unwrap();
+    session.close().await.unwrap();
+}
