@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Feed, FeedItem};
 use crate::session::{RegisterError, Session};
-use crate::store::{KeyValue, Op, Revision, Selection, Store, StoreError, Txn};
+use crate::store::{KeyValue, Revision, Selection, Store, StoreError};
 
 pub use keep::{Standing, Successor};
 
@@ -157,15 +157,11 @@ impl Seat {
         if self.is_given_up.load(Ordering::Acquire) {
             return Err(UpdateError::Left);
         }
-        // What the store would refuse must not reach the session: it would not want the key any more.
-        Txn::new()
-            .then(Op::put(self.key.clone(), value.clone()))
-            .check(&self.store.info().limits)
-            .map_err(UpdateError::Refused)?;
         // Create-only: it replaces a value of our own, and nobody else's.
         let register = self.session.register(self.key.clone(), value).create_only().within(within);
         match register.await {
             Ok(_) => Ok(()),
+            Err(RegisterError::Invalid(invalid)) => Err(UpdateError::Refused(invalid.into())),
             Err(RegisterError::NotYet { within }) => Err(UpdateError::NotYet { within }),
             Err(RegisterError::Taken) => {
                 // The session does not want the key any more; who has it now is seen by the keeper, or they are gone again.

@@ -87,6 +87,7 @@ enum Event {
     Registered(Registered),
     Missing(Key),
     Taken(Key),
+    Refused(Key),
     Unregistered(Key),
 }
 
@@ -238,6 +239,11 @@ impl Words<'_> {
             KeyEvent::Taken(key) => {
                 self.output.note(&format!("{} was put by somebody else and is left to them", escape(&key)));
                 Event::Taken(Key::new(&key))
+            }
+            KeyEvent::Refused(key) => {
+                self.output
+                    .note(&format!("{} is refused by the store and not registered any more", escape(&key)));
+                Event::Refused(Key::new(&key))
             }
             KeyEvent::Unregistered(key) => Event::Unregistered(Key::new(&key)),
         };

@@ -144,6 +144,7 @@ impl Join {
             Err(NotTaken::Store(error)) => Err(JoinError::Store(error)),
             Err(NotTaken::Session(error)) => Err(match error {
                 RegisterError::NotYet { within } => JoinError::NotYet { within },
+                RegisterError::Invalid(invalid) => JoinError::Store(invalid.into()),
                 RegisterError::Refused(error) => JoinError::Store(error),
                 RegisterError::Ttl(error) => JoinError::Ttl(error),
                 RegisterError::Taken | RegisterError::Superseded => JoinError::OurOwn(id),

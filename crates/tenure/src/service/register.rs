@@ -124,6 +124,7 @@ impl RegisterInstance {
             Err(NotTaken::Store(error)) => Err(InstanceError::Store(error)),
             Err(NotTaken::Session(error)) => Err(match error {
                 RegisterError::NotYet { within } => InstanceError::NotYet { within },
+                RegisterError::Invalid(invalid) => InstanceError::Store(invalid.into()),
                 RegisterError::Refused(error) => InstanceError::Store(error),
                 RegisterError::Ttl(error) => InstanceError::Ttl(error),
                 RegisterError::Taken | RegisterError::Superseded => InstanceError::OurOwn(id),

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::endpoints::Endpoints;
 use crate::error::Error;
 use crate::message::watch::{WATCH_PATH, WatchRequest, WatchResponse};
-use crate::stream::Incoming;
+use crate::stream::{Incoming, given_up};
 
 /// Requests between the task and the connection. A thousand watchers are created in a few turns; more would only move
 /// the queue from the machine, where a dropped watcher is forgotten, to where it is sent all the same.
@@ -21,7 +21,7 @@ const REQUESTS_MAX: usize = 256;
 
 /// An open stream, or one that is opening.
 pub(super) struct Link {
-    pub(super) connection: Connection,
+    pub(super) connection: Arc<Connection>,
     pub(super) requests: mpsc::Sender<WatchRequest>,
     pub(super) incoming: Incoming<WatchResponse>,
     /// Ends when anybody gives up the connection.
@@ -42,17 +42,14 @@ impl Link {
     /// Opens a stream with the requests that wait in the machine; there must be one.
     pub(super) fn open(
         endpoints: &Arc<Endpoints>,
-        connection: Connection,
+        connection: Arc<Connection>,
         router: &mut Router<Feeder>,
         patience: Patience,
     ) -> Result<Self, Error> {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let incoming = Incoming::open(&connection, WATCH_PATH, receiver)?;
         let now = Instant::now();
-        let given_up = {
-            let (endpoints, connection) = (Arc::clone(endpoints), connection.clone());
-            Box::pin(async move { endpoints.given_up(&connection).await })
-        };
+        let given_up = given_up(endpoints, &connection);
         let watchdog = Watchdog::new(patience, now);
         let mut link = Self { connection, requests, incoming, given_up, watchdog, opened_at: now };
         link.send(Room::Free, router);
