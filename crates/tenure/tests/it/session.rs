@@ -2,6 +2,7 @@
 
 mod child;
 mod closing;
+mod costs;
 mod flaky;
 mod hanging;
 mod input;

@@ -23,8 +23,8 @@ const SAYS: &str = "> ";
 /// How long a child may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The TTL of the child that is stopped.
-pub(super) const TTL: Duration = Duration::from_secs(2);
+/// The TTL of the child that is stopped: it believes for 2.5 s.
+const STOPPED_TTL: Duration = Duration::from_secs(3);
 
 /// Another process, which is killed at the latest when it is dropped.
 pub(super) struct Process {
@@ -84,6 +84,7 @@ fn another_process_plays_its_role() {
         match role.as_str() {
             "beats" => beat(store).await,
             "cycles" => cycle(store).await,
+            "idle" => idle(store).await,
             _ => panic!("no role {role}"),
         }
     });
@@ -95,7 +96,7 @@ fn say(what: impl std::fmt::Display) {
 
 /// Writes one key again and again, and says what came of it and how the session stands.
 async fn beat(store: Store) {
-    let session = Session::options().ttl(TTL).open(store).unwrap();
+    let session = Session::options().ttl(STOPPED_TTL).open(store).unwrap();
     let mut state = session.state();
     tokio::spawn(async move {
         while state.changed().await.is_ok() {
@@ -108,7 +109,9 @@ async fn beat(store: Store) {
     });
     for n in 0_u64.. {
         match session.register("/s/beat", n.to_string()).await {
-            Ok(registration) => say(format!("wrote {}", registration.lease)),
+            Ok(registration) => {
+                say(format!("wrote {} {}", registration.lease, session.remaining().as_millis()));
+            }
             Err(error) => say(format!("failed {error}")),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -149,4 +152,25 @@ async fn cycle(store: Store) {
     } else {
         format!("{after:?} not {before:?}")
     });
+}
+
+/// Registers a thousand keys, does nothing for twelve seconds, and says how long the process was busy with that.
+async fn idle(store: Store) {
+    let session = Session::options().ttl(Duration::from_secs(6)).open(store).unwrap();
+    super::register_many(&session, 1_000).await;
+    // What is left of registering is over when the first renewal is.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    say("idle");
+    let before = busy();
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    say(format!("busy {}", (busy() - before).as_millis()));
+    std::future::pending::<()>().await;
+}
+
+/// How long all threads of this process have been on a core.
+fn busy() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    // A thread may end between being listed and being looked at.
+    let times = threads.filter_map(|thread| std::fs::read_to_string(thread.join("schedstat")).ok());
+    times.map(|text| Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())).sum()
 }
