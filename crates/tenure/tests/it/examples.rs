@@ -1,6 +1,5 @@
 //! The examples that the README promises something about, run as their users run them: as processes.
 
-use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -36,18 +35,17 @@ impl Running {
         Running { child, lines, said: Vec::new() }
     }
 
-    /// Waits for lines that contain these words, in this order; others may stand between them.
+    /// Waits for a line with each of these words. The lines of the session's task and those of the example come from two tasks, so
+    /// neighbours may change places.
     fn says(&mut self, promised: &[&str]) {
         let deadline = Instant::now() + LINE_WITHIN;
-        let mut missing: VecDeque<&str> = promised.iter().copied().collect();
-        while let Some(words) = missing.front() {
+        let mut missing = promised.to_vec();
+        while !missing.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("no line with {words:?}; it said\n{}", self.said.join("\n"));
+                panic!("no line with {missing:?}; it said\n{}", self.said.join("\n"));
             };
-            if line.contains(words) {
-                missing.pop_front();
-            }
+            missing.retain(|words| !line.contains(words));
             self.said.push(line);
         }
     }
