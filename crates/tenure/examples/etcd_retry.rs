@@ -34,11 +34,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     session.register("/example/etcd_retry/admin", "10.0.0.7:81").await?;
     info!(store = %address, ?ttl, "ready, now stop etcd and start it again");
 
+    // One future for the whole loop: a new one in each turn would miss a Ctrl-C that comes between two turns.
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut is_recovering = true;
     loop {
         tokio::select! {
             biased;
-            pressed = tokio::signal::ctrl_c() => {
+            pressed = &mut interrupted => {
                 pressed?;
                 break;
             }
