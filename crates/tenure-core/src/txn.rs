@@ -87,6 +87,13 @@ impl Txn {
     }
 }
 
+/// The transaction that does one thing, whatever there is.
+impl From<Op> for Txn {
+    fn from(op: Op) -> Txn {
+        Txn { then: vec![op], ..Txn::default() }
+    }
+}
+
 /// Two puts of one key, or a put and a delete of it, have no order inside one revision.
 fn refuse_double_changes(branch: &[Op]) -> Result<(), StoreError> {
     if branch.len() < 2 {

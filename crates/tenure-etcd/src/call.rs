@@ -68,21 +68,18 @@ enum Try<R> {
 
 impl Endpoints {
     /// Makes the call, with the tries its kind allows, within the deadline.
-    pub(crate) async fn call<Q, R>(self: &Arc<Self>, call: Call<Q>) -> Result<R, Error>
+    pub(crate) async fn call<Q, R>(self: &Arc<Self>, mut call: Call<Q>) -> Result<R, Error>
     where
         Q: prost::Message + Clone + 'static,
         R: prost::Message + Default + Headed + 'static,
     {
-        let asked = Asked {
-            bytes: call.message.encoded_len(),
-            bytes_max: self.config.request_bytes_max,
-            ops_max: self.config.txn_ops_max,
-            ..call.asked
-        };
-        if asked.bytes > asked.bytes_max {
-            return Err(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max }.into());
+        // In place: a second `call` would live in the future of every call, which is copied when it is boxed.
+        call.asked.bytes = call.message.encoded_len();
+        call.asked.bytes_max = self.config.request_bytes_max;
+        call.asked.ops_max = self.config.txn_ops_max;
+        if call.asked.bytes > call.asked.bytes_max {
+            return Err(Invalid::TooLarge { bytes: call.asked.bytes, limit: call.asked.bytes_max }.into());
         }
-        let call = Call { asked, ..call };
         self.pulse.call();
         let until = Instant::now() + self.config.deadline;
         match call.kind {
@@ -98,7 +95,7 @@ impl Endpoints {
     {
         let mut effort = Effort::default();
         loop {
-            let connection = self.acquire(until, &Tried::default(), Patience::UntilDeadline).await?;
+            let connection = self.acquire(until, None, Patience::UntilDeadline).await?;
             match self.send(call, &connection, until, &mut effort).await {
                 Try::Done(answer) => return Ok(answer),
                 Try::Over(error) => return Err(error),
@@ -116,7 +113,7 @@ impl Endpoints {
         let one_try = async || {
             let mut effort = Effort::default();
             loop {
-                let connection = match self.acquire(until, &tried, Patience::UntilDeadline).await {
+                let connection = match self.acquire(until, Some(&tried), Patience::UntilDeadline).await {
                     Ok(connection) => connection,
                     Err(error) => return (None, Err(error)),
                 };
@@ -172,11 +169,12 @@ impl Endpoints {
         Q: prost::Message + Clone + 'static,
         R: prost::Message + Default + Headed + 'static,
     {
-        let prepared = self.identity.mark().and_then(|mark| {
-            connection.request(call.message.clone(), RequireLeader::No).map(|request| (mark, request))
-        });
-        let (mark, request) = match prepared {
-            Ok(prepared) => prepared,
+        let mark = match self.identity.mark() {
+            Ok(mark) => mark,
+            Err(error) => return Try::Over(error),
+        };
+        let request = match connection.request(call.message.clone(), RequireLeader::No) {
+            Ok(request) => request,
             Err(error) => return Try::Over(error),
         };
         let patience = match call.kind {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::endpoints::{Endpoints, Patience, Tried};
+use crate::endpoints::{Endpoints, Patience};
 use crate::error::Error;
 use crate::keepalive::Keeper;
 use crate::watch::Hub;
@@ -52,7 +52,7 @@ impl Client {
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let client = Self::new(config)?;
         let until = Instant::now() + client.endpoints().config.deadline;
-        client.endpoints().acquire(until, &Tried::default(), Patience::EachOnce).await?;
+        client.endpoints().acquire(until, None, Patience::EachOnce).await?;
         Ok(client)
     }
 

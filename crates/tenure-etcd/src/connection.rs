@@ -1,4 +1,4 @@
-//! One open, signed-in connection to one member. Cheap to clone; it never reconnects by itself.
+//! One open, signed-in connection to one member, shared by all who use it; it never reconnects by itself.
 
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ use crate::error::Error;
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A channel and the token that goes with it.
-#[derive(Clone)]
 pub(crate) struct Connection {
     /// The member behind it.
     pub(crate) endpoint: EndpointId,

@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Channel;
 
-use crate::choice::{Choice, EndpointId};
+use crate::choice::{Choice, EndpointId, Errand};
 use crate::config::Config;
-use crate::connection::{Connection, Token};
+use crate::connection::Connection;
 use crate::dial::Dialer;
 use crate::endpoints::opening::{OpenError, Outcome};
 use crate::error::{Cause, Error};
@@ -57,7 +57,10 @@ struct Slot {
 #[derive(Default)]
 struct SlotState {
     channel: Option<Channel>,
-    token: Option<Token>,
+    /// The channel, signed in. Shared by all calls, because a copy of a channel costs each of them allocations and locks.
+    ///
+    /// **Invariant**: its generation is the slot's; both change under this lock.
+    connection: Option<Arc<Connection>>,
     /// Present while a task opens this connection or signs in on it.
     opening: Option<watch::Receiver<Option<Outcome>>>,
     last_error: Option<OpenError>,
@@ -139,26 +142,28 @@ impl Endpoints {
     }
 
     /// A connected and signed-in connection to the member we stay with, or to the next that serves.
-    pub(crate) async fn connection(self: &Arc<Self>, deadline: Duration) -> Result<Connection, Error> {
-        self.acquire(Instant::now() + deadline, &Tried::default(), Patience::UntilDeadline).await
+    pub(crate) async fn connection(self: &Arc<Self>, deadline: Duration) -> Result<Arc<Connection>, Error> {
+        self.acquire(Instant::now() + deadline, None, Patience::UntilDeadline).await
     }
 
-    /// The same, for a call that prefers members it has not asked yet.
+    /// The same, also for a call with several tries that prefers members it has not asked yet.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         until: Instant,
-        tried: &Tried,
+        tried: Option<&Tried>,
         patience: Patience,
-    ) -> Result<Connection, Error> {
+    ) -> Result<Arc<Connection>, Error> {
         if self.stop.is_cancelled() {
             return Err(Error::Closed);
         }
         // Nearly always there is a connection, and then nobody has to listen for a member that comes back.
-        let picked = tried.pick(&mut self.choice(), self.now());
+        let picked = self.pick(tried);
         if let Some(connection) = picked.and_then(|id| self.held(id)) {
             return Ok(connection);
         }
-        tried.forget(picked);
+        if let Some(tried) = tried {
+            tried.forget(picked);
+        }
         let mut changed = self.changed.subscribe();
         loop {
             if self.stop.is_cancelled() {
@@ -166,8 +171,7 @@ impl Endpoints {
             }
             self.identity.mark()?;
             changed.borrow_and_update();
-            let picked = tried.pick(&mut self.choice(), self.now());
-            match picked {
+            match self.pick(tried) {
                 Some(id) => match timeout_at(until, self.open(id)).await {
                     Ok(Ok(connection)) => return Ok(connection),
                     Ok(Err(OpenError::Fatal(error))) => return Err(error),
@@ -194,7 +198,13 @@ impl Endpoints {
     pub(crate) fn report(&self, connection: &Connection, verdict: Verdict) {
         let id = connection.endpoint;
         match verdict {
-            Verdict::Healthy => self.choice().healthy(id, self.now()),
+            Verdict::Healthy => {
+                let mut choice = self.choice();
+                // Of a good member this is no news, and then nobody needs to know the time.
+                if choice.errand(id) != Errand::Rest {
+                    choice.healthy(id, self.now());
+                }
+            }
             Verdict::Failed(why) => {
                 if self.is_current(connection) {
                     self.fail(id, OpenError::Unreachable(Cause::at(&connection.address, why)));
@@ -207,10 +217,11 @@ impl Endpoints {
             }
             Verdict::Unauthenticated => {
                 let mut state = self.slots[id.0].state();
-                if let (Some(held), Some(refused)) = (&state.token, &connection.token)
+                let held = state.connection.as_ref().and_then(|held| held.token.as_ref());
+                if let (Some(held), Some(refused)) = (held, &connection.token)
                     && held.serial == refused.serial
                 {
-                    state.token = None;
+                    state.connection = None;
                 }
             }
         }
@@ -279,7 +290,7 @@ impl Endpoints {
         let slot = &self.slots[id.0];
         let mut state = slot.state();
         state.channel = None;
-        state.token = None;
+        state.connection = None;
         slot.generation.send_modify(|generation| *generation += 1);
     }
 
@@ -297,6 +308,14 @@ impl Endpoints {
             return Error::Unavailable(Cause::new("no connection within the deadline"));
         }
         Error::Unavailable(Cause::new(texts.join("; ")))
+    }
+
+    fn pick(&self, tried: Option<&Tried>) -> Option<EndpointId> {
+        let now = self.now();
+        match tried {
+            Some(tried) => tried.pick(&mut self.choice(), now),
+            None => self.choice().pick(now, &[]),
+        }
     }
 
     fn is_current(&self, connection: &Connection) -> bool {

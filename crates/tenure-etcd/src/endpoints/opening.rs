@@ -25,7 +25,7 @@ use crate::version::{Version, known_defects};
 /// Why a learner is passed over.
 pub(super) const LEARNER: &str = "the member is a learner and serves no linearizable reads yet";
 
-pub(super) type Outcome = Result<Connection, OpenError>;
+pub(super) type Outcome = Result<Arc<Connection>, OpenError>;
 
 /// Why a connection could not be opened.
 #[derive(Clone, Debug)]
@@ -58,11 +58,8 @@ impl From<DialError> for OpenError {
 
 impl Endpoints {
     /// The member's connection, if it is open and signed in.
-    pub(super) fn held(&self, id: EndpointId) -> Option<Connection> {
-        let state = self.slots[id.0].state();
-        let is_signed_in = state.token.is_some() || self.config.user.is_none();
-        let channel = state.channel.clone().filter(|_| is_signed_in)?;
-        Some(self.connect_to(id, channel, state.token.clone()))
+    pub(super) fn held(&self, id: EndpointId) -> Option<Arc<Connection>> {
+        self.slots[id.0].state().connection.clone()
     }
 
     /// The member's connection; opened, or signed in again, if it has to be.
@@ -109,13 +106,14 @@ impl Endpoints {
             Some(user) => Some(self.sign_in(slot, id, &channel, user).await?),
             None => None,
         };
-        let connection = self.connect_to(id, channel.clone(), token.clone());
         if fresh {
-            self.introduce(&connection).await?;
+            self.introduce(&self.connect_to(id, channel.clone(), token.clone())).await?;
         }
         let mut state = slot.state();
+        // Somebody may have given up an older connection meanwhile, so the generation is read here.
+        let connection = Arc::new(self.connect_to(id, channel.clone(), token));
         state.channel = Some(channel);
-        state.token = token;
+        state.connection = Some(Arc::clone(&connection));
         state.last_error = None;
         Ok(connection)
     }

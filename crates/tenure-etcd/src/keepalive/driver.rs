@@ -37,7 +37,7 @@ pub(super) struct Driver {
     inbox: Arc<Inbox>,
     pending: Pending<Reply>,
     link: Option<Link>,
-    connecting: Option<BoxFuture<'static, Result<Connection, Error>>>,
+    connecting: Option<BoxFuture<'static, Result<Arc<Connection>, Error>>>,
     /// Not before this.
     retry_at: Option<Instant>,
     pause: Pause,
@@ -46,7 +46,7 @@ pub(super) struct Driver {
 
 /// One stream to one server.
 struct Link {
-    connection: Connection,
+    connection: Arc<Connection>,
     requests: mpsc::Sender<LeaseKeepAliveRequest>,
     incoming: Incoming<LeaseKeepAliveResponse>,
     /// Ends when anybody gives up the connection.
@@ -56,7 +56,7 @@ struct Link {
 enum Event {
     Stop,
     News,
-    Connected(Result<Connection, Error>),
+    Connected(Result<Arc<Connection>, Error>),
     GivenUp,
     Reachable,
     Timer,
@@ -145,7 +145,7 @@ impl Driver {
         }
     }
 
-    fn on_connected(&mut self, connected: Result<Connection, Error>) {
+    fn on_connected(&mut self, connected: Result<Arc<Connection>, Error>) {
         self.connecting = None;
         match connected {
             Ok(connection) => self.open(connection),
@@ -153,14 +153,14 @@ impl Driver {
         }
     }
 
-    fn open(&mut self, connection: Connection) {
+    fn open(&mut self, connection: Arc<Connection>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let incoming = match Incoming::open(&connection, KEEP_ALIVE_PATH, receiver) {
             Ok(incoming) => incoming,
             Err(error) => return self.fail(error),
         };
         let given_up = {
-            let (endpoints, connection) = (Arc::clone(&self.endpoints), connection.clone());
+            let (endpoints, connection) = (Arc::clone(&self.endpoints), Arc::clone(&connection));
             Box::pin(async move { endpoints.given_up(&connection).await })
         };
         self.link = Some(Link { connection, requests, incoming, given_up });

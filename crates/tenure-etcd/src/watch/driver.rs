@@ -44,7 +44,7 @@ pub(super) struct Driver {
     inbox: Arc<Inbox>,
     router: Router<Feeder>,
     link: Option<Link>,
-    connecting: Option<BoxFuture<'static, Result<Connection, Error>>>,
+    connecting: Option<BoxFuture<'static, Result<Arc<Connection>, Error>>>,
     /// Not before this.
     retry_at: Option<Instant>,
     pause: Pause,
@@ -64,7 +64,7 @@ pub(super) struct Driver {
 enum Event {
     Stop,
     News,
-    Connected(Result<Connection, Error>),
+    Connected(Result<Arc<Connection>, Error>),
     GivenUp,
     Reachable,
     Timer,
@@ -196,7 +196,7 @@ impl Driver {
         }
     }
 
-    fn on_connected(&mut self, connected: Result<Connection, Error>) {
+    fn on_connected(&mut self, connected: Result<Arc<Connection>, Error>) {
         self.connecting = None;
         match connected {
             Ok(connection) => self.open(connection),
@@ -204,7 +204,7 @@ impl Driver {
         }
     }
 
-    fn open(&mut self, connection: Connection) {
+    fn open(&mut self, connection: Arc<Connection>) {
         self.router.connected();
         if !self.router.has_requests() {
             // Whoever wanted it has left meanwhile.

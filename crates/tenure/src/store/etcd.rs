@@ -129,9 +129,9 @@ impl Engine for Etcd {
         Ok(translate::page(reply, get.values, Revision::ZERO))
     }
 
-    async fn txn(&self, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, mut txn: Txn) -> Result<TxnReply, StoreError> {
         txn.check(&self.info.limits)?;
-        if let Some(put) = translate::lone_put(&txn) {
+        if let Some(put) = translate::lone_put(&mut txn) {
             let revision = self.client.put(put).await.map_err(failure::from)?;
             return Ok(TxnReply {
                 succeeded: true,

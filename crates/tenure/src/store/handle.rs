@@ -90,7 +90,7 @@ impl Store {
 
     /// Puts a key that stays until it is deleted.
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<Revision, StoreError> {
-        Ok(self.txn(Txn::new().then(Op::put(key, value))).await?.revision)
+        Ok(self.txn(Txn::from(Op::put(key, value))).await?.revision)
     }
 
     /// Puts a key that dies with a lease.
@@ -100,12 +100,12 @@ impl Store {
         value: impl Into<Bytes>,
         lease: LeaseId,
     ) -> Result<Revision, StoreError> {
-        Ok(self.txn(Txn::new().then(Op::put_leased(key, value, lease))).await?.revision)
+        Ok(self.txn(Txn::from(Op::put_leased(key, value, lease))).await?.revision)
     }
 
     /// Deletes keys; says how many there were.
     pub async fn delete(&self, select: Selection) -> Result<u64, StoreError> {
-        let reply = self.txn(Txn::new().then(Op::Delete(select))).await?;
+        let reply = self.txn(Txn::from(Op::Delete(select))).await?;
         match reply.results.first() {
             Some(OpReply::Delete { count }) => Ok(*count),
             _ => Err(StoreError::Corrupt("a delete was not answered as one".into())),

@@ -21,7 +21,7 @@ const REQUESTS_MAX: usize = 256;
 
 /// An open stream, or one that is opening.
 pub(super) struct Link {
-    pub(super) connection: Connection,
+    pub(super) connection: Arc<Connection>,
     pub(super) requests: mpsc::Sender<WatchRequest>,
     pub(super) incoming: Incoming<WatchResponse>,
     /// Ends when anybody gives up the connection.
@@ -42,7 +42,7 @@ impl Link {
     /// Opens a stream with the requests that wait in the machine; there must be one.
     pub(super) fn open(
         endpoints: &Arc<Endpoints>,
-        connection: Connection,
+        connection: Arc<Connection>,
         router: &mut Router<Feeder>,
         patience: Patience,
     ) -> Result<Self, Error> {
@@ -50,7 +50,7 @@ impl Link {
         let incoming = Incoming::open(&connection, WATCH_PATH, receiver)?;
         let now = Instant::now();
         let given_up = {
-            let (endpoints, connection) = (Arc::clone(endpoints), connection.clone());
+            let (endpoints, connection) = (Arc::clone(endpoints), Arc::clone(&connection));
             Box::pin(async move { endpoints.given_up(&connection).await })
         };
         let watchdog = Watchdog::new(patience, now);

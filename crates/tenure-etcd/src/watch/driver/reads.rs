@@ -81,8 +81,8 @@ pub(super) fn identity(endpoints: &Arc<Endpoints>, key: Bytes) -> Read {
 }
 
 /// Which version serves the stream; none if it will not say.
-pub(super) fn version(endpoints: &Arc<Endpoints>, connection: &Connection, serial: u64) -> Read {
-    let (endpoints, connection) = (Arc::clone(endpoints), connection.clone());
+pub(super) fn version(endpoints: &Arc<Endpoints>, connection: &Arc<Connection>, serial: u64) -> Read {
+    let (endpoints, connection) = (Arc::clone(endpoints), Arc::clone(connection));
     Box::pin(async move {
         let status = async {
             let request = connection.request(StatusRequest {}, RequireLeader::No).ok()?;
