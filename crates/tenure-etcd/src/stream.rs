@@ -1,7 +1,8 @@
-//! What the watch stream and the keep-alive stream share: how one is opened, and how long to wait after it broke.
+//! What the watch stream and the keep-alive stream share: how one is opened, and the way to the next one after it broke.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use futures_core::Stream;
 use futures_core::future::BoxFuture;
 use http::uri::PathAndQuery;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -115,15 +117,75 @@ pub(crate) fn is_fatal(error: &Error) -> bool {
     )
 }
 
+/// The way to the next connection: when it may be asked for, and the asking.
+#[derive(Default)]
+pub(crate) struct Reconnect {
+    connecting: Option<BoxFuture<'static, Result<Arc<Connection>, Error>>>,
+    /// Not before this.
+    retry_at: Option<Instant>,
+    pause: Pause,
+}
+
+impl Reconnect {
+    /// A connection is wanted: asks for one, unless there is a pause. Must not be called while one is asked for.
+    pub(crate) fn begin(&mut self, endpoints: &Arc<Endpoints>) {
+        if self.retry_at.is_some_and(|retry_at| retry_at > Instant::now()) {
+            return;
+        }
+        self.retry_at = None;
+        let endpoints = Arc::clone(endpoints);
+        self.connecting =
+            Some(Box::pin(async move { endpoints.connection(endpoints.config.deadline).await }));
+    }
+
+    /// Whether a connection was asked for and has not come.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.connecting.is_some()
+    }
+
+    /// When the pause ends, if there is one.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// The connection that was asked for; never, if none was. Nothing is lost when this is dropped.
+    pub(crate) async fn connected(&mut self) -> Result<Arc<Connection>, Error> {
+        let connected = maybe(self.connecting.as_mut()).await;
+        self.connecting = None;
+        connected
+    }
+
+    /// The next one after a pause, and a longer one each time.
+    pub(crate) fn pause(&mut self) {
+        self.retry_at = Some(Instant::now() + self.pause.next());
+    }
+
+    /// The next one without waiting any longer.
+    pub(crate) fn hurry(&mut self) {
+        self.retry_at = None;
+    }
+
+    /// The last stream lived: the next pause is a short one.
+    pub(crate) fn reset(&mut self) {
+        self.pause.reset();
+    }
+}
+
+/// Ends when anybody gives up the connection.
+pub(crate) fn given_up(endpoints: &Arc<Endpoints>, connection: &Arc<Connection>) -> BoxFuture<'static, ()> {
+    let (endpoints, connection) = (Arc::clone(endpoints), Arc::clone(connection));
+    Box::pin(async move { endpoints.given_up(&connection).await })
+}
+
 /// How long to wait after a stream broke: exponential, with full jitter.
 #[derive(Debug, Default)]
-pub(crate) struct Pause {
+struct Pause {
     failures: u32,
 }
 
 impl Pause {
     /// The next wait, and a longer one after it.
-    pub(crate) fn next(&mut self) -> Duration {
+    fn next(&mut self) -> Duration {
         let longest =
             PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
@@ -131,7 +193,7 @@ impl Pause {
     }
 
     /// The last stream lived: begin anew.
-    pub(crate) fn reset(&mut self) {
+    fn reset(&mut self) {
         self.failures = 0;
     }
 }

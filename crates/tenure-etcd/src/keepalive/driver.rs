@@ -17,7 +17,7 @@ use crate::connection::Connection;
 use crate::endpoints::{Endpoints, Verdict};
 use crate::error::Error;
 use crate::message::keepalive::{KEEP_ALIVE_PATH, LeaseKeepAliveRequest, LeaseKeepAliveResponse};
-use crate::stream::{Broken, Incoming, Pause, is_fatal, maybe};
+use crate::stream::{Broken, Incoming, Reconnect, given_up, is_fatal, maybe};
 
 /// Requests between the task and the connection. The stamp is taken when a request goes in here, so a longer queue
 /// would only make stamps older than they need be.
@@ -37,10 +37,7 @@ pub(super) struct Driver {
     inbox: Arc<Inbox>,
     pending: Pending<Reply>,
     link: Option<Link>,
-    connecting: Option<BoxFuture<'static, Result<Arc<Connection>, Error>>>,
-    /// Not before this.
-    retry_at: Option<Instant>,
-    pause: Pause,
+    reconnect: Reconnect,
     is_troubled: bool,
 }
 
@@ -71,9 +68,7 @@ impl Driver {
             inbox,
             pending: Pending::new(),
             link: None,
-            connecting: None,
-            retry_at: None,
-            pause: Pause::default(),
+            reconnect: Reconnect::default(),
             is_troubled: false,
         }
     }
@@ -82,11 +77,13 @@ impl Driver {
     pub(super) async fn run(mut self) {
         let mut reachable = self.endpoints.changed();
         loop {
-            self.connect_if_wanted();
+            if self.wants_link() {
+                self.reconnect.begin(&self.endpoints);
+            }
             let due_at = self.due_at();
-            let is_pausing = self.retry_at.is_some();
+            let is_pausing = self.reconnect.retry_at().is_some();
             let has_wanted = self.pending.has_wanted();
-            let Driver { endpoints, inbox, link, connecting, .. } = &mut self;
+            let Driver { endpoints, inbox, link, reconnect, .. } = &mut self;
             let (given_up, requests, incoming) = match link {
                 Some(link) => (Some(&mut link.given_up), Some(&link.requests), Some(&mut link.incoming)),
                 None => (None, None, None),
@@ -94,7 +91,7 @@ impl Driver {
             let event = tokio::select! {
                 biased;
                 () = endpoints.stop().cancelled() => Event::Stop,
-                connected = maybe(connecting.as_mut()) => Event::Connected(connected),
+                connected = reconnect.connected() => Event::Connected(connected),
                 () = maybe(given_up) => Event::GivenUp,
                 // The sender lives as long as the endpoints, which this task holds: it cannot fail.
                 _ = reachable.changed(), if is_pausing => Event::Reachable,
@@ -109,7 +106,7 @@ impl Driver {
                 Event::News => self.on_news(),
                 Event::Connected(connected) => self.on_connected(connected),
                 Event::GivenUp => self.lose(),
-                Event::Reachable => self.retry_at = Some(Instant::now()),
+                Event::Reachable => self.reconnect.hurry(),
                 Event::Timer => self.on_timer(),
                 Event::Room => self.send(),
                 Event::Came(came) => self.on_came(came),
@@ -117,23 +114,13 @@ impl Driver {
         }
     }
 
-    fn connect_if_wanted(&mut self) {
-        if !self.wants_link() || self.retry_at.is_some_and(|retry_at| retry_at > Instant::now()) {
-            return;
-        }
-        self.retry_at = None;
-        let endpoints = Arc::clone(&self.endpoints);
-        self.connecting =
-            Some(Box::pin(async move { endpoints.connection(endpoints.config.deadline).await }));
-    }
-
     fn wants_link(&self) -> bool {
-        self.link.is_none() && self.connecting.is_none() && self.pending.has_wanted()
+        self.link.is_none() && !self.reconnect.is_connecting() && self.pending.has_wanted()
     }
 
     fn due_at(&self) -> Option<Instant> {
         if self.wants_link() {
-            return self.retry_at;
+            return self.reconnect.retry_at();
         }
         let left = self.pending.patience_end()?.saturating_sub(boot_time());
         Some(Instant::now() + left)
@@ -146,7 +133,6 @@ impl Driver {
     }
 
     fn on_connected(&mut self, connected: Result<Arc<Connection>, Error>) {
-        self.connecting = None;
         match connected {
             Ok(connection) => self.open(connection),
             Err(error) => self.fail(error),
@@ -159,10 +145,7 @@ impl Driver {
             Ok(incoming) => incoming,
             Err(error) => return self.fail(error),
         };
-        let given_up = {
-            let (endpoints, connection) = (Arc::clone(&self.endpoints), Arc::clone(&connection));
-            Box::pin(async move { endpoints.given_up(&connection).await })
-        };
+        let given_up = given_up(&self.endpoints, &connection);
         self.link = Some(Link { connection, requests, incoming, given_up });
         self.send();
     }
@@ -207,7 +190,7 @@ impl Driver {
         {
             return self.refuse_all(&error);
         }
-        self.pause.reset();
+        self.reconnect.reset();
         if std::mem::take(&mut self.is_troubled) {
             self.inbox.set_trouble(None);
             tracing::info!(endpoint = %link.connection.address, "keep-alives flow again");
@@ -227,7 +210,7 @@ impl Driver {
     fn lose(&mut self) {
         if self.link.take().is_some() {
             self.pending.lost();
-            self.retry_at = Some(Instant::now() + self.pause.next());
+            self.reconnect.pause();
         }
     }
 
@@ -236,7 +219,7 @@ impl Driver {
         if is_fatal(&error) {
             return self.refuse_all(&error);
         }
-        self.retry_at = Some(Instant::now() + self.pause.next());
+        self.reconnect.pause();
         self.trouble(error);
     }
 
@@ -254,7 +237,7 @@ impl Driver {
             let _ = caller.send(Err(error.clone()));
         }
         self.lose();
-        self.retry_at = None;
+        self.reconnect.hurry();
     }
 
     fn refuse_all(&mut self, error: &Error) {

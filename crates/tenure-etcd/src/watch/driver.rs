@@ -26,7 +26,7 @@ use crate::connection::Connection;
 use crate::endpoints::{Endpoints, Verdict};
 use crate::error::Error;
 use crate::message::watch::WatchResponse;
-use crate::stream::{Broken, Incoming, Pause, is_fatal, maybe};
+use crate::stream::{Broken, Incoming, Reconnect, is_fatal, maybe};
 use link::{Link, Room};
 use reads::Answer;
 
@@ -44,10 +44,7 @@ pub(super) struct Driver {
     inbox: Arc<Inbox>,
     router: Router<Feeder>,
     link: Option<Link>,
-    connecting: Option<BoxFuture<'static, Result<Arc<Connection>, Error>>>,
-    /// Not before this.
-    retry_at: Option<Instant>,
-    pause: Pause,
+    reconnect: Reconnect,
     /// A stream broke before: ask whether this is still the same store when the next one opens.
     has_lost: bool,
     /// When the stream lost its last watcher.
@@ -80,9 +77,7 @@ impl Driver {
             inbox,
             router: Router::new(),
             link: None,
-            connecting: None,
-            retry_at: None,
-            pause: Pause::default(),
+            reconnect: Reconnect::default(),
             has_lost: false,
             idle_since: None,
             answers: FuturesUnordered::new(),
@@ -99,9 +94,9 @@ impl Driver {
         loop {
             self.settle();
             let due_at = self.due_at();
-            let is_pausing = self.retry_at.is_some();
+            let is_pausing = self.reconnect.retry_at().is_some();
             let has_requests = self.router.has_requests();
-            let Driver { endpoints, inbox, link, connecting, answers, .. } = &mut self;
+            let Driver { endpoints, inbox, link, reconnect, answers, .. } = &mut self;
             let (given_up, requests, incoming) = match link {
                 Some(link) => (Some(&mut link.given_up), Some(&link.requests), Some(&mut link.incoming)),
                 None => (None, None, None),
@@ -110,7 +105,7 @@ impl Driver {
                 biased;
                 () = endpoints.stop().cancelled() => Event::Stop,
                 () = inbox.wait() => Event::News,
-                connected = maybe(connecting.as_mut()) => Event::Connected(connected),
+                connected = reconnect.connected() => Event::Connected(connected),
                 () = maybe(given_up) => Event::GivenUp,
                 // The sender lives as long as the endpoints, which this task holds: it cannot fail.
                 _ = reachable.changed(), if is_pausing => Event::Reachable,
@@ -127,7 +122,7 @@ impl Driver {
                 Event::News => self.on_news(),
                 Event::Connected(connected) => self.on_connected(connected),
                 Event::GivenUp => self.lose(),
-                Event::Reachable => self.retry_at = Some(Instant::now()),
+                Event::Reachable => self.reconnect.hurry(),
                 Event::Timer => self.on_timer(),
                 Event::Answered(answer) => self.on_answer(answer),
                 Event::Room(room) => self.on_room(room),
@@ -150,16 +145,13 @@ impl Driver {
         }
         let is_idle = self.router.is_empty() && self.link.is_some();
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(Instant::now));
-        if self.wants_link() && self.retry_at.is_none_or(|retry_at| retry_at <= Instant::now()) {
-            self.retry_at = None;
-            let endpoints = Arc::clone(&self.endpoints);
-            self.connecting =
-                Some(Box::pin(async move { endpoints.connection(endpoints.config.deadline).await }));
+        if self.wants_link() {
+            self.reconnect.begin(&self.endpoints);
         }
     }
 
     fn wants_link(&self) -> bool {
-        self.link.is_none() && self.connecting.is_none() && self.router.wants_stream()
+        self.link.is_none() && !self.reconnect.is_connecting() && self.router.wants_stream()
     }
 
     fn act(&mut self, action: Action) {
@@ -182,7 +174,7 @@ impl Driver {
     fn due_at(&self) -> Option<Instant> {
         let watchdog = self.link.as_ref().map(|link| link.watchdog.due_at());
         let linger = self.idle_since.map(|since| since + LINGER);
-        let retry = self.retry_at.filter(|_| self.wants_link());
+        let retry = self.reconnect.retry_at().filter(|_| self.wants_link());
         [watchdog, linger, retry].into_iter().flatten().min()
     }
 
@@ -197,7 +189,6 @@ impl Driver {
     }
 
     fn on_connected(&mut self, connected: Result<Arc<Connection>, Error>) {
-        self.connecting = None;
         match connected {
             Ok(connection) => self.open(connection),
             Err(error) => self.fail(error),
@@ -345,11 +336,11 @@ impl Driver {
     fn lose(&mut self) {
         let Some(link) = self.link.take() else { return };
         if link.opened_at.elapsed() >= HEALTHY_AFTER {
-            self.pause.reset();
+            self.reconnect.reset();
         }
         self.has_lost = true;
         self.router.lost();
-        self.retry_at = Some(Instant::now() + self.pause.next());
+        self.reconnect.pause();
     }
 
     /// There was no connection to be had.
@@ -358,7 +349,7 @@ impl Driver {
             return self.end_all(&error);
         }
         self.has_lost = true;
-        self.retry_at = Some(Instant::now() + self.pause.next());
+        self.reconnect.pause();
         self.trouble(error);
     }
 

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::endpoints::Endpoints;
 use crate::error::Error;
 use crate::message::watch::{WATCH_PATH, WatchRequest, WatchResponse};
-use crate::stream::Incoming;
+use crate::stream::{Incoming, given_up};
 
 /// Requests between the task and the connection. A thousand watchers are created in a few turns; more would only move
 /// the queue from the machine, where a dropped watcher is forgotten, to where it is sent all the same.
@@ -49,10 +49,7 @@ impl Link {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let incoming = Incoming::open(&connection, WATCH_PATH, receiver)?;
         let now = Instant::now();
-        let given_up = {
-            let (endpoints, connection) = (Arc::clone(endpoints), Arc::clone(&connection));
-            Box::pin(async move { endpoints.given_up(&connection).await })
-        };
+        let given_up = given_up(endpoints, &connection);
         let watchdog = Watchdog::new(patience, now);
         let mut link = Self { connection, requests, incoming, given_up, watchdog, opened_at: now };
         link.send(Room::Free, router);
