@@ -7,6 +7,7 @@ mod metrics;
 mod process;
 mod report;
 mod sample;
+mod session;
 mod store;
 mod workload;
 
@@ -21,11 +22,14 @@ use crate::output::Output;
 pub(crate) enum BenchCommand {
     /// The engines side by side; etcd beside hand-written calls, if endpoints are configured.
     Store(store::StoreArgs),
+    /// Keys under shared leases: registering, recovering and idling, beside programs written by hand.
+    Session(session::SessionArgs),
 }
 
 /// Measures.
 pub(crate) async fn run(command: &BenchCommand, global: &Global, output: &Output) -> Result<(), Failure> {
     match command {
         BenchCommand::Store(args) => store::run(args, global, output).await,
+        BenchCommand::Session(args) => session::run(args, global, output).await,
     }
 }

@@ -67,6 +67,16 @@ impl Part {
             .map_err(|error| failed(format!("the second process said {line:?}: {error}")))
     }
 
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(&mut self, within: Duration) -> Result<(), Failure> {
+        let failed = |what: String| Failure::new(Code::Failed, what);
+        let status = tokio::time::timeout(within, self.child.wait())
+            .await
+            .map_err(|_| failed(format!("the second process is still there after {within:?}")))?
+            .map_err(|error| failed(format!("the second process cannot be waited for: {error}")))?;
+        if status.success() { Ok(()) } else { Err(failed(format!("the second process failed: {status}"))) }
+    }
+
     /// Kills it with SIGKILL, so that it can neither clean up nor say goodbye, and waits until it is gone.
     pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
         self.child.kill().await.map_err(|error| {

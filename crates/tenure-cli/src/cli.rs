@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use tenure::store::StoreUrl;
 
 use crate::bench::BenchCommand;
 use crate::duration;
@@ -132,6 +133,21 @@ pub(crate) enum PartCommand {
     Idle {
         /// The store file.
         file: PathBuf,
+        /// For how long.
+        #[arg(value_parser = duration::parse)]
+        span: Duration,
+    },
+    /// Register keys through a session, do nothing, and tell the CPU time that cost.
+    Keep {
+        /// The store's address.
+        url: StoreUrl,
+        /// Where the keys are; ends in `/`.
+        prefix: String,
+        /// How many keys.
+        keys: usize,
+        /// The lease's length.
+        #[arg(value_parser = duration::parse)]
+        ttl: Duration,
         /// For how long.
         #[arg(value_parser = duration::parse)]
         span: Duration,

@@ -2,13 +2,16 @@
 //!
 //! A part says on stdout what it does, one JSON object a line, and ends when its stdin ends, so that none outlives whoever started it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::try_join_all;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tenure::clock::{BootClock, Clock};
+use tenure::session::Session;
 use tenure::store::{Change, LeaseChoice, Previous, Renewal, Selection, Start, Store, WatchItem};
 
 use crate::cli::PartCommand;
@@ -46,6 +49,13 @@ pub(crate) struct Idled {
     pub(crate) cpu_percent: f64,
 }
 
+/// What keeping keys registered costs.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) leases: usize,
+    pub(crate) cpu_percent: f64,
+}
+
 /// A key that is held.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Held {
@@ -56,13 +66,12 @@ pub(crate) struct Held {
 
 /// Plays a part until it is over or stdin ends.
 pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Failure> {
-    let (go, begun) = tokio::sync::oneshot::channel();
+    let (go, mut told) = tokio::sync::mpsc::channel(WORDS_LEN);
     let stdin_ended = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
-        let mut go = Some(go);
         while std::io::stdin().read_line(&mut line).is_ok_and(|len| len > 0) {
-            // The first line is the word to go; nobody waits for it any more if the part is over.
-            let _ = go.take().map(|go| go.send(()));
+            // Every line is the word to go on. This thread must see the end of stdin, so it never waits for one who does not listen.
+            let _ = go.try_send(());
         }
     });
     let playing = async {
@@ -71,10 +80,25 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
             PartCommand::Write { file, key, span } => {
                 let store = open(file).await?;
                 output.object(&Ready { ready: true })?;
-                begun.await.map_err(|_| Failure::new(Code::Failed, "nobody said go"))?;
+                go_on(&mut told).await?;
                 write(&store, key, *span, output).await
             }
             PartCommand::Idle { file, span } => idle(file, *span, output).await,
+            PartCommand::Keep { url, prefix, keys, ttl, span } => {
+                let failed = |why: String| Failure::new(Code::Failed, why);
+                let store = Store::open(url).await?;
+                let session = Session::options().ttl(*ttl).open(store);
+                let session = session.map_err(|error| failed(error.to_string()))?;
+                let leases = register(&session, prefix, *keys).await?;
+                // The first renewal opens the stream for all that follow, and is over by then.
+                tokio::time::sleep(*ttl / 2).await;
+                output.object(&Ready { ready: true })?;
+                go_on(&mut told).await?;
+                output.object(&Kept { leases, cpu_percent: cpu_percent_for(*span).await })?;
+                // Whoever counts requests does so before the session is closed.
+                go_on(&mut told).await?;
+                session.close().await.map_err(|left| failed(left.to_string()))
+            }
             PartCommand::Hold { file, key, ttl } => hold(file, key, *ttl, output).await,
         }
     };
@@ -83,6 +107,14 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
         _ = stdin_ended => Ok(()),
         done = playing => done,
     }
+}
+
+/// How often a part may be told to go on before it listens; none is told more than twice.
+const WORDS_LEN: usize = 2;
+
+/// Waits for the word to go on.
+async fn go_on(told: &mut tokio::sync::mpsc::Receiver<()>) -> Result<(), Failure> {
+    told.recv().await.ok_or_else(|| Failure::new(Code::Failed, "nobody said go"))
 }
 
 /// Now, in nanoseconds since boot.
@@ -137,11 +169,27 @@ async fn idle(file: &Path, span: Duration, output: &Output) -> Result<(), Failur
     let store = open(file).await?;
     let stream = store.watch(Selection::everything(), Start::Now, Previous::Omitted).await?;
     tokio::time::sleep(SETTLED_AFTER).await;
+    let cpu_percent = cpu_percent_for(span).await;
+    drop(stream);
+    output.object(&Idled { cpu_percent })
+}
+
+/// Registers keys and says how many leases they hang on.
+async fn register(session: &Session, prefix: &str, keys: usize) -> Result<usize, Failure> {
+    let registering = (0..keys).map(|n| session.register(format!("{prefix}{n}"), &VALUE[..]).into_future());
+    let registered = try_join_all(registering)
+        .await
+        .map_err(|error| Failure::new(Code::Failed, format!("a key was not registered: {error}")))?;
+    session.settled().await;
+    Ok(registered.iter().map(|registration| registration.lease).collect::<BTreeSet<_>>().len())
+}
+
+/// The share of one core that this process uses from now on.
+async fn cpu_percent_for(span: Duration) -> f64 {
     let (begin, before) = (std::time::Instant::now(), cpu_time());
     tokio::time::sleep(span).await;
     let (elapsed, used) = (begin.elapsed(), cpu_time().saturating_sub(before));
-    drop(stream);
-    output.object(&Idled { cpu_percent: used.as_secs_f64() / elapsed.as_secs_f64() * 100.0 })
+    used.as_secs_f64() / elapsed.as_secs_f64() * 100.0
 }
 
 /// The CPU time of this process, all threads together.

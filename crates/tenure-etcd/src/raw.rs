@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use crate::message::kv as message;
+use crate::message::lease::{LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest, LeaseRevokeResponse};
 
 /// Whatever went wrong.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -45,13 +46,13 @@ impl Raw {
         Ok(revision(answer.header))
     }
 
-    /// Puts many keys in one transaction; gives the revision.
+    /// Puts many keys in one transaction, under a lease unless it is 0; gives the revision.
     ///
     /// # Errors
     ///
     /// Whatever the server or the transport says.
-    pub async fn txn_puts(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<i64, BoxError> {
-        let success = pairs.into_iter().map(|(key, value)| put_op(key, value)).collect();
+    pub async fn txn_puts(&self, pairs: Vec<(Bytes, Bytes)>, lease: i64) -> Result<i64, BoxError> {
+        let success = pairs.into_iter().map(|(key, value)| put_op(key, value, lease)).collect();
         let request = message::TxnRequest { success, ..message::TxnRequest::default() };
         let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
         Ok(revision(answer.header))
@@ -105,17 +106,7 @@ impl Raw {
         &self,
         key: Bytes,
     ) -> Result<impl Stream<Item = Result<i64, BoxError>> + Send + Unpin + use<>, BoxError> {
-        let create = WatchRequest { create: Some(WatchCreate { key }) };
-        // The request stream must stay open, or the server ends the watch.
-        let requests = futures_util::stream::iter([create]).chain(futures_util::stream::pending());
-        let mut grpc = self.grpc.clone();
-        grpc.ready().await?;
-        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
-        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-        let mut answers = grpc.streaming(tonic::Request::new(requests), path, codec).await?.into_inner();
-        if !answers.message().await?.is_some_and(|first| first.created) {
-            return Err("the server did not confirm the watch".into());
-        }
+        let answers = self.watch_stream(WatchCreate { key, range_end: Bytes::new() }).await?;
         Ok(answers.flat_map(|answer| {
             let revisions: Vec<Result<i64, BoxError>> = match answer {
                 Ok(answer) => answer
@@ -128,6 +119,60 @@ impl Raw {
             };
             futures_util::stream::iter(revisions)
         }))
+    }
+
+    /// Watches `[key, range_end)` from now on: the keys of every batch of deletes. Returns when the watch stands.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn watch_deletes(
+        &self,
+        key: Bytes,
+        range_end: Bytes,
+    ) -> Result<impl Stream<Item = Result<Vec<Bytes>, BoxError>> + Send + Unpin + use<>, BoxError> {
+        let answers = self.watch_stream(WatchCreate { key, range_end }).await?;
+        Ok(answers.map(|answer| {
+            let deleted = |event: WatchEvent| event.kv.filter(|_| event.kind == DELETE).map(|kv| kv.key);
+            Ok(answer?.events.into_iter().filter_map(deleted).collect())
+        }))
+    }
+
+    /// Grants a lease; gives its id.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn grant(&self, ttl_s: i64) -> Result<i64, BoxError> {
+        let request = LeaseGrantRequest { ttl: ttl_s, id: 0 };
+        let answer: LeaseGrantResponse = self.unary("/etcdserverpb.Lease/LeaseGrant", request).await?;
+        Ok(answer.id)
+    }
+
+    /// Ends a lease and its keys.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn revoke(&self, id: i64) -> Result<(), BoxError> {
+        let request = LeaseRevokeRequest { id };
+        let answer = self.unary::<_, LeaseRevokeResponse>("/etcdserverpb.Lease/LeaseRevoke", request).await;
+        answer.map(drop)
+    }
+
+    async fn watch_stream(&self, create: WatchCreate) -> Result<tonic::Streaming<WatchResponse>, BoxError> {
+        let create = WatchRequest { create: Some(create) };
+        // The request stream must stay open, or the server ends the watch.
+        let requests = futures_util::stream::iter([create]).chain(futures_util::stream::pending());
+        let mut grpc = self.grpc.clone();
+        grpc.ready().await?;
+        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+        let mut answers = grpc.streaming(tonic::Request::new(requests), path, codec).await?.into_inner();
+        if !answers.message().await?.is_some_and(|first| first.created) {
+            return Err("the server did not confirm the watch".into());
+        }
+        Ok(answers)
     }
 
     async fn unary<Q, R>(&self, path: &'static str, message: Q) -> Result<R, BoxError>
@@ -147,8 +192,8 @@ fn revision(header: Option<crate::message::header::ResponseHeader>) -> i64 {
     header.map_or(0, |header| header.revision)
 }
 
-fn put_op(key: Bytes, value: Bytes) -> message::RequestOp {
-    let put = message::PutRequest { key, value, ..message::PutRequest::default() };
+fn put_op(key: Bytes, value: Bytes, lease: i64) -> message::RequestOp {
+    let put = message::PutRequest { key, value, lease, ..message::PutRequest::default() };
     message::RequestOp { request: Some(message::RequestKind::Put(put)) }
 }
 
@@ -159,8 +204,11 @@ fn claim(key: Bytes, value: Bytes) -> message::TxnRequest {
         target_union: Some(message::CompareTarget::CreateRevision(0)),
         ..message::Compare::default()
     };
-    message::TxnRequest { compare: vec![absent], success: vec![put_op(key, value)], failure: vec![] }
+    message::TxnRequest { compare: vec![absent], success: vec![put_op(key, value, 0)], failure: vec![] }
 }
+
+/// The kind of an event that took a key away.
+const DELETE: i32 = 1;
 
 /// The least of a watch: the real messages belong to the real watch.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -173,6 +221,8 @@ struct WatchRequest {
 struct WatchCreate {
     #[prost(bytes = "bytes", tag = "1")]
     key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    range_end: Bytes,
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -185,6 +235,8 @@ struct WatchResponse {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 struct WatchEvent {
+    #[prost(int32, tag = "1")]
+    kind: i32,
     #[prost(message, optional, tag = "2")]
     kv: Option<message::KeyValue>,
 }

@@ -172,7 +172,7 @@ impl Sides<'_> {
         let firsts = (0..count).step_by(TXN_OPS);
         let txns = firsts.map(|first| {
             let pairs = (first..count.min(first + TXN_OPS)).map(|n| (self.key("bulk", n), value())).collect();
-            self.raw.txn_puts(pairs)
+            self.raw.txn_puts(pairs, 0)
         });
         let done = stream::iter(txns).buffered(TXNS_IN_FLIGHT).try_collect::<Vec<_>>().await;
         done.map_err(failed)?;

@@ -28,12 +28,28 @@ impl Counter {
 
     /// All requests that all members have answered so far; none if one does not tell.
     pub(super) async fn handled(&self) -> Option<u64> {
-        let mut sum = 0;
+        self.look().await?.sum("grpc_server_handled_total", "")
+    }
+
+    /// The counters of all members as they are now; none if one does not tell.
+    pub(super) async fn look(&self) -> Option<Counters> {
+        let mut pages = Vec::new();
         for endpoint in &self.endpoints {
-            let page = tokio::time::timeout(WAIT, page(endpoint)).await.ok()?.ok()?;
-            sum += sum_of(&page, "grpc_server_handled_total")?;
+            pages.push(tokio::time::timeout(WAIT, page(endpoint)).await.ok()?.ok()?);
         }
-        Some(sum)
+        Some(Counters { pages })
+    }
+}
+
+/// What all members had counted at one time.
+pub(super) struct Counters {
+    pages: Vec<String>,
+}
+
+impl Counters {
+    /// The sum of those series of a counter whose labels hold a text, such as `grpc_method="LeaseKeepAlive"`.
+    pub(super) fn sum(&self, name: &str, labelled: &str) -> Option<u64> {
+        self.pages.iter().map(|page| sum_of(page, name, labelled)).sum()
     }
 }
 
@@ -46,15 +62,16 @@ async fn page(endpoint: &str) -> std::io::Result<String> {
     Ok(page)
 }
 
-/// The sum of all series of a counter; none if the page is no page of metrics.
-fn sum_of(page: &str, name: &str) -> Option<u64> {
+/// The sum of the series of a counter whose labels hold a text; none if the page is no page of metrics.
+fn sum_of(page: &str, name: &str, labelled: &str) -> Option<u64> {
     let body = page.strip_prefix("HTTP/1.")?.split_once("\r\n\r\n")?.1;
     let mut sum = 0;
     for line in body.lines() {
         let Some(series) = line.strip_prefix(name) else { continue };
-        let Some((_, figure)) = series.rsplit_once(' ').filter(|(labels, _)| labels.starts_with('{')) else {
+        let Some((labels, figure)) = series.rsplit_once(' ') else { continue };
+        if !labels.starts_with('{') || !labels.contains(labelled) {
             continue;
-        };
+        }
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -71,10 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_is_over_all_series_of_exactly_this_counter() {
+    fn the_sum_is_over_the_wanted_series_of_exactly_this_counter() {
         let page = "HTTP/1.0 200 OK\r\nA: b\r\n\r\n# HELP x\nx{a=\"1\"} 7\nx{a=\"b c\"} 1.2e+03\nx_other{a=\"1\"} 5\nx 9\n";
-        assert_eq!(sum_of(page, "x"), Some(1207));
-        assert_eq!(sum_of(page, "nothing"), Some(0));
-        assert_eq!(sum_of("not http", "x"), None);
+        assert_eq!(sum_of(page, "x", ""), Some(1207));
+        assert_eq!(sum_of(page, "x", "a=\"1\""), Some(7));
+        assert_eq!(sum_of(page, "nothing", ""), Some(0));
+        assert_eq!(sum_of("not http", "x", ""), None);
     }
 }

@@ -26,6 +26,9 @@ pub(super) struct Row {
     pub(super) max: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) min: Option<f64>,
+    /// How many leases the keys of one round hang on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) leases: Option<usize>,
 }
 
 impl Row {
@@ -43,6 +46,7 @@ impl Row {
             errors: None,
             max: None,
             min: None,
+            leases: None,
         }
     }
 }

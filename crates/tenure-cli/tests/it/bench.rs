@@ -1,6 +1,9 @@
 //! The benchmark runs and speaks its format; its figures are no test's business.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
+use tenure_fixture::Etcd;
 
 use crate::machine::Machine;
 
@@ -31,4 +34,34 @@ async fn an_etcd_that_is_asked_for_by_name_must_be_configured() {
     let ran = Machine::new().run(&["bench", "store", "--engines", "etcd"]).await;
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.contains("TENURE_ENDPOINTS"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn sessions_are_measured_on_every_engine_beside_a_program_written_by_hand() {
+    let etcd = Etcd::start();
+    let machine = Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints());
+    let ran = machine.run(&["bench", "session", "--n", "150", "--rounds", "2", "--idle", "1s"]).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let mut sides = BTreeSet::new();
+    for line in ran.stdout.lines() {
+        let object: Value = serde_json::from_str(line).unwrap();
+        let (workload, engine) = (object["workload"].as_str().unwrap(), object["engine"].as_str().unwrap());
+        if object.get("goal").is_some() {
+            assert!(object["met"].is_boolean() && object["reference"].is_string(), "{line}");
+            continue;
+        }
+        for field in ["n", "unit", "p50", "p99", "total_s", "ops_s", "leases"] {
+            assert!(object.get(field).is_some(), "{field} is missing in {line}");
+        }
+        assert_eq!(object.get("requests").is_some(), matches!(engine, "etcd" | "raw"), "{line}");
+        sides.insert(format!("{workload} {engine}"));
+    }
+    for workload in ["register_100", "register_1000", "register_10000", "back_after_revoke_10000"] {
+        for engine in ["memory", "file", "etcd", "raw"] {
+            assert!(sides.contains(&format!("{workload} {engine}")), "{workload} {engine}: {}", ran.stdout);
+        }
+    }
+    assert!(sides.contains("idle_1000_keys etcd"), "{}", ran.stdout);
+    let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;
+    assert!(left.code == Some(0) && !left.stdout.contains("/tenure-bench/"), "{left:?}");
 }
