@@ -124,12 +124,14 @@ impl Session {
             Some(before) if self.slots.get(&before).is_some_and(|slot| slot.accepts(ttl)) => before,
             _ => self.slot_for(terms, ttl),
         };
-        // Where it was, and where it was being deleted: it is kept there until it is stored in its new place.
-        let others = self.slots.iter_mut().filter(|(id, _)| **id != slot);
-        for (_, other) in others.filter(|(id, other)| Some(**id) == before || !other.leaving.is_empty()) {
-            let was_there = other.members.remove(&key) | other.leaving.remove(&key);
-            other.wanted.remove(&key);
-            if was_there && other.may_have_stored() {
+        for (&id, other) in self.slots.iter_mut().filter(|(id, _)| **id != slot) {
+            // Nearly always the key is new, and then nobody has to look for it among thousands.
+            let is_member = before == Some(id) && other.members.remove(&key);
+            if is_member {
+                other.wanted.remove(&key);
+            }
+            let was_leaving = other.leaving.remove(&key);
+            if (is_member || was_leaving) && other.may_have_stored() {
                 other.moving.insert(key.clone());
             }
         }

@@ -191,7 +191,7 @@ impl Turns {
 
 /// Which side's turn it is: each begins in every other round.
 fn order(round: usize) -> [Side; 2] {
-    if round % 2 == 0 { [Side::Ours, Side::Reference] } else { [Side::Reference, Side::Ours] }
+    if round.is_multiple_of(2) { [Side::Ours, Side::Reference] } else { [Side::Reference, Side::Ours] }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
