@@ -23,8 +23,8 @@ pub(crate) const QUARANTINE: Duration = Duration::from_secs(5);
 /// First knock after a failure. A member that only restarts is back in about this time.
 const KNOCK_FIRST: Duration = Duration::from_millis(250);
 
-/// Knocks are never further apart, so that a healed member is noticed within two seconds.
-const KNOCK_MAX: Duration = Duration::from_secs(2);
+/// Knocks are never further apart. Whoever recovers has two seconds from the store's return, and needs some of them for itself.
+const KNOCK_MAX: Duration = Duration::from_secs(1);
 
 /// Connects of the whole client in one [`WINDOW`].
 const CONNECTS_PER_WINDOW: usize = 4;

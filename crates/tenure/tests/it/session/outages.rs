@@ -54,16 +54,21 @@ async fn ten_thousand_keys_whose_leases_are_revoked_are_back_within_a_second() {
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
     register_many(&session, 10_000).await;
-    let leases = session.leases();
-    assert_eq!(leases.len(), 10);
-    let revoked = leases.iter().map(|&lease| onlooker.revoke(lease));
-    for answer in futures_util::future::join_all(revoked).await {
-        answer.unwrap();
+    // The middle one of three: a neighbour that takes the machine for a moment must not decide.
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        let leases = session.leases();
+        assert_eq!(leases.len(), 10);
+        let revoked = leases.iter().map(|&lease| onlooker.revoke(lease));
+        for answer in futures_util::future::join_all(revoked).await {
+            answer.unwrap();
+        }
+        let began = Instant::now();
+        took.push(back_under_new_leases(&onlooker, &session, &leases, 10_000, began).await);
     }
-    let began = Instant::now();
-    let took = back_under_new_leases(&onlooker, &session, &leases, 10_000, began).await;
     eprintln!("10,000 keys back {took:?} after the last revocation");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    took.sort();
+    assert!(took[1] < Duration::from_secs(1), "{took:?}");
     session.close().await.unwrap();
     assert_eq!(onlooker.leases().await.unwrap().len(), 0);
 }
