@@ -2,7 +2,8 @@
 //!
 //! Intuition: many clients lose one store at the same moment. If all of them come back at the same moments too, they keep it
 //! down. So the *longest* wait grows by a fixed rule, and the wait itself is thrown anywhere below it ("full jitter").
-//! A failure long after the last one is a new story and starts at the first step again.
+//! A failure after a healthy period is a new story and starts at the first step again. Health is counted from a success, not from the
+//! last failure: a store that hangs makes failures rare, and that is not health.
 //!
 //! The dice are the caller's: `jitter` is a throw in `0.0..=1.0`, so that a test can throw what it likes.
 //!
@@ -45,7 +46,7 @@ pub struct Retry {
     pub cap: Duration,
     /// Whether waits are scattered.
     pub jitter: Jitter,
-    /// After this long without a failure the next one is the first again.
+    /// After this long in which things went well the next failure is the first again.
     pub healthy_after: Duration,
 }
 
@@ -106,23 +107,23 @@ impl Retry {
 pub struct Backoff {
     retry: Retry,
     failures: u32,
-    last_failure: Option<Moment>,
+    /// Since when things have been going well.
+    healthy_since: Option<Moment>,
 }
 
 impl Backoff {
     /// Nothing has failed yet.
     pub fn new(retry: Retry) -> Backoff {
-        Backoff { retry, failures: 0, last_failure: None }
+        Backoff { retry, failures: 0, healthy_since: None }
     }
 
     /// Notes a failure and says how long to wait. `useful` bounds the wait by how long trying again still makes sense, such as the
     /// validity that is left.
     pub fn after_failure(&mut self, now: Moment, jitter: f64, useful: Option<Duration>) -> Duration {
-        if self.last_failure.is_some_and(|last| now.since(last) >= self.retry.healthy_after) {
+        if self.healthy_since.take().is_some_and(|since| now.since(since) >= self.retry.healthy_after) {
             self.failures = 0;
         }
         self.failures = self.failures.saturating_add(1);
-        self.last_failure = Some(now);
         let ceiling = self.retry.ceiling(self.failures);
         let wait = match self.retry.jitter {
             Jitter::Full => ceiling.mul_f64(jitter.clamp(0.0, 1.0)),
@@ -131,10 +132,15 @@ impl Backoff {
         useful.map_or(wait, |useful| wait.min(useful))
     }
 
-    /// Notes that things went well: the next failure is the first.
+    /// Notes that things go well: once they have for long enough, the next failure is the first.
+    pub fn after_success(&mut self, now: Moment) {
+        self.healthy_since.get_or_insert(now);
+    }
+
+    /// Forgets all failures at once.
     pub fn reset(&mut self) {
         self.failures = 0;
-        self.last_failure = None;
+        self.healthy_since = None;
     }
 
     /// How many failures there were in a row.
@@ -173,10 +179,25 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_long_after_the_last_one_is_the_first_again() {
+    fn a_failure_after_a_healthy_period_is_the_first_again() {
         let mut backoff = Backoff::new(Retry::DEFAULT);
-        let mut at = |ms| backoff.after_failure(Moment::from_ms(ms), 1.0, None).as_millis();
-        assert_eq!((at(0), at(1_000), at(11_000), at(11_001)), (1_000, 2_000, 1_000, 2_000));
+        let fail =
+            |backoff: &mut Backoff, ms| backoff.after_failure(Moment::from_ms(ms), 1.0, None).as_millis();
+        assert_eq!((fail(&mut backoff, 0), fail(&mut backoff, 1_000)), (1_000, 2_000));
+        backoff.after_success(Moment::from_ms(2_000));
+        assert_eq!(fail(&mut backoff, 11_999), 4_000, "a short recovery is none");
+        backoff.after_success(Moment::from_ms(20_000));
+        backoff.after_success(Moment::from_ms(29_000));
+        assert_eq!(fail(&mut backoff, 30_000), 1_000);
+    }
+
+    /// Failures used to be forgotten when the last one was long ago. A store that hangs answers each try after its time-out, so in the
+    /// middle of one outage the waits began again at the first step, and so did the warnings.
+    #[test]
+    fn tries_that_hang_are_not_health() {
+        let mut backoff = Backoff::new(Retry::DEFAULT);
+        let mut at = |s: u64| backoff.after_failure(Moment::from_ms(s * 1_000), 1.0, None).as_secs();
+        assert_eq!([at(0), at(13), at(26), at(39), at(52)], [1, 2, 4, 8, 8]);
     }
 
     #[test]

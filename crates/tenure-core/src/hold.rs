@@ -116,11 +116,13 @@ pub struct Hold {
     asking_since: Option<Moment>,
     /// Since when renewals fail.
     failing_since: Option<Moment>,
+    /// Whether it was noticed that the answer takes longer than patience allows.
+    is_overdue: bool,
     end: Option<End>,
 }
 
 /// Why a hold is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Error)]
 pub enum End {
     /// Nobody renewed it in time: the store may still agree, but that can no longer be known.
     #[error("it was not renewed in time")]
@@ -163,6 +165,7 @@ impl Hold {
             renew_at: asked_at + terms.renew_every,
             asking_since: None,
             failing_since: None,
+            is_overdue: false,
             end: None,
         };
         hold.lapse(now);
@@ -180,6 +183,7 @@ impl Hold {
         self.renew_at = asked_at + self.terms.renew_every;
         self.asking_since = None;
         self.failing_since = None;
+        self.is_overdue = false;
         self.lapse(now);
     }
 
@@ -188,6 +192,7 @@ impl Hold {
         self.lapse(now);
         self.failing_since.get_or_insert(self.asking_since.unwrap_or(now));
         self.asking_since = None;
+        self.is_overdue = false;
         self.renew_at = (now + wait).min(self.valid_until);
     }
 
@@ -213,12 +218,15 @@ impl Hold {
             self.asking_since = Some(now);
             return Some(Action::Renew);
         }
+        self.is_overdue = self.asking_since.is_some_and(|since| now.since(since) >= self.terms.patience);
         None
     }
 
-    /// When to poll again if nothing else happens. Always comes, even while a renewal hangs.
+    /// When to poll again if nothing else happens. Always comes, even while a renewal hangs: first when patience is over, because
+    /// then the holder is suspect, and last when belief ends.
     pub fn next_wake(&self) -> Moment {
         match self.asking_since {
+            Some(since) if !self.is_overdue => (since + self.terms.patience).min(self.valid_until),
             Some(_) => self.valid_until,
             None => self.renew_at.min(self.valid_until),
         }

@@ -4,22 +4,34 @@
 //! back what is deleted behind its back. When a lease is lost it asks for another and moves the keys over; the old lease is
 //! revoked last, so that watchers see no delete for a key that never stopped being wanted.
 //!
+//! It also lends its leases to those who put keys themselves, such as locks and claims. A loan is bound to one lease and ends for good
+//! with it: what is held under a lease must not quietly come to hang on another.
+//!
 //! Intuition: *wanted* and *stored* are two sets, and the machine only ever works on their difference. A key is ours exactly if it
 //! hangs on one of our leases, whose ids nobody else knows; so no put and no delete of ours can hit a key that is someone else's.
 //!
 //! ```text
-//!              register                       granted                    lost
+//!           register, lend                    granted                    lost
 //!   (nothing) ─────────► Slot: Asking ──────────────────► Holding ──────────────► Asking …
-//!                                                            │ last key unregistered
-//!                                                            └──────────► Revoking ──► (nothing)
+//!                                                            │ nobody needs it any more
+//!                                                            └──────────► Ending ──► (nothing)
 //! ```
 //!
 //! **Invariant**: a key is put only under a lease that is valid at that moment.
 //!
 //! **Invariant**: a key that was unregistered is never put again.
 //!
-//! **Invariant**: at most one put and one delete are under way for each slot, so a late answer cannot overtake a newer request.
+//! **Invariant**: at most one put or delete is under way for each slot, so a late answer cannot overtake a newer request.
+//!
+//! **Invariant**: a slot deletes only what hangs on its own leases, so a key that moved to another slot is safe from the old one.
+//!
+//! **Invariant**: a lease is not revoked while it is lent.
+//!
+//! **Invariant**: losses are told before anything else that was learned at the same moment.
 
+mod advance;
+mod answers;
+mod ending;
 mod entry;
 mod plan;
 mod slot;
@@ -30,18 +42,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::error::StoreError;
 use crate::hold::{Terms, TtlTooShort};
-use crate::lease::{Grant, LeaseId, Renewal};
-use crate::revision::{Epoch, Revision};
+use crate::lease::LeaseId;
+use crate::revision::Revision;
 use crate::time::Moment;
 
-use entry::{Entry, Place};
-use slot::{Phase, Slot};
+use ending::Ending;
+use entry::{Entry, News, Sight};
+use slot::{Slot, Trouble};
 
 pub use entry::Mode;
 pub use plan::Plan;
-pub use words::{Action, KeyOutcome, LeaseKnown, Notice, PutEntry, Standing};
+pub use words::{Action, KeyOutcome, LeaseKnown, Lent, Notice, PutEntry, Remains, Standing, Try};
 
 /// One lease of the session, through all its incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -51,14 +63,24 @@ pub struct SlotId(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Wish(u64);
 
+/// Which `lend` is meant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LoanId(u64);
+
 /// A session's decisions.
 #[derive(Clone, Debug)]
 pub struct Session {
     plan: Plan,
     slots: BTreeMap<SlotId, Slot>,
     entries: BTreeMap<Bytes, Entry>,
+    /// Where each loan is, waiting or lent.
+    loans: BTreeMap<LoanId, SlotId>,
+    /// Leases that nobody needs any more.
+    endings: BTreeMap<LeaseId, Ending>,
     counter: u64,
     incarnation: u64,
+    /// What the worst slot suffers, from the first failure until all is well.
+    trouble: Option<Trouble>,
     is_closing: bool,
     actions: VecDeque<Action>,
     notices: VecDeque<Notice>,
@@ -72,8 +94,11 @@ impl Session {
             plan,
             slots: BTreeMap::new(),
             entries: BTreeMap::new(),
+            loans: BTreeMap::new(),
+            endings: BTreeMap::new(),
             counter: 0,
             incarnation: 0,
+            trouble: None,
             is_closing: false,
             actions: VecDeque::new(),
             notices: VecDeque::new(),
@@ -91,21 +116,28 @@ impl Session {
     ) -> Result<Wish, TtlTooShort> {
         let ttl = ttl.unwrap_or(self.plan.ttl);
         let terms = Terms::new(ttl)?;
+        self.lapse(now);
         let wish = Wish(self.count());
-        let slot = match self.entries.get(&key) {
+        let before = self.entries.get(&key).map(|entry| entry.slot);
+        let slot = match before {
             // The key stays where it is if its lease fits; otherwise it moves, and is put under the other lease.
-            Some(entry) if self.slots.get(&entry.slot).is_some_and(|slot| slot.accepts(ttl)) => entry.slot,
+            Some(before) if self.slots.get(&before).is_some_and(|slot| slot.accepts(ttl)) => before,
             _ => self.slot_for(terms, ttl),
         };
-        if let Some(before) = self.entries.get(&key).map(|entry| entry.slot).filter(|&before| before != slot)
-        {
-            self.leave_slot(before, &key);
+        for (&id, other) in self.slots.iter_mut().filter(|(id, _)| **id != slot) {
+            let is_member = other.members.remove(&key);
+            other.wanted.remove(&key);
+            let was_leaving = other.leaving.remove(&key);
+            if (is_member || was_leaving) && other.may_have_stored() {
+                debug_assert!(!is_member || before == Some(id), "a key is a member of one slot");
+                other.moving.insert(key.clone());
+            }
         }
-        let entry = Entry::new(value, mode, slot, wish);
-        self.entries.insert(key.clone(), entry);
+        self.entries.insert(key.clone(), Entry::new(value, mode, slot, wish));
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.members.insert(key.clone());
             slot.leaving.remove(&key);
+            slot.moving.remove(&key);
             slot.wanted.insert(key);
         }
         self.advance(now);
@@ -114,207 +146,140 @@ impl Session {
 
     /// Does not want a key registered any more. False if it was not.
     pub fn unregister(&mut self, key: &Bytes, now: Moment) -> bool {
+        self.lapse(now);
         let Some(entry) = self.entries.remove(key) else { return false };
-        self.leave_slot(entry.slot, key);
+        self.drop_key(entry.slot, key);
         self.advance(now);
         true
     }
 
-    /// Wants nothing registered any more, and no leases.
+    /// Lends a lease to one who puts keys under it. [`Session::lent`] says which, at once if a lease is held, and otherwise when
+    /// [`Notice::Lent`] has come. The lease is kept until it is lost or the loan is given back.
+    pub fn lend(&mut self, ttl: Option<Duration>, now: Moment) -> Result<LoanId, TtlTooShort> {
+        let ttl = ttl.unwrap_or(self.plan.ttl);
+        let terms = Terms::new(ttl)?;
+        self.lapse(now);
+        let loan = LoanId(self.count());
+        let id = self.slot_for(terms, ttl);
+        self.loans.insert(loan, id);
+        if let Some(slot) = self.slots.get_mut(&id) {
+            let place = if slot.lease().is_some() { &mut slot.loans } else { &mut slot.borrowers };
+            place.insert(loan);
+        }
+        self.advance(now);
+        Ok(loan)
+    }
+
+    /// The lease that a loan has; none if it waits for one or has ended.
+    pub fn lent(&self, loan: LoanId) -> Option<Lent> {
+        let slot = self.slots.get(self.loans.get(&loan)?)?;
+        let holding = slot.holding().filter(|_| slot.loans.contains(&loan))?;
+        Some(Lent {
+            loan,
+            lease: holding.lease,
+            incarnation: holding.incarnation,
+            ttl: holding.ttl,
+            valid_until: holding.hold.valid_until(),
+        })
+    }
+
+    /// A loan is not needed any more, or not waited for. Nothing of it may be under way.
+    pub fn give_back(&mut self, loan: LoanId, now: Moment) {
+        self.lapse(now);
+        let Some(id) = self.loans.remove(&loan) else { return };
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.loans.remove(&loan);
+            slot.borrowers.remove(&loan);
+        }
+        self.advance(now);
+    }
+
+    /// Wants nothing registered any more, and no leases. Those that are lent are ended when they are given back.
     pub fn close(&mut self, now: Moment) {
+        self.lapse(now);
         self.is_closing = true;
-        for key in std::mem::take(&mut self.entries).into_keys() {
-            self.notices.push_back(Notice::Unregistered { key });
-        }
+        let entries = std::mem::take(&mut self.entries);
         for slot in self.slots.values_mut() {
+            if !slot.may_have_stored() {
+                let never_stored = std::mem::take(&mut slot.members);
+                self.notices.extend(never_stored.into_iter().map(|key| Notice::Unregistered { key }));
+            }
             slot.abandon();
+            self.notices.extend(slot.loans.iter().map(|&loan| Notice::Recalled { loan }));
         }
-        self.advance(now);
-    }
-
-    /// The answer to [`Action::Grant`].
-    pub fn handle_granted(
-        &mut self,
-        id: SlotId,
-        epoch: Epoch,
-        answer: &Result<Grant, StoreError>,
-        jitter: f64,
-        now: Moment,
-    ) {
-        let Some(slot) = self.slots.get_mut(&id).filter(|slot| slot.is_asking(epoch)) else {
-            // Nobody waits for it any more.
-            if let Ok(grant) = answer {
-                self.actions.push_back(Action::Discard { lease: grant.id });
-            }
-            return;
-        };
-        match answer {
-            Ok(grant) => {
-                if !slot.members.is_empty() && slot.hold(*grant, now) {
-                    self.incarnation += 1;
-                    self.notices
-                        .push_back(Notice::Granted { lease: grant.id, incarnation: self.incarnation });
-                } else {
-                    self.actions.push_back(Action::Discard { lease: grant.id });
-                    slot.wait(jitter, now);
-                }
-            }
-            Err(_) => {
-                let (failures, next) = slot.wait(jitter, now);
-                self.notices.push_back(Notice::Failing { failures, next });
-            }
-        }
-        self.advance(now);
-    }
-
-    /// The answer to [`Action::Renew`].
-    pub fn handle_renewed(
-        &mut self,
-        id: SlotId,
-        epoch: Epoch,
-        answer: &Result<Renewal, StoreError>,
-        jitter: f64,
-        now: Moment,
-    ) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        if let Some((failures, next)) = slot.renewed(epoch, answer, jitter, now) {
-            self.notices.push_back(Notice::Failing { failures, next });
-        }
-        self.advance(now);
-    }
-
-    /// The answer to [`Action::Put`]: what came of each key, and whether the store still knows the lease.
-    pub fn handle_put(
-        &mut self,
-        id: SlotId,
-        epoch: Epoch,
-        outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
-        lease: LeaseKnown,
-        jitter: f64,
-        now: Moment,
-    ) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        let Some(under) = slot.answered_put(epoch) else { return };
-        if lease == LeaseKnown::No {
-            slot.gone(under);
-        }
-        let mut any_failed = false;
-        for (key, wish, outcome) in outcomes {
-            // A key that was unregistered or registered anew while this was under way is not in `putting` any more.
-            let Some(entry) =
-                self.entries.get_mut(&key).filter(|entry| entry.wish == wish && entry.slot == id)
-            else {
-                continue;
-            };
-            match outcome {
-                KeyOutcome::Done(revision) if lease == LeaseKnown::Yes => {
-                    entry.stored(revision);
-                    if entry.is_wanted() {
-                        slot.wanted.insert(key);
-                    } else if entry.tell() {
-                        self.notices.push_back(Notice::Registered { key, wish, lease: under, revision });
-                    }
-                }
-                KeyOutcome::Taken(_) if entry.mode == Mode::Create => {
-                    self.entries.remove(&key);
-                    slot.members.remove(&key);
-                    self.notices.push_back(Notice::Refused { key, wish, why: None });
-                }
-                KeyOutcome::Taken(seen) => {
-                    entry.place = Place::Taken(seen);
-                    self.notices.push_back(Notice::Taken { key });
-                }
-                KeyOutcome::Refused(why) => {
-                    self.entries.remove(&key);
-                    slot.members.remove(&key);
-                    self.notices.push_back(Notice::Refused { key, wish, why: Some(why) });
-                }
-                KeyOutcome::Done(_) | KeyOutcome::Failed => {
-                    any_failed |= lease == LeaseKnown::Yes;
-                    entry.place = Place::Wanted;
-                    slot.wanted.insert(key);
-                }
-            }
-        }
-        if any_failed {
-            slot.pause(jitter, now);
-        }
-        self.advance(now);
-    }
-
-    /// The answer to [`Action::Delete`]: what came of each key.
-    pub fn handle_deleted(
-        &mut self,
-        id: SlotId,
-        epoch: Epoch,
-        outcomes: Vec<(Bytes, KeyOutcome)>,
-        jitter: f64,
-        now: Moment,
-    ) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        if !slot.answered_delete(epoch) {
-            return;
-        }
-        let mut any_failed = false;
-        for (key, outcome) in outcomes {
-            match outcome {
-                KeyOutcome::Done(_) | KeyOutcome::Taken(_) | KeyOutcome::Refused(_) => {
-                    if slot.leaving.remove(&key) {
-                        self.notices.push_back(Notice::Unregistered { key });
-                    }
-                }
-                KeyOutcome::Failed => any_failed = true,
-            }
-        }
-        if any_failed {
-            slot.pause(jitter, now);
-        }
-        self.advance(now);
-    }
-
-    /// The answer to [`Action::Revoke`]. Whatever it was, the lease is not renewed any more and ends by itself.
-    pub fn handle_revoked(&mut self, id: SlotId, epoch: Epoch, now: Moment) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        if slot.revoked(epoch) {
-            for key in std::mem::take(&mut slot.leaving) {
-                self.notices.push_back(Notice::Unregistered { key });
-            }
-        }
+        drop(entries);
+        let slots = &self.slots;
+        self.loans.retain(|loan, id| slots.get(id).is_some_and(|slot| slot.loans.contains(loan)));
         self.advance(now);
     }
 
     /// A key was deleted in the store, at this revision.
     pub fn handle_key_deleted(&mut self, key: &Bytes, revision: Revision, now: Moment) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        if entry.deleted(revision) {
-            if let Some(slot) = self.slots.get_mut(&entry.slot) {
-                slot.wanted.insert(key.clone());
-            }
-            self.notices.push_back(Notice::Missing { key: key.clone() });
-            self.advance(now);
-        }
+        self.lapse(now);
+        self.see(key, revision, Sight::Gone, now);
     }
 
-    /// A key was put in the store, at this revision and under this lease.
-    pub fn handle_key_put(&mut self, key: &Bytes, lease: Option<LeaseId>, revision: Revision) {
+    /// A key was put in the store, at this revision, with this value and under this lease.
+    pub fn handle_key_put(
+        &mut self,
+        key: &Bytes,
+        value: &Bytes,
+        lease: Option<LeaseId>,
+        revision: Revision,
+        now: Moment,
+    ) {
+        self.lapse(now);
+        let Some(entry) = self.entries.get(key) else { return };
+        let current = self.slots.get(&entry.slot).and_then(Slot::lease);
+        let sight = match lease.filter(|lease| self.is_ours(*lease)) {
+            None => Sight::Theirs,
+            own if own == current && *value == entry.value => Sight::Ours,
+            Some(_) => Sight::Stale,
+        };
+        self.see(key, revision, sight, now);
+    }
+
+    fn see(&mut self, key: &Bytes, revision: Revision, sight: Sight, now: Moment) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let is_ours =
-            lease.is_some_and(|lease| self.slots.values().any(|slot| slot.ours().any(|own| own == lease)));
-        if !is_ours && entry.taken(revision) {
-            self.notices.push_back(Notice::Taken { key: key.clone() });
+        let news = entry.see(revision, sight);
+        if matches!(news, News::Missing | News::Stale)
+            && let Some(slot) = self.slots.get_mut(&entry.slot)
+        {
+            slot.wanted.insert(key.clone());
         }
+        match news {
+            News::None => return,
+            News::Missing => self.notices.push_back(Notice::Missing { key: key.clone() }),
+            News::Taken => self.notices.push_back(Notice::Taken { key: key.clone() }),
+            News::Stale => {}
+        }
+        self.advance(now);
     }
 
     /// The store answers again: whoever waits may try at once.
     pub fn handle_store_back(&mut self, now: Moment) {
+        self.lapse(now);
         for slot in self.slots.values_mut() {
             slot.wake(now);
         }
+        for ending in self.endings.values_mut() {
+            ending.wake();
+        }
+        self.advance(now);
+    }
+
+    /// Somebody was told by the store that a lease does not exist any more.
+    pub fn handle_lease_gone(&mut self, lease: LeaseId, now: Moment) {
+        for slot in self.slots.values_mut() {
+            slot.gone(lease);
+        }
+        self.lapse(now);
         self.advance(now);
     }
 
     /// Time has passed.
     pub fn handle_time(&mut self, now: Moment) {
+        self.lapse(now);
         self.advance(now);
     }
 
@@ -330,7 +295,8 @@ impl Session {
 
     /// When to call [`Session::handle_time`] if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
-        self.slots.values().filter_map(Slot::next_wake).min()
+        let endings = self.endings.values().filter_map(Ending::next_wake);
+        self.slots.values().filter_map(Slot::next_wake).chain(endings).min()
     }
 
     /// How the session stands: as its weakest lease does.
@@ -343,7 +309,24 @@ impl Session {
         self.slots.values().map(|slot| slot.remaining(now)).min().unwrap_or(Duration::ZERO)
     }
 
-    /// Which incarnation this is: how many leases were granted so far.
+    /// Until when a lease may be relied upon, if nothing is renewed; none if it is not held.
+    pub fn valid_until(&self, lease: LeaseId) -> Option<Moment> {
+        let holdings = self.slots.values().filter_map(Slot::holding);
+        holdings.filter(|holding| holding.lease == lease).map(|holding| holding.hold.valid_until()).next()
+    }
+
+    /// Since when something fails: requests, or the keeping of a lease; none if all is well.
+    pub fn failing_since(&self) -> Option<Moment> {
+        self.trouble.map(|trouble| trouble.since)
+    }
+
+    /// Whether something waits that the store's return would let go on.
+    pub fn is_waiting(&self) -> bool {
+        self.slots.values().any(Slot::is_waiting)
+            || self.endings.values().any(|ending| ending.next_wake().is_some())
+    }
+
+    /// Which incarnation this is: grows when a lease replaces one that was lost, and when the session starts again.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -354,7 +337,7 @@ impl Session {
     }
 
     /// The keys that are wanted.
-    pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.entries.keys()
     }
 
@@ -365,7 +348,24 @@ impl Session {
 
     /// Whether everything that is wanted is stored, and nothing else is.
     pub fn is_settled(&self) -> bool {
-        self.slots.values().all(Slot::is_settled)
+        self.endings.is_empty() && self.slots.values().all(Slot::is_settled)
+    }
+
+    /// What would be left in the store if nothing more were done from now on.
+    pub fn remains(&self, now: Moment) -> Remains {
+        let mut remains = Remains::default();
+        for slot in self.slots.values() {
+            remains.leases += slot.ours().count() + usize::from(slot.is_asking_at_all());
+            remains.keys += slot.leaving.len() + slot.members.len();
+            remains.loans += slot.loans.len();
+            remains.within = remains.within.max(slot.ttl());
+        }
+        for ending in self.endings.values() {
+            remains.leases += 1;
+            remains.keys += ending.keys.len();
+            remains.within = remains.within.max(ending.remaining(now));
+        }
+        remains
     }
 
     fn count(&mut self) -> u64 {
@@ -373,114 +373,21 @@ impl Session {
         self.counter
     }
 
+    fn is_ours(&self, lease: LeaseId) -> bool {
+        self.endings.contains_key(&lease)
+            || self.slots.values().any(|slot| slot.ours().any(|own| own == lease))
+    }
+
     /// A slot of this TTL with room, or a new one.
     fn slot_for(&mut self, terms: Terms, ttl: Duration) -> SlotId {
         let room = self.plan.keys_per_lease;
-        let found = self.slots.iter().find(|(_, slot)| slot.accepts(ttl) && slot.members.len() < room);
+        let found = self.slots.iter().find(|(_, slot)| slot.accepts(ttl) && slot.load() < room);
         if let Some((&id, _)) = found {
             return id;
         }
         let id = SlotId(self.count());
         self.slots.insert(id, Slot::new(terms, self.plan.retry));
         id
-    }
-
-    /// Takes a key out of a slot; what may be in the store has to be deleted there.
-    fn leave_slot(&mut self, id: SlotId, key: &Bytes) {
-        let Some(slot) = self.slots.get_mut(&id) else {
-            self.notices.push_back(Notice::Unregistered { key: key.clone() });
-            return;
-        };
-        slot.members.remove(key);
-        slot.wanted.remove(key);
-        if slot.may_have_stored() {
-            slot.leaving.insert(key.clone());
-        } else {
-            self.notices.push_back(Notice::Unregistered { key: key.clone() });
-        }
-    }
-
-    /// Lets every slot take its next steps.
-    fn advance(&mut self, now: Moment) {
-        let ids: Vec<SlotId> = self.slots.keys().copied().collect();
-        for id in ids {
-            self.advance_slot(id, now);
-        }
-        if self.is_closing && self.slots.is_empty() {
-            self.is_closing = false;
-            self.notices.push_back(Notice::Closed);
-        }
-    }
-
-    fn advance_slot(&mut self, id: SlotId, now: Moment) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        if let Some((lease, why)) = slot.check(now) {
-            self.notices.push_back(Notice::Lost { lease, why });
-            for key in &slot.members {
-                if let Some(entry) = self.entries.get_mut(key) {
-                    entry.place = Place::Wanted;
-                }
-            }
-            slot.wanted = slot.members.clone();
-            // What was to be deleted dies with the lease, or when the lease is revoked.
-            for key in std::mem::take(&mut slot.leaving) {
-                self.notices.push_back(Notice::Unregistered { key });
-            }
-        }
-        for lease in slot.outgrown() {
-            self.actions.push_back(Action::Discard { lease });
-        }
-        if slot.is_done() {
-            self.slots.remove(&id);
-            return;
-        }
-        let ours: Vec<LeaseId> = self.slots.values().flat_map(Slot::ours).collect();
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        let mut counter = self.counter;
-        let mut question = || {
-            counter += 1;
-            Epoch(counter)
-        };
-        if let Some(ttl) = slot.wants_grant(now) {
-            let epoch = question();
-            slot.phase = Phase::Asking { epoch };
-            self.actions.push_back(Action::Grant { slot: id, epoch, ttl });
-        }
-        if let Some(lease) = slot.wants_renewal(now) {
-            let epoch = question();
-            slot.renewing = Some(epoch);
-            self.actions.push_back(Action::Renew { slot: id, epoch, lease });
-        }
-        if let Some(lease) = slot.wants_put(now) {
-            let epoch = question();
-            slot.putting = Some((epoch, lease));
-            let entries = std::mem::take(&mut slot.wanted)
-                .into_iter()
-                .filter_map(|key| {
-                    let entry = self.entries.get_mut(&key)?;
-                    entry.place = Place::Putting;
-                    Some(PutEntry {
-                        value: entry.value.clone(),
-                        mode: entry.put_mode(),
-                        wish: entry.wish,
-                        key,
-                    })
-                })
-                .collect();
-            self.actions.push_back(Action::Put { slot: id, epoch, lease, ours: ours.clone(), entries });
-        }
-        if slot.wants_delete(now) {
-            let epoch = question();
-            slot.deleting = Some(epoch);
-            let keys = slot.leaving.iter().cloned().collect();
-            self.actions.push_back(Action::Delete { slot: id, epoch, ours, keys });
-        }
-        if let Some(lease) = slot.wants_revoke() {
-            let epoch = question();
-            slot.phase = Phase::Revoking { epoch, lease };
-            self.actions.push_back(Action::Revoke { slot: id, epoch, lease });
-        }
-        self.counter = counter;
     }
 }
 

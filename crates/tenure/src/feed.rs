@@ -188,6 +188,7 @@ impl Feed {
             Some(last) if page.more => list(&self.store, after(&self.select, last), Some(at)),
             Some(_) | None => {
                 self.picture.handle_listed(&mut self.ready);
+                self.backoff.after_success(Moment::after_origin(self.opened.elapsed()));
                 if self.backoff.failures() > 0 {
                     info!(select = ?self.select, revision = %at, keys = self.picture.len(), "feed is whole again");
                 }

@@ -33,6 +33,16 @@ fn belief_ends_even_while_a_renewal_hangs() {
     assert_eq!(hold.poll_action(at(5_500)), Some(Action::Stop(End::Lapsed)));
 }
 
+/// Nobody was woken when patience ended, so a holder whose renewal hung was told of it only by the next event, if at all.
+#[test]
+fn a_hanging_renewal_wakes_the_holder_when_patience_ends() {
+    let mut hold = hold();
+    assert_eq!(hold.poll_action(at(2_000)), Some(Action::Renew));
+    assert_eq!(hold.next_wake(), at(3_500));
+    assert_eq!((hold.poll_action(at(3_500)), hold.next_wake()), (None, at(5_500)));
+    assert_eq!(hold.standing(at(3_500)), Standing::Suspect { since: at(2_000) });
+}
+
 #[test]
 fn an_answer_after_the_end_revives_nothing() {
     let mut hold = hold();

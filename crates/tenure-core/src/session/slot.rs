@@ -1,8 +1,10 @@
 //! One lease of a session, through all its incarnations: what it needs next.
 //!
-//! **Invariant**: `wanted` and `members` only name keys whose entry is in this slot; `leaving` names none of them.
+//! **Invariant**: `wanted` and `members` only name keys whose entry is in this slot; `leaving` and `moving` name none of them.
 //!
 //! **Invariant**: an answer whose epoch is not the one noted here is ignored; losing the lease forgets them all.
+//!
+//! **Invariant**: a lease is not given up while it is lent, or while a key that moves to another lease still hangs on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use crate::lease::{Grant, LeaseId, Renewal};
 use crate::revision::Epoch;
 use crate::time::Moment;
 
-use super::Standing;
+use super::{LoanId, Standing};
 
 /// The first wait of a rescue: about one round trip, so that a broken connection costs nothing but itself.
 const RESCUE_FIRST: Duration = Duration::from_millis(50);
@@ -33,18 +35,37 @@ pub(super) struct Slot {
     pub wanted: BTreeSet<Bytes>,
     /// Keys that do not belong here any more and may be in the store.
     pub leaving: BTreeSet<Bytes>,
+    /// Keys that belong to another slot now and are not yet stored there.
+    pub moving: BTreeSet<Bytes>,
+    /// Those who have the lease that is held.
+    pub loans: BTreeSet<LoanId>,
+    /// Those who wait for one.
+    pub borrowers: BTreeSet<LoanId>,
     pub renewing: Option<Epoch>,
     pub putting: Option<(Epoch, LeaseId)>,
     pub deleting: Option<Epoch>,
     terms: Terms,
-    /// Leases that are lost to us and perhaps not yet to the store: revoked when every key has moved.
-    lapsed: Vec<LeaseId>,
-    was_held: bool,
+    /// Leases that are lost to us and perhaps not yet to the store: ended when every key has moved.
+    former: Vec<LeaseId>,
+    /// Why the last lease was lost, until there is another.
+    lost: Option<End>,
+    pub was_held: bool,
+    /// Since when something fails here, and how often it did.
+    pub trouble: Option<Trouble>,
     /// Before asking for a new lease again.
     regrant: Backoff,
-    /// Before renewing, putting or deleting again.
+    /// Before renewing again.
     rescue: Backoff,
+    /// Before putting or deleting again.
+    rewrite: Backoff,
     paused_until: Option<Moment>,
+}
+
+/// Something fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trouble {
+    pub since: Moment,
+    pub attempts: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -54,98 +75,152 @@ pub(super) enum Phase {
     /// A lease was asked for.
     Asking { epoch: Epoch },
     /// A lease is held.
-    Holding { lease: LeaseId, hold: Hold },
-    /// The lease is being revoked.
-    Revoking { epoch: Epoch, lease: LeaseId },
+    Holding(Holding),
+}
+
+/// A lease that is held.
+#[derive(Clone, Debug)]
+pub(super) struct Holding {
+    pub lease: LeaseId,
+    pub hold: Hold,
+    pub ttl: Duration,
+    pub incarnation: u64,
 }
 
 impl Slot {
     pub(super) fn new(terms: Terms, retry: Retry) -> Slot {
-        let cap = RESCUE_MAX.min(terms.ttl() / 4).max(RESCUE_FIRST);
-        let rescue = Retry {
-            growth: Growth::Exponential,
-            initial: RESCUE_FIRST,
-            cap,
-            jitter: Jitter::Full,
-            healthy_after: retry.healthy_after,
-        };
+        let rescue = Slot::rescue(terms.ttl(), retry);
         Slot {
             phase: Phase::Empty { until: None },
             members: BTreeSet::new(),
             wanted: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            moving: BTreeSet::new(),
+            loans: BTreeSet::new(),
+            borrowers: BTreeSet::new(),
             renewing: None,
             putting: None,
             deleting: None,
             terms,
-            lapsed: Vec::new(),
+            former: Vec::new(),
+            lost: None,
             was_held: false,
+            trouble: None,
             regrant: Backoff::new(retry),
             rescue: Backoff::new(rescue),
+            rewrite: Backoff::new(rescue),
             paused_until: None,
         }
     }
 
-    /// Whether keys with this TTL may be added.
+    /// How long to wait while a lease may still be alive.
+    pub(super) fn rescue(ttl: Duration, retry: Retry) -> Retry {
+        Retry {
+            growth: Growth::Exponential,
+            initial: RESCUE_FIRST,
+            cap: RESCUE_MAX.min(ttl / 4).max(RESCUE_FIRST),
+            jitter: Jitter::Full,
+            healthy_after: retry.healthy_after,
+        }
+    }
+
+    /// Whether keys and loans with this TTL may be added.
     pub(super) fn accepts(&self, ttl: Duration) -> bool {
-        self.terms.ttl() == ttl && !matches!(self.phase, Phase::Revoking { .. })
+        self.terms.ttl() == ttl
+    }
+
+    /// How many keys and loans share the lease.
+    pub(super) fn load(&self) -> usize {
+        self.members.len() + self.loans.len() + self.borrowers.len()
+    }
+
+    pub(super) fn holding(&self) -> Option<&Holding> {
+        match &self.phase {
+            Phase::Holding(holding) => Some(holding),
+            Phase::Empty { .. } | Phase::Asking { .. } => None,
+        }
     }
 
     pub(super) fn lease(&self) -> Option<LeaseId> {
-        match self.phase {
-            Phase::Holding { lease, .. } => Some(lease),
-            Phase::Empty { .. } | Phase::Asking { .. } | Phase::Revoking { .. } => None,
-        }
+        self.holding().map(|holding| holding.lease)
+    }
+
+    pub(super) fn is_asking_at_all(&self) -> bool {
+        matches!(self.phase, Phase::Asking { .. })
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        self.holding().map_or(self.terms.ttl(), |holding| holding.ttl)
     }
 
     /// All leases whose keys are ours.
     pub(super) fn ours(&self) -> impl Iterator<Item = LeaseId> {
-        let current = match self.phase {
-            Phase::Holding { lease, .. } | Phase::Revoking { lease, .. } => Some(lease),
-            Phase::Empty { .. } | Phase::Asking { .. } => None,
-        };
-        current.into_iter().chain(self.lapsed.iter().copied())
+        self.lease().into_iter().chain(self.former.iter().copied())
     }
 
     /// Whether something of ours may be in the store.
     pub(super) fn may_have_stored(&self) -> bool {
-        self.lease().is_some()
+        self.ours().next().is_some()
     }
 
-    /// Nothing is wanted here any more.
+    /// Nothing is wanted here any more; what may be in the store has to go.
     pub(super) fn abandon(&mut self) {
-        self.members.clear();
+        let members = std::mem::take(&mut self.members);
         self.wanted.clear();
-        self.leaving.clear();
+        self.borrowers.clear();
+        if self.may_have_stored() {
+            self.leaving.extend(members);
+            self.leaving.append(&mut self.moving);
+        }
     }
 
     pub(super) fn is_asking(&self, question: Epoch) -> bool {
         matches!(self.phase, Phase::Asking { epoch } if epoch == question)
     }
 
+    /// Whether anybody needs a lease here.
+    pub(super) fn needs_lease(&self) -> bool {
+        self.load() > 0
+    }
+
     /// Takes a grant; false if it came too late to be of use.
-    pub(super) fn hold(&mut self, grant: Grant, now: Moment) -> bool {
+    pub(super) fn hold(&mut self, grant: Grant, incarnation: u64, now: Moment) -> bool {
         let hold = Hold::begin(self.terms, grant.asked_at, grant.ttl, now);
         if !hold.is_valid(now) {
             return false;
         }
-        self.phase = Phase::Holding { lease: grant.id, hold };
+        self.phase = Phase::Holding(Holding { lease: grant.id, hold, ttl: grant.ttl, incarnation });
         self.was_held = true;
+        self.lost = None;
         self.paused_until = None;
+        self.regrant.after_success(now);
         true
     }
 
-    /// Waits before asking for a lease again; says how often it failed and how long it waits.
-    pub(super) fn wait(&mut self, jitter: f64, now: Moment) -> (u32, Duration) {
-        let delay = self.regrant.after_failure(now, jitter, None);
-        self.phase = Phase::Empty { until: Some(now + delay) };
-        (self.regrant.failures(), delay)
+    /// Notes a failure; says how often something failed here since all was well.
+    pub(super) fn fails(&mut self, now: Moment) -> u32 {
+        let trouble = self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
+        trouble.attempts = trouble.attempts.saturating_add(1);
+        trouble.attempts
     }
 
-    /// Waits before putting, deleting or revoking again.
-    pub(super) fn pause(&mut self, jitter: f64, now: Moment) {
-        let delay = self.rescue.after_failure(now, jitter, None);
+    /// Waits before asking for a lease again; says how long.
+    pub(super) fn wait(&mut self, jitter: f64, now: Moment) -> Duration {
+        let delay = self.regrant.after_failure(now, jitter, None);
+        self.phase = Phase::Empty { until: Some(now + delay) };
+        delay
+    }
+
+    /// Waits before putting or deleting again; says how long.
+    pub(super) fn pause(&mut self, jitter: f64, now: Moment) -> Duration {
+        let delay = self.rewrite.after_failure(now, jitter, None);
         self.paused_until = Some(now + delay);
+        delay
+    }
+
+    /// Putting and deleting work.
+    pub(super) fn writes_well(&mut self) {
+        self.rewrite.reset();
     }
 
     /// Stops waiting.
@@ -154,37 +229,44 @@ impl Slot {
         if let Phase::Empty { until } = &mut self.phase {
             *until = None;
         }
-        if let Phase::Holding { hold, .. } = &mut self.phase {
-            hold.hurry(now);
+        if let Phase::Holding(holding) = &mut self.phase {
+            holding.hold.hurry(now);
         }
     }
 
+    /// Whether something waits that the store's return would let go on.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.trouble.is_some()
+    }
+
+    /// The answer to a renewal.
     pub(super) fn renewed(
         &mut self,
         epoch: Epoch,
         answer: &Result<Renewal, StoreError>,
         jitter: f64,
         now: Moment,
-    ) -> Option<(u32, Duration)> {
+    ) -> Renewed {
         if self.renewing != Some(epoch) {
-            return None;
+            return Renewed::Late;
         }
         self.renewing = None;
-        let Phase::Holding { hold, .. } = &mut self.phase else { return None };
+        let Phase::Holding(Holding { hold, lease, .. }) = &mut self.phase else { return Renewed::Late };
         match answer {
             Ok(Renewal::Renewed { ttl, asked_at }) => {
+                let remained = hold.remaining(now);
                 self.rescue.reset();
                 hold.handle_renewed(*asked_at, *ttl, now);
-                None
+                Renewed::Well { lease: *lease, remained }
             }
             Ok(Renewal::Gone) | Err(StoreError::LeaseNotFound) => {
                 hold.handle_gone();
-                None
+                Renewed::Late
             }
             Err(_) => {
-                let delay = self.rescue.after_failure(now, jitter, Some(hold.remaining(now)));
-                hold.handle_failed(delay, now);
-                Some((self.rescue.failures(), delay))
+                let next = self.rescue.after_failure(now, jitter, Some(hold.remaining(now)));
+                hold.handle_failed(next, now);
+                Renewed::Failed { next }
             }
         }
     }
@@ -203,21 +285,12 @@ impl Slot {
         is_current
     }
 
-    /// The answer to a revocation. What cannot be revoked ends by itself.
-    pub(super) fn revoked(&mut self, question: Epoch) -> bool {
-        let is_current = matches!(self.phase, Phase::Revoking { epoch, .. } if epoch == question);
-        if is_current {
-            self.phase = Phase::Empty { until: None };
-        }
-        is_current
-    }
-
     /// The store does not know this lease any more.
     pub(super) fn gone(&mut self, lost: LeaseId) {
-        if let Phase::Holding { lease, hold } = &mut self.phase
-            && *lease == lost
+        if let Phase::Holding(holding) = &mut self.phase
+            && holding.lease == lost
         {
-            hold.handle_gone();
+            holding.hold.handle_gone();
         }
     }
 
@@ -226,100 +299,132 @@ impl Slot {
         if !self.is_paused(now) {
             self.paused_until = None;
         }
-        let Phase::Holding { lease, hold } = &self.phase else { return None };
-        let HoldStanding::Over(end) = hold.standing(now) else { return None };
-        let lease = *lease;
-        if end == End::Lapsed {
-            self.lapsed.push(lease);
-        }
+        let holding = self.holding()?;
+        let HoldStanding::Over(end) = holding.hold.standing(now) else { return None };
+        let lease = holding.lease;
+        // Also a lease that the store calls gone: its keys may still be there for a moment, and they are ours.
+        self.former.push(lease);
+        self.lost = Some(end);
         self.phase = Phase::Empty { until: None };
         self.renewing = None;
         self.putting = None;
         self.deleting = None;
         self.paused_until = None;
+        if self.needs_lease() {
+            self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
+        }
         Some((lease, end))
     }
 
     pub(super) fn wants_grant(&self, now: Moment) -> Option<Duration> {
         let Phase::Empty { until } = self.phase else { return None };
-        (!self.members.is_empty() && until.is_none_or(|until| until <= now)).then(|| self.terms.ttl())
+        (self.needs_lease() && until.is_none_or(|until| until <= now)).then(|| self.terms.ttl())
     }
 
     pub(super) fn wants_renewal(&mut self, now: Moment) -> Option<LeaseId> {
-        let Phase::Holding { lease, hold } = &mut self.phase else { return None };
-        if self.renewing.is_some() || hold.poll_action(now) != Some(HoldAction::Renew) {
-            return None;
-        }
-        Some(*lease)
+        let Phase::Holding(Holding { lease, hold, .. }) = &mut self.phase else { return None };
+        let is_due = hold.poll_action(now) == Some(HoldAction::Renew);
+        (is_due && self.renewing.is_none()).then_some(*lease)
     }
 
     pub(super) fn wants_put(&self, now: Moment) -> Option<LeaseId> {
-        let idle = self.putting.is_none() && self.deleting.is_none();
-        self.lease().filter(|_| idle && !self.wanted.is_empty() && !self.is_paused(now))
+        self.lease().filter(|_| self.is_idle() && !self.wanted.is_empty() && !self.is_paused(now))
     }
 
     pub(super) fn wants_delete(&self, now: Moment) -> bool {
-        let idle = self.putting.is_none() && self.deleting.is_none();
         // With the last key the lease goes too, and takes what is left with it.
-        let is_last = self.members.is_empty();
-        self.lease().is_some() && idle && !is_last && !self.leaving.is_empty() && !self.is_paused(now)
+        let is_kept = self.needs_lease() || !self.moving.is_empty();
+        self.lease().is_some()
+            && self.is_idle()
+            && is_kept
+            && !self.leaving.is_empty()
+            && !self.is_paused(now)
     }
 
-    pub(super) fn wants_revoke(&self) -> Option<LeaseId> {
-        let idle = self.putting.is_none() && self.deleting.is_none();
-        self.lease().filter(|_| idle && self.members.is_empty())
-    }
-
-    /// Leases that are lost to us and that no key of ours needs any more.
+    /// Gives up leases that nobody needs any more.
     pub(super) fn outgrown(&mut self) -> Vec<LeaseId> {
-        let all_stored = self.wanted.is_empty() && self.putting.is_none();
-        let needs_none = self.members.is_empty();
-        if needs_none || (self.lease().is_some() && all_stored) {
-            std::mem::take(&mut self.lapsed)
-        } else {
-            Vec::new()
+        if !self.is_idle() {
+            return Vec::new();
         }
+        let mut given_up = Vec::new();
+        if !self.needs_lease() && self.moving.is_empty() {
+            given_up.append(&mut self.former);
+            if let Some(lease) = self.lease() {
+                self.phase = Phase::Empty { until: None };
+                self.renewing = None;
+                self.was_held = false;
+                given_up.push(lease);
+            }
+        } else if self.lease().is_some() && self.wanted.is_empty() && self.leaving.is_empty() {
+            given_up.append(&mut self.former);
+        }
+        given_up
     }
 
     /// Nothing is held, nothing is wanted, nothing is under way.
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.phase, Phase::Empty { .. }) && self.members.is_empty() && self.lapsed.is_empty()
+        matches!(self.phase, Phase::Empty { .. })
+            && !self.needs_lease()
+            && self.moving.is_empty()
+            && self.former.is_empty()
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        let idle = self.putting.is_none() && self.deleting.is_none();
-        self.lease().is_some() && idle && self.wanted.is_empty() && self.leaving.is_empty()
+        let is_quiet = self.wanted.is_empty() && self.leaving.is_empty() && self.moving.is_empty();
+        self.lease().is_some() && self.is_idle() && is_quiet && self.borrowers.is_empty()
+    }
+
+    /// Forgets trouble that is over.
+    pub(super) fn heal(&mut self, now: Moment) {
+        let is_sound =
+            self.holding().is_some_and(|holding| holding.hold.standing(now) == HoldStanding::Sound);
+        if is_sound && self.is_settled() {
+            self.trouble = None;
+        }
     }
 
     pub(super) fn next_wake(&self) -> Option<Moment> {
         let own = match &self.phase {
-            Phase::Empty { until } => until.filter(|_| !self.members.is_empty()),
-            Phase::Asking { .. } | Phase::Revoking { .. } => None,
-            Phase::Holding { hold, .. } => Some(hold.next_wake()),
+            Phase::Empty { until } => until.filter(|_| self.needs_lease()),
+            Phase::Asking { .. } => None,
+            Phase::Holding(holding) => Some(holding.hold.next_wake()),
         };
         own.into_iter().chain(self.paused_until).min()
     }
 
     pub(super) fn standing(&self, now: Moment) -> Standing {
         match &self.phase {
-            Phase::Holding { hold, .. } => match hold.standing(now) {
+            Phase::Holding(holding) => match holding.hold.standing(now) {
                 HoldStanding::Sound => Standing::Live,
                 HoldStanding::Suspect { since } => Standing::Suspect { since },
-                HoldStanding::Over(_) => Standing::Lost,
+                HoldStanding::Over(why) => Standing::Lost { why: Some(why) },
             },
-            Phase::Empty { .. } | Phase::Asking { .. } if self.was_held => Standing::Lost,
-            Phase::Empty { .. } | Phase::Asking { .. } | Phase::Revoking { .. } => Standing::Idle,
+            Phase::Empty { .. } | Phase::Asking { .. } => {
+                let is_missed = self.needs_lease() && (self.lost.is_some() || self.trouble.is_some());
+                if is_missed { Standing::Lost { why: self.lost } } else { Standing::Idle }
+            }
         }
     }
 
     pub(super) fn remaining(&self, now: Moment) -> Duration {
-        match &self.phase {
-            Phase::Holding { hold, .. } => hold.remaining(now),
-            Phase::Empty { .. } | Phase::Asking { .. } | Phase::Revoking { .. } => Duration::ZERO,
-        }
+        self.holding().map_or(Duration::ZERO, |holding| holding.hold.remaining(now))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.putting.is_none() && self.deleting.is_none()
     }
 
     fn is_paused(&self, now: Moment) -> bool {
         self.paused_until.is_some_and(|until| now < until)
     }
+}
+
+/// What came of a renewal.
+pub(super) enum Renewed {
+    /// The lease lives on.
+    Well { lease: LeaseId, remained: Duration },
+    /// It is tried again.
+    Failed { next: Duration },
+    /// It changes nothing, or ends the lease.
+    Late,
 }

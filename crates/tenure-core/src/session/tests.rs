@@ -1,10 +1,13 @@
 //! Sessions against the store's own machine, in virtual time: first the stories, then stories that nobody thought of.
 
+mod lending;
+mod races;
 mod world;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::hold::End;
 use crate::kv::Get;
 use crate::txn::{Op, Txn};
 use world::{Network, World};
@@ -67,7 +70,11 @@ fn an_outage_longer_than_the_ttl_is_a_loss_and_then_a_new_incarnation() {
     world.register("/a");
     world.network = Network::Down;
     world.pass(14_250);
-    assert_eq!(world.session.standing(world.now), Standing::Lost, "belief ends before the store's");
+    assert_eq!(
+        world.session.standing(world.now),
+        Standing::Lost { why: Some(End::Lapsed) },
+        "belief ends before the store's"
+    );
     assert_eq!(world.stored(), ["/a"]);
     world.pass(60_000);
     assert!(world.stored().is_empty());
@@ -84,7 +91,7 @@ fn a_lease_that_lapsed_only_for_us_is_left_without_a_delete() {
     world.register("/a");
     world.network = Network::LosesAnswers;
     world.pass(20_000);
-    assert_eq!(world.session.standing(world.now), Standing::Lost);
+    assert_eq!(world.session.standing(world.now), Standing::Lost { why: Some(End::Lapsed) });
     world.network = Network::Works;
     world.session.handle_store_back(world.now);
     world.settle();
@@ -240,9 +247,11 @@ fn the_second_outage_begins_with_the_first_step() {
 /// What may befall a session.
 #[derive(Clone, Debug)]
 enum Happens {
-    Register(usize),
+    Register(usize, Option<Duration>),
     Unregister(usize),
     DeletedByHand(usize),
+    Lend,
+    GiveBack(usize),
     Revoked,
     Network(Network),
     Passes(u64),
@@ -252,9 +261,12 @@ const KEYS: [&str; 5] = ["/a", "/b", "/c", "/d", "/e"];
 
 fn happens() -> impl Strategy<Value = Happens> {
     prop_oneof![
-        (0..KEYS.len()).prop_map(Happens::Register),
+        (0..KEYS.len(), prop::option::weighted(0.2, Just(Duration::from_secs(60))))
+            .prop_map(|(key, ttl)| Happens::Register(key, ttl)),
         (0..KEYS.len()).prop_map(Happens::Unregister),
         (0..KEYS.len()).prop_map(Happens::DeletedByHand),
+        Just(Happens::Lend),
+        (0..4usize).prop_map(Happens::GiveBack),
         Just(Happens::Revoked),
         prop::sample::select(vec![Network::Works, Network::Down, Network::LosesAnswers])
             .prop_map(Happens::Network),
@@ -271,14 +283,21 @@ proptest! {
         let mut world = World::with(Plan { keys_per_lease, ..Plan::DEFAULT });
         // A revocation by hand cannot be foreseen, only seen.
         let mut revoked = Vec::new();
+        let mut loans: Vec<LoanId> = Vec::new();
         for event in story {
             match event {
-                Happens::Register(n) => world.register(KEYS[n]),
+                Happens::Register(n, ttl) => {
+                    world.session.register(KEYS[n].into(), "v".into(), ttl, Mode::Overwrite, world.now).unwrap();
+                    world.settle();
+                }
                 Happens::Unregister(n) => world.unregister(KEYS[n]),
                 Happens::DeletedByHand(n) => {
                     world.store.apply(&Txn::new().then(Op::delete(KEYS[n])), world.now).unwrap();
                     world.settle();
                 }
+                Happens::Lend => loans.push(world.lend()),
+                Happens::GiveBack(n) if n < loans.len() => world.give_back(loans.remove(n)),
+                Happens::GiveBack(_) => {}
                 Happens::Revoked => {
                     if let Some(lease) = world.store.leases(world.now).pop() {
                         world.store.revoke(lease, world.now).unwrap();
@@ -289,18 +308,27 @@ proptest! {
                 Happens::Network(network) => world.network = network,
                 Happens::Passes(ms) => world.pass(ms),
             }
+            for lent in loans.iter().filter_map(|&loan| world.session.lent(loan)) {
+                prop_assert!(!world.ended.contains(&lent.lease), "a lent lease was revoked");
+                let is_valid = world.now < lent.valid_until && !revoked.contains(&lent.lease);
+                let is_alive = world.store.lease(lent.lease, world.now).is_some();
+                prop_assert!(!is_valid || is_alive, "a loan outlived its lease");
+            }
             for lease in world.session.leases().filter(|lease| !revoked.contains(lease)).collect::<Vec<_>>() {
                 prop_assert!(world.store.lease(lease, world.now).is_some(), "belief outlived the lease");
             }
         }
         world.network = Network::Works;
         world.session.handle_store_back(world.now);
-        world.pass(40_000);
+        world.pass(130_000);
         let wanted: Vec<Bytes> = world.session.keys().cloned().collect();
         prop_assert_eq!(world.stored(), wanted);
         prop_assert!(world.session.is_settled());
         prop_assert_eq!(world.store.leases(world.now).len(), world.session.leases().count());
         world.session.close(world.now);
+        for loan in loans {
+            world.give_back(loan);
+        }
         world.pass(1);
         prop_assert_eq!((world.stored().len(), world.store.leases(world.now).len()), (0, 0));
     }

@@ -10,7 +10,7 @@ use crate::lease::LeaseId;
 use crate::revision::{Epoch, Revision};
 use crate::time::Moment;
 
-use super::{Mode, SlotId, Wish};
+use super::{LoanId, Mode, SlotId, Wish};
 
 /// What the driver must do. Every answer comes back with the epoch of its question.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,17 +57,10 @@ pub enum Action {
         /// The keys.
         keys: Vec<Bytes>,
     },
-    /// End a lease.
+    /// End a lease that nobody needs any more.
     Revoke {
-        /// Of this slot.
-        slot: SlotId,
         /// The question.
         epoch: Epoch,
-        /// The lease.
-        lease: LeaseId,
-    },
-    /// End a lease that nobody needs; the answer does not matter, because it ends by itself too.
-    Discard {
         /// The lease.
         lease: LeaseId,
     },
@@ -112,6 +105,8 @@ pub enum Notice {
         lease: LeaseId,
         /// Since this revision.
         revision: Revision,
+        /// The TTL that the store granted to the lease.
+        ttl: Duration,
     },
     /// The key will not be registered.
     Refused {
@@ -137,29 +132,99 @@ pub enum Notice {
         /// The key.
         key: Bytes,
     },
+    /// A lease is lent; see [`Session::lend`](super::Session::lend).
+    Lent(Lent),
+    /// Whoever has this loan must stop and give it back: the session is closing, and its lease is not ended before.
+    Recalled {
+        /// The loan.
+        loan: LoanId,
+    },
     /// A lease could not be kept; everything that relied on it must stop.
     Lost {
         /// The lease.
         lease: LeaseId,
         /// Why.
         why: End,
+        /// The loans that ended with it.
+        loans: Vec<LoanId>,
     },
     /// A lease was granted.
     Granted {
         /// The lease.
         lease: LeaseId,
-        /// Which incarnation of the session this begins.
+        /// Which incarnation of the session it belongs to.
         incarnation: u64,
     },
-    /// A grant or a renewal failed; `next` is when it is tried again.
+    /// A lease was renewed.
+    Renewed {
+        /// The lease.
+        lease: LeaseId,
+        /// How long it was still valid when the renewal was acknowledged.
+        remained: Duration,
+    },
+    /// Something failed and is tried again.
     Failing {
-        /// How often in a row.
-        failures: u32,
+        /// What was tried.
+        what: Try,
+        /// The lease that is held, if one is.
+        lease: Option<LeaseId>,
+        /// How often in a row the session's worst lease has failed since it last was well.
+        attempt: u32,
         /// How long until the next try.
         next: Duration,
+        /// Whether it is the first failure of this trouble, or their number has doubled.
+        is_worth_telling: bool,
+    },
+    /// After trouble every lease is held and every key is where it should be.
+    Recovered {
+        /// How often it had failed.
+        attempts: u32,
+        /// How long it took.
+        after: Duration,
     },
     /// Everything is unregistered and every lease ended.
     Closed,
+}
+
+/// What was tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Try {
+    /// A new lease was asked for.
+    Grant,
+    /// A lease was to be renewed.
+    Renewal,
+    /// Keys were to be put.
+    Put,
+    /// Keys were to be deleted.
+    Delete,
+}
+
+/// A lease of the session's, lent for keys that others put under it themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lent {
+    /// The loan.
+    pub loan: LoanId,
+    /// The one lease that it is bound to.
+    pub lease: LeaseId,
+    /// Which incarnation of the session the lease belongs to.
+    pub incarnation: u64,
+    /// The TTL that the store granted.
+    pub ttl: Duration,
+    /// Until when it may be relied upon, if nothing is renewed.
+    pub valid_until: Moment,
+}
+
+/// What a session that does not end by itself would leave in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Remains {
+    /// Leases that may live.
+    pub leases: usize,
+    /// Keys that may be there.
+    pub keys: usize,
+    /// Loans that were not given back.
+    pub loans: usize,
+    /// How long until the leases end by themselves, if the store is up.
+    pub within: Duration,
 }
 
 /// Whether the store still knew the lease that a request named.
@@ -184,5 +249,8 @@ pub enum Standing {
         since: Moment,
     },
     /// A lease is wanted and not held.
-    Lost,
+    Lost {
+        /// Why; none if it was never held.
+        why: Option<End>,
+    },
 }

@@ -3,29 +3,37 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use tenure_core::revision::Epoch;
-use tenure_core::session::{Action, KeyOutcome, Notice, SlotId, Standing};
+use tenure_core::session::{Action, Notice, SlotId};
 use tenure_core::time::Moment;
-use tracing::{info, warn};
+use tokio::time::Instant;
+use tracing::debug;
 
 use super::own_keys::{OwnKeys, Sighting};
-use super::perform::{self, Put};
-use super::{Follow, Inner, KeyEvent, RegisterError, Registration, SessionState, Shared};
-use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
+use super::perform::{self, Deleted, Put};
+use super::shared::Shared;
+use super::{LeftBehind, SessionState};
+use crate::store::{Cause, Grant, LeaseId, Renewal, Revision, Store, StoreError};
+
+/// How long closing tries to tidy up; what it cannot reach then ends by itself.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often at most the store's return makes everybody try at once. An engine may say that it is back while what we ask still fails;
+/// without this the session would then ask as fast as it can.
+const BACK_EVERY: Duration = Duration::from_millis(250);
 
 /// What came of an action.
 enum Answer {
-    Granted(SlotId, Epoch, Result<Grant, StoreError>),
+    Granted { slot: SlotId, epoch: Epoch, id: LeaseId, ttl: Duration, answer: Result<Grant, StoreError> },
     Renewed(SlotId, Epoch, Result<Renewal, StoreError>),
     Put(SlotId, Epoch, Put),
-    Deleted(SlotId, Epoch, Vec<(Bytes, KeyOutcome)>),
-    Revoked(SlotId, Epoch, LeaseId, Result<Revision, StoreError>),
-    Discarded(LeaseId, Result<Revision, StoreError>),
+    Deleted(SlotId, Epoch, Deleted),
+    Revoked(LeaseId, Epoch, Result<Revision, StoreError>),
 }
 
 /// A request under way.
@@ -34,6 +42,7 @@ type Asking = Pin<Box<dyn Future<Output = Answer> + Send>>;
 /// What woke the task.
 enum Event {
     Told,
+    CloseIsLate,
     Answered(Answer),
     Seen(Sighting),
     StoreBack,
@@ -44,38 +53,70 @@ enum Event {
 pub(super) async fn drive(shared: Arc<Shared>) {
     let mut own_keys = OwnKeys::new(shared.store.clone());
     let mut answers: FuturesUnordered<Asking> = FuturesUnordered::new();
-    let mut discards: FuturesUnordered<Asking> = FuturesUnordered::new();
-    let mut is_over = false;
+    let mut back = StoreBack::new(shared.store.clone());
+    let mut close_by: Option<Instant> = None;
     loop {
         // First of all the time: whoever slept past the end of a lease must know it before anything else is done.
-        let (actions, wake, has_closed) = shared.step();
-        is_over |= has_closed;
-        for action in actions {
-            let is_discard = matches!(action, Action::Discard { .. });
-            let answer: Asking = Box::pin(perform(shared.store.clone(), action));
-            if is_discard { discards.push(answer) } else { answers.push(answer) }
-        }
+        let step = shared.step();
+        answers.extend(
+            step.actions.into_iter().map(|action| -> Asking { Box::pin(perform(shared.clone(), action)) }),
+        );
         shared.follow(&mut own_keys);
-        // What else is under way when everything is closed is a renewal that nobody needs.
-        if *shared.ended.borrow() || (is_over && discards.is_empty()) {
+        if step.is_over {
             break;
         }
-        let is_waiting = shared.lock().failing_since.is_some();
+        if step.is_closing {
+            close_by.get_or_insert_with(|| Instant::now() + CLOSE_WITHIN);
+        }
         let event = tokio::select! {
             biased;
             () = shared.bell.notified() => Event::Told,
+            () = at(close_by) => Event::CloseIsLate,
+            () = back.next(), if step.is_waiting => Event::StoreBack,
             Some(answer) = answers.next(), if !answers.is_empty() => Event::Answered(answer),
-            Some(answer) = discards.next(), if !discards.is_empty() => Event::Answered(answer),
             sighting = own_keys.next() => Event::Seen(sighting),
-            () = shared.store.returned(), if is_waiting => Event::StoreBack,
-            () = sleep(&shared, wake) => Event::Time,
+            () = sleep(&shared, step.wake) => Event::Time,
         };
+        if matches!(event, Event::CloseIsLate) {
+            break;
+        }
         shared.handle(event);
     }
     own_keys.close().await;
-    shared.settled.send_replace(true);
-    shared.state.send_replace(SessionState::Closed { why: shared.lock().fatal.clone() });
-    shared.ended.send_replace(true);
+    shared.end();
+}
+
+/// Waits for the store to come back, without missing it between two looks.
+struct StoreBack {
+    store: Store,
+    waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    last: Option<Instant>,
+}
+
+impl StoreBack {
+    fn new(store: Store) -> StoreBack {
+        StoreBack { store, waiting: None, last: None }
+    }
+
+    async fn next(&mut self) {
+        let (store, not_before) = (self.store.clone(), self.last.map(|last| last + BACK_EVERY));
+        let waiting = self.waiting.get_or_insert_with(|| {
+            Box::pin(async move {
+                store.returned().await;
+                at(Some(not_before.unwrap_or_else(Instant::now))).await;
+            })
+        });
+        waiting.as_mut().await;
+        self.waiting = None;
+        self.last = Some(Instant::now());
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn sleep(shared: &Shared, wake: Option<Moment>) {
@@ -85,36 +126,68 @@ async fn sleep(shared: &Shared, wake: Option<Moment>) {
     }
 }
 
-async fn perform(store: Store, action: Action) -> Answer {
+async fn perform(shared: Arc<Shared>, action: Action) -> Answer {
+    let store = &shared.store;
     match action {
-        Action::Grant { slot, epoch, ttl } => Answer::Granted(slot, epoch, store.grant(ttl, None).await),
+        Action::Grant { slot, epoch, ttl } => {
+            // The id is ours, so that a lease whose grant was not answered can be ended.
+            let (id, answer) = match random_id() {
+                Ok(id) => (id, store.grant(ttl, Some(id)).await),
+                Err(error) => (LeaseId::from_random([0; 8]), Err(error)),
+            };
+            Answer::Granted { slot, epoch, id, ttl, answer }
+        }
         Action::Renew { slot, epoch, lease } => Answer::Renewed(slot, epoch, store.renew(lease).await),
         Action::Put { slot, epoch, lease, ours, entries } => {
-            Answer::Put(slot, epoch, perform::put(&store, lease, &ours, entries).await)
+            let is_held = || shared.is_held(lease);
+            Answer::Put(slot, epoch, perform::put(store, lease, &ours, entries, &is_held).await)
         }
         Action::Delete { slot, epoch, ours, keys } => {
-            Answer::Deleted(slot, epoch, perform::delete(&store, &ours, keys).await)
+            Answer::Deleted(slot, epoch, perform::delete(store, &ours, keys).await)
         }
-        Action::Revoke { slot, epoch, lease } => {
-            Answer::Revoked(slot, epoch, lease, store.revoke(lease).await)
-        }
-        Action::Discard { lease } => Answer::Discarded(lease, store.revoke(lease).await),
+        Action::Revoke { epoch, lease } => Answer::Revoked(lease, epoch, store.revoke(lease).await),
     }
+}
+
+fn random_id() -> Result<LeaseId, StoreError> {
+    let mut bytes = [0; 8];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Ok(LeaseId::from_random(bytes)),
+        Err(error) => {
+            Err(StoreError::Unavailable(Cause::new(format!("no random bytes for a lease id: {error}"))))
+        }
+    }
+}
+
+/// What the machine wants next.
+struct Step {
+    actions: Vec<Action>,
+    wake: Option<Moment>,
+    /// Something waits for the store to come back.
+    is_waiting: bool,
+    is_closing: bool,
+    /// Everything is tidied up, or nothing ever can be.
+    is_over: bool,
 }
 
 impl Shared {
     /// Lets the machine look at the clock, tells its notices, and takes its wishes.
-    fn step(&self) -> (Vec<Action>, Option<Moment>, bool) {
+    fn step(&self) -> Step {
         let mut inner = self.lock();
         let now = self.clock.now();
         inner.machine.handle_time(now);
-        let mut is_over = false;
+        let mut is_over = inner.fatal.is_some();
         while let Some(notice) = inner.machine.poll_notice() {
             is_over |= matches!(notice, Notice::Closed);
             self.tell(&mut inner, notice);
         }
-        let actions = std::iter::from_fn(|| inner.machine.poll_action()).collect();
-        let wake = inner.machine.next_wake();
+        let step = Step {
+            actions: std::iter::from_fn(|| inner.machine.poll_action()).collect(),
+            wake: inner.machine.next_wake(),
+            is_waiting: inner.machine.is_waiting(),
+            is_closing: inner.is_closing,
+            is_over,
+        };
         let state = inner.describe(now);
         self.settled
             .send_if_modified(|settled| std::mem::replace(settled, inner.machine.is_settled()) != *settled);
@@ -126,7 +199,7 @@ impl Shared {
             }
             is_news
         });
-        (actions, wake, is_over)
+        step
     }
 
     fn handle(&self, event: Event) {
@@ -134,134 +207,83 @@ impl Shared {
         let now = self.clock.now();
         let jitter = jitter();
         match event {
-            Event::Told | Event::Time => {}
+            Event::Told | Event::Time | Event::CloseIsLate => {}
             Event::StoreBack => inner.machine.handle_store_back(now),
-            Event::Answered(Answer::Granted(slot, epoch, answer)) => {
+            Event::Answered(Answer::Granted { slot, epoch, id, ttl, answer }) => {
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
+                if matches!(answer, Err(StoreError::Ambiguous(_))) {
+                    inner.machine.handle_doubtful_grant(id, ttl, now);
+                }
             }
             Event::Answered(Answer::Renewed(slot, epoch, answer)) => {
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_renewed(slot, epoch, &answer, jitter, now);
             }
             Event::Answered(Answer::Put(slot, epoch, put)) => {
+                // Who may not write one key may still write others.
+                inner.note(put.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(), now);
                 inner.machine.handle_put(slot, epoch, put.outcomes, put.lease, jitter, now);
             }
-            Event::Answered(Answer::Deleted(slot, epoch, outcomes)) => {
-                inner.machine.handle_deleted(slot, epoch, outcomes, jitter, now);
+            Event::Answered(Answer::Deleted(slot, epoch, deleted)) => {
+                inner.note(
+                    deleted.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(),
+                    now,
+                );
+                inner.machine.handle_deleted(slot, epoch, deleted.outcomes, jitter, now);
             }
-            Event::Answered(Answer::Revoked(slot, epoch, lease, answer)) => {
-                not_revoked(lease, answer);
-                inner.machine.handle_revoked(slot, epoch, now);
+            Event::Answered(Answer::Revoked(lease, epoch, answer)) => {
+                if let Err(error) = &answer {
+                    debug!(%lease, %error, "lease not revoked");
+                }
+                inner.machine.handle_revoked(lease, epoch, &answer, jitter, now);
             }
-            Event::Answered(Answer::Discarded(lease, answer)) => not_revoked(lease, answer),
-            Event::Seen(Sighting::Put { key, lease, revision }) => {
-                inner.machine.handle_key_put(&key, lease, revision);
+            Event::Seen(Sighting::Put { key, value, lease, revision }) => {
+                inner.machine.handle_key_put(&key, &value, lease, revision, now);
             }
             Event::Seen(Sighting::Deleted { key, revision }) => {
                 inner.machine.handle_key_deleted(&key, revision, now);
             }
             Event::Seen(Sighting::Listed { select, present, revision }) => {
-                let absent: Vec<Bytes> = inner
-                    .machine
-                    .keys()
-                    .filter(|key| select.contains(key) && !present.contains(*key))
-                    .cloned()
-                    .collect();
+                let keys = inner.machine.keys();
+                let absent: Vec<_> =
+                    keys.filter(|key| select.contains(key) && !present.contains(*key)).cloned().collect();
                 for key in absent {
                     inner.machine.handle_key_deleted(&key, revision, now);
                 }
             }
+            Event::Seen(Sighting::Blind(error)) => inner.note(Some(&error), now),
         }
     }
 
     /// Begins and ends the watching of keys.
     fn follow(&self, own_keys: &mut OwnKeys) {
-        let changes = std::mem::take(&mut self.lock().follow);
-        for change in changes {
-            match change {
-                Follow::Begin(key) => own_keys.add(&key),
-                Follow::End(key) => own_keys.remove(&key),
+        let mut inner = self.lock();
+        for key in std::mem::take(&mut inner.follow) {
+            match inner.machine.wish(&key) {
+                Some(_) => own_keys.add(&key),
+                None => own_keys.remove(&key),
             }
         }
     }
 
-    fn tell(&self, inner: &mut Inner, notice: Notice) {
-        let event = match notice {
-            Notice::Registered { key, wish, lease, revision } => {
-                let registration = Registration { key, lease, revision };
-                if let Some(waiter) = inner.waiters.remove(&wish) {
-                    // One who does not wait any more has dropped the other end.
-                    let _ = waiter.send(Ok(registration.clone()));
-                }
-                KeyEvent::Registered(registration)
-            }
-            Notice::Refused { key, wish, why } => {
-                let error = why.map_or(RegisterError::Taken, RegisterError::Refused);
-                warn!(?key, %error, "registration refused");
-                if let Some(waiter) = inner.waiters.remove(&wish) {
-                    let _ = waiter.send(Err(error));
-                }
-                inner.follow.push(Follow::End(key));
-                return;
-            }
-            Notice::Taken { key } => KeyEvent::Taken(key),
-            Notice::Missing { key } => KeyEvent::Missing(key),
-            Notice::Unregistered { key } => KeyEvent::Unregistered(key),
-            Notice::Lost { lease, why } => {
-                warn!(%lease, %why, keys = inner.machine.keys().count(), "lease lost");
-                inner.last_loss = Some(why);
-                return;
-            }
-            Notice::Granted { lease, incarnation } => {
-                info!(%lease, incarnation, keys = inner.machine.keys().count(), "lease granted");
-                return;
-            }
-            Notice::Failing { failures, next } => {
-                if failures.is_power_of_two() {
-                    warn!(failures, ?next, "the store does not answer, trying again");
-                }
-                return;
-            }
-            Notice::Closed => return,
+    /// The task is over: says what is left, and ends what others still hold.
+    fn end(&self) {
+        let mut inner = self.lock();
+        let remains = inner.machine.remains(self.clock.now());
+        let left = LeftBehind {
+            leases: remains.leases,
+            keys: remains.keys,
+            loans: remains.loans,
+            within: remains.within,
         };
-        // Nobody has to listen.
-        let _ = self.events.send(event);
-    }
-}
-
-impl Inner {
-    /// Keeps track of since when the store fails us, and of what can never be mended.
-    fn note(&mut self, error: Option<&StoreError>, now: Moment) {
-        match error {
-            None => self.failing_since = None,
-            Some(error) => {
-                self.failing_since.get_or_insert(now);
-                if error.is_fatal() {
-                    self.fatal.get_or_insert_with(|| error.clone());
-                    self.close(&RegisterError::Refused(error.clone()), now);
-                }
-            }
-        }
-    }
-
-    fn describe(&self, now: Moment) -> SessionState {
-        let incarnation = self.machine.incarnation();
-        match self.machine.standing(now) {
-            Standing::Idle => SessionState::Idle,
-            Standing::Live => SessionState::Live { incarnation },
-            Standing::Suspect { since } => {
-                SessionState::Suspect { incarnation, failing_for: now.since(since) }
-            }
-            Standing::Lost => SessionState::Lost { why: self.last_loss },
-        }
-    }
-}
-
-fn not_revoked(lease: LeaseId, answer: Result<Revision, StoreError>) {
-    match answer {
-        Ok(_) | Err(StoreError::LeaseNotFound) => {}
-        Err(error) => warn!(%lease, %error, "lease not revoked, it ends by itself"),
+        let report = if left.leases == 0 { Ok(()) } else { Err(left) };
+        let why = inner.fatal.clone();
+        self.farewell(&mut inner, &report);
+        drop(inner);
+        self.settled.send_replace(true);
+        self.state.send_replace(SessionState::Closed { why });
+        self.ended.send_replace(Some(report));
     }
 }
 
@@ -271,21 +293,5 @@ fn jitter() -> f64 {
     match getrandom::fill(&mut bytes) {
         Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
         Err(_) => 0.5,
-    }
-}
-
-impl SessionState {
-    /// Whether somebody who waits for changes has to be told.
-    fn is_other(&self, next: &SessionState) -> bool {
-        match (self, next) {
-            (SessionState::Idle, SessionState::Idle) => false,
-            (SessionState::Live { incarnation: a }, SessionState::Live { incarnation: b })
-            | (SessionState::Suspect { incarnation: a, .. }, SessionState::Suspect { incarnation: b, .. }) => {
-                a != b
-            }
-            (SessionState::Lost { why: a }, SessionState::Lost { why: b }) => a != b,
-            (SessionState::Closed { .. }, SessionState::Closed { .. }) => false,
-            _ => true,
-        }
     }
 }

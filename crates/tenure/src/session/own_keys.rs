@@ -4,15 +4,16 @@
 //! to be asked for again whenever a connection breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::feed::{Feed, FeedItem};
-use crate::store::{LeaseId, Revision, Selection, Store};
+use crate::store::{LeaseId, Revision, Selection, Store, StoreError};
 
 /// From how many keys on a parent is watched as a whole. Halved, a node listens to all its neighbours sooner; doubled, a session
 /// has more watches to ask for again.
@@ -21,14 +22,30 @@ const CROWD: usize = 16;
 /// How many sightings may wait; feeds wait when the session is busy.
 const SIGHTINGS_LEN: usize = 256;
 
+/// How long to rest before a watch that ended is opened again. A feed rests by itself while the store is away; this is for an end that it
+/// did not expect, which must not become a loop.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// What was seen of a key.
 pub(super) enum Sighting {
     /// It was put, under this lease.
-    Put { key: Bytes, lease: Option<LeaseId>, revision: Revision },
+    Put { key: Bytes, value: Bytes, lease: Option<LeaseId>, revision: Revision },
     /// It was deleted.
     Deleted { key: Bytes, revision: Revision },
     /// At this revision exactly these keys of the selection were there; told once, when a watch begins.
     Listed { select: Selection, present: BTreeSet<Bytes>, revision: Revision },
+    /// Nothing can be seen through this store any more.
+    Blind(StoreError),
+}
+
+/// What a watch says.
+enum Said {
+    Saw(Sighting),
+    /// Its last word.
+    Ended {
+        select: Selection,
+        error: Option<StoreError>,
+    },
 }
 
 /// The watches of a session's own keys; dropping it ends them.
@@ -36,20 +53,22 @@ pub(super) struct OwnKeys {
     store: Store,
     parents: BTreeMap<Bytes, Parent>,
     tasks: JoinSet<()>,
-    sender: mpsc::Sender<Sighting>,
-    sightings: mpsc::Receiver<Sighting>,
+    sender: mpsc::Sender<Said>,
+    said: mpsc::Receiver<Said>,
 }
 
 #[derive(Default)]
 struct Parent {
     keys: BTreeMap<Bytes, Option<AbortHandle>>,
     whole: Option<AbortHandle>,
+    /// We may read our own keys and not their neighbours.
+    is_private: bool,
 }
 
 impl OwnKeys {
     pub(super) fn new(store: Store) -> OwnKeys {
-        let (sender, sightings) = mpsc::channel(SIGHTINGS_LEN);
-        OwnKeys { store, parents: BTreeMap::new(), tasks: JoinSet::new(), sender, sightings }
+        let (sender, said) = mpsc::channel(SIGHTINGS_LEN);
+        OwnKeys { store, parents: BTreeMap::new(), tasks: JoinSet::new(), sender, said }
     }
 
     /// Watches a key from now on.
@@ -63,17 +82,11 @@ impl OwnKeys {
         if parent.whole.is_some() {
             return;
         }
-        if parent.keys.len() > CROWD && !name.is_empty() {
+        if parent.keys.len() > CROWD && !name.is_empty() && !parent.is_private {
             parent.keys.values_mut().filter_map(Option::take).for_each(|watch| watch.abort());
-            parent.whole = Some(self.tasks.spawn(look(
-                self.store.clone(),
-                Selection::Prefix(name),
-                self.sender.clone(),
-            )));
+            self.open(Selection::Prefix(name), Duration::ZERO);
         } else {
-            let watch =
-                self.tasks.spawn(look(self.store.clone(), Selection::Key(key.clone()), self.sender.clone()));
-            parent.keys.insert(key.clone(), Some(watch));
+            self.open(Selection::Key(key.clone()), Duration::ZERO);
         }
     }
 
@@ -92,18 +105,64 @@ impl OwnKeys {
         }
     }
 
-    /// The next sighting. Never ends: a watch that ended has said why in the log, and renewals still tell.
+    /// The next sighting. Never ends: a watch that ended is opened again, or has said why that is of no use.
     pub(super) async fn next(&mut self) -> Sighting {
         loop {
-            tokio::select! {
+            let said = tokio::select! {
                 biased;
-                sighting = self.sightings.recv() => match sighting {
-                    Some(sighting) => return sighting,
-                    // A sender is kept beside the receiver.
-                    None => std::future::pending().await,
-                },
-                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
+                said = self.said.recv() => said,
+                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => continue,
+            };
+            match said {
+                Some(Said::Saw(sighting)) => return sighting,
+                Some(Said::Ended { select, error }) => {
+                    if let Some(sighting) = self.on_end(select, error) {
+                        return sighting;
+                    }
+                }
+                // A sender is kept beside the receiver.
+                None => std::future::pending().await,
             }
+        }
+    }
+
+    /// A watch ended for good.
+    fn on_end(&mut self, select: Selection, error: Option<StoreError>) -> Option<Sighting> {
+        match (error, select) {
+            // Who may read each key need not be allowed to read what is beside it.
+            (Some(StoreError::Denied(_)), Selection::Prefix(name)) => {
+                let Some(parent) = self.parents.get_mut(&name) else { return None };
+                parent.whole = None;
+                parent.is_private = true;
+                let keys: Vec<Bytes> = parent.keys.keys().cloned().collect();
+                keys.into_iter().for_each(|key| self.open(Selection::Key(key), Duration::ZERO));
+                None
+            }
+            (Some(error @ StoreError::Denied(_)), select) => {
+                warn!(?select, %error, "own key must not be read, so nobody sees when it is deleted");
+                None
+            }
+            (Some(error), _) if error.is_fatal() => Some(Sighting::Blind(error)),
+            (error, select) => {
+                let error = error.map(tracing::field::display);
+                debug!(?select, error, "own keys are watched anew");
+                self.open(select, AGAIN_AFTER);
+                None
+            }
+        }
+    }
+
+    /// Opens a watch and notes it, if anybody still wants it.
+    fn open(&mut self, select: Selection, rest: Duration) {
+        let place = match &select {
+            Selection::Prefix(name) => self.parents.get_mut(name).map(|parent| &mut parent.whole),
+            Selection::Key(key) => {
+                self.parents.get_mut(&parent_of(key)).and_then(|parent| parent.keys.get_mut(key))
+            }
+            Selection::Range(..) | Selection::From(_) => None,
+        };
+        if let Some(place) = place {
+            *place = Some(self.tasks.spawn(look(self.store.clone(), select, rest, self.sender.clone())));
         }
     }
 
@@ -119,14 +178,18 @@ fn parent_of(key: &Bytes) -> Bytes {
     key.slice(..end)
 }
 
-async fn look(store: Store, select: Selection, sightings: mpsc::Sender<Sighting>) {
-    let mut feed = match Feed::open(store, select.clone()) {
-        Ok(feed) => feed,
-        Err(error) => {
-            debug!(?select, %error, "own keys cannot be watched");
-            return;
-        }
+async fn look(store: Store, select: Selection, rest: Duration, said: mpsc::Sender<Said>) {
+    tokio::time::sleep(rest).await;
+    let error = match Feed::open(store, select.clone()) {
+        Ok(feed) => follow(feed, &select, &said).await,
+        Err(error) => Some(error),
     };
+    // If nobody listens any more, nobody has to know.
+    let _ = said.send(Said::Ended { select, error }).await;
+}
+
+/// Passes on what a feed shows; returns why it ended.
+async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<Said>) -> Option<StoreError> {
     let mut listing = Some(BTreeSet::new());
     while let Some(item) = feed.next().await {
         let sighting = match item {
@@ -134,7 +197,7 @@ async fn look(store: Store, select: Selection, sightings: mpsc::Sender<Sighting>
                 if let Some(listing) = &mut listing {
                     listing.insert(pair.key.clone());
                 }
-                Sighting::Put { key: pair.key, lease: pair.lease, revision: pair.modified }
+                Sighting::Put { key: pair.key, value: pair.value, lease: pair.lease, revision: pair.modified }
             }
             Ok(FeedItem::Delete { key, revision }) => Sighting::Deleted { key, revision },
             Ok(FeedItem::Whole(revision)) => match listing.take() {
@@ -142,13 +205,11 @@ async fn look(store: Store, select: Selection, sightings: mpsc::Sender<Sighting>
                 None => continue,
             },
             Ok(FeedItem::Begin) => continue,
-            Err(error) => {
-                debug!(?select, %error, "own keys are not watched any more");
-                return;
-            }
+            Err(error) => return Some(error),
         };
-        if sightings.send(sighting).await.is_err() {
-            return;
+        if said.send(Said::Saw(sighting)).await.is_err() {
+            return None;
         }
     }
+    None
 }

@@ -8,8 +8,8 @@ use futures_util::{StreamExt, stream};
 use tenure_core::session::{KeyOutcome, LeaseKnown, Mode, PutEntry, Wish};
 
 use crate::store::{
-    Comparison, Condition, Field, KeyValue, LeaseId, Limits, Op, OpReply, Revision, Store, StoreError, Txn,
-    TxnReply,
+    Comparison, Condition, Field, KeyValue, LeaseChoice, LeaseId, Limits, Op, OpReply, Revision, Store,
+    StoreError, Txn, TxnReply,
 };
 
 /// How many transactions of one put are under way at once; see the same number at the store's handle.
@@ -24,19 +24,37 @@ pub(super) struct Put {
     pub outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
     /// Whether the store still knew the lease.
     pub lease: LeaseKnown,
+    /// What went wrong last.
+    pub error: Option<StoreError>,
+}
+
+/// The largest request in which this one key is ever put: what fits into it fits into all.
+pub(super) fn largest_put(key: &Bytes, value: &Bytes) -> Txn {
+    // A lease of any number takes the same space.
+    let put = Op::Put { key: key.clone(), value: value.clone(), lease: LeaseChoice::Detach };
+    Txn { otherwise: vec![Op::get(key.clone())], ..Txn::new() }.when(Condition::absent(key.clone())).then(put)
 }
 
 /// Puts keys under a lease, each only if its mode allows it.
-pub(super) async fn put(store: &Store, lease: LeaseId, ours: &[LeaseId], entries: Vec<PutEntry>) -> Put {
+///
+/// `is_held` is asked before each request: a process that was stopped past the end of its lease must not go on writing under it.
+pub(super) async fn put(
+    store: &Store,
+    lease: LeaseId,
+    ours: &[LeaseId],
+    entries: Vec<PutEntry>,
+    is_held: &(impl Fn() -> bool + Sync),
+) -> Put {
     let groups = groups(entries, &store.info().limits);
-    let parts = groups.into_iter().map(|group| put_group(store, lease, ours, group));
-    let mut whole = Put { outcomes: Vec::new(), lease: LeaseKnown::Yes };
+    let parts = groups.into_iter().map(|group| put_group(store, lease, ours, group, is_held));
+    let mut whole = Put { outcomes: Vec::new(), lease: LeaseKnown::Yes, error: None };
     let mut parts = stream::iter(parts).buffer_unordered(IN_FLIGHT);
     while let Some(part) = parts.next().await {
         whole.outcomes.extend(part.outcomes);
         if part.lease == LeaseKnown::No {
             whole.lease = LeaseKnown::No;
         }
+        whole.error = part.error.or(whole.error);
     }
     whole
 }
@@ -65,7 +83,16 @@ fn groups(mut entries: Vec<PutEntry>, limits: &Limits) -> Vec<Vec<PutEntry>> {
     groups
 }
 
-async fn put_group(store: &Store, lease: LeaseId, ours: &[LeaseId], group: Vec<PutEntry>) -> Put {
+async fn put_group(
+    store: &Store,
+    lease: LeaseId,
+    ours: &[LeaseId],
+    group: Vec<PutEntry>,
+    is_held: &(impl Fn() -> bool + Sync),
+) -> Put {
+    if !is_held() {
+        return all(group, &KeyOutcome::Failed);
+    }
     let mut txn = Txn::new();
     for entry in &group {
         txn.then.push(Op::put_leased(entry.key.clone(), entry.value.clone(), lease));
@@ -76,7 +103,8 @@ async fn put_group(store: &Store, lease: LeaseId, ours: &[LeaseId], group: Vec<P
     }
     match store.txn(txn).await {
         Ok(reply) if reply.succeeded => all(group, &KeyOutcome::Done(reply.revision)),
-        Ok(reply) => put_one_by_one(store, lease, ours, group, reply).await,
+        Ok(reply) if is_held() => put_one_by_one(store, lease, ours, group, reply).await,
+        Ok(_) => all(group, &KeyOutcome::Failed),
         Err(error) => failed(group, error),
     }
 }
@@ -109,6 +137,7 @@ async fn put_one_by_one(
         asked.push(entry);
     }
     let mut known = LeaseKnown::Yes;
+    let mut trouble = None;
     for (entry, answer) in asked.into_iter().zip(store.batch(txns).await) {
         let outcome = match answer {
             Ok(reply) if reply.succeeded => KeyOutcome::Done(reply.revision),
@@ -118,11 +147,14 @@ async fn put_one_by_one(
                 known = LeaseKnown::No;
                 KeyOutcome::Failed
             }
-            Err(error) => refusal(error),
+            Err(error) => {
+                trouble = Some(error.clone());
+                refusal(error)
+            }
         };
         outcomes.push((entry.key, entry.wish, outcome));
     }
-    Put { outcomes, lease: known }
+    Put { outcomes, lease: known, error: trouble }
 }
 
 fn found(result: OpReply) -> Option<KeyValue> {
@@ -136,7 +168,7 @@ fn failed(group: Vec<PutEntry>, error: StoreError) -> Put {
     if matches!(error, StoreError::LeaseNotFound) {
         return Put { lease: LeaseKnown::No, ..all(group, &KeyOutcome::Failed) };
     }
-    all(group, &refusal(error))
+    Put { error: Some(error.clone()), ..all(group, &refusal(error)) }
 }
 
 /// What can never be done is refused; everything else is tried again.
@@ -149,13 +181,22 @@ fn refusal(error: StoreError) -> KeyOutcome {
 
 fn all(group: Vec<PutEntry>, outcome: &KeyOutcome) -> Put {
     let outcomes = group.into_iter().map(|entry| (entry.key, entry.wish, outcome.clone())).collect();
-    Put { outcomes, lease: LeaseKnown::Yes }
+    Put { outcomes, lease: LeaseKnown::Yes, error: None }
+}
+
+/// What came of a delete.
+pub(super) struct Deleted {
+    /// For each key.
+    pub outcomes: Vec<(Bytes, KeyOutcome)>,
+    /// What went wrong last.
+    pub error: Option<StoreError>,
 }
 
 /// Deletes keys that hang on one of our leases; a key of somebody else's is left alone, and that is no failure.
-pub(super) async fn delete(store: &Store, ours: &[LeaseId], keys: Vec<Bytes>) -> Vec<(Bytes, KeyOutcome)> {
+pub(super) async fn delete(store: &Store, ours: &[LeaseId], keys: Vec<Bytes>) -> Deleted {
     let mut outcomes: Vec<(Bytes, KeyOutcome)> =
         keys.into_iter().map(|key| (key, KeyOutcome::Done(Revision::ZERO))).collect();
+    let mut trouble = None;
     // Transactions of one batch must not touch each other's keys, so each lease has a batch of its own; nearly always there is one.
     for &lease in ours {
         let ask = |(key, _): &(Bytes, KeyOutcome)| {
@@ -164,11 +205,12 @@ pub(super) async fn delete(store: &Store, ours: &[LeaseId], keys: Vec<Bytes>) ->
         let answers = store.batch(outcomes.iter().map(ask).collect()).await;
         for ((_, outcome), answer) in outcomes.iter_mut().zip(answers) {
             if let Err(error) = answer {
+                trouble = Some(error.clone());
                 *outcome = refusal(error);
             }
         }
     }
-    outcomes
+    Deleted { outcomes, error: trouble }
 }
 
 fn hangs_on(key: Bytes, lease: LeaseId) -> Condition {

@@ -1,53 +1,13 @@
-//! What a session says: registrations, refusals, its state, what happens to keys.
+//! What a session says: its state, its health, what happens to keys, what it could not do.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::hold::{End, TtlTooShort};
+use tenure_core::hold::End;
 use thiserror::Error;
 
-use crate::store::{LeaseId, Revision, StoreError};
-
-/// A key that is in the store.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Registration {
-    /// The key.
-    pub key: Bytes,
-    /// The lease it hangs on.
-    pub lease: LeaseId,
-    /// When it was put.
-    pub revision: Revision,
-}
-
-/// Why a key is not registered.
-#[derive(Clone, Debug, Error)]
-#[non_exhaustive]
-pub enum RegisterError {
-    /// Somebody else has the key, and it was not to be overwritten. It is not wanted any more.
-    #[error("somebody else has registered this key")]
-    Taken,
-    /// The store did not answer in time. The key is still wanted and will be registered when the store is back; `unregister`
-    /// withdraws it.
-    #[error(
-        "the store did not take the key within {within:?}; it is still wanted and will be registered when the store answers"
-    )]
-    NotYet {
-        /// How long was waited.
-        within: Duration,
-    },
-    /// The store will never take it. It is not wanted any more.
-    #[error("the store refuses the key")]
-    Refused(#[source] StoreError),
-    /// The TTL cannot be held.
-    #[error(transparent)]
-    Ttl(#[from] TtlTooShort),
-    /// Another `register` of the same key came later.
-    #[error("the key was registered again with another value, or unregistered, before this was done")]
-    Superseded,
-    /// The session was closed.
-    #[error("the session is closed")]
-    Closed,
-}
+use super::Registration;
+use crate::store::StoreError;
 
 /// How a session stands.
 #[derive(Clone, Debug)]
@@ -81,26 +41,48 @@ pub enum SessionState {
 /// What happened to a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyEvent {
-    /// It is in the store.
+    /// It is in the store: for the first time, or back after it was missing or its lease lost.
     Registered(Registration),
     /// It was deleted behind our back and is being put back.
     Missing(Bytes),
     /// Somebody else put it; it comes back when they leave.
     Taken(Bytes),
+    /// The store does not take it, or somebody else has it and it was not to be overwritten. It is not wanted any more.
+    Refused(Bytes),
     /// It is gone from the store, as was asked.
     Unregistered(Bytes),
+}
+
+/// How a session does, all at one moment.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// How it stands.
+    pub state: SessionState,
+    /// For how long the store has been failing us, be it with leases or with keys; none if it is not.
+    pub failing_for: Option<Duration>,
+    /// How long every lease is certainly valid; nothing while one is wanted and not held.
+    pub remaining: Duration,
+    /// How many leases are held.
+    pub leases: usize,
+    /// How many keys are wanted.
+    pub keys: usize,
+    /// Grows when a lease replaces one that was lost.
+    pub incarnation: u64,
 }
 
 /// A session that could not tidy up; what is left ends by itself within its TTL.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
-    "the store did not answer, so {leases} leases with {keys} keys are left to end by themselves within {within:?}"
+    "{leases} leases with {keys} keys are left to end by themselves within {within:?}, because {}",
+    if *.loans > 0 { "loans were not given back" } else { "the store did not answer" }
 )]
 pub struct LeftBehind {
-    /// How many leases.
+    /// How many leases may still be there.
     pub leases: usize,
-    /// How many keys.
+    /// How many keys may still be there.
     pub keys: usize,
+    /// How many loans were not given back. Their leases were not revoked, because somebody may still rely on them.
+    pub loans: usize,
     /// When they are gone at the latest, if the store is up.
     pub within: Duration,
 }

@@ -46,6 +46,14 @@ pub(crate) trait Twist: Send + Sync + 'static {
         Engine::renew(memory, id)
     }
 
+    fn revoke(
+        &self,
+        memory: &Memory,
+        id: LeaseId,
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send {
+        Engine::revoke(memory, id)
+    }
+
     fn leases(&self, memory: &Memory) -> impl Future<Output = Result<Vec<LeaseId>, StoreError>> + Send {
         Engine::leases(memory)
     }
@@ -103,7 +111,7 @@ impl<T: Twist> Engine for Twisted<T> {
     }
 
     async fn revoke(&self, id: LeaseId) -> Result<Revision, StoreError> {
-        Engine::revoke(&self.0, id).await
+        self.1.revoke(&self.0, id).await
     }
 
     async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {

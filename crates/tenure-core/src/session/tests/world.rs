@@ -10,7 +10,8 @@ use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, Selection};
 use crate::lease::{Grant, LeaseId, Renewal};
 use crate::limits::Limits;
-use crate::session::{Action, KeyOutcome, LeaseKnown, Mode, Notice, Plan, PutEntry, Session};
+use crate::revision::Revision;
+use crate::session::{Action, KeyOutcome, LeaseKnown, LoanId, Mode, Notice, Plan, PutEntry, Session};
 use crate::time::Moment;
 use crate::txn::{Comparison, Condition, Field, Op, Txn};
 
@@ -34,6 +35,10 @@ pub(super) struct World {
     pub(super) lease_counter: i64,
     pub(super) notices: Vec<Notice>,
     pub(super) requests: Vec<&'static str>,
+    /// Leases that the session has revoked.
+    pub(super) ended: Vec<LeaseId>,
+    /// The store takes renewals and no puts, as one without space does.
+    pub(super) refuses_puts: bool,
 }
 
 impl World {
@@ -53,6 +58,8 @@ impl World {
             lease_counter: 0,
             notices: Vec::new(),
             requests: Vec::new(),
+            ended: Vec::new(),
+            refuses_puts: false,
         }
     }
 
@@ -101,7 +108,9 @@ impl World {
         let WatchItem::Batch { changes, .. } = item.unwrap() else { return true };
         for change in changes {
             match change {
-                Change::Put { pair, .. } => self.session.handle_key_put(&pair.key, pair.lease, pair.modified),
+                Change::Put { pair, .. } => {
+                    self.session.handle_key_put(&pair.key, &pair.value, pair.lease, pair.modified, self.now);
+                }
                 Change::Delete { key, revision, .. } => {
                     self.session.handle_key_deleted(&key, revision, self.now);
                 }
@@ -132,7 +141,11 @@ impl World {
                 let id = LeaseId::new(self.lease_counter).unwrap();
                 let granted = if self.is_reached() { self.store.grant(id, ttl, now) } else { Ok(ttl) };
                 let answer = self.answer(granted.map(|ttl| Grant { id, ttl, asked_at: now }));
+                let is_doubtful = matches!(answer, Err(StoreError::Ambiguous(_)));
                 self.session.handle_granted(slot, epoch, &answer, 1.0, now);
+                if is_doubtful {
+                    self.session.handle_doubtful_grant(id, ttl, now);
+                }
             }
             Action::Renew { slot, epoch, lease } => {
                 self.requests.push("renew");
@@ -146,7 +159,7 @@ impl World {
                 let mut known = LeaseKnown::Yes;
                 let mut outcomes = Vec::new();
                 for entry in entries {
-                    let outcome = if self.is_reached() {
+                    let outcome = if self.is_reached() && !self.refuses_puts {
                         self.put(&entry, lease, &ours)
                     } else {
                         Ok(KeyOutcome::Failed)
@@ -180,23 +193,31 @@ impl World {
                 }
                 self.session.handle_deleted(slot, epoch, outcomes, 1.0, now);
             }
-            Action::Revoke { slot, epoch, lease } => {
+            Action::Revoke { epoch, lease } => {
                 self.requests.push("revoke");
-                self.end(lease);
-                self.session.handle_revoked(slot, epoch, now);
-            }
-            Action::Discard { lease } => {
-                self.requests.push("discard");
-                self.end(lease);
+                let revoked = match self.is_reached() {
+                    true => self.store.revoke(lease, now),
+                    false => Ok(Revision::ZERO),
+                };
+                if self.is_reached() {
+                    self.ended.push(lease);
+                }
+                let answer = self.answer(revoked);
+                self.session.handle_revoked(lease, epoch, &answer, 1.0, now);
             }
         }
     }
 
-    pub(super) fn end(&mut self, lease: LeaseId) {
-        if self.is_reached() {
-            // A lease that is gone already is as good as revoked.
-            let _ = self.store.revoke(lease, self.now);
-        }
+    /// Borrows a lease, and keeps what was lent as a holder would.
+    pub(super) fn lend(&mut self) -> LoanId {
+        let loan = self.session.lend(None, self.now).unwrap();
+        self.settle();
+        loan
+    }
+
+    pub(super) fn give_back(&mut self, loan: LoanId) {
+        self.session.give_back(loan, self.now);
+        self.settle();
     }
 
     pub(super) fn put(

@@ -1,0 +1,190 @@
+//! The steps that a session takes by itself: noticing losses, asking for what is missing, giving up what nobody needs.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::hold::End;
+use crate::lease::LeaseId;
+use crate::revision::Epoch;
+use crate::time::Moment;
+
+use super::ending::Ending;
+use super::entry::Place;
+use super::slot::{Phase, Slot, Trouble};
+use super::{Action, Notice, PutEntry, Session, SlotId, Try};
+
+impl Session {
+    /// Notices and tells which leases are over. Comes before everything else, so that nothing is believed that is over.
+    pub(super) fn lapse(&mut self, now: Moment) {
+        for slot in self.slots.values_mut() {
+            let Some((lease, why)) = slot.check(now) else { continue };
+            let loans = std::mem::take(&mut slot.loans);
+            for loan in &loans {
+                self.loans.remove(loan);
+            }
+            self.notices.push_back(Notice::Lost { lease, why, loans: loans.into_iter().collect() });
+            for key in &slot.members {
+                if let Some(entry) = self.entries.get_mut(key) {
+                    entry.place = Place::Wanted;
+                }
+            }
+            slot.wanted = slot.members.clone();
+            if why == End::Gone {
+                // What was to be deleted died with the lease.
+                let gone = std::mem::take(&mut slot.leaving);
+                self.notices.extend(gone.into_iter().map(|key| Notice::Unregistered { key }));
+            }
+            if slot.trouble.is_some() {
+                self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
+            }
+        }
+    }
+
+    /// Lets every slot take its next steps.
+    pub(super) fn advance(&mut self, now: Moment) {
+        let ids: Vec<SlotId> = self.slots.keys().copied().collect();
+        for id in ids {
+            self.give_up(id, now);
+            self.advance_slot(id, now);
+        }
+        let due: Vec<LeaseId> =
+            self.endings.iter().filter(|(_, ending)| ending.wants_revoke(now)).map(|(&id, _)| id).collect();
+        for lease in due {
+            let epoch = Epoch(self.count());
+            if let Some(ending) = self.endings.get_mut(&lease) {
+                ending.asked(epoch);
+                self.actions.push_back(Action::Revoke { epoch, lease });
+            }
+        }
+        self.recover(now);
+        if self.is_closing && self.slots.is_empty() && self.endings.is_empty() {
+            self.is_closing = false;
+            self.notices.push_back(Notice::Closed);
+        }
+    }
+
+    /// Ends the leases that a slot does not need any more, and the slot itself when nothing is left of it.
+    fn give_up(&mut self, id: SlotId, now: Moment) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let ttl = slot.ttl();
+        let given_up = slot.outgrown();
+        // What is left to delete goes with the last lease.
+        let is_last = slot.is_done();
+        let mut keys: Vec<Bytes> =
+            if is_last { std::mem::take(&mut slot.leaving).into_iter().collect() } else { Vec::new() };
+        if is_last {
+            self.slots.remove(&id);
+        }
+        for lease in given_up.into_iter().rev() {
+            self.end_lease(lease, ttl, std::mem::take(&mut keys), now);
+        }
+        self.notices.extend(keys.into_iter().map(|key| Notice::Unregistered { key }));
+    }
+
+    /// Ends a lease that nobody needs, with everything that hangs on it.
+    pub(super) fn end_lease(&mut self, lease: LeaseId, ttl: Duration, keys: Vec<Bytes>, now: Moment) {
+        let retry = Slot::rescue(ttl, self.plan.retry);
+        self.endings.entry(lease).or_insert_with(|| Ending::new(ttl, keys, retry, now));
+    }
+
+    /// Takes a key out of its slot; what may be in the store has to be deleted there.
+    pub(super) fn drop_key(&mut self, id: SlotId, key: &Bytes) {
+        let mut is_stored = false;
+        for (&other, slot) in &mut self.slots {
+            let was_here = slot.moving.remove(key) || other == id;
+            if was_here && slot.may_have_stored() {
+                slot.leaving.insert(key.clone());
+                is_stored = true;
+            }
+            if other == id {
+                slot.members.remove(key);
+                slot.wanted.remove(key);
+            }
+        }
+        if !is_stored {
+            self.notices.push_back(Notice::Unregistered { key: key.clone() });
+        }
+    }
+
+    /// Notes and tells a failure.
+    pub(super) fn fails(&mut self, id: SlotId, what: Try, next: Duration, now: Moment) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let attempts = slot.fails(now);
+        let lease = slot.lease();
+        let whole = self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
+        // Ten leases that fail together are one trouble, told once.
+        let is_news = attempts > whole.attempts;
+        whole.attempts = whole.attempts.max(attempts);
+        self.notices.push_back(Notice::Failing {
+            what,
+            lease,
+            attempt: attempts,
+            next,
+            is_worth_telling: is_news && attempts.is_power_of_two(),
+        });
+    }
+
+    /// Notices and tells that trouble is over.
+    fn recover(&mut self, now: Moment) {
+        let Some(trouble) = self.trouble else { return };
+        self.slots.values_mut().for_each(|slot| slot.heal(now));
+        if self.slots.values().any(|slot| slot.trouble.is_some()) {
+            return;
+        }
+        self.trouble = None;
+        // Without a lease nothing has recovered: what was in trouble is not wanted any more.
+        if self.leases().next().is_some() {
+            let after = now.since(trouble.since);
+            self.notices.push_back(Notice::Recovered { attempts: trouble.attempts, after });
+        }
+    }
+
+    fn advance_slot(&mut self, id: SlotId, now: Moment) {
+        let mut counter = self.counter;
+        let mut question = || {
+            counter += 1;
+            Epoch(counter)
+        };
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        if let Some(ttl) = slot.wants_grant(now) {
+            let epoch = question();
+            slot.phase = Phase::Asking { epoch };
+            self.actions.push_back(Action::Grant { slot: id, epoch, ttl });
+        }
+        if let Some(lease) = slot.wants_renewal(now) {
+            let epoch = question();
+            slot.renewing = Some(epoch);
+            self.actions.push_back(Action::Renew { slot: id, epoch, lease });
+        }
+        if let Some(lease) = slot.wants_put(now) {
+            let epoch = question();
+            slot.putting = Some((epoch, lease));
+            let entries = std::mem::take(&mut slot.wanted)
+                .into_iter()
+                .filter_map(|key| {
+                    let entry = self.entries.get_mut(&key)?;
+                    entry.place = Place::Putting;
+                    Some(PutEntry {
+                        value: entry.value.clone(),
+                        mode: entry.put_mode(),
+                        wish: entry.wish,
+                        key,
+                    })
+                })
+                .collect();
+            let endings = self.endings.keys().copied();
+            let ours = self.slots.values().flat_map(Slot::ours).chain(endings).collect();
+            self.actions.push_back(Action::Put { slot: id, epoch, lease, ours, entries });
+        }
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        if slot.wants_delete(now) {
+            let epoch = question();
+            slot.deleting = Some(epoch);
+            let keys = slot.leaving.iter().cloned().collect();
+            let ours = slot.ours().collect();
+            self.actions.push_back(Action::Delete { slot: id, epoch, ours, keys });
+        }
+        self.counter = counter;
+    }
+}

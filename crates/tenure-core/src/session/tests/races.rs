@@ -1,0 +1,211 @@
+//! Answers, sightings and losses that overtake each other: each of these once went wrong.
+
+use std::time::Duration;
+
+use super::*;
+use crate::lease::Grant;
+use crate::revision::Epoch;
+
+/// A session that holds lease 1 and has put `/a` at revision 2, without a world: the test answers itself.
+struct Lone {
+    session: Session,
+    slot: SlotId,
+}
+
+fn at(ms: u64) -> Moment {
+    Moment::from_ms(ms)
+}
+
+fn lease(id: i64) -> LeaseId {
+    LeaseId::new(id).unwrap()
+}
+
+impl Lone {
+    fn asks_to_put() -> (Lone, Epoch, Wish) {
+        let mut session = Session::new(Plan::DEFAULT).unwrap();
+        session.register("/a".into(), "v".into(), None, Mode::Overwrite, at(0)).unwrap();
+        let Some(Action::Grant { slot, epoch, ttl }) = session.poll_action() else { panic!("a grant first") };
+        session.handle_granted(slot, epoch, &Ok(Grant { id: lease(1), ttl, asked_at: at(0) }), 1.0, at(1));
+        let mut lone = Lone { session, slot };
+        let (epoch, wish) = lone.put();
+        (lone, epoch, wish)
+    }
+
+    fn put(&mut self) -> (Epoch, Wish) {
+        match self.session.poll_action() {
+            Some(Action::Put { epoch, entries, .. }) => (epoch, entries[0].wish),
+            other => panic!("{other:?} instead of a put"),
+        }
+    }
+
+    fn answer(&mut self, (epoch, wish): (Epoch, Wish), outcome: KeyOutcome, now: Moment) {
+        let outcomes = vec![("/a".into(), wish, outcome)];
+        self.session.handle_put(self.slot, epoch, outcomes, LeaseKnown::Yes, 1.0, now);
+    }
+
+    fn notices(&mut self) -> Vec<Notice> {
+        std::iter::from_fn(|| self.session.poll_notice()).collect()
+    }
+}
+
+/// The delete was seen first, the answer "somebody else has it" came second and hid it: the key was never put.
+#[test]
+fn a_stranger_who_left_before_we_heard_of_them_does_not_keep_the_key() {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(2));
+    lone.session.handle_key_deleted(&"/a".into(), Revision(3), at(3));
+    let question = lone.put();
+    lone.session.handle_key_deleted(&"/a".into(), Revision(5), at(4));
+    lone.answer(question, KeyOutcome::Taken(Revision(4)), at(5));
+    lone.put();
+}
+
+/// The stranger's put was seen before the answer to our older one, and forgotten: nobody was told that the key is theirs.
+#[test]
+fn a_stranger_seen_before_our_answer_is_told() {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.session.handle_key_put(&"/a".into(), &"theirs".into(), None, Revision(3), at(2));
+    lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(3));
+    assert!(lone.notices().iter().any(|notice| matches!(notice, Notice::Taken { .. })));
+}
+
+/// A put whose answer was lost was applied after the next one, with the value of yesterday, which then stayed.
+#[test]
+fn an_old_put_of_ours_that_is_applied_late_is_put_right() {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.answer((epoch, wish), KeyOutcome::Failed, at(2));
+    lone.session.register("/a".into(), "new".into(), None, Mode::Overwrite, at(3)).unwrap();
+    lone.session.handle_time(at(3_000));
+    let question = lone.put();
+    lone.answer(question, KeyOutcome::Done(Revision(2)), at(3_001));
+    lone.session.handle_key_put(&"/a".into(), &"new".into(), Some(lease(1)), Revision(2), at(3_002));
+    assert_eq!(lone.session.poll_action(), None, "our own put is no news");
+    lone.session.handle_key_put(&"/a".into(), &"v".into(), Some(lease(1)), Revision(3), at(3_003));
+    lone.put();
+}
+
+/// After a stop past the TTL the answer was waiting, and was told as a registration before the loss.
+#[test]
+fn a_put_answered_after_the_lease_lapsed_registers_nothing() {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.notices();
+    lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(60_000));
+    let notices = lone.notices();
+    assert!(matches!(notices[0], Notice::Lost { .. }), "{notices:?}");
+    assert!(!notices.iter().any(|notice| matches!(notice, Notice::Registered { .. })), "{notices:?}");
+}
+
+/// The old slot deleted the key under whichever lease of ours it found, also the new one.
+#[test]
+fn a_key_that_moves_to_another_ttl_is_never_deleted() {
+    for others in [&["/b"][..], &[]] {
+        let mut world = World::new();
+        world.register("/a");
+        others.iter().for_each(|key| world.register(key));
+        let long = Some(Duration::from_secs(60));
+        world.session.register("/a".into(), "v".into(), long, Mode::Overwrite, world.now).unwrap();
+        world.settle();
+        let pair = world.store.get(&Get::key("/a"), world.now).unwrap().pairs.remove(0);
+        assert_eq!((pair.created, pair.version), (Revision(2), 2), "it never went away");
+        assert_eq!(world.store.leases(world.now).len(), 1 + others.len());
+        assert!(world.session.is_settled());
+    }
+}
+
+#[test]
+fn a_key_that_moved_while_the_store_was_down_and_was_unregistered_is_gone() {
+    let mut world = World::new();
+    world.register("/a");
+    world.register("/b");
+    world.network = Network::Down;
+    let long = Some(Duration::from_secs(60));
+    world.session.register("/a".into(), "v".into(), long, Mode::Overwrite, world.now).unwrap();
+    world.settle();
+    world.unregister("/a");
+    world.network = Network::Works;
+    world.pass(10_000);
+    assert_eq!((world.stored(), world.store.leases(world.now).len()), (vec!["/b".into()], 1));
+}
+
+/// Whoever unregisters while the lease is lost was told at once that the key is gone, while it was in the store for another TTL.
+#[test]
+fn a_key_is_told_to_be_gone_when_it_is() {
+    let mut world = World::new();
+    world.register("/a");
+    world.register("/b");
+    world.network = Network::LosesAnswers;
+    world.pass(16_000);
+    world.unregister("/a");
+    let is_gone = |notice: &Notice| matches!(notice, Notice::Unregistered { .. });
+    assert_eq!((world.told(is_gone), world.stored().len()), (0, 2));
+    world.network = Network::Works;
+    world.pass(20_000);
+    assert_eq!((world.told(is_gone), world.stored()), (1, vec!["/b".into()]));
+}
+
+/// A revocation that failed was forgotten, and its keys were told to be gone.
+#[test]
+fn a_revocation_that_fails_is_tried_again_until_the_lease_is_over() {
+    let mut world = World::new();
+    world.register("/a");
+    world.network = Network::Down;
+    world.unregister("/a");
+    world.pass(3_000);
+    assert_eq!(world.told(|notice| matches!(notice, Notice::Unregistered { .. })), 0);
+    assert!(!world.session.is_settled());
+    assert_eq!(world.session.remains(world.now).leases, 1);
+    world.network = Network::Works;
+    world.pass(2_000);
+    assert_eq!((world.store.leases(world.now).len(), world.session.is_settled()), (0, true));
+    assert_eq!(world.told(|notice| matches!(notice, Notice::Unregistered { .. })), 1);
+    world.register("/a");
+    world.network = Network::Down;
+    world.unregister("/a");
+    world.pass(40_000);
+    assert!(world.session.is_settled() && world.session.next_wake().is_none(), "nobody tries for ever");
+}
+
+/// Puts that failed beside renewals that worked were told to nobody, and looked like health.
+#[test]
+fn puts_that_fail_are_trouble_although_renewals_work() {
+    let mut world = World::new();
+    world.register("/a");
+    world.refuses_puts = true;
+    world.register("/b");
+    world.pass(20_000);
+    let told =
+        |notice: &Notice| matches!(notice, Notice::Failing { what: Try::Put, is_worth_telling: true, .. });
+    assert!(world.session.failing_since().is_some());
+    assert!((4..=6).contains(&world.told(told)), "{}", world.told(told));
+    assert_eq!(world.session.standing(world.now), Standing::Live);
+    world.refuses_puts = false;
+    world.pass(5_000);
+    assert_eq!(world.told(|notice| matches!(notice, Notice::Recovered { .. })), 1);
+    assert!(world.session.failing_since().is_none());
+}
+
+#[test]
+fn ten_leases_that_fail_together_are_told_as_one() {
+    let mut world = World::with(Plan { keys_per_lease: 1, ..Plan::DEFAULT });
+    for key in ["/a", "/b", "/c", "/d", "/e"] {
+        world.register(key);
+    }
+    assert_eq!(world.session.incarnation(), 1, "growing is not a new beginning");
+    world.network = Network::Down;
+    world.pass(12_000);
+    let firsts =
+        |notice: &Notice| matches!(notice, Notice::Failing { attempt: 1, is_worth_telling: true, .. });
+    assert_eq!(world.told(firsts), 1);
+    world.network = Network::Works;
+    world.pass(5_000);
+    assert_eq!(world.told(|notice| matches!(notice, Notice::Recovered { .. })), 1);
+}
+
+#[test]
+fn a_lease_that_cannot_be_had_is_a_loss_without_a_reason() {
+    let mut world = World::new();
+    world.network = Network::Down;
+    world.register("/a");
+    world.pass(3_000);
+    assert_eq!(world.session.standing(world.now), Standing::Lost { why: None });
+}

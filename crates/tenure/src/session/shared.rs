@@ -1,0 +1,179 @@
+//! What a session's handles and its task have in common: the machine behind a mutex, and who is to be told what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_core::session::{Lent, LoanId, Session as Machine, Standing, Wish};
+use tenure_core::time::Moment;
+use tokio::sync::{Notify, broadcast, oneshot, watch};
+
+use super::loan::{Answer, LoanCell};
+use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
+use crate::clock::Clock;
+use crate::store::{LeaseId, Store, StoreError};
+
+/// How many key events a listener may be behind before it misses some.
+const EVENTS_LEN: usize = 1_024;
+
+/// What the handles and the task have in common.
+pub(super) struct Shared {
+    pub(super) store: Store,
+    pub(super) clock: Arc<dyn Clock>,
+    /// The TTL of what does not ask for another.
+    pub(super) ttl: Duration,
+    inner: Mutex<Inner>,
+    /// Rung when the machine was told something.
+    pub(super) bell: Notify,
+    pub(super) state: watch::Sender<SessionState>,
+    pub(super) events: broadcast::Sender<KeyEvent>,
+    /// Whether the store holds what is wanted, and nothing else of ours.
+    pub(super) settled: watch::Sender<bool>,
+    /// What came of closing, once it is over.
+    pub(super) ended: watch::Sender<Option<Result<(), LeftBehind>>>,
+}
+
+pub(super) struct Inner {
+    pub(super) machine: Machine,
+    /// Who waits for a wish to come true.
+    pub(super) waiters: BTreeMap<Wish, oneshot::Sender<Result<Registration, RegisterError>>>,
+    /// Who waits for a lease.
+    pub(super) borrowers: BTreeMap<LoanId, oneshot::Sender<Answer>>,
+    /// Who has one.
+    pub(super) loans: BTreeMap<LoanId, (LeaseId, Arc<LoanCell>)>,
+    /// Keys that are perhaps wanted since, or not wanted any more: their watching has to follow.
+    pub(super) follow: BTreeSet<Bytes>,
+    pub(super) is_closing: bool,
+    /// Why nothing works any more.
+    pub(super) fatal: Option<StoreError>,
+    /// What went wrong last, for the log.
+    pub(super) last_error: Option<StoreError>,
+}
+
+impl Shared {
+    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, machine: Machine, ttl: Duration) -> Shared {
+        let inner = Inner {
+            machine,
+            waiters: BTreeMap::new(),
+            borrowers: BTreeMap::new(),
+            loans: BTreeMap::new(),
+            follow: BTreeSet::new(),
+            is_closing: false,
+            fatal: None,
+            last_error: None,
+        };
+        Shared {
+            store,
+            clock,
+            ttl,
+            inner: Mutex::new(inner),
+            bell: Notify::new(),
+            state: watch::Sender::new(SessionState::Idle),
+            events: broadcast::Sender::new(EVENTS_LEN),
+            settled: watch::Sender::new(true),
+            ended: watch::Sender::new(None),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn begin_close(&self) {
+        let mut inner = self.lock();
+        inner.close(self.clock.now());
+        drop(inner);
+        self.bell.notify_one();
+    }
+
+    /// A loan, or the wait for one, is over.
+    pub(super) fn give_back(&self, loan: LoanId) {
+        let mut inner = self.lock();
+        inner.borrowers.remove(&loan);
+        inner.loans.remove(&loan);
+        inner.machine.give_back(loan, self.clock.now());
+        // Whoever waits from now on waits for what this begins.
+        self.settled.send_replace(inner.machine.is_settled());
+        drop(inner);
+        self.bell.notify_one();
+    }
+
+    /// Whether a lease may be relied upon at this moment.
+    pub(super) fn is_held(&self, lease: LeaseId) -> bool {
+        let until = self.lock().machine.valid_until(lease);
+        until.is_some_and(|until| self.clock.now() < until)
+    }
+
+    pub(super) fn health(&self) -> Health {
+        let inner = self.lock();
+        let now = self.clock.now();
+        let state = match *self.state.borrow() {
+            SessionState::Closed { ref why } => SessionState::Closed { why: why.clone() },
+            _ => inner.describe(now),
+        };
+        Health {
+            state,
+            failing_for: inner.machine.failing_since().map(|since| now.since(since)),
+            remaining: inner.machine.remaining(now),
+            leases: inner.machine.leases().count(),
+            keys: inner.machine.keys().len(),
+            incarnation: inner.machine.incarnation(),
+        }
+    }
+}
+
+impl Inner {
+    /// Whoever waits for a key's last wish waits in vain.
+    pub(super) fn forget_wish(&mut self, key: &Bytes) {
+        if let Some(wish) = self.machine.wish(key) {
+            self.waiters.remove(&wish);
+        }
+    }
+
+    /// Notes who has a lease.
+    pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LoanCell> {
+        let cell = Arc::new(LoanCell::new(lent.valid_until));
+        self.loans.insert(lent.loan, (lent.lease, cell.clone()));
+        cell
+    }
+
+    /// Keeps what went wrong, and closes if that can never be mended.
+    pub(super) fn note(&mut self, error: Option<&StoreError>, now: Moment) {
+        let Some(error) = error else { return };
+        self.last_error = Some(error.clone());
+        if error.is_fatal() {
+            self.fatal.get_or_insert_with(|| error.clone());
+            self.close(now);
+        }
+    }
+
+    /// Wants nothing any more; whoever waits is told why.
+    pub(super) fn close(&mut self, now: Moment) {
+        if std::mem::replace(&mut self.is_closing, true) {
+            return;
+        }
+        self.machine.close(now);
+        for (_, waiter) in std::mem::take(&mut self.waiters) {
+            let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Refused);
+            // One who does not wait any more has dropped the other end.
+            let _ = waiter.send(Err(why));
+        }
+        for (_, borrower) in std::mem::take(&mut self.borrowers) {
+            let why = self.fatal.clone().map_or(LendError::Closed, LendError::Store);
+            let _ = borrower.send(Err(why));
+        }
+    }
+
+    pub(super) fn describe(&self, now: Moment) -> SessionState {
+        let incarnation = self.machine.incarnation();
+        match self.machine.standing(now) {
+            Standing::Idle => SessionState::Idle,
+            Standing::Live => SessionState::Live { incarnation },
+            Standing::Suspect { since } => {
+                SessionState::Suspect { incarnation, failing_for: now.since(since) }
+            }
+            Standing::Lost { why } => SessionState::Lost { why },
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Passing on what a session's machine says: to those who wait, to those who listen, to the log.
+
+use tenure_core::session::Notice;
+use tracing::{info, warn};
+
+use super::shared::{Inner, Shared};
+use super::{KeyEvent, LeftBehind, LoanEnd, RegisterError, Registration, SessionState};
+
+impl Shared {
+    pub(super) fn tell(&self, inner: &mut Inner, notice: Notice) {
+        let event = match notice {
+            Notice::Registered { key, wish, lease, revision, ttl } => {
+                let registration = Registration { key, lease, revision, ttl };
+                if let Some(waiter) = inner.waiters.remove(&wish) {
+                    // One who does not wait any more has dropped the other end.
+                    let _ = waiter.send(Ok(registration.clone()));
+                }
+                KeyEvent::Registered(registration)
+            }
+            Notice::Refused { key, wish, why } => {
+                let error = why.map_or(RegisterError::Taken, RegisterError::Refused);
+                warn!(?key, %error, "registration refused");
+                if let Some(waiter) = inner.waiters.remove(&wish) {
+                    let _ = waiter.send(Err(error));
+                }
+                inner.follow.insert(key.clone());
+                KeyEvent::Refused(key)
+            }
+            Notice::Taken { key } => KeyEvent::Taken(key),
+            Notice::Missing { key } => KeyEvent::Missing(key),
+            Notice::Unregistered { key } => KeyEvent::Unregistered(key),
+            Notice::Lent(lent) => {
+                if let Some(borrower) = inner.borrowers.remove(&lent.loan) {
+                    let cell = inner.begin_loan(&lent);
+                    // One who does not wait any more gives the loan back.
+                    let _ = borrower.send(Ok((lent, cell)));
+                }
+                return;
+            }
+            Notice::Recalled { loan } => {
+                if let Some((_, cell)) = inner.loans.get(&loan) {
+                    cell.end(LoanEnd::Closed);
+                }
+                return;
+            }
+            Notice::Lost { lease, why, loans } => {
+                warn!(%lease, %why, keys = inner.machine.keys().len(), loans = loans.len(), "lease lost");
+                for loan in loans {
+                    if let Some((_, cell)) = inner.loans.get(&loan) {
+                        cell.end(why.into());
+                    }
+                }
+                return;
+            }
+            Notice::Granted { lease, incarnation } => {
+                info!(%lease, incarnation, keys = inner.machine.keys().len(), "lease granted");
+                return;
+            }
+            Notice::Renewed { lease, remained: _ } => {
+                if let Some(until) = inner.machine.valid_until(lease) {
+                    let loans = inner.loans.values().filter(|(lent, _)| *lent == lease);
+                    loans.for_each(|(_, cell)| cell.extend(until));
+                }
+                return;
+            }
+            Notice::Failing { what, lease, attempt, next, is_worth_telling } => {
+                if is_worth_telling {
+                    let keys = inner.machine.keys().len();
+                    let error = inner.last_error.as_ref().map(tracing::field::display);
+                    let lease = lease.as_ref().map(tracing::field::display);
+                    warn!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
+                }
+                return;
+            }
+            Notice::Recovered { attempts, after } => {
+                let lease = inner.machine.leases().next();
+                let lease = lease.as_ref().map(tracing::field::display);
+                let (keys, incarnation) = (inner.machine.keys().len(), inner.machine.incarnation());
+                info!(lease, keys, incarnation, attempts, ?after, "session recovered");
+                return;
+            }
+            Notice::Closed => return,
+        };
+        // Nobody has to listen.
+        let _ = self.events.send(event);
+    }
+
+    /// Ends what is still lent, and says what is left in the store.
+    pub(super) fn farewell(&self, inner: &mut Inner, report: &Result<(), LeftBehind>) {
+        for (_, cell) in std::mem::take(&mut inner.loans).into_values() {
+            cell.end(LoanEnd::Closed);
+        }
+        if let Some(why) = &inner.fatal {
+            warn!(%why, "session ended by its store");
+        }
+        if let Err(left) = report {
+            warn!(
+                leases = left.leases,
+                keys = left.keys,
+                loans = left.loans,
+                "leases left to end by themselves"
+            );
+        }
+    }
+}
+
+impl SessionState {
+    /// Whether somebody who waits for changes has to be told.
+    pub(super) fn is_other(&self, next: &SessionState) -> bool {
+        match (self, next) {
+            (SessionState::Idle, SessionState::Idle) => false,
+            (SessionState::Live { incarnation: a }, SessionState::Live { incarnation: b })
+            | (SessionState::Suspect { incarnation: a, .. }, SessionState::Suspect { incarnation: b, .. }) => {
+                a != b
+            }
+            (SessionState::Lost { why: a }, SessionState::Lost { why: b }) => a != b,
+            (SessionState::Closed { .. }, SessionState::Closed { .. }) => false,
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Registering and unregistering: one lease, many keys, nothing left.
+
+use std::time::Duration;
+
+use super::*;
+
+async fn three_keys_one_lease(store: Store) {
+    let session = Session::open(store.clone()).unwrap();
+    assert_eq!(store.leases().await.unwrap().len(), 0, "nothing is granted before the first key");
+    let mut leases = Vec::new();
+    for key in ["/r/a", "/r/b", "/r/c"] {
+        leases.push(session.register(key, "v").await.unwrap().lease);
+    }
+    leases.dedup();
+    assert_eq!(store.leases().await.unwrap(), leases, "one lease, and the one that was returned");
+    assert_eq!(store.lease(leases[0]).await.unwrap().unwrap().keys, ["/r/a", "/r/b", "/r/c"]);
+    session.register("/r/a", "new").await.unwrap();
+    assert_eq!(store.get_key("/r/a").await.unwrap().unwrap().value, "new");
+    for left in [2, 1, 0] {
+        let key = session.keys().pop().unwrap();
+        assert!(session.unregister(key));
+        wait_for_keys(&store, left, Duration::from_secs(2)).await;
+    }
+    session.settled().await;
+    assert_eq!(store.leases().await.unwrap().len(), 0);
+    session.register("/r/a", "again").await.unwrap();
+    session.close().await.unwrap();
+    assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
+    assert!(matches!(session.register("/r/a", "v").await, Err(RegisterError::Closed)));
+}
+
+#[tokio::test]
+async fn three_keys_share_one_lease_on_memory() {
+    three_keys_one_lease(Store::memory()).await;
+}
+
+#[tokio::test]
+async fn three_keys_share_one_lease_on_etcd() {
+    let etcd = Etcd::start();
+    three_keys_one_lease(connect(&etcd).await).await;
+}
+
+#[tokio::test]
+async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing() {
+    let store = Store::memory();
+    let session = Session::open(store.clone()).unwrap();
+    for _ in 0..1_000 {
+        let register = tokio::spawn(session.register("/r/a", "v").into_future());
+        session.unregister("/r/a");
+        let answer = tokio::time::timeout(Duration::from_secs(5), register).await.expect("no hang").unwrap();
+        assert!(matches!(answer, Ok(_) | Err(RegisterError::Superseded)), "{answer:?}");
+    }
+    session.close().await.unwrap();
+    assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_wish_that_is_withdrawn_is_told() {
+    let etcd = Etcd::start();
+    let session = Session::open(connect(&etcd).await).unwrap();
+    etcd.member(0).kill();
+    let waiting = tokio::spawn(session.register("/r/a", "v").into_future());
+    while session.keys().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    session.unregister("/r/a");
+    let answer = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+    assert!(matches!(answer, Err(RegisterError::Superseded)), "{answer:?}");
+}

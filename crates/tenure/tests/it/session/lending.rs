@@ -1,0 +1,154 @@
+//! Lending a session's lease to those who put keys themselves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tenure::clock::Clock;
+use tenure::session::{LendError, LoanEnd};
+use tenure::store::memory::Memory;
+use tenure::store::{Engine, Grant, LeaseId, Limits, Renewal, StoreError};
+
+use super::*;
+use crate::tokio_clock::TokioClock;
+use crate::twisted::{Twist, Twisted};
+
+/// Counts grants and renewals, and lets renewals hang on demand.
+#[derive(Clone, Default)]
+struct Watched {
+    asked: Arc<AtomicUsize>,
+    hangs: Arc<AtomicBool>,
+}
+
+impl Twist for Watched {
+    async fn grant(&self, memory: &Memory, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Engine::grant(memory, ttl, id).await
+    }
+
+    async fn renew(&self, memory: &Memory, id: LeaseId) -> Result<Renewal, StoreError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        Engine::renew(memory, id).await
+    }
+}
+
+fn watched(clock: TokioClock) -> (Watched, Store) {
+    let watched = Watched::default();
+    let store = Twisted::store(Memory::with_clock(clock, Limits::EMBEDDED), watched.clone());
+    (watched, store)
+}
+
+#[tokio::test]
+async fn a_lease_that_is_held_is_lent_at_once_and_without_a_request() {
+    let clock = TokioClock::new();
+    let (watched, store) = watched(clock);
+    let session = Session::options().clock(clock).open(store.clone()).unwrap();
+    let lease = session.register("/r/a", "v").await.unwrap().lease;
+    let asked = watched.asked.load(Ordering::SeqCst);
+    let loan = session.lend().into_future().now_or_never().expect("nothing is waited for").unwrap();
+    assert_eq!((loan.lease(), watched.asked.load(Ordering::SeqCst)), (lease, asked));
+    assert!(loan.is_valid() && loan.remaining() > Duration::from_secs(10));
+    assert!(session.unregister("/r/a"));
+    wait_for_keys(&store, 0, Duration::from_secs(5)).await;
+    assert_eq!(store.leases().await.unwrap(), [lease], "the key goes, the lease stays");
+    drop(loan.clone());
+    assert_eq!(store.leases().await.unwrap(), [lease], "one clone is left");
+    drop(loan);
+    session.settled().await;
+    assert_eq!(store.leases().await.unwrap(), []);
+}
+
+/// What a loan says of itself, and when the store ends its lease, on one virtual clock.
+#[tokio::test(start_paused = true)]
+async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
+    let clock = TokioClock::new();
+    let (watched, store) = watched(clock);
+    let session = Session::options().clock(clock).open(store.clone()).unwrap();
+    let loan = session.lend().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(loan.is_valid(), "it is renewed");
+    watched.hangs.store(true, Ordering::SeqCst);
+    let until = loan.valid_until();
+    let end = loan.lost().await;
+    assert!(store.lease(loan.lease()).await.unwrap().is_some(), "belief ends before the lease");
+    assert_eq!((end, loan.is_valid(), loan.remaining()), (LoanEnd::Lapsed, false, Duration::ZERO));
+    assert!(loan.valid_until() >= until && clock.now() < loan.valid_until() + Duration::from_millis(5));
+    watched.hangs.store(false, Ordering::SeqCst);
+    let next = session.lend().await.unwrap();
+    assert!(next.is_valid() && !loan.is_valid(), "another lease does not bring it back");
+    assert_ne!(next.lease(), loan.lease());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_borrower_waits_for_a_lease_and_not_longer_than_it_said() {
+    let session = Session::open(Twisted::store(TokioClock::memory(), Refuses)).unwrap();
+    let answer = session.lend().within(Duration::from_secs(3)).await;
+    assert!(matches!(answer, Err(LendError::NotYet { .. })), "{answer:?}");
+    assert_eq!(session.health().leases, 0);
+    session.settled().await;
+    assert!(matches!(session.lend().ttl(Duration::from_millis(10)).await, Err(LendError::Ttl(_))));
+    session.close().await.unwrap();
+    assert!(matches!(session.lend().await, Err(LendError::Closed)));
+}
+
+/// Grants nothing.
+struct Refuses;
+
+impl Twist for Refuses {
+    async fn grant(&self, _: &Memory, _: Duration, _: Option<LeaseId>) -> Result<Grant, StoreError> {
+        Err(StoreError::RateLimited)
+    }
+}
+
+#[tokio::test]
+async fn closing_ends_loans_first_and_the_lease_when_they_are_given_back() {
+    let store = Store::memory();
+    let session = Session::open(store.clone()).unwrap();
+    let loan = session.lend().await.unwrap();
+    let lease = loan.lease();
+    let closing = tokio::spawn({
+        let session = session.clone();
+        async move { session.close().await }
+    });
+    assert_eq!(loan.lost().await, LoanEnd::Closed);
+    assert!(store.lease(lease).await.unwrap().is_some(), "whoever was told has the time to stop");
+    drop(loan);
+    closing.await.unwrap().unwrap();
+    assert_eq!(store.leases().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_loan_is_not_given_back_is_not_revoked() {
+    let clock = TokioClock::new();
+    let store = Store::new(Memory::with_clock(clock, Limits::EMBEDDED));
+    let session = Session::options().clock(clock).open(store.clone()).unwrap();
+    session.register("/r/a", "v").await.unwrap();
+    let loan = session.lend().await.unwrap();
+    let left = session.close().await.unwrap_err();
+    assert_eq!((left.leases, left.keys, left.loans), (1, 0, 1), "{left}");
+    assert!(store.lease(loan.lease()).await.unwrap().is_some());
+    assert_eq!(stored(&store).await.len(), 0, "what nobody borrowed is gone");
+}
+
+#[tokio::test]
+async fn a_loan_ends_with_its_lease_on_etcd_and_the_next_one_has_another() {
+    let etcd = Etcd::start();
+    let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
+    let session = Session::options().ttl(Duration::from_secs(2)).open(store.clone()).unwrap();
+    let loan = session.lend().await.unwrap();
+    store.put_leased("/l/a", "mine", loan.lease()).await.unwrap();
+    onlooker.revoke(loan.lease()).await.unwrap();
+    assert_eq!(loan.lost().await, LoanEnd::Gone);
+    let next = session.lend().await.unwrap();
+    assert_ne!(next.lease(), loan.lease());
+    onlooker.revoke(next.lease()).await.unwrap();
+    next.report_gone();
+    assert_eq!(next.end(), Some(LoanEnd::Gone), "who heard it from the store need not wait");
+    drop((loan, next));
+    session.close().await.unwrap();
+    assert_eq!(onlooker.leases().await.unwrap(), []);
+}
