@@ -39,7 +39,7 @@ use crate::time::Moment;
 use index::Index;
 use standing::{Look, Next, Stage, Standing};
 
-pub use words::{Action, Entered, Left, Looked, LossReason, Mode, Notice, Watching};
+pub use words::{Action, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Watching};
 
 /// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody
 /// wants could appear behind our back and block the line until its lease ends.
@@ -242,18 +242,13 @@ impl Line {
 
     /// The whole line was seen, with what each place wants: decides for those who can hold beside others.
     pub fn handle_picture(&mut self, picture: &BTreeMap<Token, Mode>) {
-        let mut is_shared_only = true;
+        let mut roll_call = RollCall::default();
         let mut held = Vec::new();
-        for (before, (token, mode)) in picture.iter().enumerate() {
-            let holds = match mode {
-                Mode::Exclusive => before == 0,
-                Mode::Shared => is_shared_only,
-                Mode::Permit { of } => before < usize::try_from(of.get()).unwrap_or(usize::MAX),
-            };
+        for (token, mode) in picture {
+            let holds = roll_call.holds(*mode);
             if let Some(&ticket) = self.index.crowd.get(token).filter(|_| holds) {
                 held.push((ticket, *token));
             }
-            is_shared_only &= *mode == Mode::Shared;
         }
         for (ticket, token) in held {
             self.hold(ticket, token);
@@ -324,6 +319,11 @@ impl Line {
     /// Whether nobody of ours stands here.
     pub fn is_empty(&self) -> bool {
         self.tickets.is_empty()
+    }
+
+    /// Whose place this is; none if it is not ours.
+    pub fn ticket(&self, place: Place) -> Option<Ticket> {
+        self.places.get(&place).copied()
     }
 
     /// The place of a ticket, and its token if it stands there.

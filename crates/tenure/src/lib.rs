@@ -14,6 +14,12 @@ pub mod feed;
 
 pub mod session;
 
+mod dice;
+
+mod line;
+
+pub mod lock;
+
 #[cfg(feature = "conformance")]
 pub mod conformance;
 

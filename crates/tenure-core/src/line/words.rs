@@ -27,6 +27,33 @@ pub enum Mode {
     },
 }
 
+/// Walks along a line from its first place and says who holds.
+#[derive(Clone, Debug)]
+pub struct RollCall {
+    before: u32,
+    all_share: bool,
+}
+
+impl Default for RollCall {
+    fn default() -> RollCall {
+        RollCall { before: 0, all_share: true }
+    }
+}
+
+impl RollCall {
+    /// Whether the next place, which wants this, holds.
+    pub fn holds(&mut self, mode: Mode) -> bool {
+        let holds = match mode {
+            Mode::Exclusive => self.before == 0,
+            Mode::Shared => self.all_share,
+            Mode::Permit { of } => self.before < of.get(),
+        };
+        self.before = self.before.saturating_add(1);
+        self.all_share &= mode == Mode::Shared;
+        holds
+    }
+}
+
 /// What the driver must do. Every answer comes back with the epoch of its question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {

@@ -49,9 +49,8 @@ pub(super) async fn ask(store: Store, request: Vec<(Bytes, Action, Bytes)>) -> V
 
 fn txn(line: &Bytes, action: Action, value: &Bytes) -> Txn {
     // Two are enough to see past ourselves; a stranger's key in between is looked past in a second request.
-    let newest = |line: &Bytes| {
-        Get::prefix(line.clone()).order(Order::CreatedDescending).limit(2).keys_only()
-    };
+    let newest =
+        |line: &Bytes| Get::prefix(line.clone()).order(Order::CreatedDescending).limit(2).keys_only();
     match action {
         Action::Enter { place, .. } => {
             let key = key(line, place);

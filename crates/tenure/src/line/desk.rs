@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tenure_core::line::{Action, Line, Mode, Notice, Ticket, Watching};
+use tenure_core::layout::Place;
+use tenure_core::line::{Action, Line, LossReason, Mode, Notice, Ticket, Watching};
 use tenure_core::time::Moment;
 use tokio::sync::{Notify, watch};
 
@@ -232,7 +233,9 @@ impl Shared {
     fn with_values(&self, request: Vec<(Bytes, Action)>) -> Vec<(Bytes, Action, Bytes)> {
         let inner = self.lock();
         let value = |line: &Bytes, action: Action| match action {
-            Action::Enter { ticket, .. } => inner.lines.get(line)?.sitters.get(&ticket).map(|s| s.value.clone()),
+            Action::Enter { ticket, .. } => {
+                inner.lines.get(line)?.sitters.get(&ticket).map(|s| s.value.clone())
+            }
             Action::Look { .. } | Action::Leave { .. } => None,
         };
         request
@@ -269,7 +272,7 @@ impl Shared {
             }
             Event::Seen(Sighting::Put(line, place, pair)) => inner.on_line(line, |lined| {
                 lined.machine.handle_put(place, now);
-                lined.touch(pair);
+                lined.touch(place, pair);
             }),
             Event::Seen(Sighting::Picture(line, picture)) => {
                 inner.on_line(line, |lined| lined.machine.handle_picture(&picture));
@@ -321,12 +324,12 @@ impl Lined {
             }
             Notice::Lost { ticket, why } => {
                 let Some(sitter) = self.sitters.get(&ticket) else { return };
-                let end = SeatEnd::of(why, sitter.loan.end());
-                if matches!(end, SeatEnd::Lease(_)) {
-                    // The store said so to us; the session need not find out by itself.
+                let ended = sitter.loan.end();
+                if why == LossReason::Lease && ended.is_none() {
+                    // The store said so to us first.
                     sitter.loan.report_gone();
                 }
-                (ticket, SeatState::Over(end))
+                (ticket, SeatState::Over(SeatEnd::of(why, ended)))
             }
             Notice::Refused { ticket, why } => (ticket, SeatState::Over(SeatEnd::Refused(why))),
             Notice::Left { ticket, was_there } => (ticket, SeatState::Over(SeatEnd::Left { was_there })),
@@ -341,15 +344,15 @@ impl Lined {
     }
 
     /// Somebody put something in a place of ours; its holder may want to know.
-    fn touch(&mut self, pair: KeyValue) {
-        for sitter in self.sitters.values() {
-            sitter.state.send_if_modified(|state| match state {
-                SeatState::Holds { token, touched, .. } if token.0 == pair.created && pair.modified > pair.created => {
-                    *touched = Some(pair.clone());
-                    true
-                }
-                SeatState::Holds { .. } | SeatState::Entering | SeatState::Waits | SeatState::Over(_) => false,
-            });
-        }
+    fn touch(&mut self, place: Place, pair: KeyValue) {
+        let ticket = self.machine.ticket(place);
+        let Some(sitter) = ticket.and_then(|ticket| self.sitters.get(&ticket)) else { return };
+        sitter.state.send_if_modified(|state| match state {
+            SeatState::Holds { token, touched, .. } if token.0 == pair.created => {
+                *touched = Some(pair);
+                true
+            }
+            SeatState::Holds { .. } | SeatState::Entering | SeatState::Waits | SeatState::Over(_) => false,
+        });
     }
 }

@@ -88,7 +88,8 @@ mod tests {
         for n in 0..250 {
             outbox.push(format!("{n}/").into(), enter(&mut line));
         }
-        let lens: Vec<usize> = std::iter::from_fn(|| Some(outbox.next_request().len()).filter(|&len| len > 0)).collect();
+        let lens: Vec<usize> =
+            std::iter::from_fn(|| Some(outbox.next_request().len()).filter(|&len| len > 0)).collect();
         assert_eq!(lens, [100, 100, 50]);
     }
 }

@@ -8,6 +8,7 @@ use tenure_core::line::{LossReason, Ticket};
 use tenure_core::revision::Token;
 use tokio::sync::watch;
 
+use super::ask;
 use super::desk::Shared;
 use crate::session::{Loan, LoanEnd};
 use crate::store::{KeyValue, StoreError};
@@ -70,6 +71,19 @@ impl Seat {
     /// The lease it stands on.
     pub(crate) fn loan(&self) -> &Loan {
         &self.loan
+    }
+
+    /// The key of a place in its line.
+    pub(crate) fn key(&self, place: Place) -> Bytes {
+        ask::key(&self.line, place)
+    }
+
+    /// Why it is not in the line any more; none if it is.
+    pub(crate) fn end(&self) -> Option<SeatEnd> {
+        match &*self.news.borrow() {
+            SeatState::Over(end) => Some(end.clone()),
+            SeatState::Entering | SeatState::Waits | SeatState::Holds { .. } => None,
+        }
     }
 
     /// How it stands.

@@ -131,7 +131,8 @@ impl Watches {
     }
 
     fn follow(&mut self, line: &Bytes, place: Place, start: Start, after: Duration) -> AbortHandle {
-        let watch = Follow { store: self.store.clone(), line: line.clone(), place, sender: self.sender.clone() };
+        let watch =
+            Follow { store: self.store.clone(), line: line.clone(), place, sender: self.sender.clone() };
         self.tasks.spawn(async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;

@@ -9,6 +9,7 @@ mod equivalence;
 mod etcd;
 mod feed;
 mod file;
+mod lock;
 mod session;
 mod tokio_clock;
 mod twisted;
