@@ -5,8 +5,10 @@
 
 mod ask;
 mod desk;
+mod held;
 mod outbox;
 mod seat;
+mod turn;
 mod watches;
 
 use std::sync::Arc;
@@ -17,7 +19,12 @@ use tenure_core::line::Mode;
 
 use crate::session::{LendError, Loan, Session};
 
+pub(crate) use held::Held;
 pub(crate) use seat::{Seat, SeatEnd, SeatState};
+pub(crate) use turn::{Patience, Wish};
+
+pub use held::{Lost, ReleaseError};
+pub use turn::StandError;
 
 use desk::Shared;
 

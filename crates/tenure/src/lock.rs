@@ -2,7 +2,7 @@
 //!
 //! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last look
 //! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
-//! has seen (`Token::guard` for writes inside the store, a verifier outside), and a late write of an earlier holder does nothing.
+//! has seen ([`Guard::fence`] for writes inside the store, a [`Verifier`](crate::core::fence::Verifier) outside), and a late write of an earlier holder does nothing.
 
 mod acquire;
 mod guard;
@@ -21,8 +21,10 @@ use crate::session::Session;
 use crate::store::Store;
 
 pub use acquire::{Acquire, LockError};
-pub use guard::{Guard, LockLost, ReleaseError};
+pub use guard::Guard;
 pub use view::{Holder, LockView};
+
+pub use crate::line::{Lost, ReleaseError, StandError};
 
 /// The locks of a namespace, on a session. Cheap to clone.
 ///

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure::core::name::{LockName, Namespace};
-use tenure::lock::{LockError, LockLost, Locks, ReleaseError};
+use tenure::lock::{LockError, Locks, Lost, ReleaseError, StandError};
 use tenure::session::{Session, SessionState};
 use tenure::store::{Op, Selection, Store, Txn};
 use tenure_fixture::Etcd;
@@ -134,9 +134,12 @@ mod claims {
     pub(super) async fn a_try_that_fails_leaves_nothing_behind(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
-        assert!(matches!(soon(second.lock("x").try_once().into_future()).await, Err(LockError::Held)));
+        assert!(matches!(
+            soon(second.lock("x").try_once().into_future()).await,
+            Err(LockError::NotHeld(StandError::Held))
+        ));
         let waited = second.lock("x").wait_up_to(Duration::from_millis(200)).await;
-        assert!(matches!(waited, Err(LockError::Held)), "{waited:?}");
+        assert!(matches!(waited, Err(LockError::NotHeld(StandError::Held))), "{waited:?}");
         wait_for_keys(&store, 1).await;
         held.release().await.unwrap();
         second.lock("x").try_once().await.unwrap().release().await.unwrap();
@@ -160,7 +163,7 @@ mod claims {
         wait_for_keys(&store, 2).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         let answer = tokio::time::timeout(Duration::from_secs(1), waiting).await.expect("at once").unwrap();
-        assert!(matches!(answer, Err(LockError::SessionLost(_))), "{answer:?}");
+        assert!(matches!(answer, Err(LockError::NotHeld(StandError::SessionLost(_)))), "{answer:?}");
         assert_eq!(keys(&store).await, 1);
         held.release().await.unwrap();
         assert_eq!(keys(&store).await, 0);
@@ -183,9 +186,9 @@ mod claims {
         let holder = first.view(&name("x")).await.unwrap().holders.remove(0);
         assert!(second.evict(&name("x"), &holder).await.unwrap());
         assert!(!second.evict(&name("x"), &holder).await.unwrap());
-        assert_eq!(soon(held.lost()).await, LockLost::Broken);
+        assert_eq!(soon(held.lost()).await, Lost::Broken);
         let next = second.lock("x").await.unwrap();
-        assert_eq!(held.release().await, Err(ReleaseError::Lost(LockLost::Broken)));
+        assert_eq!(held.release().await, Err(ReleaseError::Lost(Lost::Broken)));
         assert!(next.is_valid());
         next.release().await.expect("a late release frees nobody else's lock");
     }
@@ -231,7 +234,7 @@ mod claims {
         let two = soon(second.permit("x", of).into_future()).await.unwrap();
         let third = tokio::spawn(second.permit("x", of).into_future());
         wait_for_keys(&store, 3).await;
-        assert!(matches!(first.permit("x", of).try_once().await, Err(LockError::Held)));
+        assert!(matches!(first.permit("x", of).try_once().await, Err(LockError::NotHeld(StandError::Held))));
         two.release().await.unwrap();
         let third = soon(third).await.unwrap().unwrap();
         one.release().await.unwrap();
@@ -252,11 +255,11 @@ mod claims {
         let waiting = tokio::spawn(second.lock("x").into_future());
         wait_for_keys(&store, 2).await;
         session.close().await.unwrap();
-        assert!(matches!(soon(waiting).await.unwrap(), Err(LockError::Closed)));
+        assert!(matches!(soon(waiting).await.unwrap(), Err(LockError::NotHeld(StandError::Closed))));
         assert!(matches!(&*session.state().borrow(), SessionState::Closed { .. }));
         wait_for_keys(&store, 1).await;
         held.release().await.unwrap();
-        assert!(matches!(second.lock("x").await, Err(LockError::Closed)));
+        assert!(matches!(second.lock("x").await, Err(LockError::NotHeld(StandError::Closed))));
     }
 
     pub(super) async fn everybody_can_see_who_holds_and_who_waits(store: Store) {
