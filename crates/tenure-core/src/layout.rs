@@ -65,7 +65,8 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    fn parse(text: &str) -> Option<Place> {
+    /// Reads what `Display` writes, and nothing else.
+    pub fn parse(text: &str) -> Option<Place> {
         let (lease, nonce) = text.split_once('-')?;
         let place = Place { lease: LeaseId::parse_hex(lease)?, nonce: u64::from_str_radix(nonce, 16).ok()? };
         (place.to_string() == text).then_some(place)

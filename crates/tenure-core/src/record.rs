@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::line::Mode;
 use crate::name::NodeId;
 
 /// The version of all records that this program writes.
@@ -275,7 +276,7 @@ pub struct ResultRecord {
 }
 
 /// Who holds a lock or waits for it, under `locks/<lock>/<place>`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct HolderRecord {
     /// The node it says it is.
     #[serde(default)]
@@ -298,9 +299,16 @@ pub struct HolderRecord {
     /// Since when.
     #[serde(default)]
     pub since: WallTime,
+    /// Beside whom it can hold.
+    #[serde(default, skip_serializing_if = "is_exclusive")]
+    pub mode: Mode,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
+}
+
+fn is_exclusive(mode: &Mode) -> bool {
+    *mode == Mode::Exclusive
 }
 
 impl Record for NodeRecord {}

@@ -8,8 +8,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tenure_core::record::WallTime;
 use tenure_core::time::Moment;
 use tokio::sync::oneshot;
 
@@ -57,6 +58,12 @@ impl Clock for BootClock {
             }
         })
     }
+}
+
+/// The time on the wall: for people and across reboots, never for deciding who holds what.
+pub(crate) fn wall_time() -> WallTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A clock that stands still until it is told to go on: for tests that must not wait.

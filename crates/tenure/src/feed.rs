@@ -14,6 +14,7 @@ use tenure_core::time::Moment;
 use tokio::time::{Instant, Sleep};
 use tracing::{debug, info, warn};
 
+use crate::dice;
 use crate::store::{
     Cause, Get, Page, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchItem,
     WatchStream,
@@ -205,7 +206,7 @@ impl Feed {
         }
         self.picture.handle_break(&mut self.ready);
         let now = Moment::after_origin(self.opened.elapsed());
-        let rest = self.backoff.after_failure(now, throw(), None);
+        let rest = self.backoff.after_failure(now, dice::throw(), None);
         let failures = self.backoff.failures();
         if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_telling() {
             debug!(select = ?self.select, %error, failures, "feed lists again");
@@ -265,10 +266,4 @@ fn after(select: &Selection, last: Bytes) -> Selection {
         Some(end) => Selection::Range(from, end),
         None => Selection::From(from),
     }
-}
-
-/// A throw between 0 and 1, for scattering rests.
-fn throw() -> f64 {
-    // Dice that fall off the table only cost the scattering.
-    f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }

@@ -9,6 +9,8 @@
 
 pub mod clock;
 
+mod dice;
+
 pub mod store;
 
 pub mod feed;
@@ -22,6 +24,10 @@ mod seat;
 pub mod membership;
 
 pub mod service;
+
+mod line;
+
+pub mod lock;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -19,8 +19,8 @@ use crate::session::Session;
 use crate::store::{Store, StoreError};
 
 pub use crate::seat::{LeaveError, Standing, Successor, UpdateError};
+pub(crate) use join::random_nonce;
 pub use join::{Join, JoinError, NewNode, OtherNode};
-pub(crate) use join::{random_nonce, wall_time};
 
 /// How long a change or a departure may take: as long as a session's own tidying up.
 const UPDATE_WITHIN: Duration = Duration::from_secs(5);

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 
+use crate::clock::Clock;
 use crate::store::{LeaseId, Store};
 use shared::Shared;
 
@@ -123,6 +124,16 @@ impl Session {
     /// If a lease is held, nothing is asked of the store and nothing is waited for.
     pub fn lend(&self) -> Lend {
         Lend::new(self.shared().clone())
+    }
+
+    /// The store that the session is opened on.
+    pub fn store(&self) -> &Store {
+        &self.shared().store
+    }
+
+    /// The clock that validity is counted on.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared().clock
     }
 
     /// Waits until the store holds what is wanted and nothing else of ours, or until the session is closed.

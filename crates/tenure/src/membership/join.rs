@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Mutex;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tenure_core::hold::TtlTooShort;
 use tenure_core::layout::{Key, Layout};
@@ -15,6 +15,7 @@ use tenure_core::revision::{Revision, Token};
 use thiserror::Error;
 
 use super::Membership;
+use crate::clock::wall_time;
 use crate::seat::{Ask, NotTaken, Seat};
 use crate::session::{RegisterError, Session};
 use crate::store::{KeyValue, LeaseId, Store, StoreError};
@@ -244,10 +245,4 @@ impl From<StoreError> for JoinError {
     fn from(error: StoreError) -> JoinError {
         JoinError::Store(error)
     }
-}
-
-/// What time people have; a clock before 1970 is taken as 1970.
-pub(crate) fn wall_time() -> WallTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -16,7 +16,8 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::{LeaveError, Standing, UpdateError};
-use crate::membership::{random_nonce, wall_time};
+use crate::clock::wall_time;
+use crate::membership::random_nonce;
 use crate::seat::{Ask, NotTaken, Seat};
 use crate::session::{RegisterError, Session};
 use crate::store::{KeyValue, Store, StoreError};

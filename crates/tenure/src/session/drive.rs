@@ -18,6 +18,7 @@ use super::own_keys::{OwnKeys, Sighting};
 use super::perform::{self, Deleted, Put};
 use super::shared::{Inner, Shared};
 use super::{LeftBehind, SessionState, measure};
+use crate::dice;
 use crate::store::{Cause, Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing tries to tidy up; what it cannot reach then ends by itself.
@@ -216,7 +217,7 @@ impl Shared {
     fn handle(&self, event: Event) {
         let mut inner = self.lock();
         let now = self.clock.now();
-        let jitter = jitter();
+        let jitter = dice::throw();
         match event {
             Event::Told | Event::Time | Event::CloseIsLate => {}
             Event::StoreBack => inner.machine.handle_store_back(now),
@@ -303,14 +304,5 @@ impl Inner {
             }
             Sighting::Blind(error) => self.note(Some(&error), now),
         }
-    }
-}
-
-/// A throw of the dice; without entropy everybody throws the middle.
-fn jitter() -> f64 {
-    let mut bytes = [0; 4];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
     }
 }

@@ -10,6 +10,7 @@ mod etcd;
 mod examples;
 mod feed;
 mod file;
+mod lock;
 mod membership;
 mod service;
 mod session;

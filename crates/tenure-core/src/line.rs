@@ -1,0 +1,336 @@
+//! Standing in line: the queue by create revision that locks and elections share.
+//!
+//! Whoever wants something puts a key of its own, its *place*, under the name's prefix. The place with the lowest create revision holds;
+//! that revision is its token. Everybody else watches only the place before its own, so that whoever leaves wakes one and not all.
+//! This machine is one name as one process stands in it, with any number of places.
+//!
+//! Intuition: who is before me can only become fewer. So any look at the line, however old, errs on the safe side: it may make me
+//! wait a little longer, it never makes me hold too early. The only thing that must not be old is my own place, and every look reads it too.
+//!
+//! ```text
+//!   stand          stands, somebody is before it          nobody is before it
+//!  ───────► Entering ────────────────────────► Waiting ────────────────────────► Holding
+//!               └──────────────── nobody is ─────────────────────────────────────►  │ leave
+//!                                                                  Leaving ◄────────┘
+//! ```
+//!
+//! The places of one process help each other: the request by which one leaves also reads who is first now, and if that is another of ours it
+//! holds at once, without a watch and without a second look.
+//!
+//! **Invariant**: a place is told to hold only after an answer that showed it in the store, at its token, with nobody before it.
+//!
+//! **Invariant**: a place that nobody wants any more is asked to leave until the store has said that it is gone, or its lease is over.
+//!
+//! **Invariant**: the key of a place is never used twice, so a request that arrives late can only ever touch its own place.
+
+mod index;
+mod standing;
+mod steps;
+mod words;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::layout::Place;
+use crate::lease::LeaseId;
+use crate::revision::{Epoch, Revision, Token};
+use crate::time::Moment;
+
+use index::Index;
+use standing::{Look, Next, Stage, Standing};
+
+pub use words::{Action, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Watching};
+
+/// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody
+/// wants could appear behind our back and block the line until its lease ends.
+const HAUNTS_FOR: Duration = Duration::from_secs(10);
+
+/// One wish to hold, from `stand` to the notice that it is over.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(u64);
+
+/// One name, as one process stands in it.
+#[derive(Clone, Debug)]
+pub struct Line {
+    tickets: BTreeMap<Ticket, Standing>,
+    /// Which ticket a place belongs to.
+    places: BTreeMap<Place, Ticket>,
+    index: Index,
+    counter: u64,
+    nonce: u64,
+    actions: VecDeque<Action>,
+    notices: VecDeque<Notice>,
+}
+
+impl Line {
+    /// A line in which nobody of ours stands. `nonce` is a throw of the dice: it tells our places from those of whoever else uses our lease.
+    pub fn new(nonce: u64) -> Line {
+        Line {
+            tickets: BTreeMap::new(),
+            places: BTreeMap::new(),
+            index: Index::default(),
+            counter: 0,
+            nonce,
+            actions: VecDeque::new(),
+            notices: VecDeque::new(),
+        }
+    }
+
+    /// Wants to hold, with a place under this lease.
+    pub fn stand(&mut self, lease: LeaseId, mode: Mode) -> Ticket {
+        let ticket = Ticket(self.count());
+        let place = self.new_place(lease);
+        let epoch = Epoch(self.count());
+        self.tickets.insert(ticket, Standing::new(place, mode, Stage::Entering { epoch }));
+        self.places.insert(place, ticket);
+        self.actions.push_back(Action::Enter { ticket, epoch, place, mode });
+        ticket
+    }
+
+    /// Does not want to hold or to wait any more. [`Notice::Left`] tells when the place is gone.
+    pub fn leave(&mut self, ticket: Ticket, now: Moment) {
+        let Some(standing) = self.tickets.get_mut(&ticket) else { return };
+        standing.is_wanted = false;
+        match standing.stage {
+            // The answer to what was asked decides what has to be undone.
+            Stage::Entering { .. } | Stage::Leaving { .. } | Stage::Haunting { .. } => {}
+            Stage::Resting { .. } if standing.may_be_there() => self.ask_to_leave(ticket, None, now),
+            Stage::Resting { .. } => self.end(ticket),
+            Stage::Waiting { token, .. } | Stage::Holding { token, .. } => {
+                self.ask_to_leave(ticket, Some(token), now);
+            }
+        }
+        self.look(now);
+    }
+
+    /// The answer to [`Action::Enter`].
+    pub fn handle_entered(
+        &mut self,
+        ticket: Ticket,
+        epoch: Epoch,
+        answer: Entered,
+        jitter: f64,
+        now: Moment,
+    ) {
+        let Some(standing) = self.tickets.get_mut(&ticket) else { return };
+        if standing.stage != (Stage::Entering { epoch }) {
+            return;
+        }
+        if matches!(answer, Entered::Unknown) {
+            standing.haunted_until = Some(now + HAUNTS_FOR);
+        }
+        let (is_wanted, may_be_there) = (standing.is_wanted, standing.may_be_there());
+        match answer {
+            Entered::Stands { token, .. } if !is_wanted => self.ask_to_leave(ticket, Some(token), now),
+            Entered::Stands { token, before: None } => self.hold(ticket, token),
+            Entered::Stands { token, before } => {
+                standing.went_well();
+                self.change(ticket, Stage::Waiting { token, before, look: Look::Idle });
+                self.notices.push_back(Notice::Waits { ticket });
+                // One of ours that has left since the store answered: no watch has to tell us.
+                if let Some(before) = before
+                    && self.lease_of(ticket) == Some(before.lease)
+                    && !self.places.contains_key(&before)
+                {
+                    self.wake(ticket, now);
+                }
+            }
+            Entered::LeaseGone => self.lose(ticket, LossReason::Lease),
+            Entered::Refused(why) => {
+                self.forget(ticket);
+                self.notices.push_back(Notice::Refused { ticket, why });
+            }
+            Entered::NotDone | Entered::Unknown if is_wanted => {
+                let until = standing.rest(jitter, now);
+                self.change(ticket, Stage::Resting { until });
+            }
+            Entered::NotDone | Entered::Unknown if may_be_there => self.ask_to_leave(ticket, None, now),
+            Entered::NotDone | Entered::Unknown => self.end(ticket),
+        }
+        self.look(now);
+    }
+
+    /// The answer to [`Action::Look`].
+    pub fn handle_looked(&mut self, ticket: Ticket, epoch: Epoch, answer: Looked, jitter: f64, now: Moment) {
+        let Some(standing) = self.tickets.get_mut(&ticket) else { return };
+        let mut stage = standing.stage;
+        let (Stage::Waiting { look, .. } | Stage::Holding { look, .. }) = &mut stage else { return };
+        let Look::Asked { epoch: asked, again } = *look else { return };
+        if asked != epoch {
+            return;
+        }
+        *look = match answer {
+            Looked::NotDone => Look::NeededAt(standing.rest(jitter, now)),
+            Looked::Stands { .. } | Looked::Missing => {
+                standing.went_well();
+                if again { Look::NeededAt(now) } else { Look::Idle }
+            }
+        };
+        match (answer, &mut stage) {
+            (Looked::Missing, _) => self.vanish(ticket, now),
+            (Looked::Stands { before: None }, Stage::Waiting { token, .. }) => self.hold(ticket, *token),
+            (Looked::Stands { before: seen }, Stage::Waiting { before, .. }) => {
+                *before = seen;
+                self.change(ticket, stage);
+            }
+            (Looked::Stands { .. } | Looked::NotDone, _) => self.change(ticket, stage),
+        }
+        self.look(now);
+    }
+
+    /// The answer to [`Action::Leave`].
+    pub fn handle_left(&mut self, ticket: Ticket, epoch: Epoch, answer: Left, jitter: f64, now: Moment) {
+        let Some(standing) = self.tickets.get_mut(&ticket) else { return };
+        let Stage::Leaving { token, next: Next::Asked { epoch: asked, at } } = standing.stage else { return };
+        if asked != epoch {
+            return;
+        }
+        match answer {
+            Left::NotDone => {
+                let next = Next::At(standing.rest(jitter, now));
+                self.change(ticket, Stage::Leaving { token, next });
+            }
+            Left::Gone { was_there, head } => {
+                let is_news = !std::mem::replace(&mut standing.was_told, true);
+                // The answer may be old: only a request that was sent late enough has certainly come last.
+                match standing.haunted_until.filter(|&until| at < until) {
+                    Some(until) => self.change(ticket, Stage::Haunting { until }),
+                    None => self.forget(ticket),
+                }
+                if is_news {
+                    self.notices.push_back(Notice::Left { ticket, was_there });
+                }
+                self.pass_on(token, head, now);
+            }
+        }
+        self.look(now);
+    }
+
+    /// A place that [`Line::watching`] named is watched from now on: whatever happened to it before that has to be looked at.
+    pub fn handle_watched(&mut self, place: Place, now: Moment) {
+        let behind = self.first_behind(place);
+        for ticket in self.places.get(&place).copied().into_iter().chain(behind) {
+            self.wake(ticket, now);
+        }
+        self.look(now);
+    }
+
+    /// A place is gone from the store since this revision.
+    pub fn handle_gone(&mut self, place: Place, revision: Revision, now: Moment) {
+        let behind = self.first_behind(place);
+        // A request that was repeated may have put the place again since.
+        let is_old = |standing: &Standing| standing.token().is_some_and(|token| revision < token.0);
+        if let Some(&ticket) = self.places.get(&place)
+            && !self.tickets.get(&ticket).is_some_and(is_old)
+        {
+            self.vanish(ticket, now);
+        }
+        if let Some(ticket) = behind {
+            self.wake(ticket, now);
+        }
+        self.look(now);
+    }
+
+    /// A place was put in the store. For one that nobody wants that is news: a request that was taken for lost was carried out.
+    pub fn handle_put(&mut self, place: Place, now: Moment) {
+        if let Some(&ticket) = self.places.get(&place)
+            && self.index.haunting.contains(&ticket)
+        {
+            self.ask_to_leave(ticket, None, now);
+        }
+    }
+
+    /// The whole line was seen, with what each place wants: decides for those who can hold beside others.
+    pub fn handle_picture(&mut self, picture: &BTreeMap<Token, Mode>) {
+        let mut roll_call = RollCall::default();
+        let mut held = Vec::new();
+        for (token, mode) in picture {
+            let holds = roll_call.holds(*mode);
+            if let Some(&ticket) = self.index.crowd.get(token).filter(|_| holds) {
+                held.push((ticket, *token));
+            }
+        }
+        for (ticket, token) in held {
+            self.hold(ticket, token);
+        }
+    }
+
+    /// A lease is over, and every place under it with it.
+    pub fn handle_lease_lost(&mut self, lease: LeaseId, now: Moment) {
+        let under = Place { lease, nonce: 0 }..=Place { lease, nonce: u64::MAX };
+        let lost: Vec<Ticket> = self.places.range(under).map(|(_, &ticket)| ticket).collect();
+        for ticket in lost {
+            let token = self.tickets.get(&ticket).and_then(Standing::token);
+            self.lose(ticket, LossReason::Lease);
+            self.wake_behind(token, now);
+        }
+        self.look(now);
+    }
+
+    /// Time has passed.
+    pub fn handle_time(&mut self, now: Moment) {
+        while let Some(&(at, ticket)) = self.index.due.first()
+            && at <= now
+        {
+            let Some(standing) = self.tickets.get(&ticket) else { return };
+            match standing.stage {
+                Stage::Resting { .. } => self.ask_to_enter(ticket),
+                Stage::Leaving { token, .. } => self.ask_to_leave(ticket, token, now),
+                Stage::Haunting { .. } => self.ask_to_leave(ticket, None, now),
+                Stage::Entering { .. } | Stage::Waiting { .. } | Stage::Holding { .. } => {
+                    unreachable!("nothing is due for a place that is asked for or stands")
+                }
+            }
+        }
+        self.look(now);
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next thing to tell.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// When to call [`Line::handle_time`] if nothing else happens.
+    pub fn next_wake(&self) -> Option<Moment> {
+        let looks = self.index.looks.iter().filter(|ticket| self.may_look(**ticket));
+        let looks = looks.filter_map(|ticket| self.tickets.get(ticket)?.look_at());
+        self.index.due.first().map(|(at, _)| *at).into_iter().chain(looks).min()
+    }
+
+    /// What has to be watched.
+    pub fn watching(&self) -> Watching {
+        let mut watching = Watching { crowd: !self.index.crowd.is_empty(), ..Watching::default() };
+        let first = self.index.queue.values().next();
+        for ticket in self.index.holding.iter().chain(&self.index.haunting).chain(first) {
+            let Some(standing) = self.tickets.get(ticket) else { continue };
+            watching.own.insert(standing.place, standing.token());
+        }
+        if let Some(first) = first.and_then(|ticket| self.tickets.get(ticket)) {
+            watching.before = first.before().filter(|&before| !self.will_pass_on(before, first.token()));
+        }
+        watching
+    }
+
+    /// Whether nobody of ours stands here.
+    pub fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// Whose place this is; none if it is not ours.
+    pub fn ticket(&self, place: Place) -> Option<Ticket> {
+        self.places.get(&place).copied()
+    }
+
+    /// The place of a ticket, and its token if it stands there.
+    pub fn place(&self, ticket: Ticket) -> Option<(Place, Option<Token>)> {
+        self.tickets.get(&ticket).map(|standing| (standing.place, standing.token()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

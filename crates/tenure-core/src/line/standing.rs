@@ -1,0 +1,169 @@
+//! One place of ours: where it stands between the wish and the store.
+
+use std::time::Duration;
+
+use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::layout::Place;
+use crate::revision::{Epoch, Token};
+use crate::time::Moment;
+
+use super::Mode;
+
+/// Rests between tries. The first is about a round trip, because whoever waits for a lock waits for this too; the cap bounds how late a
+/// place leaves a store that is back.
+const RETRY: Retry = Retry {
+    growth: Growth::Exponential,
+    initial: Duration::from_millis(50),
+    cap: Duration::from_secs(2),
+    jitter: Jitter::Full,
+    healthy_after: Duration::from_secs(10),
+};
+
+/// A ticket's place and how far it has come.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub place: Place,
+    pub mode: Mode,
+    pub stage: Stage,
+    /// Whether somebody still wants to hold.
+    pub is_wanted: bool,
+    /// Whether its end was told.
+    pub was_told: bool,
+    /// Until when a request that was taken for lost may still put the place.
+    pub haunted_until: Option<Moment>,
+    backoff: Backoff,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Asked to be put.
+    Entering { epoch: Epoch },
+    /// Not there, as far as we know; asks again then.
+    Resting { until: Moment },
+    /// There, behind somebody.
+    Waiting { token: Token, before: Option<Place>, look: Look },
+    /// There, and nobody before it.
+    Holding { token: Token, look: Look },
+    /// Asked to be deleted, or about to ask again.
+    Leaving { token: Option<Token>, next: Next },
+    /// Gone and told, but may come back by a request that was taken for lost.
+    Haunting { until: Moment },
+}
+
+/// When something is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// It was, at that time.
+    Asked { epoch: Epoch, at: Moment },
+    /// Then.
+    At(Moment),
+}
+
+/// Whether the place and the one before it have to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    /// Nothing has happened since the last time.
+    Idle,
+    /// From then on, as soon as its turn has come.
+    NeededAt(Moment),
+    /// It was asked for; `again` if something has happened since.
+    Asked { epoch: Epoch, again: bool },
+}
+
+impl Standing {
+    pub(super) fn new(place: Place, mode: Mode, stage: Stage) -> Standing {
+        Standing {
+            place,
+            mode,
+            stage,
+            is_wanted: true,
+            was_told: false,
+            haunted_until: None,
+            backoff: Backoff::new(RETRY),
+        }
+    }
+
+    /// A place that nobody wants and that may be put again until then.
+    pub(super) fn ghost(place: Place, until: Moment) -> Standing {
+        Standing {
+            is_wanted: false,
+            was_told: true,
+            haunted_until: Some(until),
+            ..Standing::new(place, Mode::Exclusive, Stage::Haunting { until })
+        }
+    }
+
+    pub(super) fn token(&self) -> Option<Token> {
+        match self.stage {
+            Stage::Waiting { token, .. } | Stage::Holding { token, .. } => Some(token),
+            Stage::Leaving { token, .. } => token,
+            Stage::Entering { .. } | Stage::Resting { .. } | Stage::Haunting { .. } => None,
+        }
+    }
+
+    /// Whether some request that was taken for lost may have put the place.
+    pub(super) fn may_be_there(&self) -> bool {
+        self.haunted_until.is_some()
+    }
+
+    /// When to try again after a failure.
+    pub(super) fn rest(&mut self, jitter: f64, now: Moment) -> Moment {
+        now + self.backoff.after_failure(now, jitter, None)
+    }
+
+    pub(super) fn went_well(&mut self) {
+        self.backoff.reset();
+    }
+
+    /// The nearest place before it, as far as it was seen.
+    pub(super) fn before(&self) -> Option<Place> {
+        match self.stage {
+            Stage::Waiting { before, .. } => before,
+            Stage::Entering { .. }
+            | Stage::Resting { .. }
+            | Stage::Holding { .. }
+            | Stage::Leaving { .. }
+            | Stage::Haunting { .. } => None,
+        }
+    }
+
+    /// The same stage, in which what was read of the place may be old.
+    pub(super) fn looking_again(&self, now: Moment) -> Stage {
+        let mut stage = self.stage;
+        if let Stage::Waiting { look, .. } | Stage::Holding { look, .. } = &mut stage {
+            *look = match *look {
+                Look::Idle => Look::NeededAt(now),
+                Look::NeededAt(at) => Look::NeededAt(at.min(now)),
+                Look::Asked { epoch, .. } => Look::Asked { epoch, again: true },
+            };
+        }
+        stage
+    }
+
+    /// When a look is due.
+    pub(super) fn look_at(&self) -> Option<Moment> {
+        match self.stage {
+            Stage::Waiting { look: Look::NeededAt(at), .. }
+            | Stage::Holding { look: Look::NeededAt(at), .. } => Some(at),
+            Stage::Waiting { .. }
+            | Stage::Holding { .. }
+            | Stage::Entering { .. }
+            | Stage::Resting { .. }
+            | Stage::Leaving { .. }
+            | Stage::Haunting { .. } => None,
+        }
+    }
+
+    /// When something other than a look is due.
+    pub(super) fn due_at(&self) -> Option<Moment> {
+        match self.stage {
+            Stage::Resting { until }
+            | Stage::Haunting { until }
+            | Stage::Leaving { next: Next::At(until), .. } => Some(until),
+            Stage::Entering { .. }
+            | Stage::Waiting { .. }
+            | Stage::Holding { .. }
+            | Stage::Leaving { next: Next::Asked { .. }, .. } => None,
+        }
+    }
+}

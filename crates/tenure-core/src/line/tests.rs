@@ -1,0 +1,245 @@
+//! Stories of lines, and lines in random worlds.
+
+mod world;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::error::StoreError;
+use world::{Fate, World};
+
+const NOW: Moment = Moment::ORIGIN;
+
+fn lease(id: i64) -> LeaseId {
+    LeaseId::new(id).unwrap()
+}
+
+#[test]
+fn an_uncontended_place_holds_after_one_request_and_leaves_with_one() {
+    let mut world = World::new(1);
+    let ticket = world.stand(0, Mode::Exclusive);
+    world.settle();
+    assert!(world.holds(0, ticket));
+    world.leave(0, ticket);
+    world.settle();
+    assert_eq!(world.requests, ["enter", "leave"]);
+    assert_eq!((world.places(), world.lines[0].is_empty()), (0, true));
+}
+
+#[test]
+fn the_places_of_one_process_follow_each_other_with_one_request_each_and_no_watch() {
+    let mut world = World::new(1);
+    let tickets: Vec<Ticket> = (0..5).map(|_| world.stand(0, Mode::Exclusive)).collect();
+    world.settle();
+    world.requests.clear();
+    for &ticket in &tickets {
+        assert!(world.holds(0, ticket));
+        assert_eq!(world.lines[0].watching().before, None);
+        world.leave(0, ticket);
+        world.settle();
+    }
+    assert_eq!(world.requests, ["leave"; 5]);
+}
+
+#[test]
+fn a_release_wakes_exactly_one_of_a_hundred_processes() {
+    let mut world = World::new(100);
+    let tickets: Vec<Ticket> = (0..100).map(|process| world.stand(process, Mode::Exclusive)).collect();
+    world.settle();
+    assert_eq!(world.places(), 100);
+    for process in [0, 1, 2] {
+        world.requests.clear();
+        world.leave(process, tickets[process]);
+        world.settle();
+        assert_eq!(world.requests, ["leave", "look"], "one leaves, one looks");
+        assert!(world.holds(process + 1, tickets[process + 1]));
+    }
+}
+
+#[test]
+fn a_waiter_whose_lease_is_revoked_is_told_at_once_and_never_holds() {
+    let mut world = World::new(2);
+    let first = world.stand(0, Mode::Exclusive);
+    let second = world.stand(1, Mode::Exclusive);
+    world.settle();
+    world.revoke(1);
+    world.settle();
+    assert!(world.is_lost(1, second), "its holder has not moved");
+    world.leave(0, first);
+    world.settle();
+    assert!(!world.holds(1, second));
+    assert_eq!(world.places(), 0);
+}
+
+#[test]
+fn a_waiter_whose_place_is_deleted_stands_in_line_again() {
+    let mut world = World::new(2);
+    let first = world.stand(0, Mode::Exclusive);
+    let second = world.stand(1, Mode::Exclusive);
+    world.settle();
+    world.delete_place_of(1, second);
+    world.settle();
+    assert_eq!(world.places(), 2);
+    world.leave(0, first);
+    world.settle();
+    assert!(world.holds(1, second));
+}
+
+#[test]
+fn a_holder_whose_place_is_deleted_is_told() {
+    let mut world = World::new(1);
+    let ticket = world.stand(0, Mode::Exclusive);
+    world.settle();
+    world.delete_place_of(0, ticket);
+    world.settle();
+    assert!(world.is_lost(0, ticket));
+}
+
+#[test]
+fn an_enter_whose_answer_is_lost_holds_one_place_and_leaves_none() {
+    let mut world = World::new(1);
+    world.fate = Fate::LosesAnswer;
+    let ticket = world.stand(0, Mode::Exclusive);
+    world.settle();
+    world.fate = Fate::Works;
+    world.pass(Duration::from_secs(3));
+    assert!(world.holds(0, ticket));
+    assert_eq!(world.places(), 1);
+    world.leave(0, ticket);
+    world.settle();
+    assert_eq!(world.places(), 0);
+    world.pass(Duration::from_secs(30));
+    assert!(world.lines[0].is_empty(), "nobody looks after it for ever");
+}
+
+#[test]
+fn a_request_that_arrives_after_its_place_was_given_up_is_undone() {
+    let mut world = World::new(1);
+    world.fate = Fate::Late;
+    let ticket = world.stand(0, Mode::Exclusive);
+    world.settle();
+    world.fate = Fate::Works;
+    world.leave(0, ticket);
+    world.settle();
+    assert_eq!(world.places(), 0);
+    world.arrive();
+    assert_eq!(world.places(), 1, "the late request was carried out");
+    world.settle();
+    assert_eq!(world.places(), 0);
+}
+
+#[test]
+fn a_place_that_was_given_up_while_it_was_asked_for_leaves_nothing() {
+    for fate in [Fate::Works, Fate::NotDone, Fate::LosesAnswer, Fate::Late] {
+        let mut world = World::new(1);
+        world.fate = fate;
+        let ticket = world.stand(0, Mode::Exclusive);
+        world.leave(0, ticket);
+        world.settle();
+        world.fate = Fate::Works;
+        world.arrive();
+        world.pass(Duration::from_secs(30));
+        assert_eq!(world.places(), 0, "{fate:?}");
+        assert!(world.lines[0].is_empty() && !world.holds(0, ticket), "{fate:?}");
+    }
+}
+
+#[test]
+fn a_leave_is_asked_again_until_the_store_has_said_that_the_place_is_gone() {
+    let mut world = World::new(2);
+    let first = world.stand(0, Mode::Exclusive);
+    let second = world.stand(1, Mode::Exclusive);
+    world.settle();
+    world.fate = Fate::NotDone;
+    world.leave(0, first);
+    world.pass(Duration::from_secs(5));
+    assert!(!world.holds(1, second) && world.places() == 2);
+    world.fate = Fate::Works;
+    world.pass(Duration::from_secs(3));
+    assert!(world.holds(1, second));
+}
+
+#[test]
+fn what_the_store_refuses_is_told_and_forgotten() {
+    let mut line = Line::new(0);
+    let ticket = line.stand(lease(1), Mode::Exclusive);
+    let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!() };
+    let why = StoreError::Denied("no".to_owned());
+    line.handle_entered(ticket, epoch, Entered::Refused(why), 0.0, NOW);
+    assert!(matches!(line.poll_notice(), Some(Notice::Refused { .. })));
+    assert!(line.is_empty());
+}
+
+#[test]
+fn an_answer_to_an_older_question_changes_nothing() {
+    let mut line = Line::new(0);
+    let ticket = line.stand(lease(1), Mode::Exclusive);
+    let stands = Entered::Stands { token: Token(Revision(5)), before: None };
+    line.handle_entered(ticket, Epoch(999), stands, 0.0, NOW);
+    assert!(line.poll_notice().is_none());
+}
+
+#[test]
+fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
+    let mut world = World::new(4);
+    let readers: Vec<Ticket> = (0..2).map(|process| world.stand(process, Mode::Shared)).collect();
+    world.settle();
+    let writer = world.stand(2, Mode::Exclusive);
+    world.settle();
+    let late = world.stand(3, Mode::Shared);
+    world.settle();
+    assert!(world.holds(0, readers[0]) && world.holds(1, readers[1]));
+    assert!(!world.holds(2, writer) && !world.holds(3, late), "a reader does not overtake a writer");
+    world.leave(1, readers[1]);
+    world.settle();
+    assert!(!world.holds(2, writer));
+    world.leave(0, readers[0]);
+    world.settle();
+    assert!(world.holds(2, writer) && !world.holds(3, late));
+    world.leave(2, writer);
+    world.settle();
+    assert!(world.holds(3, late));
+}
+
+#[test]
+fn three_permits_are_held_by_three_and_passed_on_in_order() {
+    let mode = Mode::Permit { of: NonZeroU32::new(3).unwrap() };
+    let mut world = World::new(6);
+    let tickets: Vec<Ticket> = (0..6)
+        .map(|process| {
+            let ticket = world.stand(process, mode);
+            world.settle();
+            ticket
+        })
+        .collect();
+    let holding = |world: &World| (0..6).filter(|&n| world.holds(n, tickets[n])).collect::<Vec<_>>();
+    assert_eq!(holding(&world), [0, 1, 2]);
+    world.leave(1, tickets[1]);
+    world.settle();
+    assert_eq!(holding(&world), [0, 2, 3]);
+    world.leave(4, tickets[4]);
+    world.leave(0, tickets[0]);
+    world.settle();
+    assert_eq!(holding(&world), [2, 3, 5]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Lost, late and failed requests, answers out of order, places deleted and leases revoked by strangers.
+    #[test]
+    fn in_random_worlds_one_holds_and_everybody_comes_to_an_end(
+        processes in 1..4_usize,
+        script in prop::collection::vec(any::<u16>(), 1..250),
+    ) {
+        let mut world = World::new(processes);
+        for throw in script {
+            world.happen(throw);
+            world.check_holders();
+        }
+        world.come_to_an_end();
+    }
+}

@@ -1,0 +1,491 @@
+//! Processes that stand in one line, a store, and what is between them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::change::{Change, Previous, Start, WatchItem};
+use crate::keyspace::{Keyspace, WatchId};
+use crate::kv::{Get, Order, Selection};
+use crate::layout::{Key, Layout, Place};
+use crate::lease::LeaseId;
+use crate::limits::Limits;
+use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Ticket, Watching};
+use crate::name::{LockName, Namespace};
+use crate::revision::{Epoch, Revision, Token};
+use crate::time::Moment;
+use crate::txn::{Condition, Op, OpReply, Txn};
+
+const TTL: Duration = Duration::from_secs(3_600);
+
+/// etcd gives up a request after this long.
+const LATE_MAX: Duration = Duration::from_secs(7);
+
+/// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Works,
+    /// It never arrives, and that is known.
+    NotDone,
+    /// It is carried out; the answer is lost.
+    LosesAnswer,
+    /// The answer is lost, and it is carried out much later.
+    Late,
+}
+
+enum Answer {
+    Entered(Ticket, Epoch, Entered),
+    Looked(Ticket, Epoch, Looked),
+    Left(Ticket, Epoch, Left),
+}
+
+/// What a process believes of a ticket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Belief {
+    Hopes,
+    Holds(Token),
+    Over,
+    Lost,
+}
+
+pub(super) struct World {
+    now: Moment,
+    store: Keyspace,
+    watch: WatchId,
+    layout: Layout,
+    name: LockName,
+    pub(super) lines: Vec<Line>,
+    leases: Vec<LeaseId>,
+    lease_counter: i64,
+    pub(super) fate: Fate,
+    pub(super) requests: Vec<&'static str>,
+    modes: BTreeMap<Place, Mode>,
+    beliefs: BTreeMap<(usize, Ticket), Belief>,
+    watched: Vec<Watching>,
+    /// Requests not yet at the store, answers and events not yet at their process: what happens next is anybody's guess.
+    asked: Vec<(usize, Action)>,
+    answers: Vec<(usize, Answer)>,
+    /// Requests that were taken for lost, with the time by which the store carries them out.
+    late: Vec<(Moment, Txn)>,
+    /// Deletes that each process has still to be shown.
+    events: Vec<VecDeque<(Place, Revision)>>,
+}
+
+impl World {
+    pub(super) fn new(processes: usize) -> World {
+        let mut store = Keyspace::new(Limits::EMBEDDED);
+        let watch = store.watch(Selection::everything(), Start::Now, Moment::ORIGIN).unwrap();
+        let mut world = World {
+            now: Moment::ORIGIN,
+            store,
+            watch,
+            layout: Layout::new(&Namespace::parse("t").unwrap()),
+            name: LockName::parse("n").unwrap(),
+            lines: Vec::new(),
+            leases: Vec::new(),
+            lease_counter: 0,
+            fate: Fate::Works,
+            requests: Vec::new(),
+            modes: BTreeMap::new(),
+            beliefs: BTreeMap::new(),
+            watched: vec![Watching::default(); processes],
+            asked: Vec::new(),
+            answers: Vec::new(),
+            late: Vec::new(),
+            events: vec![VecDeque::new(); processes],
+        };
+        for process in 0..processes {
+            world.lines.push(Line::new(1_000 * process as u64));
+            let lease = world.grant();
+            world.leases.push(lease);
+        }
+        world
+    }
+
+    fn grant(&mut self) -> LeaseId {
+        self.lease_counter += 1;
+        let id = LeaseId::new(self.lease_counter).unwrap();
+        self.store.grant(id, TTL, self.now).unwrap();
+        id
+    }
+
+    pub(super) fn stand(&mut self, process: usize, mode: Mode) -> Ticket {
+        let ticket = self.lines[process].stand(self.leases[process], mode);
+        self.beliefs.insert((process, ticket), Belief::Hopes);
+        self.collect(process);
+        ticket
+    }
+
+    /// Whoever leaves stops believing first.
+    pub(super) fn leave(&mut self, process: usize, ticket: Ticket) {
+        self.beliefs.insert((process, ticket), Belief::Over);
+        self.lines[process].leave(ticket, self.now);
+        self.collect(process);
+    }
+
+    pub(super) fn holds(&self, process: usize, ticket: Ticket) -> bool {
+        matches!(self.beliefs.get(&(process, ticket)), Some(Belief::Holds(_)))
+    }
+
+    pub(super) fn is_lost(&self, process: usize, ticket: Ticket) -> bool {
+        self.beliefs.get(&(process, ticket)) == Some(&Belief::Lost)
+    }
+
+    /// A stranger revokes a process's lease; the process gets another for what it does next.
+    pub(super) fn revoke(&mut self, process: usize) {
+        self.store.revoke(self.leases[process], self.now).unwrap();
+        self.leases[process] = self.grant();
+    }
+
+    pub(super) fn delete_place_of(&mut self, process: usize, ticket: Ticket) {
+        let (place, _) = self.lines[process].place(ticket).unwrap();
+        let txn = Txn::new().then(Op::delete(self.key(place)));
+        self.store.apply(&txn, self.now).unwrap();
+    }
+
+    pub(super) fn places(&mut self) -> usize {
+        self.line_now().len()
+    }
+
+    /// Everything that can happen happens, in order.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..100_000 {
+            self.see();
+            if let Some((process, action)) = (!self.asked.is_empty()).then(|| self.asked.remove(0)) {
+                self.perform(process, action);
+            } else if !self.answers.is_empty() {
+                let (process, answer) = self.answers.remove(0);
+                self.deliver(process, answer);
+            } else if let Some(process) = (0..self.lines.len()).find(|&n| !self.events[n].is_empty()) {
+                self.show(process);
+            } else {
+                return;
+            }
+        }
+        panic!("the line never comes to rest");
+    }
+
+    pub(super) fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        self.settle();
+        while let Some(wake) = self.lines.iter().filter_map(Line::next_wake).min().filter(|&wake| wake <= end)
+        {
+            self.move_to(wake);
+            for process in 0..self.lines.len() {
+                self.lines[process].handle_time(self.now);
+                self.collect(process);
+            }
+            self.settle();
+        }
+        self.move_to(end);
+    }
+
+    fn move_to(&mut self, moment: Moment) {
+        if self.late.iter().any(|(latest, _)| *latest <= moment) {
+            self.arrive();
+        }
+        self.now = self.now.max(moment);
+    }
+
+    /// Requests that were taken for lost are carried out.
+    pub(super) fn arrive(&mut self) {
+        for (_, txn) in std::mem::take(&mut self.late) {
+            // Their lease may be gone by now.
+            let _ = self.store.apply(&txn, self.now);
+        }
+        self.see();
+    }
+
+    /// One thing happens, as the dice fell.
+    pub(super) fn happen(&mut self, throw: u16) {
+        let process = usize::from(throw >> 8) % self.lines.len();
+        let pick = usize::from(throw >> 4);
+        self.fate = match (throw >> 12) % 8 {
+            0 => Fate::NotDone,
+            1 => Fate::LosesAnswer,
+            2 => Fate::Late,
+            _ => Fate::Works,
+        };
+        self.see();
+        match throw % 16 {
+            0 | 1 => drop(self.stand(process, Mode::Exclusive)),
+            2 | 3 => {
+                let mine: Vec<Ticket> = self.live(process);
+                if !mine.is_empty() {
+                    self.leave(process, mine[pick % mine.len()]);
+                }
+            }
+            4 if pick.is_multiple_of(4) => self.revoke(process),
+            5 if pick.is_multiple_of(4) => {
+                let line: Vec<Place> = self.line_now().into_values().collect();
+                if !line.is_empty() {
+                    let txn = Txn::new().then(Op::delete(self.key(line[pick % line.len()])));
+                    self.store.apply(&txn, self.now).unwrap();
+                }
+            }
+            6 => self.arrive(),
+            7 => {
+                self.move_to(self.now + Duration::from_millis(u64::from(throw >> 4)));
+                self.lines[process].handle_time(self.now);
+                self.collect(process);
+            }
+            8..=11 if !self.asked.is_empty() => {
+                let (process, action) = self.asked.remove(pick % self.asked.len());
+                self.perform(process, action);
+            }
+            12..=14 if !self.answers.is_empty() => {
+                let (process, answer) = self.answers.remove(pick % self.answers.len());
+                self.deliver(process, answer);
+            }
+            _ => self.show(process),
+        }
+    }
+
+    /// Whoever believes to hold, and has its place, is the first of the line.
+    pub(super) fn check_holders(&mut self) {
+        let line = self.line_now();
+        let first = line.keys().next().copied();
+        for (who, belief) in &self.beliefs {
+            if let Belief::Holds(token) = belief
+                && line.contains_key(token)
+            {
+                assert_eq!(Some(*token), first, "{who:?} holds behind somebody");
+            }
+        }
+    }
+
+    /// Faults end, holders leave one after the other: everybody is served or told, and nothing is left.
+    pub(super) fn come_to_an_end(&mut self) {
+        self.fate = Fate::Works;
+        self.arrive();
+        for _ in 0..1_000 {
+            self.pass(Duration::from_secs(15));
+            self.check_holders();
+            let holders: Vec<(usize, Ticket)> = self
+                .beliefs
+                .iter()
+                .filter(|(_, belief)| matches!(belief, Belief::Holds(_)))
+                .map(|(who, _)| *who)
+                .collect();
+            if holders.is_empty() {
+                break;
+            }
+            assert_eq!(holders.len(), 1, "one holds, or nobody");
+            for (process, ticket) in holders {
+                self.leave(process, ticket);
+            }
+        }
+        self.pass(Duration::from_secs(30));
+        assert!(self.beliefs.values().all(|belief| *belief != Belief::Hopes), "somebody waits for ever");
+        assert_eq!(self.line_now().len(), 0, "places are left");
+        assert!(self.lines.iter().all(Line::is_empty), "tickets are left");
+    }
+
+    fn live(&self, process: usize) -> Vec<Ticket> {
+        let of = (process, Ticket(0))..=(process, Ticket(u64::MAX));
+        let live = self.beliefs.range(of).filter(|(_, b)| matches!(b, Belief::Hopes | Belief::Holds(_)));
+        live.map(|(who, _)| who.1).collect()
+    }
+
+    fn key(&self, place: Place) -> Bytes {
+        self.layout.encode(&Key::Waiter(self.name.clone(), place))
+    }
+
+    fn place(&self, key: &[u8]) -> Option<Place> {
+        match self.layout.parse(key) {
+            Some(Key::Waiter(_, place)) => Some(place),
+            _ => None,
+        }
+    }
+
+    fn line(&self) -> Selection {
+        Selection::prefix("/t/locks/n/")
+    }
+
+    fn line_now(&mut self) -> BTreeMap<Token, Place> {
+        let page = self.store.get(&Get::new(self.line()), self.now).unwrap();
+        page.pairs.iter().filter_map(|pair| Some((Token(pair.created), self.place(&pair.key)?))).collect()
+    }
+
+    /// Takes what a line asks and tells, and begins the watches it wants.
+    fn collect(&mut self, process: usize) {
+        loop {
+            while let Some(notice) = self.lines[process].poll_notice() {
+                let (ticket, belief) = match notice {
+                    Notice::Held { ticket, token } => (ticket, Belief::Holds(token)),
+                    Notice::Lost { ticket, .. } | Notice::Refused { ticket, .. } => (ticket, Belief::Lost),
+                    Notice::Left { ticket, .. } => (ticket, Belief::Over),
+                    Notice::Waits { .. } => continue,
+                };
+                let before = self.beliefs.insert((process, ticket), belief);
+                assert!(before == Some(Belief::Hopes) || !matches!(belief, Belief::Holds(_)), "{before:?}");
+            }
+            let actions = std::iter::from_fn(|| self.lines[process].poll_action());
+            self.asked.extend(actions.map(|action| (process, action)));
+            let wanted = self.lines[process].watching();
+            if wanted == self.watched[process] {
+                return;
+            }
+            let before = std::mem::replace(&mut self.watched[process], wanted.clone());
+            let line: BTreeSet<Place> = self.line_now().into_values().collect();
+            // Own places are watched from their tokens on: what happened since is shown.
+            for (&place, token) in &wanted.own {
+                if !before.own.contains_key(&place) {
+                    match token {
+                        Some(_) if !line.contains(&place) => {
+                            let now = self.store.revision();
+                            self.events[process].push_back((place, now));
+                        }
+                        None if line.contains(&place) => self.lines[process].handle_put(place, self.now),
+                        Some(_) | None => {}
+                    }
+                }
+            }
+            if let Some(place) = wanted.before.filter(|_| wanted.before != before.before) {
+                self.lines[process].handle_watched(place, self.now);
+            }
+            if wanted.crowd && !before.crowd {
+                self.picture(process);
+            }
+        }
+    }
+
+    /// What the store did is on its way to those who watch it.
+    fn see(&mut self) {
+        while let Some(item) = self.store.poll_watch(self.watch, Previous::Omitted) {
+            let WatchItem::Batch { changes, .. } = item.unwrap() else { continue };
+            for change in changes {
+                for process in 0..self.lines.len() {
+                    let watched = &self.watched[process];
+                    match &change {
+                        Change::Delete { key, revision, .. } => {
+                            let Some(place) = self.place(key) else { continue };
+                            if watched.own.contains_key(&place) || watched.before == Some(place) {
+                                self.events[process].push_back((place, *revision));
+                            }
+                        }
+                        Change::Put { pair, .. } => {
+                            let Some(place) = self.place(&pair.key) else { continue };
+                            if watched.own.contains_key(&place) {
+                                self.lines[process].handle_put(place, self.now);
+                                self.collect(process);
+                            }
+                        }
+                    }
+                    if self.watched[process].crowd {
+                        self.picture(process);
+                        self.collect(process);
+                    }
+                }
+            }
+        }
+    }
+
+    fn picture(&mut self, process: usize) {
+        let modes = self.modes.clone();
+        let picture = self.line_now().into_iter().map(|(token, place)| (token, modes[&place])).collect();
+        self.lines[process].handle_picture(&picture);
+    }
+
+    fn show(&mut self, process: usize) {
+        if let Some((place, revision)) = self.events[process].pop_front() {
+            self.lines[process].handle_gone(place, revision, self.now);
+            self.collect(process);
+        }
+    }
+
+    fn perform(&mut self, process: usize, action: Action) {
+        let fate = self.fate;
+        match action {
+            Action::Enter { ticket, epoch, place, mode } => {
+                self.requests.push("enter");
+                self.modes.insert(place, mode);
+                let answer = self.enter(place, fate);
+                self.answers.push((process, Answer::Entered(ticket, epoch, answer)));
+            }
+            Action::Look { ticket, epoch, place, token } => {
+                self.requests.push("look");
+                let answer = if fate == Fate::Works { self.look(place, token) } else { Looked::NotDone };
+                self.answers.push((process, Answer::Looked(ticket, epoch, answer)));
+            }
+            Action::Leave { ticket, epoch, place } => {
+                self.requests.push("leave");
+                let txn = Txn::new().then(Op::delete(self.key(place)));
+                let answer = match fate {
+                    Fate::NotDone => Left::NotDone,
+                    Fate::Late => {
+                        self.late.push((self.now + LATE_MAX, txn));
+                        Left::NotDone
+                    }
+                    Fate::LosesAnswer => {
+                        self.store.apply(&txn, self.now).unwrap();
+                        Left::NotDone
+                    }
+                    Fate::Works => {
+                        let reply = self.store.apply(&txn, self.now).unwrap();
+                        let was_there = matches!(reply.results[0], OpReply::Delete { count: 1 });
+                        let head = self.line_now().into_iter().next().map(|(token, place)| (place, token));
+                        Left::Gone { was_there, head }
+                    }
+                };
+                self.answers.push((process, Answer::Left(ticket, epoch, answer)));
+            }
+        }
+    }
+
+    fn enter(&mut self, place: Place, fate: Fate) -> Entered {
+        let key = self.key(place);
+        let txn = Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(key, "", place.lease));
+        match fate {
+            Fate::NotDone => Entered::NotDone,
+            Fate::Late => {
+                self.late.push((self.now + LATE_MAX, txn));
+                Entered::Unknown
+            }
+            Fate::LosesAnswer => {
+                // Its lease may be gone.
+                let _ = self.store.apply(&txn, self.now);
+                Entered::Unknown
+            }
+            Fate::Works if self.store.apply(&txn, self.now).is_err() => Entered::LeaseGone,
+            Fate::Works => {
+                let line = self.line_now();
+                let token = *line.iter().find(|(_, there)| **there == place).unwrap().0;
+                Entered::Stands { token, before: self.before(place, token) }
+            }
+        }
+    }
+
+    fn look(&mut self, place: Place, token: Token) -> Looked {
+        match self.line_now().get(&token) {
+            Some(there) if *there == place => Looked::Stands { before: self.before(place, token) },
+            _ => Looked::Missing,
+        }
+    }
+
+    fn before(&mut self, place: Place, token: Token) -> Option<Place> {
+        let get = Get::new(self.line())
+            .order(Order::CreatedDescending)
+            .created_max(Revision(token.0.0 - 1))
+            .limit(1);
+        let page = self.store.get(&get, self.now).unwrap();
+        let before = page.pairs.first().and_then(|pair| self.place(&pair.key));
+        assert_ne!(before, Some(place));
+        before
+    }
+
+    fn deliver(&mut self, process: usize, answer: Answer) {
+        let line = &mut self.lines[process];
+        match answer {
+            Answer::Entered(ticket, epoch, answer) => {
+                line.handle_entered(ticket, epoch, answer, 0.5, self.now);
+            }
+            Answer::Looked(ticket, epoch, answer) => {
+                line.handle_looked(ticket, epoch, answer, 0.5, self.now);
+            }
+            Answer::Left(ticket, epoch, answer) => line.handle_left(ticket, epoch, answer, 0.5, self.now),
+        }
+        self.collect(process);
+    }
+}

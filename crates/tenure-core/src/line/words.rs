@@ -1,0 +1,197 @@
+//! What crosses between a line's machine and its driver: wishes to the store, answers, notices. All closed.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+use crate::layout::Place;
+use crate::revision::{Epoch, Token};
+
+use super::Ticket;
+
+/// Beside whom a place can hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Beside nobody: it holds when nobody is before it.
+    #[default]
+    Exclusive,
+    /// Beside others that share: it holds when everybody before it shares.
+    Shared,
+    /// Beside a few: it holds when fewer than this many are before it.
+    Permit {
+        /// How many hold at once.
+        of: NonZeroU32,
+    },
+}
+
+/// Walks along a line from its first place and says who holds.
+#[derive(Clone, Debug)]
+pub struct RollCall {
+    before: u32,
+    all_share: bool,
+}
+
+impl Default for RollCall {
+    fn default() -> RollCall {
+        RollCall { before: 0, all_share: true }
+    }
+}
+
+impl RollCall {
+    /// Whether the next place, which wants this, holds.
+    pub fn holds(&mut self, mode: Mode) -> bool {
+        let holds = match mode {
+            Mode::Exclusive => self.before == 0,
+            Mode::Shared => self.all_share,
+            Mode::Permit { of } => self.before < of.get(),
+        };
+        self.before = self.before.saturating_add(1);
+        self.all_share &= mode == Mode::Shared;
+        holds
+    }
+}
+
+/// What the driver must do. Every answer comes back with the epoch of its question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Create the place, unless it is there already, and read which place is the nearest before it.
+    Enter {
+        /// For the answer.
+        ticket: Ticket,
+        /// The question.
+        epoch: Epoch,
+        /// The place.
+        place: Place,
+        /// What it wants.
+        mode: Mode,
+    },
+    /// Read the place, and which place is the nearest before it.
+    Look {
+        /// For the answer.
+        ticket: Ticket,
+        /// The question.
+        epoch: Epoch,
+        /// The place.
+        place: Place,
+        /// Since when it stands there.
+        token: Token,
+    },
+    /// Delete the place, and read which place is the first of the line then.
+    Leave {
+        /// For the answer.
+        ticket: Ticket,
+        /// The question.
+        epoch: Epoch,
+        /// The place.
+        place: Place,
+    },
+}
+
+/// The answer to [`Action::Enter`].
+#[derive(Clone, Debug)]
+pub enum Entered {
+    /// The place is there.
+    Stands {
+        /// Since when.
+        token: Token,
+        /// The nearest place before it.
+        before: Option<Place>,
+    },
+    /// The store does not know the lease any more.
+    LeaseGone,
+    /// It can never be done.
+    Refused(StoreError),
+    /// Certainly nothing happened.
+    NotDone,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// The answer to [`Action::Look`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Looked {
+    /// The place is there, since its token.
+    Stands {
+        /// The nearest place before it.
+        before: Option<Place>,
+    },
+    /// The place is not there any more.
+    Missing,
+    /// There was no answer.
+    NotDone,
+}
+
+/// The answer to [`Action::Leave`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// The place is not there any more.
+    Gone {
+        /// Whether it was there before.
+        was_there: bool,
+        /// Which place is the first now, since when.
+        head: Option<(Place, Token)>,
+    },
+    /// It was not done, or nobody knows: ask again.
+    NotDone,
+}
+
+/// What those who stand in line are told.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// It holds.
+    Held {
+        /// Who.
+        ticket: Ticket,
+        /// Its token.
+        token: Token,
+    },
+    /// It waits: somebody is before it.
+    Waits {
+        /// Who.
+        ticket: Ticket,
+    },
+    /// It does not hold, or wait, any more.
+    Lost {
+        /// Who.
+        ticket: Ticket,
+        /// Why.
+        why: LossReason,
+    },
+    /// The store will never let it stand here.
+    Refused {
+        /// Who.
+        ticket: Ticket,
+        /// Why.
+        why: StoreError,
+    },
+    /// Its place is gone, as was asked.
+    Left {
+        /// Who.
+        ticket: Ticket,
+        /// Whether it was still there when it was asked to go.
+        was_there: bool,
+    },
+}
+
+/// Why a place was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossReason {
+    /// Its lease is over.
+    Lease,
+    /// Somebody deleted it while it held.
+    Deleted,
+}
+
+/// What has to be watched for a line.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Watching {
+    /// Places of ours, from their tokens on; from now on for those that should not be there.
+    pub own: BTreeMap<Place, Option<Token>>,
+    /// The place before our first one that waits, if it is not ours too.
+    pub before: Option<Place>,
+    /// Everything: somebody of ours waits who can hold beside others.
+    pub crowd: bool,
+}

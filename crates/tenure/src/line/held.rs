@@ -1,0 +1,168 @@
+//! A place that holds, until it is given up or lost: what locks and terms of leadership have in common.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tenure_core::fence::Fence;
+use tenure_core::layout::Place;
+use tenure_core::revision::Token;
+use thiserror::Error;
+use tokio::sync::watch;
+
+use super::{Seat, SeatEnd, SeatState};
+use crate::session::{Loan, LoanEnd};
+
+/// How long a release waits for the store before it goes on in the background.
+const RELEASE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A place that holds. Dropping it leaves the line.
+pub(crate) struct Held {
+    seat: Seat,
+    place: Place,
+    token: Token,
+}
+
+/// Why something is not held any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum Lost {
+    /// The lease was not renewed in time: the store may let somebody else hold any moment.
+    #[error("its lease was not renewed in time")]
+    Lapsed,
+    /// The store has ended the lease: somebody revoked it, or its time was over.
+    #[error("the store has ended its lease")]
+    LeaseGone,
+    /// Somebody deleted our place in the line.
+    #[error("somebody else has taken its place away")]
+    Broken,
+    /// The session was closed.
+    #[error("its session was closed")]
+    Closed,
+}
+
+impl From<LoanEnd> for Lost {
+    fn from(end: LoanEnd) -> Lost {
+        match end {
+            LoanEnd::Lapsed => Lost::Lapsed,
+            LoanEnd::Gone => Lost::LeaseGone,
+            LoanEnd::Closed => Lost::Closed,
+        }
+    }
+}
+
+/// Why giving up cannot say that it was held until then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// It was lost before. Nothing of anybody else's was released.
+    #[error("it was lost before: {0}")]
+    Lost(Lost),
+    /// The store did not answer. The release goes on in the background, and the lock ends by itself within the TTL.
+    #[error(
+        "the store did not answer; the lock is released in the background, or ends by itself within {ttl:?}"
+    )]
+    NotYet {
+        /// The lease's TTL.
+        ttl: Duration,
+    },
+}
+
+impl Held {
+    pub(super) fn new(seat: Seat, place: Place, token: Token) -> Held {
+        Held { seat, place, token }
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The key of our place, and since when it is there.
+    pub(crate) fn fence(&self) -> Fence {
+        Fence { key: self.seat.key(self.place), token: self.token }
+    }
+
+    /// What somebody else has put in our place, now and whenever that happens.
+    pub(crate) fn news(&self) -> watch::Receiver<SeatState> {
+        self.seat.news()
+    }
+
+    /// Whether it may be relied upon. Once false, always false.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.end().is_none()
+    }
+
+    /// How long it is certainly valid, if nothing is renewed.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.is_valid() { self.loan().remaining() } else { Duration::ZERO }
+    }
+
+    /// Waits until it is lost, and says why. Comes on time, even while calls to the store hang.
+    pub(crate) async fn lost(&self) -> Lost {
+        let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
+        tokio::select! {
+            biased;
+            end = self.loan().lost() => end.into(),
+            over = self.seat.wait_for(is_over) => match over {
+                Some(SeatState::Over(end)) => lost_by(&end),
+                Some(_) | None => Lost::Closed,
+            },
+        }
+    }
+
+    /// Runs a future and drops it the moment it is lost. It is never polled after that, also not once after a suspend.
+    pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        let mut work = pin!(work);
+        let mut lost = pin!(self.lost());
+        std::future::poll_fn(move |context| {
+            if let Some(end) = self.end() {
+                return Poll::Ready(Err(end));
+            }
+            if let Poll::Ready(end) = lost.as_mut().poll(context) {
+                return Poll::Ready(Err(end));
+            }
+            work.as_mut().poll(context).map(Ok)
+        })
+        .await
+    }
+
+    /// Gives the place up, and waits until it is gone.
+    pub(crate) async fn release(self) -> Result<(), ReleaseError> {
+        if let Some(end) = self.end() {
+            return Err(ReleaseError::Lost(end));
+        }
+        let ttl = self.loan().ttl();
+        self.seat.leave();
+        let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
+        match tokio::time::timeout(RELEASE_WITHIN, self.seat.wait_for(is_over)).await {
+            Ok(Some(SeatState::Over(SeatEnd::Left { was_there: true }))) => Ok(()),
+            Ok(Some(SeatState::Over(end))) => Err(ReleaseError::Lost(lost_by(&end))),
+            Ok(Some(_) | None) => Err(ReleaseError::Lost(Lost::Closed)),
+            Err(_) => Err(ReleaseError::NotYet { ttl }),
+        }
+    }
+
+    /// Why it is lost; none if it is not.
+    pub(crate) fn end(&self) -> Option<Lost> {
+        if let Some(end) = self.loan().end() {
+            return Some(end.into());
+        }
+        self.seat.end().map(|end| lost_by(&end))
+    }
+
+    pub(crate) fn loan(&self) -> &Loan {
+        self.seat.loan()
+    }
+}
+
+fn lost_by(end: &SeatEnd) -> Lost {
+    match end {
+        SeatEnd::Lease(end) => (*end).into(),
+        SeatEnd::Deleted | SeatEnd::Left { .. } | SeatEnd::Refused(_) => Lost::Broken,
+    }
+}

@@ -1,0 +1,114 @@
+//! One place in a line, as whoever wanted it sees it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tenure_core::layout::Place;
+use tenure_core::line::{LossReason, Ticket};
+use tenure_core::revision::Token;
+use tokio::sync::watch;
+
+use super::ask;
+use super::desk::Shared;
+use crate::session::{Loan, LoanEnd};
+use crate::store::{KeyValue, StoreError};
+
+/// A place in a line; dropping it leaves the line.
+pub(crate) struct Seat {
+    pub(super) shared: Arc<Shared>,
+    pub(super) line: Bytes,
+    pub(super) ticket: Ticket,
+    pub(super) loan: Loan,
+    pub(super) news: watch::Receiver<SeatState>,
+}
+
+/// How a place stands.
+#[derive(Clone, Debug)]
+pub(crate) enum SeatState {
+    /// On its way into the line.
+    Entering,
+    /// Behind somebody.
+    Waits,
+    /// The first.
+    Holds {
+        /// Where.
+        place: Place,
+        /// Since when.
+        token: Token,
+        /// What somebody else has put in its place, if that happened.
+        touched: Option<KeyValue>,
+    },
+    /// Not in the line any more.
+    Over(SeatEnd),
+}
+
+/// Why a place is not in the line any more.
+#[derive(Clone, Debug)]
+pub(crate) enum SeatEnd {
+    /// Its lease is over.
+    Lease(LoanEnd),
+    /// Somebody deleted it while it held.
+    Deleted,
+    /// The store refused it.
+    Refused(StoreError),
+    /// It was asked to leave, and has.
+    Left {
+        /// Whether it was still there then.
+        was_there: bool,
+    },
+}
+
+impl SeatEnd {
+    pub(super) fn of(why: LossReason, loan: Option<LoanEnd>) -> SeatEnd {
+        match why {
+            LossReason::Lease => SeatEnd::Lease(loan.unwrap_or(LoanEnd::Gone)),
+            LossReason::Deleted => SeatEnd::Deleted,
+        }
+    }
+}
+
+impl Seat {
+    /// The lease it stands on.
+    pub(crate) fn loan(&self) -> &Loan {
+        &self.loan
+    }
+
+    /// The key of a place in its line.
+    pub(crate) fn key(&self, place: Place) -> Bytes {
+        ask::key(&self.line, place)
+    }
+
+    /// Why it is not in the line any more; none if it is.
+    pub(crate) fn end(&self) -> Option<SeatEnd> {
+        match &*self.news.borrow() {
+            SeatState::Over(end) => Some(end.clone()),
+            SeatState::Entering | SeatState::Waits | SeatState::Holds { .. } => None,
+        }
+    }
+
+    /// How it stands.
+    pub(crate) fn state(&self) -> SeatState {
+        self.news.borrow().clone()
+    }
+
+    /// How it stands, now and whenever that changes.
+    pub(crate) fn news(&self) -> watch::Receiver<SeatState> {
+        self.news.clone()
+    }
+
+    /// Waits until the state is as wanted; `None` if the desk is gone.
+    pub(crate) async fn wait_for(&self, is_wanted: impl Fn(&SeatState) -> bool) -> Option<SeatState> {
+        self.news().wait_for(|state| is_wanted(state)).await.ok().map(|state| state.clone())
+    }
+
+    /// Asks to leave the line. [`SeatState::Over`] tells when it has.
+    pub(crate) fn leave(&self) {
+        self.shared.leave(&self.line, self.ticket);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,112 @@
+//! Locks: who stands first in line holds, and is told before that stops being true.
+//!
+//! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last look
+//! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
+//! has seen ([`Guard::fence`] for writes inside the store, a [`Verifier`](crate::core::fence::Verifier) outside), and a late write of an earlier holder does nothing.
+
+mod acquire;
+mod guard;
+mod view;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use tenure_core::layout::Layout;
+use tenure_core::line::Mode;
+use tenure_core::name::{LockName, Namespace};
+use tenure_core::record::HolderRecord;
+
+use crate::line::Desk;
+use crate::session::Session;
+use crate::store::Store;
+
+pub use acquire::{Acquire, LockError};
+pub use guard::Guard;
+pub use view::{Holder, LockView};
+
+pub use crate::line::{Lost, ReleaseError, StandError};
+
+/// The locks of a namespace, on a session. Cheap to clone.
+///
+/// ```
+/// use tenure::core::name::Namespace;
+/// use tenure::lock::Locks;
+/// use tenure::session::Session;
+/// use tenure::store::Store;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let session = Session::open(Store::memory())?;
+/// let locks = Locks::new(&session, &Namespace::parse("shop")?);
+///
+/// let guard = locks.lock("deploy").await?;
+/// // The work ends with it, or is dropped the moment the lock cannot be proven any more.
+/// let done = guard.run(async { "deployed" }).await?;
+/// assert_eq!(done, "deployed");
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// * At most one exclusive holder of a name believes that it holds, as long as nobody deletes keys or revokes leases by hand.
+/// * A holder stops believing before the store can give the lock to anybody else, whatever hangs, also after a suspend.
+/// * Tokens of one name only grow.
+/// * First come, first served; whoever waits on one session excludes the others on it too.
+/// * An uncontended lock costs one request and its release another, once the session has a lease.
+///
+/// # Not guaranteed
+///
+/// * Mutual exclusion of effects: use the token.
+/// * That a lock broken by hand is foreseen: it is seen within a round trip, at most 100 ms after it was taken.
+///
+/// # Cancellation
+///
+/// Dropping the future of an acquire, or a guard, leaves the line in the background.
+#[derive(Clone)]
+pub struct Locks {
+    desk: Desk,
+    store: Store,
+    layout: Arc<Layout>,
+    holder: Arc<HolderRecord>,
+}
+
+impl Locks {
+    /// The locks of a namespace. Asks nothing of the store yet.
+    pub fn new(session: &Session, namespace: &Namespace) -> Locks {
+        Locks {
+            desk: Desk::open(session),
+            store: session.store().clone(),
+            layout: Arc::new(Layout::new(namespace)),
+            holder: Arc::new(HolderRecord::default()),
+        }
+    }
+
+    /// What others see of us while we hold or wait: node, process, host, user, command. The reason is said with each lock.
+    #[must_use]
+    pub fn introduce(mut self, holder: HolderRecord) -> Locks {
+        self.holder = Arc::new(holder);
+        self
+    }
+
+    /// A lock that one holds. Nothing happens before the result is awaited.
+    pub fn lock(&self, name: impl AsRef<str>) -> Acquire {
+        self.acquire(name.as_ref(), Mode::Exclusive)
+    }
+
+    /// A lock that many hold together, but not beside one who holds it alone with [`Locks::lock`].
+    pub fn shared(&self, name: impl AsRef<str>) -> Acquire {
+        self.acquire(name.as_ref(), Mode::Shared)
+    }
+
+    /// One of a number of permits. All who use the name must say the same number.
+    pub fn permit(&self, name: impl AsRef<str>, of: NonZeroU32) -> Acquire {
+        self.acquire(name.as_ref(), Mode::Permit { of })
+    }
+
+    fn acquire(&self, name: &str, mode: Mode) -> Acquire {
+        let line = LockName::parse(name).map(|name| self.layout.waiters(&name).first().clone());
+        Acquire::new(self.desk.clone(), HolderRecord { mode, ..(*self.holder).clone() }, line)
+    }
+}

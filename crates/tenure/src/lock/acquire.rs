@@ -1,0 +1,83 @@
+//! Asking for a lock: how long to wait, on which terms, and how it can end.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_core::name::BadName;
+use tenure_core::record::{HolderRecord, Record};
+use thiserror::Error;
+
+use super::Guard;
+use crate::clock::wall_time;
+use crate::line::{Desk, Patience, StandError, Wish};
+
+/// A lock that is about to be asked for.
+#[must_use = "nothing is locked before this is awaited"]
+pub struct Acquire {
+    desk: Desk,
+    holder: HolderRecord,
+    line: Result<Bytes, BadName>,
+    ttl: Option<Duration>,
+    patience: Patience,
+}
+
+/// Why a lock is not held.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// No lock has such a name. Nothing was sent.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// It is not ours.
+    #[error(transparent)]
+    NotHeld(#[from] StandError),
+}
+
+impl Acquire {
+    pub(super) fn new(desk: Desk, holder: HolderRecord, line: Result<Bytes, BadName>) -> Acquire {
+        Acquire { desk, holder, line, ttl: None, patience: Patience::Endless }
+    }
+
+    /// With a lease of its own length; the session's otherwise.
+    pub fn ttl(mut self, ttl: Duration) -> Acquire {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Waits this long for those who hold it or wait before us.
+    pub fn wait_up_to(mut self, wait: Duration) -> Acquire {
+        self.patience = Patience::UpTo(wait);
+        self
+    }
+
+    /// Does not wait: [`StandError::Held`] if somebody else holds it.
+    pub fn try_once(mut self) -> Acquire {
+        self.patience = Patience::None;
+        self
+    }
+
+    /// Why it is locked, for those who look.
+    pub fn reason(mut self, reason: impl Into<String>) -> Acquire {
+        self.holder.reason = reason.into();
+        self
+    }
+
+    async fn ask(mut self) -> Result<Guard, LockError> {
+        let line = self.line?;
+        self.holder.since = wall_time();
+        let Acquire { ttl, patience, .. } = self;
+        let wish = Wish { line, mode: self.holder.mode, value: self.holder.encode(), ttl, patience };
+        Ok(Guard::new(self.desk.hold(wish).await?))
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Guard, LockError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.ask())
+    }
+}
