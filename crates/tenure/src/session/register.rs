@@ -114,7 +114,8 @@ impl Register {
             before.map(|before| inner.waiters.remove(&before));
             inner.waiters.insert(wish, tell);
             inner.follow.insert(self.key);
-            self.shared.settled.send_replace(false);
+            // Ten thousand registrations at once need not wake anybody ten thousand times.
+            self.shared.settled.send_if_modified(|settled| std::mem::replace(settled, false));
         }
         self.shared.bell.notify_one();
         match tokio::time::timeout(self.within, told).await {
