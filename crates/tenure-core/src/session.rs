@@ -142,7 +142,11 @@ impl Session {
             slot.moving.remove(&key);
             slot.wanted.insert(key);
         }
-        self.advance(now);
+        match before {
+            // What a new key changes, it changes in its slot alone; ten thousand of them need not look at all slots each.
+            None => self.advance_slot(slot, now),
+            Some(_) => self.advance(now),
+        }
         Ok(wish)
     }
 
@@ -285,6 +289,11 @@ impl Session {
     pub fn handle_time(&mut self, now: Moment) {
         self.lapse(now);
         self.advance(now);
+    }
+
+    /// Whether there is something to do or to tell.
+    pub fn has_news(&self) -> bool {
+        !self.actions.is_empty() || !self.notices.is_empty()
     }
 
     /// The next thing to do.

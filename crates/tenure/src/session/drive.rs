@@ -40,6 +40,10 @@ enum Answer {
 /// A request under way.
 type Asking = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
+/// How long keys may wait to be watched while others are still being put. Watched from the start, ten thousand keys would come back to us as
+/// ten thousand events while they are registered; what happens to them before they are watched shows in the watch's first listing.
+const FOLLOW_WITHIN: Duration = Duration::from_millis(500);
+
 /// What woke the task.
 enum Event {
     Told,
@@ -66,7 +70,9 @@ pub(super) async fn drive(shared: Arc<Shared>) {
         answers.extend(
             step.actions.into_iter().map(|action| -> Asking { Box::pin(perform(shared.clone(), action)) }),
         );
-        shared.follow(&mut own_keys);
+        if step.may_follow {
+            shared.follow(&mut own_keys);
+        }
         if step.is_over {
             break;
         }
@@ -171,6 +177,8 @@ struct Step {
     /// Something waits for the store to come back.
     is_waiting: bool,
     is_closing: bool,
+    /// The watching of keys may begin and end.
+    may_follow: bool,
     /// A lease was lost.
     has_lost: bool,
     /// Everything is tidied up, or nothing ever can be.
@@ -190,9 +198,11 @@ impl Shared {
             has_lost |= matches!(notice, Notice::Lost { .. });
             self.tell(&mut inner, notice);
         }
+        let may_follow = inner.may_follow(now);
         let step = Step {
             actions: std::iter::from_fn(|| inner.machine.poll_action()).collect(),
-            wake: inner.machine.next_wake(),
+            wake: inner.machine.next_wake().into_iter().chain(inner.follow_by).min(),
+            may_follow,
             is_waiting: inner.machine.is_waiting(),
             is_closing: inner.is_closing,
             has_lost,
@@ -288,6 +298,19 @@ impl Shared {
 }
 
 impl Inner {
+    /// Whether the watching of keys may follow what is wanted: once everything is stored, or has taken long enough.
+    fn may_follow(&mut self, now: Moment) -> bool {
+        if self.follow.is_empty() {
+            return false;
+        }
+        let by = *self.follow_by.get_or_insert(now + FOLLOW_WITHIN);
+        let may_follow = now >= by || self.machine.is_settled();
+        if may_follow {
+            self.follow_by = None;
+        }
+        may_follow
+    }
+
     fn see(&mut self, sighting: Sighting, now: Moment) {
         match sighting {
             Sighting::Put { key, value, lease, revision } => {

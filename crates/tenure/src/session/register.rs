@@ -102,7 +102,7 @@ impl Register {
     async fn ask(self) -> Result<Registration, RegisterError> {
         self.check()?;
         let (tell, told) = oneshot::channel();
-        {
+        let has_news = {
             let mut inner = self.shared.lock();
             if inner.is_closing || inner.fatal.is_some() {
                 return Err(RegisterError::Closed);
@@ -116,8 +116,12 @@ impl Register {
             inner.follow.insert(self.key);
             // Ten thousand registrations at once need not wake anybody ten thousand times.
             self.shared.settled.send_if_modified(|settled| std::mem::replace(settled, false));
+            inner.machine.has_news()
+        };
+        // A key whose lease or turn is waited for anyway needs nobody to be woken; thousands of them would keep the task from its requests.
+        if has_news {
+            self.shared.bell.notify_one();
         }
-        self.shared.bell.notify_one();
         match tokio::time::timeout(self.within, told).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(RegisterError::Superseded),

@@ -45,6 +45,8 @@ pub(super) struct Inner {
     pub(super) loans: BTreeMap<LoanId, (LeaseId, Arc<LoanCell>)>,
     /// Keys that are perhaps wanted since, or not wanted any more: their watching has to follow.
     pub(super) follow: BTreeSet<Bytes>,
+    /// When it follows at the latest.
+    pub(super) follow_by: Option<Moment>,
     pub(super) is_closing: bool,
     /// Why nothing works any more.
     pub(super) fatal: Option<StoreError>,
@@ -62,6 +64,7 @@ impl Shared {
             borrowers: BTreeMap::new(),
             loans: BTreeMap::new(),
             follow: BTreeSet::new(),
+            follow_by: None,
             is_closing: false,
             fatal: None,
             last_error: None,
