@@ -7,7 +7,7 @@
 //! Read top to bottom: first the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
 //! ([`keyspace`]) and what a follower of it was told ([`picture`]), then how to wait, hold and keep registered
-//! ([`backoff`], [`hold`], [`session`]).
+//! ([`backoff`], [`hold`], [`session`]), and how to lead on a storage that knows no leases ([`leadership`]).
 
 pub mod time;
 
@@ -42,3 +42,5 @@ pub mod backoff;
 pub mod hold;
 
 pub mod session;
+
+pub mod leadership;
