@@ -83,6 +83,8 @@ struct Deleting {
     is_done: bool,
     /// Whether the value may have come after the deletion that is under way.
     is_stale: bool,
+    /// Whether an earlier deletion may have been applied: then a no does not say that somebody else was faster.
+    is_unsure: bool,
 }
 
 impl Leadership {
@@ -301,13 +303,14 @@ impl Leadership {
             Answer::Yes => deleting.is_done = true,
             Answer::No => {
                 deleting.is_done = true;
-                if deleting.end == End::Left(Left::Nothing) {
+                if deleting.end == End::Left(Left::Nothing) && !deleting.is_unsure {
                     deleting.end = End::Left(Left::Gone);
                 }
             }
             Answer::NotApplied | Answer::Unknown => {
                 let wait = self.backoff.after_failure(now, jitter, None);
                 deleting.next_at = now + wait;
+                deleting.is_unsure |= answer == Answer::Unknown;
             }
         }
         self.end_deletion();
@@ -342,8 +345,14 @@ impl Leadership {
 
     fn delete(&mut self, end: End, now: Moment) {
         self.backoff.reset();
-        self.phase =
-            Phase::Leaving(Deleting { end, asked_at: None, next_at: now, is_done: false, is_stale: false });
+        self.phase = Phase::Leaving(Deleting {
+            end,
+            asked_at: None,
+            next_at: now,
+            is_done: false,
+            is_stale: false,
+            is_unsure: false,
+        });
     }
 
     /// When nothing of ours can be in the storage any more, whatever was lost on the way.
@@ -376,6 +385,7 @@ impl Leadership {
             Phase::Leaving(deleting) if is_late(&deleting.asked_at) => {
                 deleting.asked_at = None;
                 deleting.is_stale = false;
+                deleting.is_unsure = true;
                 deleting.next_at = now;
             }
             Phase::Inserting { .. } | Phase::Settling { .. } | Phase::Stopping { .. } => {}

@@ -303,6 +303,21 @@ fn what_was_gone_already_is_said_to_be_gone() {
 }
 
 #[test]
+fn a_deletion_whose_answer_was_lost_is_not_taken_for_somebody_else_s() {
+    check(&[
+        Asks(0, Some(Insert)),
+        Answered(0, Insert, Yes, 10),
+        Leave(500),
+        Stopped(500),
+        Asks(500, Some(Delete)),
+        Answered(500, Delete, Unknown, 510),
+        Asks(610, Some(Delete)),
+        Answered(610, Delete, No, 620),
+        Stands(620, left(Left::Nothing)),
+    ]);
+}
+
+#[test]
 fn a_deletion_that_nobody_answers_is_given_up_when_the_ttl_is_over() {
     check(&[
         Asks(0, Some(Insert)),

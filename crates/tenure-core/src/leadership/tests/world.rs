@@ -41,6 +41,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     })
 }
 
+#[derive(Clone, Copy)]
 enum Event {
     Arrives { elector: usize, nonce: u64, ask: Ask, asked_at: u64, fate: Fate },
     Answers { elector: usize, nonce: u64, ask: Ask, asked_at: u64, answer: Answer },
