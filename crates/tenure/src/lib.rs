@@ -4,7 +4,8 @@
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, and the `conformance` suite that every engine passes.
+//! prefix, the [`session`] that keeps keys registered, [`ttl`] elections on any storage with TTLs, and the `conformance` suite that
+//! every engine passes.
 
 pub mod clock;
 
@@ -13,6 +14,8 @@ pub mod store;
 pub mod feed;
 
 pub mod session;
+
+pub mod ttl;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -11,4 +11,5 @@ mod feed;
 mod file;
 mod session;
 mod tokio_clock;
+mod ttl;
 mod twisted;
