@@ -64,7 +64,8 @@ fn install() -> bool {
 
 fn apt_get(args: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    command.args(["--quiet", "--yes", "--no-install-recommends"]).args(args);
+    // Somebody else may be installing something just now.
+    command.args(["--quiet", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=60"]).args(args);
     if args == ["install"] {
         command.arg(PACKAGE);
     }

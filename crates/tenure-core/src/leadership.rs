@@ -3,7 +3,7 @@
 //! Intuition: what is stored carries a nonce that nobody else has, so "is it mine?" can be asked of any storage without a read:
 //! swap the value for itself. The same question renews, and it settles an insert whose answer was lost. It may be asked again
 //! at any time, because a second swap of a value for itself changes nothing but the TTL. How long the answer may be believed
-//! is the arithmetic of [`hold`](crate::hold).
+//! is the arithmetic of [`hold`].
 //!
 //! ```text
 //! Inserting ── yes ──────────────► Leading ── leave ──► Stopping ── work has ended ──► Leaving ── deleted ──► Over
