@@ -104,6 +104,9 @@ where
             let outcome = outcome(standing, trouble.last.clone(), shared.is_closed(), || {
                 Leadership::new(key.clone(), term.clone())
             });
+            if let Ok(leadership) = &outcome {
+                info!(?key, token = ?leadership.token(), "leadership acquired");
+            }
             // One who does not wait any more drops what it is told, and with it the leadership.
             let _ = reply.send(outcome);
         }

@@ -243,6 +243,24 @@ async fn of_two_electors_with_the_same_value_one_leads() {
     }
 }
 
+/// Without the nonce, the swap that settles the lost insert would find "our" value: that of the one who leads.
+#[tokio::test(start_paused = true)]
+async fn an_elector_that_settles_a_lost_insert_does_not_find_its_namesake_s_value() {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::Hang, Fault::HangAfter] {
+        let clock = TokioClock::new();
+        let storage = Arc::new(Faulty::new(clock));
+        let (one, two): (Faulting, Faulting) =
+            (Elections::new(storage.clone(), clock), Elections::new(storage.clone(), clock));
+        let leader = acquire(&one).await.unwrap();
+        storage.always(Verb::Insert, fault);
+        let second = acquire(&two).await;
+        assert!(second.is_err(), "{fault:?}: two lead");
+        two.close().await.unwrap();
+        assert!(leader.is_valid(), "{fault:?}");
+        assert!(storage.memory.stored(&KEY.to_owned()).is_some(), "{fault:?}: the namesake deleted it");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_handle_leads_a_key_once() {
     let (_, elections) = on_faulty();

@@ -34,12 +34,14 @@ async fn a_release_stops_the_work_before_it_deletes_the_key() {
     let flag = Flag(is_stopped.clone());
     let working = leadership.clone();
     let work = tokio::spawn(async move {
-        working
-            .run(async move {
-                let _flag = flag;
-                std::future::pending::<()>().await;
-            })
-            .await
+        let mut running = Box::pin(working.run(async move {
+            let _flag = flag;
+            std::future::pending::<()>().await;
+        }));
+        assert!(futures_util::poll!(&mut running).is_pending());
+        // Busy elsewhere for a while, as under a call that blocks: only then does it notice that it must stop.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        running.await
     });
     tokio::task::yield_now().await;
     let seen = is_stopped.clone();
@@ -51,7 +53,9 @@ async fn a_release_stops_the_work_before_it_deletes_the_key() {
         }
         Fault::None
     });
+    let began = tokio::time::Instant::now();
     elections.release(&key()).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(690), "{:?}", began.elapsed());
     assert!(order.load(Ordering::SeqCst), "the key was deleted while the work went on");
     assert_eq!(work.await.unwrap(), Err(Loss::Released));
     assert_eq!(storage.memory.stored(&key()), None);
