@@ -7,17 +7,33 @@ use std::time::{Duration, Instant};
 
 use crate::runner::{self, Choice};
 use crate::shell::{Failure, answers, cargo, output, root, run};
-use crate::{etcd, generated, tidy};
+use crate::{etcd, generated, redis, tidy};
 
 /// The oldest line we promise to work with; `etcd-matrix` runs the others.
 const OLDEST: &str = "3.4";
 
+/// Whether the tests on Redis are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Redis {
+    /// Yes, and without a Redis the check fails.
+    Needed,
+    /// No, because somebody said so.
+    LeftOut,
+}
+
 /// Runs every step and stops at the first that fails.
-pub(crate) fn check() -> Result<(), Failure> {
+pub(crate) fn check(redis: Redis) -> Result<(), Failure> {
     let begun = Instant::now();
     let before = picture();
     let mut steps = Steps::default();
     steps.step("tidy rules", tidy::check)?;
+    steps.step("redis-server", || match redis {
+        Redis::Needed => redis::ensure(),
+        Redis::LeftOut => {
+            println!("   LEFT OUT: the tests on Redis were not run, as asked");
+            Ok(())
+        }
+    })?;
     steps.step("format", || run(&mut cargo(&["fmt", "--all", "--check"])))?;
     steps.step("clippy", || {
         let scope = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
@@ -33,7 +49,7 @@ pub(crate) fn check() -> Result<(), Failure> {
                 "   cargo-nextest is not installed: `cargo test` runs the same tests, without time limits"
             );
         }
-        runner::run(Choice::All, None, &[])
+        runner::run(Choice::All, None, runner::without_redis(redis))
     })?;
     steps.step("examples in the documentation", || {
         run(&mut cargo(&["test", "--doc", "--workspace", "--all-features", "--locked"]))

@@ -9,6 +9,7 @@ mod check;
 mod etcd;
 mod fix;
 mod generated;
+mod redis;
 mod runner;
 mod shell;
 mod soak;
@@ -16,10 +17,13 @@ mod tidy;
 
 use std::process::ExitCode;
 
+use check::Redis;
+
 const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   check          everything a change must pass; never writes to the tree
+                 --without redis leaves out the tests that need a redis-server
   fix            format, apply clippy's suggestions, regenerate documents
   etcd-matrix    the conformance suite and the client's tests on etcd 3.4, 3.5, 3.6 and 3.7
   soak [ARGS]    the long versions of the tests with `soak` in their name
@@ -30,7 +34,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
-        ["check"] => check::check(),
+        ["check"] => check::check(Redis::Needed),
+        ["check", "--without", "redis"] => check::check(Redis::LeftOut),
         ["fix"] => fix::fix(),
         ["etcd-matrix"] => etcd::matrix(),
         ["soak", rest @ ..] => soak::soak(rest),

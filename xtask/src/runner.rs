@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::check::Redis;
 use crate::shell::{Failure, answers, cargo, tee};
 
 /// Which tests to run. All are chosen from one build of the whole workspace, so a choice costs no rebuild.
@@ -77,6 +78,15 @@ pub(crate) fn run(choice: Choice, etcd: Option<&Path>, more: &[&str]) -> Result<
         }
     }
     Ok(run)
+}
+
+/// What leaves out the tests with `redis` in their names, or nothing.
+pub(crate) fn without_redis(redis: Redis) -> &'static [&'static str] {
+    match (redis, has_nextest()) {
+        (Redis::Needed, _) => &[],
+        (Redis::LeftOut, true) => &["-E", "not test(redis)"],
+        (Redis::LeftOut, false) => &["--", "--skip", "redis"],
+    }
 }
 
 /// Whether cargo-nextest is installed.

@@ -63,6 +63,13 @@ impl Terms {
             .check()
     }
 
+    /// The division of TTL elections: renew every quarter of the TTL, wait a quarter of it for an answer, and stop this margin
+    /// early, or `max(500 ms, 5 %)` if none is given. With a margin of its own a TTL may be far below a second.
+    pub fn quarterly(ttl: Duration, margin: Option<Duration>) -> Result<Terms, TtlTooShort> {
+        let margin = margin.unwrap_or(MARGIN_MIN.max(ttl / MARGIN_PART));
+        Terms { ttl, margin, renew_every: ttl / 4, patience: ttl / 4 }.check()
+    }
+
     /// With another margin.
     pub fn with_margin(self, margin: Duration) -> Result<Terms, TtlTooShort> {
         Terms { margin, ..self }.check()

@@ -45,6 +45,8 @@ pub enum Key {
     Candidate(ElectionName, Place),
     /// `locks/<lock>/<place>`: a holder, or one who waits. Leased.
     Waiter(LockName, Place),
+    /// `ttl/<election>`: the leader of a TTL election. Leased.
+    Ttl(ElectionName),
     /// `registry/<key…>`: what was registered under a shared lease. Leased.
     Registration(RegistryKey),
 }
@@ -105,6 +107,7 @@ impl Layout {
                 format!("{root}elections/{}/{place}", Segment(election.as_str()))
             }
             Key::Waiter(lock, place) => format!("{root}locks/{}/{place}", Segment(lock.as_str())),
+            Key::Ttl(election) => format!("{root}ttl/{}", Segment(election.as_str())),
             Key::Registration(key) => format!("{root}registry/{key}"),
         };
         text.into()
@@ -136,6 +139,7 @@ impl Layout {
             ("locks", [lock, place]) => {
                 Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, Place::parse(place)?))
             }
+            ("ttl", [election]) => Some(Key::Ttl(ElectionName::parse(&unescape(election)?).ok()?)),
             _ => None,
         }
     }

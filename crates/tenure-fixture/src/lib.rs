@@ -1,6 +1,6 @@
-//! Real etcd for tests: members that can be killed, stopped, restarted, grown and cut off.
+//! Real etcd for tests: members that can be killed, stopped, restarted, grown and cut off. And real Redis, as far as it is needed.
 //!
-//! Mocks of etcd agree with whoever wrote them, so the tests talk to the real thing.
+//! Mocks agree with whoever wrote them, so the tests talk to the real thing.
 //! Everything here is blocking and runs on plain threads: it works from any test, under any runtime.
 //!
 //! Misuse and a server that does not come up panic with a full sentence and the end of etcd's log:
@@ -15,7 +15,7 @@
 //! proxy.set(Mode::BlackHoleAnswers);
 //! ```
 //!
-//! **Invariant**: no etcd outlives the process that started it, however that process ends (see [`sentinel`]).
+//! **Invariant**: no server outlives the process that started it, however that process ends (see [`sentinel`]).
 
 mod binary;
 mod builder;
@@ -25,6 +25,7 @@ mod member;
 mod metrics;
 mod port;
 mod proxy;
+mod redis_server;
 pub mod sentinel;
 
 pub use binary::{Version, binary, version_of};
@@ -32,3 +33,4 @@ pub use builder::{Builder, Timers, Tls};
 pub use etcd::Etcd;
 pub use member::Member;
 pub use proxy::{Mode, Proxy};
+pub use redis_server::Redis;

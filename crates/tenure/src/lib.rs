@@ -5,7 +5,8 @@
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
 //! prefix, the [`session`] that keeps keys registered, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
-//! `conformance` suite that every engine passes, and the `testing` world in which you can test your own loss handling.
+//! [`lock`]s, [`ttl`] elections on any storage with TTLs, the `conformance` suite that every engine passes, and the `testing` world in
+//! which you can test your own loss handling.
 
 pub mod clock;
 
@@ -28,6 +29,8 @@ pub mod service;
 mod line;
 
 pub mod lock;
+
+pub mod ttl;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

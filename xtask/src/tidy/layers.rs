@@ -23,10 +23,11 @@ const LAYERS: &[Layer] = &[
 const CORE_USES: [&str; 5] = ["bytes", "serde", "serde_json", "thiserror", "xxhash-rust"];
 
 /// Crates, by the beginning of their name, and the one crate of ours that may name them.
-const CONFINED: [(&str, &str, &str); 5] = [
+const CONFINED: [(&str, &str, &str); 6] = [
     ("tonic", "tenure-etcd", "the protocol stays behind our own client"),
     ("prost", "tenure-etcd", "the protocol stays behind our own client"),
     ("rusqlite", "tenure", "the file engine is its only user"),
+    ("redis", "tenure", "the Redis storage is its only user"),
     ("etcd-bin-vendored", "tenure-fixture", "tests get etcd from the fixture"),
     ("anyhow", "tenure-cli", "a library's errors say what to do next"),
 ];
@@ -158,6 +159,7 @@ mod tests {
             ("tenure", "tonic"),
             ("tenure-cli", "prost"),
             ("tenure-cli", "rusqlite"),
+            ("tenure-cli", "redis"),
             ("tenure", "anyhow"),
             ("xtask", "tonic"),
         ] {

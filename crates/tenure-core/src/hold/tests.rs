@@ -115,6 +115,16 @@ fn a_ttl_that_one_lost_answer_would_end_is_refused_with_the_numbers() {
     assert!(Terms::new(TTL).unwrap().with_renew_every(Duration::ZERO).is_err());
 }
 
+#[test]
+fn a_ttl_below_a_second_needs_a_margin_of_its_own() {
+    let short = Duration::from_millis(400);
+    assert!(Terms::quarterly(short, None).is_err());
+    let terms = Terms::quarterly(short, Some(Duration::from_millis(50))).unwrap();
+    assert_eq!(Hold::begin(terms, at(0), short, at(1)).valid_until(), at(350));
+    assert!(Terms::quarterly(Duration::from_secs(1), None).is_ok());
+    assert!(Terms::quarterly(Duration::ZERO, Some(Duration::ZERO)).is_err());
+}
+
 /// What can happen to a holder, with the milliseconds that pass before it.
 #[derive(Clone, Debug)]
 enum Happens {

@@ -37,6 +37,7 @@ fn keys_lie_where_the_documentation_says() {
             Key::Waiter(LockName::parse("deploy").unwrap(), place),
             "/shop/eu/locks/deploy/75878f3b-0000000000000abc".to_owned(),
         ),
+        (Key::Ttl(ElectionName::parse("a/b").unwrap()), "/shop/eu/ttl/a%2Fb".to_owned()),
         (Key::Registration(RegistryKey::parse("api/1").unwrap()), "/shop/eu/registry/api/1".to_owned()),
     ] {
         assert_eq!(layout().encode(&key), text);
@@ -90,7 +91,7 @@ proptest! {
     #[test]
     fn what_parses_is_written_back_to_the_letter(
         bytes in prop::collection::vec(prop::sample::select(b"/%25F2fat1-shopeunodstalkc\0\xff".to_vec()), 0..40),
-        kind in prop::sample::select(vec!["", "nodes/", "tasks/", "locks/", "registry/", "elections/a/", "state/"]),
+        kind in prop::sample::select(vec!["", "nodes/", "tasks/", "locks/", "registry/", "elections/a/", "state/", "ttl/"]),
     ) {
         let mut key = format!("/shop/eu/{kind}").into_bytes();
         key.extend(bytes);

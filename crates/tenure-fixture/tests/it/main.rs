@@ -4,6 +4,7 @@
 mod members;
 mod no_orphans;
 mod proxy;
+mod redis;
 mod with_etcd;
 
 use std::time::{Duration, Instant};

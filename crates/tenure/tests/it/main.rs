@@ -16,4 +16,5 @@ mod service;
 mod session;
 mod testing;
 mod tokio_clock;
+mod ttl;
 mod twisted;

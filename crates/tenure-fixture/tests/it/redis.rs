@@ -1,0 +1,39 @@
+//! A real Redis that can be killed and stopped, and leaves nothing behind.
+
+use tenure_fixture::Redis;
+
+use crate::is_running;
+
+#[test]
+fn a_dropped_redis_leaves_neither_process_nor_folder() {
+    let redis = Redis::start();
+    let (pid, folder) = (redis.pid(), redis.folder().to_owned());
+    assert!(is_running(pid));
+    assert_eq!(redis.ask(&["CONFIG", "GET", "save"]).unwrap(), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+    drop(redis);
+    assert!(!is_running(pid));
+    assert!(!folder.exists());
+}
+
+#[test]
+fn a_redis_that_was_killed_comes_back_empty_on_its_port() {
+    let redis = Redis::start();
+    redis.ask(&["SET", "a", "1"]).unwrap();
+    assert_eq!(redis.ask(&["GET", "a"]).unwrap(), "$1\r\n1\r\n");
+    let (pid, addr) = (redis.pid(), redis.addr());
+    redis.kill();
+    assert!(!is_running(pid));
+    assert!(redis.ask(&["PING"]).is_err());
+    redis.restart();
+    assert_eq!(redis.addr(), addr);
+    assert_eq!(redis.ask(&["GET", "a"]).unwrap(), "$-1\r\n");
+}
+
+#[test]
+fn a_paused_redis_answers_nothing_until_it_goes_on() {
+    let redis = Redis::start();
+    redis.pause();
+    assert!(redis.ask(&["PING"]).is_err());
+    redis.resume();
+    assert!(redis.ask(&["PING"]).unwrap().starts_with("+PONG"));
+}

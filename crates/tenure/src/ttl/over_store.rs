@@ -1,0 +1,185 @@
+//! Any Tenure store as a storage: a key is one key of the store, under a lease of its own.
+//!
+//! A store cannot swap a value and renew its lease in one step. So a swap renews first and swaps then: should the swap find another
+//! value, a lease was renewed that nobody needs, and it ends by itself. The other way round a value could be acknowledged whose
+//! lease is already over.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tenure_core::layout::{Key as StoreKey, Layout};
+use tenure_core::name::{ElectionName, Namespace};
+use tenure_core::revision::Token;
+use tracing::debug;
+
+use super::storage::{Capabilities, Freed, StorageError, TtlStorage, refuse_zero};
+use crate::store::{
+    Change, Condition, Durability, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, Previous, Renewal,
+    Selection, Start, Store, StoreError, Txn, WatchItem,
+};
+
+/// A Tenure store as a storage: keys under `/<namespace>/ttl/`, tokens from create revisions.
+///
+/// A key is a name of 1 to 256 bytes without control characters; `/` and `%` in it are escaped, so that `a` never blocks `a/b`.
+/// TTLs below the store's floor (1 s embedded, 1 to 2 s on etcd) and between its steps (1 s on etcd) are rounded up. A swap with a shorter TTL
+/// than the key has leaves it the longer one.
+#[derive(Clone, Debug)]
+pub struct OverStore {
+    store: Store,
+    layout: Layout,
+}
+
+impl OverStore {
+    /// The storage of this namespace in a store.
+    pub fn new(store: Store, namespace: &Namespace) -> OverStore {
+        OverStore { store, layout: Layout::new(namespace) }
+    }
+
+    fn key(&self, name: &str) -> Result<Bytes, StorageError> {
+        let name = ElectionName::parse(name).map_err(StorageError::not_applied)?;
+        Ok(self.layout.encode(&StoreKey::Ttl(name)))
+    }
+
+    async fn pair(&self, key: &Bytes, value: &Bytes) -> Result<Option<KeyValue>, StorageError> {
+        // A read changes nothing, whatever became of its answer.
+        let pair = self.store.get_key(key.clone()).await.map_err(StorageError::not_applied)?;
+        Ok(pair.filter(|pair| pair.value == *value))
+    }
+
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, StorageError> {
+        // A lease whose grant was lost has no keys, and ends by itself.
+        Ok(self.store.grant(ttl, None).await.map_err(StorageError::not_applied)?.id)
+    }
+
+    /// Ends a lease that nothing hangs on any more. If that fails it ends by itself.
+    async fn revoke(&self, lease: LeaseId) {
+        if let Err(error) = self.store.revoke(lease).await {
+            debug!(%lease, %error, "lease not revoked, it ends by itself");
+        }
+    }
+
+    /// The lease under which a swapped value lives at least `ttl` from now, and whether it is a new one; none if the key is gone.
+    async fn renewed(
+        &self,
+        lease: Option<LeaseId>,
+        ttl: Duration,
+    ) -> Result<Option<(LeaseId, bool)>, StorageError> {
+        let Some(lease) = lease else { return Ok(Some((self.grant(ttl).await?, true))) };
+        match self.store.renew(lease).await.map_err(outcome)? {
+            Renewal::Gone => Ok(None),
+            Renewal::Renewed { ttl: granted, .. } if granted >= ttl => Ok(Some((lease, false))),
+            Renewal::Renewed { .. } => Ok(Some((self.grant(ttl).await?, true))),
+        }
+    }
+}
+
+impl TtlStorage<String, Bytes> for OverStore {
+    fn capabilities(&self) -> Capabilities {
+        let durable = self.store.info().durable > Durability::Process;
+        Capabilities { fencing: true, watch: true, durable }
+    }
+
+    async fn insert_if_absent(
+        &self,
+        key: &String,
+        value: &Bytes,
+        ttl: Duration,
+    ) -> Result<bool, StorageError> {
+        refuse_zero(ttl)?;
+        let key = self.key(key)?;
+        // One read spares the store a lease for each try of one who waits.
+        let found = self.store.get(Get::key(key.clone()).keys_only()).await;
+        if !found.map_err(StorageError::not_applied)?.pairs.is_empty() {
+            return Ok(false);
+        }
+        let lease = self.grant(ttl).await?;
+        let put = Op::put_leased(key.clone(), value.clone(), lease);
+        let reply = self.store.txn(Txn::new().when(Condition::absent(key)).then(put)).await;
+        match reply {
+            Ok(reply) => {
+                if !reply.succeeded {
+                    self.revoke(lease).await;
+                }
+                Ok(reply.succeeded)
+            }
+            // The lease stays: the key may hang on it, and whether it does is settled by comparing.
+            Err(error) => Err(outcome(error)),
+        }
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &String,
+        old: &Bytes,
+        new: &Bytes,
+        ttl: Duration,
+    ) -> Result<bool, StorageError> {
+        refuse_zero(ttl)?;
+        let key = self.key(key)?;
+        let Some(pair) = self.pair(&key, old).await? else { return Ok(false) };
+        let Some((lease, is_new)) = self.renewed(pair.lease, ttl).await? else { return Ok(false) };
+        // The same create revision and the same change: what was read is what is swapped, and it hangs on the lease that was renewed.
+        let swap = Txn::new()
+            .when(Condition::created_at(key.clone(), pair.created))
+            .when(Condition::modified_at(key.clone(), pair.modified))
+            .then(Op::Put { key, value: new.clone(), lease: LeaseChoice::Attach(lease) });
+        let is_done = match self.store.txn(swap).await {
+            Ok(reply) => reply.succeeded,
+            Err(StoreError::LeaseNotFound) => false,
+            Err(error) => return Err(outcome(error)),
+        };
+        match (is_new, is_done, pair.lease) {
+            (true, true, Some(before)) => self.revoke(before).await,
+            (true, false, _) => self.revoke(lease).await,
+            (true, true, None) | (false, _, _) => {}
+        }
+        Ok(is_done)
+    }
+
+    async fn compare_and_delete(&self, key: &String, value: &Bytes) -> Result<bool, StorageError> {
+        let key = self.key(key)?;
+        let delete = Txn::new()
+            .when(Condition::value_is(key.clone(), value.clone()))
+            .then(Op::Get(Get::key(key.clone())))
+            .then(Op::Delete(Selection::Key(key)));
+        let reply = self.store.txn(delete).await.map_err(outcome)?;
+        if let Some(OpReply::Get(page)) = reply.results.first()
+            && let Some(lease) = page.pairs.first().and_then(|pair| pair.lease)
+        {
+            self.revoke(lease).await;
+        }
+        Ok(reply.succeeded)
+    }
+
+    async fn token(&self, key: &String, value: &Bytes) -> Result<Option<Token>, StorageError> {
+        let key = self.key(key)?;
+        Ok(self.pair(&key, value).await?.map(|pair| Token(pair.created)))
+    }
+
+    async fn watch(&self, key: &String) -> Result<Freed, StorageError> {
+        let key = self.key(key)?;
+        let stream = self.store.watch(Selection::Key(key), Start::Now, Previous::Omitted).await;
+        let mut stream = stream.map_err(StorageError::not_applied)?;
+        Ok(Box::pin(async move {
+            while let Some(item) = stream.next().await {
+                match item {
+                    Ok(WatchItem::Batch { changes, .. }) if changes.iter().any(is_deletion) => return,
+                    Ok(WatchItem::Batch { .. } | WatchItem::Progress(_)) => {}
+                    Err(_) => break,
+                }
+            }
+            // Nothing more will be told: whoever waits still asks now and then.
+            std::future::pending::<()>().await;
+        }))
+    }
+}
+
+fn is_deletion(change: &Change) -> bool {
+    matches!(change, Change::Delete { .. })
+}
+
+/// What became of a write that failed.
+fn outcome(error: StoreError) -> StorageError {
+    if error.is_ambiguous() { StorageError::unknown(error) } else { StorageError::not_applied(error) }
+}
