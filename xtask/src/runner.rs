@@ -98,7 +98,8 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
     // `--tests` leaves the examples in the documentation to a step of their own.
     let command = ["test", "--tests", "--no-fail-fast"];
     match choice {
-        Choice::All => vec![with(&command, &[])],
+        // Some tests run the example programs, which `--tests` does not build.
+        Choice::All => vec![with(&["build", "--examples"], &[]), with(&command, &[])],
         Choice::Etcd => vec![
             with(&command, &["--", "etcd_conformance"]),
             vec![

@@ -4,7 +4,8 @@
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, and the `conformance` suite that every engine passes.
+//! prefix, the [`session`] that keeps keys registered, the `conformance` suite that every engine passes, and the `testing` world in which
+//! you can test your own loss handling.
 
 pub mod clock;
 
@@ -22,6 +23,9 @@ pub mod lock;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use tenure_core as core;
 

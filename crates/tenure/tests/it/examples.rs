@@ -1,0 +1,162 @@
+//! The examples that the README promises something about, run as their users run them: as processes.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure_fixture::Etcd;
+
+/// How long the next line may take on a busy machine. What is waited for takes a few seconds at most.
+const LINE_WITHIN: Duration = Duration::from_secs(30);
+
+/// An example that runs, and what it says.
+struct Running {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Running {
+    fn start(example: &str, arguments: &[&str]) -> Running {
+        let mut child = Command::new(binary(example))
+            .args(arguments)
+            .env_remove("TENURE_STORE")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Running { child, lines, said: Vec::new() }
+    }
+
+    /// Waits for lines that contain these words, in this order; others may stand between them.
+    fn says(&mut self, promised: &[&str]) {
+        let deadline = Instant::now() + LINE_WITHIN;
+        let mut missing: VecDeque<&str> = promised.iter().copied().collect();
+        while let Some(words) = missing.front() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no line with {words:?}; it said\n{}", self.said.join("\n"));
+            };
+            if line.contains(words) {
+                missing.pop_front();
+            }
+            self.said.push(line);
+        }
+    }
+
+    /// Ends as after Ctrl-C, or by itself, and without a failure.
+    fn ends(mut self) -> Vec<String> {
+        let status = self.child.wait().unwrap();
+        self.said.extend(self.lines.iter());
+        assert!(status.success(), "{status}; it said\n{}", self.said.join("\n"));
+        std::mem::take(&mut self.said)
+    }
+
+    fn interrupt(&self) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // After a failed assertion; one that has ended cannot be killed any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Examples are built into a folder beside that of the tests: by nextest with them, otherwise before them.
+fn binary(example: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let built = tests.parent().unwrap().parent().unwrap().join("examples").join(example);
+    assert!(
+        built.exists(),
+        "{} was not built: `cargo build --workspace --all-features --examples` builds it",
+        built.display()
+    );
+    built
+}
+
+/// What the README's log under a heading says: each text once, in the order of the first lines with it, without times and fields.
+///
+/// The lines of the etcd client are left out: when its streams notice that the store is gone or back is no part of the story.
+fn promised(heading: &str) -> Vec<&'static str> {
+    let readme = include_str!("../../../../README.md");
+    let section = readme.split_once(heading).expect("the README has the heading").1;
+    let log = section.split("```").nth(1).expect("a log follows");
+    let mut texts = Vec::new();
+    for line in log.lines() {
+        let Some((_, said)) = line.split_once("INFO ").or_else(|| line.split_once("WARN ")) else { continue };
+        let fields = said.split(' ').find(|word| word.contains('='));
+        let text = fields.map_or(said, |first| said[..said.find(first).unwrap_or(0)].trim_end());
+        if !text.starts_with("watches") && !text.starts_with("keep-alive") && !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    assert!(texts.len() >= 3, "the log under {heading:?} promises little: {texts:?}");
+    texts
+}
+
+/// The texts up to the last one with this word, and those after it.
+fn split_after<'a>(texts: &'a [&'static str], word: &str) -> (&'a [&'static str], &'a [&'static str]) {
+    texts.split_at(texts.iter().rposition(|text| text.contains(word)).unwrap() + 1)
+}
+
+#[test]
+fn shared_lease_shows_one_lease_for_three_keys_on_memory() {
+    let said = Running::start("shared_lease", &[]).ends();
+    assert!(said.last().unwrap().ends_with("is gone"), "{said:?}");
+    assert_eq!(said.iter().filter(|line| line.starts_with("registered")).count(), 3);
+}
+
+#[test]
+fn shared_lease_shows_one_lease_for_three_keys_on_etcd() {
+    let etcd = Etcd::start();
+    let said = Running::start("shared_lease", &[&format!("etcd://{}", etcd.endpoints())]).ends();
+    let leases: std::collections::BTreeSet<&str> =
+        said.iter().filter_map(|line| line.split_once("under lease ")).map(|(_, lease)| lease).collect();
+    assert_eq!(leases.len(), 1, "{said:?}");
+    assert!(said.last().unwrap().ends_with("is gone"), "{said:?}");
+}
+
+#[test]
+fn etcd_retry_says_what_the_readme_says_when_etcd_is_gone_for_less_than_the_ttl() {
+    let etcd = Etcd::start();
+    let mut example = Running::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints())]);
+    example.says(&promised("### Start it"));
+    etcd.member(0).kill();
+    let log = promised("### A short outage");
+    let (down, up) = split_after(&log, "suspect");
+    example.says(down);
+    etcd.member(0).restart();
+    example.says(up);
+    example.interrupt();
+    let said = example.ends();
+    assert!(!said.iter().any(|line| line.contains("lost")), "{said:?}");
+    assert!(said.last().unwrap().contains("session closed, nothing is left in the store"), "{said:?}");
+}
+
+#[test]
+fn etcd_retry_says_what_the_readme_says_when_etcd_is_gone_for_longer() {
+    let etcd = Etcd::start();
+    let mut example = Running::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints()), "8"]);
+    example.says(&promised("### Start it"));
+    etcd.member(0).kill();
+    let log = promised("### A long outage");
+    let (down, up) = split_after(&log, "lost");
+    example.says(down);
+    etcd.member(0).restart();
+    example.says(up);
+    example.interrupt();
+    let said = example.ends();
+    assert!(said.last().unwrap().contains("session closed, nothing is left in the store"), "{said:?}");
+}

@@ -1,0 +1,366 @@
+//! The testing world: each knob does what it says, and an untouched world is just a store.
+
+mod sessions;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use tenure::clock::Clock;
+use tenure::conformance;
+use tenure::feed::{Feed, FeedItem};
+use tenure::store::{
+    Change, Op, Previous, Renewal, Revision, Selection, Start, Store, StoreError, Txn, WatchEnd, WatchItem,
+    WatchStream,
+};
+use tenure::testing::{Skew, World};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn watch_all(store: &Store) -> WatchStream {
+    store.watch(Selection::everything(), Start::Now, Previous::Omitted).await.unwrap()
+}
+
+/// The revisions that a watch can show without waiting.
+async fn seen(world: &World, watch: &mut WatchStream) -> Vec<Revision> {
+    world.settle().await;
+    let mut seen = Vec::new();
+    while let Some(Some(Ok(WatchItem::Batch { revision, .. }))) = watch.next().now_or_never() {
+        seen.push(revision);
+    }
+    seen
+}
+
+/// How many deletes a watch can show without waiting.
+async fn deletes(world: &World, watch: &mut WatchStream) -> usize {
+    world.settle().await;
+    let mut deletes = 0;
+    while let Some(Some(Ok(WatchItem::Batch { changes, .. }))) = watch.next().now_or_never() {
+        deletes += changes.iter().filter(|change| matches!(change, Change::Delete { .. })).count();
+    }
+    deletes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_participants_store_passes_the_suite() {
+    let world = World::new();
+    conformance::run(|| async { world.store("a") }).await.assert_passed();
+    assert!(world.store("a").get_key("/k").await.is_ok(), "closing one handle closes only that one");
+}
+
+#[tokio::test]
+async fn a_store_with_latency_passes_the_suite_too() {
+    let world = World::new();
+    let store = world.store("a");
+    world.latency("a", ms(1));
+    conformance::run(|| async { store }).await.assert_passed();
+}
+
+#[tokio::test]
+async fn time_stands_still_until_somebody_waits_and_then_is_exact() {
+    let world = World::new();
+    assert_eq!(world.elapsed(), Duration::ZERO);
+    world.settle().await;
+    assert_eq!(world.elapsed(), Duration::ZERO);
+    for step in [1, 10, 3_333, 60_000] {
+        let before = world.elapsed();
+        world.advance(ms(step)).await;
+        assert_eq!(world.elapsed() - before, ms(step));
+    }
+    let clock = world.clock("a");
+    let deadline = clock.now() + Duration::from_micros(2_500);
+    let before = world.elapsed();
+    clock.sleep_until(deadline).await;
+    assert_eq!(world.elapsed() - before, ms(3), "late by less than a millisecond, never early");
+}
+
+#[tokio::test]
+async fn a_second_world_does_not_mind_that_time_stands_still_already() {
+    let (one, other) = (World::new(), World::new());
+    one.advance(s(1)).await;
+    assert_eq!((one.elapsed(), other.elapsed()), (s(1), s(1)));
+    one.store("a").put("/k", "v").await.unwrap();
+    assert_eq!(other.store("a").get_key("/k").await.unwrap(), None, "their stores are two");
+}
+
+#[tokio::test]
+async fn settling_lets_a_long_chain_of_tasks_run_to_its_end_without_time_passing() {
+    let world = World::new();
+    let (first, mut last) = tokio::sync::mpsc::unbounded_channel::<u32>();
+    for _ in 0..2_000 {
+        let (next, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let mut previous = std::mem::replace(&mut last, receiver);
+        tokio::spawn(async move {
+            while let Some(number) = previous.recv().await {
+                tokio::task::yield_now().await;
+                let _ = next.send(number + 1);
+            }
+        });
+    }
+    first.send(0).unwrap();
+    world.settle().await;
+    assert_eq!(last.try_recv(), Ok(2_000));
+    assert_eq!(world.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn whoever_stops_waiting_for_quiet_leaves_no_thread_behind() {
+    let world = World::new();
+    assert!(world.settle().now_or_never().is_none());
+    // The runtime waits for its blocking threads when it ends, so this test hangs if there is one.
+}
+
+#[tokio::test]
+async fn a_write_begun_in_a_partition_is_not_in_the_store_and_nobody_can_know() {
+    let world = World::new();
+    let (cut, onlooker) = (world.store("cut"), world.store("onlooker"));
+    world.partition("cut");
+    let answer = cut.put("/k", "v").await;
+    assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
+    assert_eq!(world.elapsed(), s(5), "its patience is that of the etcd engine");
+    let answer = cut.get_key("/k").await;
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    world.heal("cut");
+    world.advance(s(60)).await;
+    assert_eq!(onlooker.get_key("/k").await.unwrap(), None, "what was given up does not come late");
+}
+
+#[tokio::test]
+async fn a_request_that_is_still_waited_for_goes_on_when_the_partition_heals() {
+    let world = World::new();
+    let cut = world.store("cut");
+    world.partition("cut");
+    let put = tokio::spawn(async move { cut.put("/k", "v").await });
+    world.advance(s(4)).await;
+    assert!(!put.is_finished());
+    world.heal_all();
+    world.settle().await;
+    assert!(put.now_or_never().expect("it is answered at once").unwrap().is_ok());
+    assert_eq!(world.elapsed(), s(4));
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_is_lost_is_in_the_store_and_told_as_ambiguous() {
+    let world = World::new();
+    let (deaf, onlooker) = (world.store("deaf"), world.store("onlooker"));
+    world.lose_answers("deaf");
+    let answer = deaf.put("/k", "v").await;
+    assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
+    assert!(onlooker.get_key("/k").await.unwrap().is_some());
+    for answer in
+        deaf.batch(vec![Txn::new().then(Op::put("/a", "")), Txn::new().then(Op::put("/b", ""))]).await
+    {
+        assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
+    }
+    assert_eq!(onlooker.list(Selection::everything()).await.unwrap().pairs.len(), 3);
+    assert!(matches!(deaf.get_key("/k").await, Err(StoreError::Unavailable(_))), "a read changes nothing");
+}
+
+#[tokio::test]
+async fn a_partition_catches_what_is_on_its_way_there_or_back() {
+    for (cut_after, is_applied) in [(ms(50), false), (ms(150), true)] {
+        let world = World::new();
+        let (far, onlooker) = (world.store("far"), world.store("onlooker"));
+        world.latency("far", ms(100));
+        let put = tokio::spawn(async move { far.put("/k", "v").await });
+        world.advance(cut_after).await;
+        world.partition("far");
+        let answer = put.await.unwrap();
+        assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
+        assert_eq!(onlooker.get_key("/k").await.unwrap().is_some(), is_applied, "{cut_after:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_request_fails_at_once_and_has_no_effect() {
+    let world = World::new();
+    let store = world.store("a");
+    world.refuse("a");
+    let answer = store.put("/k", "v").await;
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    assert_eq!(world.elapsed(), Duration::ZERO);
+    let returned = tokio::spawn({
+        let store = store.clone();
+        async move { store.returned().await }
+    });
+    world.settle().await;
+    assert!(!returned.is_finished());
+    world.heal("a");
+    world.settle().await;
+    assert!(returned.is_finished(), "and the return of the store is told");
+    assert_eq!(store.get_key("/k").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_fault_for_a_name_that_nobody_has_fails_the_test() {
+    let world = World::new();
+    let _store = world.store("web-1");
+    let fault = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.partition("web1")));
+    let words = fault.expect_err("a typing error must not make a test pass");
+    assert!(words.downcast_ref::<String>().unwrap().contains("web-1"));
+}
+
+#[tokio::test]
+async fn a_lease_ends_to_the_millisecond() {
+    let world = World::new();
+    let store = world.store("a");
+    let lease = store.grant(s(2), None).await.unwrap();
+    store.put_leased("/k", "v", lease.id).await.unwrap();
+    world.advance(ms(1_999)).await;
+    assert!(store.get_key("/k").await.unwrap().is_some());
+    world.advance(ms(1)).await;
+    assert_eq!(store.get_key("/k").await.unwrap(), None);
+    assert_eq!(store.renew(lease.id).await.unwrap(), Renewal::Gone);
+}
+
+#[tokio::test]
+async fn a_watch_stalls_in_a_partition_and_goes_on_without_a_gap() {
+    let world = World::new();
+    let (cut, writer) = (world.store("cut"), world.store("writer"));
+    let mut watch = watch_all(&cut).await;
+    let first = writer.put("/k", "1").await.unwrap();
+    assert_eq!(seen(&world, &mut watch).await, [first]);
+    world.partition("cut");
+    let mut missed = Vec::new();
+    for n in 0..100 {
+        missed.push(writer.put("/k", n.to_string()).await.unwrap());
+        world.advance(s(1)).await;
+    }
+    assert_eq!(seen(&world, &mut watch).await, [], "in silence");
+    world.heal("cut");
+    assert_eq!(seen(&world, &mut watch).await, missed);
+}
+
+#[tokio::test]
+async fn a_watch_whose_history_was_compacted_in_a_partition_says_so() {
+    let world = World::new();
+    let (cut, writer) = (world.store("cut"), world.store("writer"));
+    let mut watch = watch_all(&cut).await;
+    world.partition("cut");
+    writer.put("/k", "1").await.unwrap();
+    let last = writer.put("/k", "2").await.unwrap();
+    // Who looks while nothing comes through has not seen it either.
+    assert!(watch.next().now_or_never().is_none());
+    world.compact(last).unwrap();
+    assert!(watch.next().now_or_never().is_none());
+    world.heal("cut");
+    let end = watch.next().await.unwrap();
+    assert!(matches!(end, Err(WatchEnd::Compacted { .. })), "{end:?}");
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test]
+async fn what_a_watch_shows_is_late_by_the_latency_and_not_by_the_number_of_changes() {
+    let world = World::new();
+    let (far, writer) = (world.store("far"), world.store("writer"));
+    let mut watch = watch_all(&far).await;
+    world.latency("far", ms(100));
+    for n in 0..50 {
+        writer.put("/k", n.to_string()).await.unwrap();
+    }
+    // A stream stands still unless somebody reads it.
+    let reader = tokio::spawn(async move {
+        for _ in 0..50 {
+            watch.next().await.unwrap().unwrap();
+        }
+    });
+    world.advance(ms(99)).await;
+    assert!(!reader.is_finished());
+    world.advance(ms(1)).await;
+    assert!(reader.is_finished());
+}
+
+#[tokio::test]
+async fn a_feed_survives_a_partition_and_a_compaction() {
+    let world = World::new();
+    let (cut, writer) = (world.store("cut"), world.store("writer"));
+    writer.put("/n/a", "1").await.unwrap();
+    let mut feed = Feed::open(cut, Selection::prefix("/n/")).unwrap();
+    while !matches!(feed.next().await, Some(Ok(FeedItem::Whole(_)))) {}
+    world.partition("cut");
+    writer.delete(Selection::key("/n/a")).await.unwrap();
+    let last = writer.put("/n/b", "2").await.unwrap();
+    world.compact(last).unwrap();
+    world.advance(s(60)).await;
+    world.heal("cut");
+    let mut told: Vec<(&str, Bytes)> = Vec::new();
+    loop {
+        match feed.next().await.unwrap().unwrap() {
+            FeedItem::Put(pair) => told.push(("put", pair.key)),
+            FeedItem::Delete { key, .. } => told.push(("delete", key)),
+            FeedItem::Whole(at) if at >= last => break,
+            FeedItem::Begin | FeedItem::Whole(_) => {}
+        }
+    }
+    told.sort();
+    assert_eq!(told, [("delete", Bytes::from("/n/a")), ("put", Bytes::from("/n/b"))]);
+}
+
+/// What an onlooker sees and when, in a world with many sessions and faults.
+async fn trace() -> Vec<String> {
+    let world = World::new();
+    let onlooker = world.store("onlooker");
+    let mut watch = watch_all(&onlooker).await;
+    let names: Vec<String> = (0..8).map(|n| format!("n{n}")).collect();
+    for name in &names {
+        let (store, clock) = (world.store(name), world.clock(name));
+        world.latency(name, ms(7));
+        // A holder without dice: renews every second, and begins again when its lease is gone.
+        let name = name.clone();
+        tokio::spawn(async move {
+            loop {
+                let Ok(lease) = store.grant(s(4), None).await else { continue };
+                let _ = store.put_leased(format!("/n/{name}"), lease.id.to_string(), lease.id).await;
+                while let Ok(Renewal::Renewed { .. }) = store.renew(lease.id).await {
+                    clock.sleep_until(clock.now() + s(1)).await;
+                }
+            }
+        });
+    }
+    let written = tokio::spawn({
+        let world = world.clone();
+        async move {
+            let mut lines = Vec::new();
+            while let Ok(Some(item)) = tokio::time::timeout(s(15), watch.next()).await {
+                lines.push(format!("{:?} {item:?}", world.elapsed()));
+            }
+            lines
+        }
+    });
+    for round in 0..4 {
+        for (n, name) in names.iter().enumerate() {
+            world.advance(ms(313)).await;
+            match (n + round) % 4 {
+                0 => world.partition(name),
+                1 => world.lose_answers(name),
+                2 => world.stall(name),
+                _ => world.skew(name, Skew::Drift { ppm: 700_000 }),
+            }
+        }
+        world.advance(s(10)).await;
+        world.heal_all();
+        names.iter().for_each(|name| world.resume(name));
+        world.advance(s(4)).await;
+    }
+    written.await.unwrap()
+}
+
+#[test]
+fn the_same_test_has_the_same_trace_every_time() {
+    let run = |is_paused: bool| {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(is_paused).build();
+        runtime.unwrap().block_on(trace())
+    };
+    let first = run(true);
+    assert!(first.len() > 20, "{} lines show little", first.len());
+    for is_paused in [true, false, false, false] {
+        assert_eq!(run(is_paused), first);
+    }
+}
