@@ -4,7 +4,7 @@
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, the `conformance` suite that every engine passes, and the `testing` world in which
+//! prefix, the [`session`] that keeps keys registered, the [`lock`]s and [`election`]s that stand on it, the `conformance` suite that every engine passes, and the `testing` world in which
 //! you can test your own loss handling.
 
 pub mod clock;
@@ -20,6 +20,8 @@ mod dice;
 mod line;
 
 pub mod lock;
+
+pub mod election;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

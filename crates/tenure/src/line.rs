@@ -5,6 +5,7 @@
 
 mod ask;
 mod desk;
+mod handover;
 mod held;
 mod outbox;
 mod seat;
@@ -19,6 +20,7 @@ use tenure_core::line::Mode;
 
 use crate::session::{LendError, Loan, Session};
 
+pub(crate) use handover::Outcome;
 pub(crate) use held::Held;
 pub(crate) use seat::{Seat, SeatEnd, SeatState};
 pub(crate) use turn::{Patience, Wish};

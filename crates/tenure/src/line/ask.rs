@@ -11,9 +11,19 @@ use crate::store::{
 
 /// What came of an action.
 pub(super) enum Answer {
-    Entered(Ticket, Epoch, Entered),
+    /// With whether the line was empty when the place was put.
+    Entered(Ticket, Epoch, Entered, Company),
     Looked(Ticket, Epoch, Looked),
     Left(Ticket, Epoch, Left),
+}
+
+/// Who else stood in the line when a place was put.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Company {
+    /// Nobody.
+    Alone,
+    /// Somebody, or it is not known.
+    Perhaps,
 }
 
 /// The key of a place.
@@ -78,11 +88,16 @@ async fn understand(
 ) -> Answer {
     match action {
         Action::Enter { ticket, epoch, place, .. } => {
+            let is_new = reply.as_ref().is_ok_and(|reply| reply.succeeded);
             let entered = match reply {
                 Ok(reply) => entered(store, line, place, reply).await,
                 Err(error) => Err(error),
             };
-            Answer::Entered(ticket, epoch, entered.unwrap_or_else(not_entered))
+            let company = match entered {
+                Ok(Entered::Stands { before: None, .. }) if is_new => Company::Alone,
+                _ => Company::Perhaps,
+            };
+            Answer::Entered(ticket, epoch, entered.unwrap_or_else(not_entered), company)
         }
         Action::Look { ticket, epoch, place, token } => {
             let looked = match reply {

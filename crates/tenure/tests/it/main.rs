@@ -5,6 +5,7 @@
 mod conformance;
 mod controls;
 mod differential;
+mod election;
 mod equivalence;
 mod etcd;
 mod examples;

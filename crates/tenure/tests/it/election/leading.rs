@@ -1,0 +1,135 @@
+//! Work that runs only while leadership is proven, in virtual time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure::election::{Election, Elections, LeadError, Lost};
+use tenure::session::Session;
+use tenure::testing::World;
+
+use super::namespace;
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn candidate(world: &World, who: &str) -> (Session, Election) {
+    let options = Session::options().ttl(TTL).clock(world.clock(who));
+    let session = options.open(world.store(who)).unwrap();
+    let election = Elections::new(&session, &namespace()).introduce(who).election("x").unwrap();
+    (session, election)
+}
+
+/// Counts who works right now, and how often work began.
+#[derive(Clone, Default)]
+struct Works {
+    now: Arc<AtomicU32>,
+    begun: Arc<AtomicU32>,
+    overlapped: Arc<AtomicBool>,
+}
+
+impl Works {
+    /// Works until it is dropped.
+    async fn work(self) {
+        struct Ends(Works);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                self.0.now.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        if self.now.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.overlapped.store(true, Ordering::SeqCst);
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let _ends = Ends(self);
+        std::future::pending::<()>().await;
+    }
+
+    fn now(&self) -> u32 {
+        self.now.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn work_is_dropped_before_the_store_could_let_another_lead() {
+    for fault in ["partition", "stall", "lose_answers", "refuse"] {
+        let world = World::new();
+        let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+        let works = Works::default();
+        let mut leading = Vec::new();
+        for election in [first, second] {
+            let works = works.clone();
+            leading.push(tokio::spawn(async move { election.lead("v", |_| works.clone().work()).await }));
+            world.advance(Duration::from_millis(200)).await;
+        }
+        assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 1), "{fault}");
+        match fault {
+            "partition" => world.partition("a"),
+            "lose_answers" => world.lose_answers("a"),
+            "refuse" => world.refuse("a"),
+            _ => world.stall("a"),
+        }
+        let (began, mut dropped_after) = (world.elapsed(), None);
+        // Answers that are lost come with requests that are done: the lease is renewed until they stop, so this takes longest.
+        while works.begun.load(Ordering::SeqCst) < 2 && world.elapsed() - began < 4 * TTL {
+            world.advance(Duration::from_millis(50)).await;
+            if fault == "stall" && world.elapsed() - began > 2 * TTL {
+                break;
+            }
+            if works.now() == 0 {
+                dropped_after.get_or_insert(world.elapsed() - began);
+            }
+        }
+        match fault {
+            // Nobody can stop a task that runs; its clock stands still, so it knows nothing. The first thing it learns is that it is over.
+            "stall" => world.resume("a"),
+            "lose_answers" => {
+                assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}")
+            }
+            _ => {
+                assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}");
+                assert!(!works.overlapped.load(Ordering::SeqCst), "{fault}: two worked at once");
+            }
+        }
+        world.heal("a");
+        world.advance(3 * TTL).await;
+        assert_eq!(works.now(), 1, "{fault}: one leads again");
+        drop(leading);
+    }
+}
+
+#[tokio::test]
+async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
+    for leads_again in [true, false] {
+        let world = World::new();
+        let (session, election) = candidate(&world, "a");
+        let works = Works::default();
+        let campaign = election.campaign("v");
+        let campaign = if leads_again { campaign } else { campaign.once() };
+        let leading = {
+            let works = works.clone();
+            tokio::spawn(async move { campaign.lead(|_| works.clone().work()).await })
+        };
+        world.advance(Duration::from_secs(1)).await;
+        world.expire(session.lease_id().unwrap());
+        world.advance(2 * TTL).await;
+        if leads_again {
+            assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 2));
+            session.close().await.unwrap();
+            let ended = leading.await.unwrap();
+            assert!(matches!(ended, Err(LeadError::Lost(Lost::Closed))), "{ended:?}");
+        } else {
+            let ended = leading.await.unwrap();
+            assert!(matches!(ended, Err(LeadError::Lost(_))), "{ended:?}");
+        }
+        assert_eq!(works.now(), 0);
+    }
+}
+
+#[tokio::test]
+async fn work_that_ends_resigns_and_says_what_came_of_it() {
+    let world = World::new();
+    let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+    let token = first.lead("v", |term| async move { term.token() }).await.unwrap();
+    assert_eq!(first.leader().await.unwrap(), None);
+    assert!(second.campaign("w").try_once().await.unwrap().token() > token);
+}
