@@ -4,6 +4,7 @@
 
 mod drive;
 mod loan;
+mod measure;
 mod options;
 mod own_keys;
 mod perform;
@@ -24,6 +25,7 @@ use crate::store::{LeaseId, Store};
 use shared::Shared;
 
 pub use loan::{Lend, LendError, Loan, LoanEnd};
+pub use measure::describe_metrics;
 pub use options::{BadOptions, SessionOptions};
 pub use register::{Register, RegisterError, Registration};
 pub use words::{Health, KeyEvent, LeftBehind, SessionState};

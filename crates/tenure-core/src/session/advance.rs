@@ -140,7 +140,8 @@ impl Session {
         }
     }
 
-    fn advance_slot(&mut self, id: SlotId, now: Moment) {
+    /// Asks for what one slot needs next.
+    pub(super) fn advance_slot(&mut self, id: SlotId, now: Moment) {
         let mut counter = self.counter;
         let mut question = || {
             counter += 1;

@@ -43,8 +43,8 @@ const RETRY: Retry = Retry {
 ///
 /// # Not guaranteed
 ///
-/// * That all are still alive when you go on. A party that dies before its round is complete does not count; one that dies after does,
-///   and the others wait until its lease is over.
+/// * That all are still alive when you go on. A party that dies counts until its lease is over; if its round is complete by then, the
+///   others go on without it, but not before its lease is over.
 /// * If a party dies right after it went on, and the connection of another is broken just then for so long that it sees neither the
 ///   complete round nor the mark, that one waits for the next round.
 ///

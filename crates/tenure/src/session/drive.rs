@@ -16,8 +16,8 @@ use tracing::debug;
 
 use super::own_keys::{OwnKeys, Sighting};
 use super::perform::{self, Deleted, Put};
-use super::shared::Shared;
-use super::{LeftBehind, SessionState};
+use super::shared::{Inner, Shared};
+use super::{LeftBehind, SessionState, measure};
 use crate::store::{Cause, Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing tries to tidy up; what it cannot reach then ends by itself.
@@ -44,7 +44,7 @@ enum Event {
     Told,
     CloseIsLate,
     Answered(Answer),
-    Seen(Sighting),
+    Seen(Vec<Sighting>),
     StoreBack,
     Time,
 }
@@ -58,6 +58,10 @@ pub(super) async fn drive(shared: Arc<Shared>) {
     loop {
         // First of all the time: whoever slept past the end of a lease must know it before anything else is done.
         let step = shared.step();
+        if step.has_lost {
+            // Whoever watches the state must have the chance to see the loss before another lease hides it.
+            tokio::task::yield_now().await;
+        }
         answers.extend(
             step.actions.into_iter().map(|action| -> Asking { Box::pin(perform(shared.clone(), action)) }),
         );
@@ -74,7 +78,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
             () = at(close_by) => Event::CloseIsLate,
             () = back.next(), if step.is_waiting => Event::StoreBack,
             Some(answer) = answers.next(), if !answers.is_empty() => Event::Answered(answer),
-            sighting = own_keys.next() => Event::Seen(sighting),
+            sightings = own_keys.next() => Event::Seen(sightings),
             () = sleep(&shared, step.wake) => Event::Time,
         };
         if matches!(event, Event::CloseIsLate) {
@@ -166,6 +170,8 @@ struct Step {
     /// Something waits for the store to come back.
     is_waiting: bool,
     is_closing: bool,
+    /// A lease was lost.
+    has_lost: bool,
     /// Everything is tidied up, or nothing ever can be.
     is_over: bool,
 }
@@ -177,8 +183,10 @@ impl Shared {
         let now = self.clock.now();
         inner.machine.handle_time(now);
         let mut is_over = inner.fatal.is_some();
+        let mut has_lost = false;
         while let Some(notice) = inner.machine.poll_notice() {
             is_over |= matches!(notice, Notice::Closed);
+            has_lost |= matches!(notice, Notice::Lost { .. });
             self.tell(&mut inner, notice);
         }
         let step = Step {
@@ -186,8 +194,11 @@ impl Shared {
             wake: inner.machine.next_wake(),
             is_waiting: inner.machine.is_waiting(),
             is_closing: inner.is_closing,
+            has_lost,
             is_over,
         };
+        let keys = inner.machine.keys().len();
+        inner.gauge.set(keys);
         let state = inner.describe(now);
         self.settled
             .send_if_modified(|settled| std::mem::replace(settled, inner.machine.is_settled()) != *settled);
@@ -210,6 +221,7 @@ impl Shared {
             Event::Told | Event::Time | Event::CloseIsLate => {}
             Event::StoreBack => inner.machine.handle_store_back(now),
             Event::Answered(Answer::Granted { slot, epoch, id, ttl, answer }) => {
+                measure::granted(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
                 if matches!(answer, Err(StoreError::Ambiguous(_))) {
@@ -217,6 +229,7 @@ impl Shared {
                 }
             }
             Event::Answered(Answer::Renewed(slot, epoch, answer)) => {
+                measure::renewed(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_renewed(slot, epoch, &answer, jitter, now);
             }
@@ -238,21 +251,7 @@ impl Shared {
                 }
                 inner.machine.handle_revoked(lease, epoch, &answer, jitter, now);
             }
-            Event::Seen(Sighting::Put { key, value, lease, revision }) => {
-                inner.machine.handle_key_put(&key, &value, lease, revision, now);
-            }
-            Event::Seen(Sighting::Deleted { key, revision }) => {
-                inner.machine.handle_key_deleted(&key, revision, now);
-            }
-            Event::Seen(Sighting::Listed { select, present, revision }) => {
-                let keys = inner.machine.keys();
-                let absent: Vec<_> =
-                    keys.filter(|key| select.contains(key) && !present.contains(*key)).cloned().collect();
-                for key in absent {
-                    inner.machine.handle_key_deleted(&key, revision, now);
-                }
-            }
-            Event::Seen(Sighting::Blind(error)) => inner.note(Some(&error), now),
+            Event::Seen(sightings) => sightings.into_iter().for_each(|sighting| inner.see(sighting, now)),
         }
     }
 
@@ -284,6 +283,26 @@ impl Shared {
         self.settled.send_replace(true);
         self.state.send_replace(SessionState::Closed { why });
         self.ended.send_replace(Some(report));
+    }
+}
+
+impl Inner {
+    fn see(&mut self, sighting: Sighting, now: Moment) {
+        match sighting {
+            Sighting::Put { key, value, lease, revision } => {
+                self.machine.handle_key_put(&key, &value, lease, revision, now);
+            }
+            Sighting::Deleted { key, revision } => self.machine.handle_key_deleted(&key, revision, now),
+            Sighting::Listed { select, present, revision } => {
+                let keys = self.machine.keys();
+                let absent: Vec<_> =
+                    keys.filter(|key| select.contains(key) && !present.contains(*key)).cloned().collect();
+                for key in absent {
+                    self.machine.handle_key_deleted(&key, revision, now);
+                }
+            }
+            Sighting::Blind(error) => self.note(Some(&error), now),
+        }
     }
 }
 

@@ -320,7 +320,7 @@ impl Lend {
             Err(_) => Err(LendError::NotYet { within: self.within }),
         };
         let (lent, cell) = answer?;
-        waiting.is_over();
+        waiting.end();
         Ok(Loan::new(self.shared, lent, cell))
     }
 }
@@ -332,7 +332,8 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    fn is_over(mut self) {
+    /// Whoever waited has it now.
+    fn end(mut self) {
         self.loan = None;
     }
 }

@@ -9,7 +9,7 @@ use tenure_core::session::{Plan, Session as Machine};
 use thiserror::Error;
 
 use super::shared::Shared;
-use super::{Handle, Session, drive};
+use super::{Handle, Session, drive, measure};
 use crate::clock::{BootClock, Clock};
 use crate::store::Store;
 
@@ -59,6 +59,7 @@ impl SessionOptions {
     pub fn open(self, store: Store) -> Result<Session, BadOptions> {
         self.plan.retry.check()?;
         let machine = Machine::new(self.plan)?;
+        measure::describe_once();
         let shared = Arc::new(Shared::new(store, self.clock, machine, self.plan.ttl));
         tokio::spawn(drive::drive(shared.clone()));
         Ok(Session { handle: Arc::new(Handle { shared }) })

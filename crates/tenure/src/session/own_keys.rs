@@ -105,23 +105,25 @@ impl OwnKeys {
         }
     }
 
-    /// The next sighting. Never ends: a watch that ended is opened again, or has said why that is of no use.
-    pub(super) async fn next(&mut self) -> Sighting {
+    /// The next sightings, at least one. Never ends: a watch that ended is opened again, or has said why that is of no use.
+    pub(super) async fn next(&mut self) -> Vec<Sighting> {
         loop {
-            let said = tokio::select! {
+            let mut said = Vec::new();
+            tokio::select! {
                 biased;
-                said = self.said.recv() => said,
-                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => continue,
-            };
-            match said {
-                Some(Said::Saw(sighting)) => return sighting,
-                Some(Said::Ended { select, error }) => {
-                    if let Some(sighting) = self.on_end(select, error) {
-                        return sighting;
-                    }
+                // A sender is kept beside the receiver, so there is always something to come.
+                _ = self.said.recv_many(&mut said, SIGHTINGS_LEN) => {}
+                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
+            }
+            let mut sightings = Vec::with_capacity(said.len());
+            for said in said {
+                match said {
+                    Said::Saw(sighting) => sightings.push(sighting),
+                    Said::Ended { select, error } => sightings.extend(self.on_end(select, error)),
                 }
-                // A sender is kept beside the receiver.
-                None => std::future::pending().await,
+            }
+            if !sightings.is_empty() {
+                return sightings;
             }
         }
     }
@@ -131,7 +133,7 @@ impl OwnKeys {
         match (error, select) {
             // Who may read each key need not be allowed to read what is beside it.
             (Some(StoreError::Denied(_)), Selection::Prefix(name)) => {
-                let Some(parent) = self.parents.get_mut(&name) else { return None };
+                let parent = self.parents.get_mut(&name)?;
                 parent.whole = None;
                 parent.is_private = true;
                 let keys: Vec<Bytes> = parent.keys.keys().cloned().collect();

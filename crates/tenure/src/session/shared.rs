@@ -10,6 +10,7 @@ use tenure_core::time::Moment;
 use tokio::sync::{Notify, broadcast, oneshot, watch};
 
 use super::loan::{Answer, LoanCell};
+use super::measure::Gauge;
 use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
 use crate::clock::Clock;
 use crate::store::{LeaseId, Store, StoreError};
@@ -49,6 +50,8 @@ pub(super) struct Inner {
     pub(super) fatal: Option<StoreError>,
     /// What went wrong last, for the log.
     pub(super) last_error: Option<StoreError>,
+    /// How many keys are wanted, as far as the metrics know.
+    pub(super) gauge: Gauge,
 }
 
 impl Shared {
@@ -62,6 +65,7 @@ impl Shared {
             is_closing: false,
             fatal: None,
             last_error: None,
+            gauge: Gauge::default(),
         };
         Shared {
             store,

@@ -1,10 +1,10 @@
 //! Passing on what a session's machine says: to those who wait, to those who listen, to the log.
 
 use tenure_core::session::Notice;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::shared::{Inner, Shared};
-use super::{KeyEvent, LeftBehind, LoanEnd, RegisterError, Registration, SessionState};
+use super::{KeyEvent, LeftBehind, LoanEnd, RegisterError, Registration, SessionState, measure};
 
 impl Shared {
     pub(super) fn tell(&self, inner: &mut Inner, notice: Notice) {
@@ -44,6 +44,7 @@ impl Shared {
                 return;
             }
             Notice::Lost { lease, why, loans } => {
+                measure::lost(why);
                 warn!(%lease, %why, keys = inner.machine.keys().len(), loans = loans.len(), "lease lost");
                 for loan in loans {
                     if let Some((_, cell)) = inner.loans.get(&loan) {
@@ -56,7 +57,8 @@ impl Shared {
                 info!(%lease, incarnation, keys = inner.machine.keys().len(), "lease granted");
                 return;
             }
-            Notice::Renewed { lease, remained: _ } => {
+            Notice::Renewed { lease, remained } => {
+                measure::remained(remained);
                 if let Some(until) = inner.machine.valid_until(lease) {
                     let loans = inner.loans.values().filter(|(lent, _)| *lent == lease);
                     loans.for_each(|(_, cell)| cell.extend(until));
@@ -64,15 +66,19 @@ impl Shared {
                 return;
             }
             Notice::Failing { what, lease, attempt, next, is_worth_telling } => {
+                measure::retried();
+                let keys = inner.machine.keys().len();
+                let error = inner.last_error.as_ref().map(tracing::field::display);
+                let lease = lease.as_ref().map(tracing::field::display);
                 if is_worth_telling {
-                    let keys = inner.machine.keys().len();
-                    let error = inner.last_error.as_ref().map(tracing::field::display);
-                    let lease = lease.as_ref().map(tracing::field::display);
                     warn!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
+                } else {
+                    debug!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
                 }
                 return;
             }
             Notice::Recovered { attempts, after } => {
+                measure::recovered();
                 let lease = inner.machine.leases().next();
                 let lease = lease.as_ref().map(tracing::field::display);
                 let (keys, incarnation) = (inner.machine.keys().len(), inner.machine.incarnation());
@@ -90,6 +96,7 @@ impl Shared {
         for (_, cell) in std::mem::take(&mut inner.loans).into_values() {
             cell.end(LoanEnd::Closed);
         }
+        inner.gauge.set(0);
         if let Some(why) = &inner.fatal {
             warn!(%why, "session ended by its store");
         }

@@ -2,7 +2,7 @@
 
 mod asking;
 mod candidates;
-mod child;
+pub(crate) mod child;
 mod crowd;
 mod leading;
 mod observing;

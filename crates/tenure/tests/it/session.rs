@@ -1,15 +1,22 @@
 //! Sessions on memory and on real etcd: what other clients of the store see of them.
 
+mod child;
 mod closing;
+mod costs;
+mod flaky;
+mod hanging;
+mod input;
 mod keys;
 mod lending;
+mod observing;
 mod outages;
+mod stopped;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tenure::session::{RegisterError, Session, SessionState};
+use tenure::session::{KeyEvent, RegisterError, Session, SessionState};
 use tenure::store::{Change, Op, Previous, Selection, Start, Store, Txn, WatchItem, WatchStream};
 use tenure_fixture::Etcd;
 
@@ -37,6 +44,20 @@ async fn wait_until(store: &Store, within: Duration, is_wanted: impl Fn(&[Bytes]
 
 async fn wait_for_keys(store: &Store, count: usize, within: Duration) {
     wait_until(store, within, |keys| keys.len() == count).await;
+}
+
+/// Registers this many keys at once.
+async fn register_many(session: &Session, count: usize) {
+    let wishes = (0..count)
+        .map(|n| session.register(format!("/r/{n:05}"), "v").within(Duration::from_secs(30)).into_future());
+    for answer in futures_util::future::join_all(wishes).await {
+        answer.unwrap();
+    }
+}
+
+/// The full size only when it is asked for: `TENURE_SOAK=1`.
+fn is_soak() -> bool {
+    std::env::var_os("TENURE_SOAK").is_some()
 }
 
 /// Waits until the session says so, within a bounded time.

@@ -54,6 +54,10 @@ pub(crate) trait Twist: Send + Sync + 'static {
         Engine::revoke(memory, id)
     }
 
+    fn returned(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
     fn leases(&self, memory: &Memory) -> impl Future<Output = Result<Vec<LeaseId>, StoreError>> + Send {
         Engine::leases(memory)
     }
@@ -120,6 +124,10 @@ impl<T: Twist> Engine for Twisted<T> {
 
     async fn leases(&self) -> Result<Vec<LeaseId>, StoreError> {
         self.1.leases(&self.0).await
+    }
+
+    async fn returned(&self) {
+        self.1.returned().await;
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {

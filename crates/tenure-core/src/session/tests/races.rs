@@ -209,3 +209,50 @@ fn a_lease_that_cannot_be_had_is_a_loss_without_a_reason() {
     world.pass(3_000);
     assert_eq!(world.session.standing(world.now), Standing::Lost { why: None });
 }
+
+/// A delete that is under way when its key moves to another lease must not find it there.
+#[test]
+fn a_slot_deletes_only_under_its_own_leases() {
+    let mut world = World::new();
+    world.register("/a");
+    world.register("/b");
+    let long = Some(Duration::from_secs(60));
+    world.session.register("/c".into(), "v".into(), long, Mode::Overwrite, world.now).unwrap();
+    world.settle();
+    let leases: Vec<LeaseId> = world.session.leases().collect();
+    world.session.unregister(&"/a".into(), world.now);
+    let Some(Action::Delete { ours, .. }) = world.session.poll_action() else {
+        panic!("a delete is asked for")
+    };
+    assert_eq!((leases.len(), ours), (2, leases[..1].to_vec()));
+}
+
+/// The old lease may still be alive: revoked before its keys have moved, it would take them along.
+#[test]
+fn the_old_lease_is_revoked_only_when_every_key_has_moved() {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(2));
+    lone.session.handle_time(at(60_000));
+    let Some(Action::Grant { slot, epoch, ttl }) = lone.session.poll_action() else { panic!("a grant") };
+    let grant = Grant { id: lease(2), ttl, asked_at: at(60_000) };
+    lone.session.handle_granted(slot, epoch, &Ok(grant), 1.0, at(60_001));
+    let question = lone.put();
+    lone.session.handle_time(at(60_100));
+    assert_eq!(lone.session.poll_action(), None, "nothing else before the answer");
+    lone.answer(question, KeyOutcome::Done(Revision(3)), at(60_200));
+    let next = lone.session.poll_action();
+    assert!(matches!(next, Some(Action::Revoke { lease: old, .. }) if old == lease(1)), "{next:?}");
+}
+
+/// The answer to a grant was lost: the lease lived for its whole TTL, and nobody knew.
+#[test]
+fn a_lease_that_was_perhaps_granted_is_ended() {
+    let mut world = World::new();
+    world.network = Network::LosesAnswers;
+    world.register("/a");
+    assert_eq!(world.store.leases(world.now).len(), 0, "its revocation is received too");
+    world.network = Network::Works;
+    world.unregister("/a");
+    world.pass(3_000);
+    assert!(world.session.is_settled());
+}

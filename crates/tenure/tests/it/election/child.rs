@@ -1,9 +1,11 @@
-//! Candidates in processes of their own, which can be killed.
+//! Candidates and parties of a barrier in processes of their own, which can be killed.
 
+use std::num::NonZeroU32;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use tenure::election::Elections;
+use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure_fixture::Etcd;
@@ -17,13 +19,13 @@ const STORE: &str = "TENURE_ELECTION_STORE";
 const TTL: Duration = Duration::from_secs(3);
 
 /// Another process, which is killed at the latest when it is dropped.
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStderr>>,
 }
 
 impl Process {
-    pub(super) fn start(role: &str, store: &str) -> Process {
+    pub(crate) fn start(role: &str, store: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "election::child::another_process_plays_its_role", "--nocapture"])
             .env(ROLE, role)
@@ -39,7 +41,7 @@ impl Process {
     }
 
     /// Waits until it says something of ours, and says what.
-    pub(super) async fn hear(&mut self) -> String {
+    pub(crate) async fn hear(&mut self) -> String {
         soon(async {
             loop {
                 let line = self.lines.next_line().await.unwrap().expect("the child is not over");
@@ -52,7 +54,7 @@ impl Process {
         .await
     }
 
-    pub(super) async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }
 }
@@ -81,6 +83,13 @@ fn another_process_plays_its_role() {
                 }
                 eprintln!("> stands");
                 crowd.join_all().await;
+            }
+            "party" => {
+                let locks = Locks::new(&session, &namespace());
+                eprintln!("> comes");
+                locks.barrier("gate", NonZeroU32::new(3).unwrap()).await.unwrap();
+                eprintln!("> passed");
+                session.close().await.unwrap();
             }
             _ => panic!("no role {role}"),
         }

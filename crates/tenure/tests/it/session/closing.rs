@@ -1,30 +1,79 @@
 //! The end of a session: what is tidied up, and what is said of the rest.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::child::Process;
+use super::flaky::{Flaky, Weather};
 use super::*;
 
+/// In a process of its own: descriptors and tasks are those of the whole process.
 #[tokio::test]
 async fn two_hundred_sessions_leave_nothing_behind() {
     let etcd = Etcd::start();
+    let mut process = Process::start("cycles", &etcd);
+    process.expect("the same tasks").await;
+    process.expect("the same descriptors").await;
     let store = connect(&etcd).await;
-    // The streams of the client are opened by the first session and stay for the others.
-    let cycle = async || {
-        let session = Session::open(store.clone()).unwrap();
-        session.register("/r/a", "v").await.unwrap();
-        session.close().await.unwrap();
-    };
-    cycle().await;
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    for _ in 0..200 {
-        cycle().await;
-    }
     assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
-    let begin = Instant::now();
-    while tokio::runtime::Handle::current().metrics().num_alive_tasks() > tasks {
-        assert!(begin.elapsed() < Duration::from_secs(5), "tasks are left");
-        tokio::task::yield_now().await;
-    }
+}
+
+#[tokio::test]
+async fn closing_while_etcd_is_down_takes_no_longer_than_it_may_and_says_what_is_left() {
+    let etcd = Etcd::start();
+    let session = Session::open(connect(&etcd).await).unwrap();
+    register_many(&session, 20).await;
+    etcd.member(0).kill();
+    let began = Instant::now();
+    let left = session.close().await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    assert_eq!((left.leases, left.keys, left.loans), (1, 20, 0), "{left}");
+    assert!(left.within > Duration::ZERO && left.within <= Duration::from_secs(15), "{left}");
+    assert_eq!(session.close().await.unwrap_err(), left, "everybody is told the same");
+}
+
+#[tokio::test]
+async fn closing_while_etcd_comes_back_leaves_nothing() {
+    let etcd = Etcd::start();
+    let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
+    let session = Session::open(store).unwrap();
+    session.register("/r/a", "v").await.unwrap();
+    etcd.member(0).kill();
+    let closing = tokio::spawn(async move { session.close().await });
+    let _etcd = tokio::task::spawn_blocking(move || {
+        etcd.member(0).restart();
+        etcd
+    })
+    .await
+    .unwrap();
+    closing.await.unwrap().unwrap();
+    assert_eq!((stored(&onlooker).await.len(), onlooker.leases().await.unwrap().len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_could_not_be_revoked_is_revoked_when_the_store_is_back() {
+    let (flaky, store, session) = Flaky::session();
+    session.register("/r/a", "v").await.unwrap();
+    flaky.turn(Weather::Down);
+    session.unregister("/r/a");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let tried = flaky.revocations.load(Ordering::SeqCst);
+    assert!((2..40).contains(&tried), "{tried} tries in 3 s");
+    flaky.turn(Weather::Works);
+    session.settled().await;
+    assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
+    session.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_whose_end_only_the_watch_shows_ends_the_session_at_once() {
+    let store = Store::memory();
+    let session = Session::options().ttl(Duration::from_secs(3_600)).open(store.clone()).unwrap();
+    session.register("/r/a", "v").await.unwrap();
+    let loan = session.lend().await.unwrap();
+    store.close().await;
+    wait_for_state(&session, |state| matches!(state, SessionState::Closed { why: Some(_) })).await;
+    assert!(!loan.is_valid(), "nobody may rely on a store that is gone");
 }
 
 #[tokio::test]

@@ -40,9 +40,16 @@ async fn three_keys_share_one_lease_on_etcd() {
     three_keys_one_lease(connect(&etcd).await).await;
 }
 
+#[cfg(feature = "file")]
 #[tokio::test]
-async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing() {
-    let store = Store::memory();
+async fn three_keys_share_one_lease_on_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().join("store.db").display());
+    three_keys_one_lease(Store::open(&url.parse().unwrap()).await.unwrap()).await;
+}
+
+/// Register and unregister of the last key, from two tasks at once.
+async fn race(store: Store) {
     let session = Session::open(store.clone()).unwrap();
     for _ in 0..1_000 {
         let register = tokio::spawn(session.register("/r/a", "v").into_future());
@@ -50,8 +57,21 @@ async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothi
         let answer = tokio::time::timeout(Duration::from_secs(5), register).await.expect("no hang").unwrap();
         assert!(matches!(answer, Ok(_) | Err(RegisterError::Superseded)), "{answer:?}");
     }
-    session.close().await.unwrap();
+    session.unregister("/r/a");
+    tokio::time::timeout(Duration::from_secs(10), session.settled()).await.expect("it comes to rest");
     assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
+    session.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing() {
+    race(Store::memory()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing_on_etcd() {
+    let etcd = Etcd::start();
+    race(connect(&etcd).await).await;
 }
 
 #[tokio::test]
@@ -66,4 +86,33 @@ async fn whoever_waits_for_a_wish_that_is_withdrawn_is_told() {
     session.unregister("/r/a");
     let answer = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
     assert!(matches!(answer, Err(RegisterError::Superseded)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_somebody_else_has_is_refused_taken_or_overwritten_as_was_asked() {
+    let store = Store::memory();
+    let session = Session::open(store.clone()).unwrap();
+    let mut events = session.events();
+    store.put("/r/a", "theirs").await.unwrap();
+    let answer = session.register("/r/a", "v").create_only().await;
+    assert!(matches!(answer, Err(RegisterError::Taken)), "{answer:?}");
+    assert_eq!(events.recv().await.unwrap(), KeyEvent::Refused("/r/a".into()));
+    session.register("/r/a", "v").await.unwrap();
+    assert!(matches!(events.recv().await.unwrap(), KeyEvent::Registered(_)));
+    store.put("/r/a", "theirs again").await.unwrap();
+    assert_eq!(events.recv().await.unwrap(), KeyEvent::Taken("/r/a".into()));
+    assert_eq!(store.get_key("/r/a").await.unwrap().unwrap().value, "theirs again");
+    store.delete(Selection::key("/r/a")).await.unwrap();
+    assert_eq!(events.recv().await.unwrap(), KeyEvent::Missing("/r/a".into()));
+    assert!(
+        matches!(events.recv().await.unwrap(), KeyEvent::Registered(back) if back.revision > answer_at(&store).await)
+    );
+    session.unregister("/r/a");
+    assert_eq!(events.recv().await.unwrap(), KeyEvent::Unregistered("/r/a".into()));
+    session.close().await.unwrap();
+}
+
+/// The revision at which the key was last in anybody's hands before ours.
+async fn answer_at(store: &Store) -> tenure::store::Revision {
+    store.get_key("/r/a").await.unwrap().unwrap().created.previous()
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tenure::clock::Clock;
+use tenure::clock::{Clock, VirtualClock};
 use tenure::session::{LendError, LoanEnd};
 use tenure::store::memory::Memory;
 use tenure::store::{Engine, Grant, LeaseId, Limits, Renewal, StoreError};
@@ -81,6 +81,19 @@ async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
     let next = session.lend().await.unwrap();
     assert!(next.is_valid() && !loan.is_valid(), "another lease does not bring it back");
     assert_ne!(next.lease(), loan.lease());
+}
+
+/// Nothing is awaited between the passing of time and the question, so the session's task cannot have answered it.
+#[tokio::test]
+async fn a_loan_knows_by_itself_that_its_time_is_over() {
+    let clock = VirtualClock::new();
+    let store = Store::new(Memory::with_clock(clock.clone(), Limits::EMBEDDED));
+    let session = Session::options().clock(clock.clone()).open(store).unwrap();
+    let loan = session.lend().await.unwrap();
+    clock.advance(Duration::from_millis(14_249));
+    assert!(loan.is_valid());
+    clock.advance(Duration::from_millis(1));
+    assert_eq!((loan.end(), loan.remaining()), (Some(LoanEnd::Lapsed), Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,43 +1,172 @@
 //! Stores that go away and come back, leases and keys that are taken from us.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tenure::core::backoff::{Growth, Jitter, Retry};
+use tenure::store::LeaseId;
+
+use super::flaky::{Flaky, Weather};
+use super::observing::Log;
 use super::*;
 
 #[tokio::test]
-async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody() {
+async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody_soak() {
+    let (ttl, outage) = if is_soak() { (15, 10) } else { (8, 4) };
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
-    let session = Session::options().ttl(Duration::from_secs(8)).open(store).unwrap();
-    for n in 0..20 {
-        session.register(format!("/r/{n}"), "v").await.unwrap();
-    }
-    let mut watch = onlooker.watch(Selection::prefix("/"), Start::Now, Previous::Omitted).await.unwrap();
+    let session = Session::options().ttl(Duration::from_secs(ttl)).open(store).unwrap();
+    register_many(&session, 20).await;
+    let begin = Start::After(onlooker.list(Selection::prefix("/r/")).await.unwrap().revision);
     etcd.member(0).kill();
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(outage)).await;
     etcd.member(0).restart();
     wait_for_state(&session, |state| matches!(state, SessionState::Live { .. })).await;
     tokio::time::timeout(Duration::from_secs(10), session.settled()).await.unwrap();
+    // The whole history from before the outage, as one sees it who was not there.
+    let mut watch = onlooker.watch(Selection::prefix("/"), begin, Previous::Omitted).await.unwrap();
     assert_eq!(deletes_so_far(&onlooker, &mut watch).await, 0);
-    assert_eq!(session.incarnation(), 1);
+    assert_eq!((stored(&onlooker).await.len(), session.incarnation()), (21, 1));
     session.close().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_lease_revoked_by_hand_is_replaced_within_a_second() {
+async fn a_cluster_that_loses_its_leader_within_the_ttl_shows_to_nobody_soak() {
+    let (ttl, outage) = if is_soak() { (15, 10) } else { (8, 4) };
+    let etcd = Etcd::cluster(3);
+    let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
+    let session = Session::options().ttl(Duration::from_secs(ttl)).open(store).unwrap();
+    register_many(&session, 20).await;
+    let mut watch = onlooker.watch(Selection::prefix("/"), Start::Now, Previous::Omitted).await.unwrap();
+    let leader = etcd.leader();
+    etcd.member(leader).kill();
+    tokio::time::sleep(Duration::from_secs(outage)).await;
+    assert!(matches!(*session.state().borrow(), SessionState::Live { .. }), "two of three go on");
+    etcd.member(leader).restart();
+    tokio::time::sleep(Duration::from_secs(ttl / 2)).await;
+    assert_eq!(deletes_so_far(&onlooker, &mut watch).await, 0);
+    assert_eq!((stored(&onlooker).await.len(), session.incarnation()), (21, 1));
+    session.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn ten_thousand_keys_whose_leases_are_revoked_are_back_within_a_second() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
-    let wishes = (0..1_000).map(|n| session.register(format!("/r/{n:04}"), "v").into_future());
-    for answer in futures_util::future::join_all(wishes).await {
+    register_many(&session, 10_000).await;
+    let leases = session.leases();
+    assert_eq!(leases.len(), 10);
+    let revoked = leases.iter().map(|&lease| onlooker.revoke(lease));
+    for answer in futures_util::future::join_all(revoked).await {
         answer.unwrap();
     }
-    let lease = session.lease_id().unwrap();
-    onlooker.revoke(lease).await.unwrap();
-    wait_for_keys(&onlooker, 1_000, Duration::from_secs(1)).await;
-    assert_ne!(session.lease_id(), Some(lease));
+    let began = Instant::now();
+    back_under_new_leases(&onlooker, &session, &leases, 10_000).await;
+    let took = began.elapsed();
+    eprintln!("10,000 keys back {took:?} after the last revocation");
+    assert!(took < Duration::from_secs(1), "{took:?}");
     session.close().await.unwrap();
     assert_eq!(onlooker.leases().await.unwrap().len(), 0);
+}
+
+/// The leases lapse while etcd is away, and etcd, when it is back, gives each its whole TTL again: so all keys have to move.
+#[tokio::test]
+async fn ten_thousand_keys_are_back_within_two_seconds_of_a_long_outage() {
+    let etcd = Etcd::start();
+    let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
+    let session = Session::options().ttl(Duration::from_secs(3)).open(store).unwrap();
+    register_many(&session, 10_000).await;
+    let leases = session.leases();
+    etcd.member(0).kill();
+    wait_for_state(&session, |state| matches!(state, SessionState::Lost { .. })).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    etcd.member(0).spawn();
+    // Ready is when another client's write goes through.
+    while onlooker.put("/ready", "").await.is_err() {}
+    let began = Instant::now();
+    back_under_new_leases(&onlooker, &session, &leases, 10_001).await;
+    let took = began.elapsed();
+    eprintln!("10,000 keys back {took:?} after etcd was ready");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    session.close().await.unwrap();
+}
+
+/// Waits until all keys are there, none of them on one of the old leases.
+async fn back_under_new_leases(store: &Store, session: &Session, old: &[LeaseId], count: usize) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        // The session's own word first, because looking costs the store more than it costs the session to be done.
+        let settled = tokio::time::timeout(Duration::from_millis(50), session.settled()).await;
+        assert!(Instant::now() < deadline, "{:?}", session.health());
+        if settled.is_err() || session.incarnation() < 2 {
+            continue;
+        }
+        let keys = store.list(Selection::everything()).await.unwrap().pairs;
+        if keys.len() == count && keys.iter().all(|pair| pair.lease.is_none_or(|lease| !old.contains(&lease)))
+        {
+            return;
+        }
+    }
+}
+
+/// How long a session waited after each grant that failed, from the log.
+fn waits(log: &Log, after: usize) -> Vec<String> {
+    let lines = log.lines("what=Grant");
+    let next = |line: &String| line.split_once("next=").unwrap().1.split(' ').next().unwrap().to_owned();
+    lines[after..].iter().map(next).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_outage_begins_with_the_first_step() {
+    let (log, _guard) = Log::begin();
+    let retry = Retry { jitter: Jitter::None, ..Retry::DEFAULT };
+    let (flaky, _, session) = Flaky::session_with(|options| options.retry(retry));
+    session.register("/r/a", "v").await.unwrap();
+    let mut seen = 0;
+    for incarnation in 2..4 {
+        flaky.turn(Weather::Down);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        flaky.turn(Weather::Works);
+        session.state().wait_for(|state| matches!(state, SessionState::Live { .. })).await.unwrap();
+        assert_eq!(session.incarnation(), incarnation);
+        let waits = waits(&log, seen);
+        assert_eq!(waits[..5], ["1s", "2s", "4s", "8s", "8s"], "{waits:?}");
+        seen += waits.len();
+        tokio::time::sleep(retry.healthy_after).await;
+    }
+    session.close().await.unwrap();
+}
+
+/// A grant that nobody answers takes the client its whole deadline, so only the first step is waited for here.
+#[tokio::test]
+async fn each_outage_of_etcd_begins_with_the_first_step() {
+    let (log, _guard) = Log::begin();
+    let etcd = Etcd::start();
+    let retry = Retry {
+        growth: Growth::Linear,
+        initial: Duration::from_millis(300),
+        jitter: Jitter::None,
+        healthy_after: Duration::from_secs(1),
+        ..Retry::DEFAULT
+    };
+    let options = Session::options().ttl(Duration::from_secs(2)).retry(retry);
+    let session = options.open(connect(&etcd).await).unwrap();
+    session.register("/r/a", "v").await.unwrap();
+    let mut seen = 0;
+    for _ in 0..2 {
+        etcd.member(0).kill();
+        while waits(&log, seen).is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        etcd.member(0).restart();
+        wait_for_state(&session, |state| matches!(state, SessionState::Live { .. })).await;
+        session.settled().await;
+        let waits = waits(&log, seen);
+        assert_eq!(waits[0], "300ms", "{waits:?}");
+        seen += waits.len();
+        tokio::time::sleep(retry.healthy_after).await;
+    }
+    session.close().await.unwrap();
 }
 
 #[tokio::test]
