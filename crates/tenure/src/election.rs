@@ -20,7 +20,7 @@ use tenure_core::layout::Layout;
 use tenure_core::name::{BadName, ElectionName, Namespace};
 
 use crate::clock::Clock;
-use crate::line::Desk;
+use crate::line::{Desk, Regard};
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
@@ -89,7 +89,7 @@ impl Elections {
     /// The elections of a namespace. Asks nothing of the store yet; who only observes never needs a lease.
     pub fn new(session: &Session, namespace: &Namespace) -> Elections {
         Elections {
-            desk: Desk::open(session),
+            desk: Desk::open(session, Regard::Everybody),
             store: session.store().clone(),
             clock: session.clock().clone(),
             layout: Arc::new(Layout::new(namespace)),

@@ -17,7 +17,7 @@ use tenure_core::line::Mode;
 use tenure_core::name::{LockName, Namespace};
 use tenure_core::record::HolderRecord;
 
-use crate::line::Desk;
+use crate::line::{Desk, Regard};
 use crate::session::Session;
 use crate::store::Store;
 
@@ -78,7 +78,7 @@ impl Locks {
     /// The locks of a namespace. Asks nothing of the store yet.
     pub fn new(session: &Session, namespace: &Namespace) -> Locks {
         Locks {
-            desk: Desk::open(session),
+            desk: Desk::open(session, Regard::Before),
             store: session.store().clone(),
             layout: Arc::new(Layout::new(namespace)),
             holder: Arc::new(HolderRecord::default()),

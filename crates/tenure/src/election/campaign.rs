@@ -12,6 +12,7 @@ use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::{Candidate, Election, Term};
 use crate::clock::{BootClock, Clock, wall_time};
@@ -145,16 +146,21 @@ impl Campaign {
 
     /// Before a turn is told: hands it to the highest priority that waits, the oldest of equals, if that is above our own.
     async fn yields(&self, held: &Held) -> Result<Yields, StandError> {
-        // Nobody can have a better right who came when we were already the first.
-        if held.was_alone() || self.former.is_some() {
+        // It was our turn before.
+        if self.former.is_some() {
             return Ok(Yields::No);
         }
+        // Who came when it was already our turn has no better right; so what was seen then is enough.
+        let mut seen = held.others().map(|others| self.election.candidates_of(others));
         loop {
-            let heir = match held.run(self.highest_behind(held.token())).await {
-                Ok(heir) => heir.map_err(StandError::Store)?,
-                Err(lost) => return turn_lost(lost),
+            let line = match seen.take() {
+                Some(line) => line,
+                None => match held.run(self.look()).await {
+                    Ok(line) => line.map_err(StandError::Store)?,
+                    Err(lost) => return turn_lost(lost),
+                },
             };
-            let Some(heir) = heir else { return Ok(Yields::No) };
+            let Some(heir) = self.highest_behind(line, held.token()) else { return Ok(Yields::No) };
             match held.hand_over((heir.place, heir.token)).await {
                 Ok(Ok(Outcome::Done | Outcome::HolderGone)) => return Ok(Yields::Yes),
                 Ok(Ok(Outcome::HeirGone)) => {}
@@ -164,24 +170,27 @@ impl Campaign {
         }
     }
 
-    /// The candidate behind us with the highest priority, if that is above our own.
-    async fn highest_behind(&self, token: Token) -> Result<Option<Candidate>, StoreError> {
+    /// Who stands in line, asked for as often as it takes.
+    async fn look(&self) -> Result<Vec<Candidate>, StoreError> {
         let mut backoff = Backoff::new(RETRY);
-        let line = loop {
+        loop {
             match self.election.candidates().await {
-                Ok(line) => break line,
+                Ok(line) => return Ok(line),
                 Err(error) if error.is_fatal() => return Err(error),
-                Err(_) => {}
+                Err(error) => debug!(%error, "line was not looked at yet"),
             }
             tokio::time::sleep(backoff.after_failure(BootClock.now(), dice::throw(), None)).await;
-        };
+        }
+    }
+
+    /// The candidate behind us with the highest priority, if that is above our own.
+    fn highest_behind(&self, line: Vec<Candidate>, token: Token) -> Option<Candidate> {
         let is_above = |candidate: &Candidate| {
             candidate.token > token && candidate.record.priority > self.record.priority
         };
-        Ok(line
-            .into_iter()
+        line.into_iter()
             .filter(is_above)
-            .max_by_key(|candidate| (candidate.record.priority, Reverse(candidate.token))))
+            .max_by_key(|candidate| (candidate.record.priority, Reverse(candidate.token)))
     }
 }
 

@@ -98,6 +98,11 @@ impl Election {
         Ok(self.store().get_key(key).await?.map(|pair| Candidate::of(place, &pair)))
     }
 
+    /// The candidates among these keys.
+    pub(super) fn candidates_of(&self, pairs: &[KeyValue]) -> Vec<Candidate> {
+        pairs.iter().filter_map(|pair| Some(Candidate::of(self.place(pair)?, pair))).collect()
+    }
+
     /// The place that a key of this election's is; none if it is a stranger's.
     pub(super) fn place(&self, pair: &KeyValue) -> Option<Place> {
         match self.elections.layout.parse(&pair.key) {

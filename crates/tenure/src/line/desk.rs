@@ -15,7 +15,7 @@ use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::{Notify, watch};
 
-use super::ask::{self, Answer, Company};
+use super::ask::{self, Answer, Others, Regard};
 use super::outbox::Outbox;
 use super::watches::{Sighting, Watches};
 use super::{Seat, SeatEnd, SeatState};
@@ -32,6 +32,7 @@ pub(super) struct Shared {
     session: Session,
     store: Store,
     clock: Arc<dyn Clock>,
+    regard: Regard,
     inner: Mutex<Inner>,
     /// Rung when a line was told something.
     bell: Notify,
@@ -63,7 +64,8 @@ struct Sitter {
     state: watch::Sender<SeatState>,
     value: Bytes,
     loan: Loan,
-    company: Company,
+    /// The line when the place was seen to be its first.
+    others: Others,
     /// The last that somebody has put in its place; kept while it waits, for what is asked of it then counts when it holds.
     touched: Option<KeyValue>,
 }
@@ -93,7 +95,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
         let wake = shared.step(&mut outbox, &mut watches);
         while asking.len() < IN_FLIGHT && !outbox.is_empty() {
             let request = shared.with_values(outbox.next_request());
-            asking.push(Box::pin(ask::ask(shared.store.clone(), request)));
+            asking.push(Box::pin(ask::ask(shared.store.clone(), shared.regard, request)));
         }
         for loan in std::mem::take(&mut shared.lock().new_loans) {
             endings.push(Box::pin(async move {
@@ -125,11 +127,12 @@ async fn sleep(shared: &Shared, wake: Option<Moment>) {
 }
 
 impl Shared {
-    pub(super) fn new(session: &Session) -> Shared {
+    pub(super) fn new(session: &Session, regard: Regard) -> Shared {
         Shared {
             store: session.store().clone(),
             clock: session.clock().clone(),
             session: session.clone(),
+            regard,
             inner: Mutex::new(Inner::default()),
             bell: Notify::new(),
         }
@@ -318,13 +321,12 @@ impl Lined {
     fn answer(&mut self, answer: Answer, now: Moment) {
         let jitter = dice::throw();
         match answer {
-            Answer::Entered(ticket, epoch, answer, company) => {
-                if let Some(sitter) = self.sitters.get_mut(&ticket) {
-                    sitter.company = company;
-                }
+            Answer::Entered(ticket, epoch, answer, others) => {
+                self.note(ticket, others);
                 self.machine.handle_entered(ticket, epoch, answer, jitter, now);
             }
-            Answer::Looked(ticket, epoch, answer) => {
+            Answer::Looked(ticket, epoch, answer, others) => {
+                self.note(ticket, others);
                 self.machine.handle_looked(ticket, epoch, answer, jitter, now);
             }
             Answer::Left(ticket, epoch, answer) => {
@@ -340,8 +342,8 @@ impl Lined {
                 let Some((place, _)) = self.machine.place(ticket) else { return };
                 let Some(sitter) = self.sitters.get_mut(&ticket) else { return };
                 let touched = sitter.touched.take().filter(|pair| pair.created == token.0);
-                let was_alone = sitter.company == Company::Alone;
-                (ticket, SeatState::Holds { place, token, was_alone, touched })
+                let others = sitter.others.take();
+                (ticket, SeatState::Holds { place, token, others, touched })
             }
             Notice::Lost { ticket, why } => {
                 let Some(sitter) = self.sitters.get(&ticket) else { return };
@@ -361,6 +363,12 @@ impl Lined {
         }
         if is_over {
             self.sitters.remove(&ticket);
+        }
+    }
+
+    fn note(&mut self, ticket: Ticket, others: Others) {
+        if let Some(sitter) = self.sitters.get_mut(&ticket) {
+            sitter.others = others;
         }
     }
 
@@ -390,6 +398,6 @@ impl Lined {
 
 impl Sitter {
     fn new(state: watch::Sender<SeatState>, value: Bytes, loan: Loan) -> Sitter {
-        Sitter { state, value, loan, company: Company::Perhaps, touched: None }
+        Sitter { state, value, loan, others: None, touched: None }
     }
 }

@@ -12,9 +12,10 @@ use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use super::ask::Others;
 use super::{Outcome, Seat, SeatEnd, SeatState};
 use crate::session::{Loan, LoanEnd};
-use crate::store::StoreError;
+use crate::store::{KeyValue, StoreError};
 
 /// How long a release waits for the store before it goes on in the background.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
@@ -24,7 +25,7 @@ pub(crate) struct Held {
     seat: Seat,
     place: Place,
     token: Token,
-    was_alone: bool,
+    others: Others,
     /// Set when it is on its way out: whoever shares it must not rely on it any more.
     is_given_up: AtomicBool,
 }
@@ -78,8 +79,8 @@ pub enum ReleaseError {
 }
 
 impl Held {
-    pub(super) fn new(seat: Seat, place: Place, token: Token, was_alone: bool) -> Held {
-        Held { seat, place, token, was_alone, is_given_up: AtomicBool::new(false) }
+    pub(super) fn new(seat: Seat, place: Place, token: Token, others: Others) -> Held {
+        Held { seat, place, token, others, is_given_up: AtomicBool::new(false) }
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -90,9 +91,9 @@ impl Held {
         self.place
     }
 
-    /// Whether nobody else stood in the line when we came.
-    pub(crate) fn was_alone(&self) -> bool {
-        self.was_alone
+    /// The line at the revision at which it was our turn, if that is known.
+    pub(crate) fn others(&self) -> Option<&[KeyValue]> {
+        self.others.as_deref()
     }
 
     /// The key of our place, and since when it is there.

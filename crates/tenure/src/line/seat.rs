@@ -8,7 +8,7 @@ use tenure_core::line::{LossReason, Ticket};
 use tenure_core::revision::Token;
 use tokio::sync::watch;
 
-use super::ask;
+use super::ask::{self, Others};
 use super::desk::Shared;
 use super::handover::Handover;
 use crate::session::{Loan, LoanEnd};
@@ -36,8 +36,8 @@ pub(crate) enum SeatState {
         place: Place,
         /// Since when.
         token: Token,
-        /// Whether nobody else stood in the line when the place was put.
-        was_alone: bool,
+        /// The line when the place was seen to be its first, if that is known.
+        others: Others,
         /// What somebody has put in its place since, if that happened.
         touched: Option<KeyValue>,
     },

@@ -131,9 +131,7 @@ async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Durati
         None => Ok(deciding.await),
     };
     Turn::Decided(match decided {
-        Ok(Some(SeatState::Holds { place, token, was_alone, .. })) => {
-            Ok(Held::new(seat, place, token, was_alone))
-        }
+        Ok(Some(SeatState::Holds { place, token, others, .. })) => Ok(Held::new(seat, place, token, others)),
         Ok(Some(SeatState::Waits)) => {
             seat.leave();
             let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));

@@ -6,6 +6,7 @@ pub(crate) mod child;
 mod crowd;
 mod leading;
 mod observing;
+mod speed;
 mod transfer;
 
 use std::time::Duration;

@@ -6,6 +6,7 @@ on_every_engine! {
     a_leader_hears_what_others_ask_of_it;
     one_that_leads_in_a_closure_obeys_and_stands_again;
     a_wish_that_cannot_be_obeyed_is_taken_away;
+    what_is_asked_of_one_who_waits_is_heard_when_it_leads;
     what_is_asked_of_one_who_has_gone_is_an_error;
 }
 
@@ -23,8 +24,9 @@ mod claims {
         let _waiting = stand(&store, &second, "2", 2).await;
         let leader = operator.leader().await.unwrap().unwrap();
         operator.ask_to_resign(&leader).await.unwrap();
+        // Telling another value keeps what was asked, seen or not; declining takes it away.
+        term.proclaim("1a").await.unwrap();
         assert_eq!(soon(term.asked()).await, Ask::Resign { by: "ops".to_owned() });
-        // Telling another value keeps what was asked; declining takes it away.
         term.proclaim("1b").await.unwrap();
         let record = operator.leader().await.unwrap().unwrap().record;
         assert!(record.asked.is_some() && record.value == "1b");
@@ -101,6 +103,22 @@ mod claims {
         assert_eq!(operator.leader().await.unwrap().unwrap().token, leader.token);
         operator.ask_to_resign(&leader).await.unwrap();
         assert!(matches!(soon(leading).await.unwrap(), Err(LeadError::Asked(Ask::Resign { .. }))));
+    }
+
+    /// A candidate is the first in the store before it knows; whoever asks then must not be overheard.
+    pub(super) async fn what_is_asked_of_one_who_waits_is_heard_when_it_leads(store: Store) {
+        let ((_a, first), (_b, second), (_c, operator)) =
+            (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
+        let term = first.campaign("1").await.unwrap();
+        let waiting = stand(&store, &second, "2", 2).await;
+        // Long enough for its own place to be watched.
+        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+        let candidate = operator.candidates().await.unwrap().remove(0);
+        operator.ask_to_resign(&candidate.into()).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        term.resign().await.unwrap();
+        let term = soon(waiting).await.unwrap().unwrap();
+        assert_eq!(soon(term.asked()).await, Ask::Resign { by: "ops".to_owned() });
     }
 
     pub(super) async fn what_is_asked_of_one_who_has_gone_is_an_error(store: Store) {

@@ -133,3 +133,44 @@ async fn work_that_ends_resigns_and_says_what_came_of_it() {
     assert_eq!(first.leader().await.unwrap(), None);
     assert!(second.campaign("w").try_once().await.unwrap().token() > token);
 }
+
+/// The request is done and its answer lost: asking again finds the place gone, and that was ourselves.
+#[tokio::test]
+async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
+    let world = World::new();
+    let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+    let term = first.campaign("1").await.unwrap();
+    let waiting = tokio::spawn(second.campaign("2").into_future());
+    world.advance(Duration::from_secs(1)).await;
+    let heir = second.candidates().await.unwrap().remove(0);
+    world.latency("a", Duration::from_millis(10));
+    let transfer = tokio::spawn(async move { term.transfer_to(&heir).await });
+    // The listing has come and gone; the transaction has arrived, its answer has not.
+    world.advance(Duration::from_millis(35)).await;
+    world.lose_answers("a");
+    let heir = waiting.await.unwrap().unwrap();
+    assert!(!transfer.is_finished());
+    world.advance(Duration::from_secs(4)).await;
+    world.heal("a");
+    transfer.await.unwrap().unwrap();
+    world.advance(Duration::from_secs(20)).await;
+    assert!(heir.is_valid(), "nothing that was asked again took it away");
+}
+
+/// A request that is carried out by nobody is asked again, and leadership goes over when the way is open.
+#[tokio::test]
+async fn a_transfer_that_did_not_arrive_is_asked_again() {
+    let world = World::new();
+    let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+    let term = first.campaign("1").await.unwrap();
+    let waiting = tokio::spawn(second.campaign("2").into_future());
+    world.advance(Duration::from_secs(1)).await;
+    let heir = second.candidates().await.unwrap().remove(0);
+    world.refuse("a");
+    let transfer = tokio::spawn(async move { term.transfer_to(&heir).await });
+    world.advance(Duration::from_secs(2)).await;
+    assert!(!waiting.is_finished() && !transfer.is_finished());
+    world.heal("a");
+    transfer.await.unwrap().unwrap();
+    assert!(waiting.await.unwrap().unwrap().is_valid());
+}
