@@ -9,6 +9,7 @@ mod election;
 mod equivalence;
 mod etcd;
 mod examples;
+mod faults;
 mod feed;
 mod file;
 mod lock;

@@ -1,5 +1,7 @@
 //! Candidates and parties of a barrier in processes of their own, which can be killed.
 
+#![allow(clippy::print_stderr, reason = "standard error is how a child speaks to its test")]
+
 use std::num::NonZeroU32;
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -69,7 +69,6 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
             _ => world.stall("a"),
         }
         let (began, mut dropped_after) = (world.elapsed(), None);
-        // Answers that are lost come with requests that are done: the lease is renewed until they stop, so this takes longest.
         while works.begun.load(Ordering::SeqCst) < 2 && world.elapsed() - began < 4 * TTL {
             world.advance(Duration::from_millis(50)).await;
             if fault == "stall" && world.elapsed() - began > 2 * TTL {
@@ -82,9 +81,6 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
         match fault {
             // Nobody can stop a task that runs; its clock stands still, so it knows nothing. The first thing it learns is that it is over.
             "stall" => world.resume("a"),
-            "lose_answers" => {
-                assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}")
-            }
             _ => {
                 assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}");
                 assert!(!works.overlapped.load(Ordering::SeqCst), "{fault}: two worked at once");
@@ -150,7 +146,8 @@ async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
     world.lose_answers("a");
     let heir = waiting.await.unwrap().unwrap();
     assert!(!transfer.is_finished());
-    world.advance(Duration::from_secs(4)).await;
+    // Longer than a request is waited for.
+    world.advance(Duration::from_secs(6)).await;
     world.heal("a");
     transfer.await.unwrap().unwrap();
     world.advance(Duration::from_secs(20)).await;

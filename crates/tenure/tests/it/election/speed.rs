@@ -40,6 +40,5 @@ async fn a_resigned_leader_is_followed_within_twice_a_transaction_and_a_watch() 
         resigning.await.unwrap().unwrap();
     }
     let (reference, handover) = (median(references), median(handovers));
-    eprintln!("reference {reference:?} handover {handover:?}");
     assert!(handover <= 2 * reference, "{handover:?} beside {reference:?}");
 }
