@@ -171,3 +171,30 @@ async fn a_transfer_that_did_not_arrive_is_asked_again() {
     transfer.await.unwrap().unwrap();
     assert!(waiting.await.unwrap().unwrap().is_valid());
 }
+
+/// Work may leave its term with somebody who outlives it: that one must not believe for as long as the store takes to hear of it.
+#[tokio::test]
+async fn whoever_kept_a_term_is_told_before_the_store_is() {
+    let world = World::new();
+    let ((_a, first), (_b, operator)) = (candidate(&world, "a"), candidate(&world, "ops"));
+    let works = Works::default();
+    let (keep, mut kept) = tokio::sync::mpsc::unbounded_channel();
+    let leading = {
+        let works = works.clone();
+        let work = move |term| {
+            keep.send(term).unwrap();
+            works.clone().work()
+        };
+        tokio::spawn(async move { first.lead("v", work).await })
+    };
+    let kept = kept.recv().await.unwrap();
+    world.advance(Duration::from_secs(1)).await;
+    world.latency("a", Duration::from_millis(100));
+    operator.ask_to_resign(&operator.leader().await.unwrap().unwrap()).await.unwrap();
+    while works.now() > 0 {
+        world.advance(Duration::from_millis(5)).await;
+    }
+    let leader = operator.leader().await.unwrap().map(|leader| leader.token);
+    assert_eq!((leader, kept.is_valid()), (Some(kept.token()), false));
+    leading.abort();
+}
