@@ -54,6 +54,7 @@ async fn a_waiter_adds_two_watches_and_a_release_wakes_exactly_one() {
     for _ in 0..6 {
         processes.push(process(&connect(&etcd).await));
     }
+    let begun = requests(&etcd).0;
     let mut guard = processes[0].1.lock("x").await.unwrap();
     wait_for_watchers(&etcd, 1.0).await;
     let mut waiting = Vec::new();
@@ -62,6 +63,13 @@ async fn a_waiter_adds_two_watches_and_a_release_wakes_exactly_one() {
         wait_for_keys(&onlooker, n + 1).await;
     }
     wait_for_watchers(&etcd, 1.0 + 2.0 * 5.0).await;
+    // Each has asked for its place, and looked again once the place before it was watched.
+    soon(async {
+        while requests(&etcd).0 < begun + 1.0 + 2.0 * 5.0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     for (n, next) in waiting.into_iter().enumerate() {
         let before = requests(&etcd);
         guard.release().await.unwrap();
