@@ -23,6 +23,7 @@
 //!
 //! **Invariant**: the key of a place is never used twice, so a request that arrives late can only ever touch its own place.
 
+mod barrier;
 mod index;
 mod standing;
 mod steps;
@@ -39,6 +40,7 @@ use crate::time::Moment;
 use index::Index;
 use standing::{Look, Next, Stage, Standing};
 
+pub use barrier::Round;
 pub use words::{Action, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Watching};
 
 /// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody

@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::line::Mode;
 use crate::name::NodeId;
+use crate::revision::Token;
 
 /// The version of all records that this program writes.
 pub const RECORD_VERSION: u64 = 1;
@@ -302,6 +303,46 @@ pub struct HolderRecord {
     /// Beside whom it can hold.
     #[serde(default, skip_serializing_if = "is_exclusive")]
     pub mode: Mode,
+    /// At a barrier: that its place has passed, together with everybody up to this token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed: Option<Token>,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// Who leads or wants to, under `elections/<election>/<place>`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CandidateRecord {
+    /// The name it goes by.
+    #[serde(default)]
+    pub candidate: String,
+    /// What it tells everybody, such as where it can be reached.
+    #[serde(default)]
+    pub value: String,
+    /// Who is higher leads before those who came earlier.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i32,
+    /// Since when it is a candidate.
+    #[serde(default)]
+    pub since: WallTime,
+    /// What somebody else has asked of it, if it leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<AskRecord>,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// That somebody asks a leader to go.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct AskRecord {
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+    /// The place that is to lead instead; none for whoever is next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heir: Option<String>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
@@ -311,6 +352,10 @@ fn is_exclusive(mode: &Mode) -> bool {
     *mode == Mode::Exclusive
 }
 
+fn is_zero(priority: &i32) -> bool {
+    *priority == 0
+}
+
 impl Record for NodeRecord {}
 impl Record for InstanceRecord {}
 impl Record for TaskRecord {}
@@ -318,6 +363,7 @@ impl Record for OwnerRecord {}
 impl Record for CommandRecord {}
 impl Record for ResultRecord {}
 impl Record for HolderRecord {}
+impl Record for CandidateRecord {}
 
 #[cfg(test)]
 mod tests;

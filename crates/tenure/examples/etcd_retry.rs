@@ -93,7 +93,7 @@ fn tell_event(event: &KeyEvent) {
         }
         KeyEvent::Missing(key) => warn!(key = text(key), "key missing, putting it back"),
         KeyEvent::Taken(key) => warn!(key = text(key), "key taken by somebody else"),
-        KeyEvent::Refused(key) => warn!(key = text(key), "key refused"),
+        KeyEvent::Refused(key) => warn!(key = text(key), "key refused, not wanted any more"),
         KeyEvent::Unregistered(key) => info!(key = text(key), "key unregistered"),
     }
 }

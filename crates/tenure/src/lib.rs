@@ -5,7 +5,7 @@
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
 //! prefix, the [`session`] that keeps keys registered, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
-//! [`lock`]s, [`ttl`] elections on any storage with TTLs, the `conformance` suite that every engine passes, and the `testing` world in
+//! [`lock`]s and [`election`]s that stand in line on it, [`ttl`] elections on any storage with TTLs, the `conformance` suite that every engine passes, and the `testing` world in
 //! which you can test your own loss handling.
 
 pub mod clock;
@@ -29,6 +29,8 @@ pub mod service;
 mod line;
 
 pub mod lock;
+
+pub mod election;
 
 pub mod ttl;
 

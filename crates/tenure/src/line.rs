@@ -5,6 +5,7 @@
 
 mod ask;
 mod desk;
+mod handover;
 mod held;
 mod outbox;
 mod seat;
@@ -19,6 +20,8 @@ use tenure_core::line::Mode;
 
 use crate::session::{LendError, Loan, Session};
 
+pub(crate) use ask::Regard;
+pub(crate) use handover::Outcome;
 pub(crate) use held::Held;
 pub(crate) use seat::{Seat, SeatEnd, SeatState};
 pub(crate) use turn::{Patience, Wish};
@@ -47,8 +50,8 @@ impl Drop for Handle {
 
 impl Desk {
     /// Opens a desk and starts its task. Asks nothing of the store yet.
-    pub(crate) fn open(session: &Session) -> Desk {
-        let shared = Arc::new(Shared::new(session));
+    pub(crate) fn open(session: &Session, regard: Regard) -> Desk {
+        let shared = Arc::new(Shared::new(session, regard));
         tokio::spawn(desk::drive(shared.clone()));
         Desk { handle: Arc::new(Handle { shared }) }
     }

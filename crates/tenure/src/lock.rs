@@ -5,6 +5,7 @@
 //! has seen ([`Guard::fence`] for writes inside the store, a [`Verifier`](crate::core::fence::Verifier) outside), and a late write of an earlier holder does nothing.
 
 mod acquire;
+mod barrier;
 mod guard;
 mod view;
 
@@ -16,11 +17,12 @@ use tenure_core::line::Mode;
 use tenure_core::name::{LockName, Namespace};
 use tenure_core::record::HolderRecord;
 
-use crate::line::Desk;
+use crate::line::{Desk, Regard};
 use crate::session::Session;
 use crate::store::Store;
 
 pub use acquire::{Acquire, LockError};
+pub use barrier::{Barrier, BarrierError};
 pub use guard::Guard;
 pub use view::{Holder, LockView};
 
@@ -76,7 +78,7 @@ impl Locks {
     /// The locks of a namespace. Asks nothing of the store yet.
     pub fn new(session: &Session, namespace: &Namespace) -> Locks {
         Locks {
-            desk: Desk::open(session),
+            desk: Desk::open(session, Regard::Before),
             store: session.store().clone(),
             layout: Arc::new(Layout::new(namespace)),
             holder: Arc::new(HolderRecord::default()),
@@ -103,6 +105,14 @@ impl Locks {
     /// One of a number of permits. All who use the name must say the same number.
     pub fn permit(&self, name: impl AsRef<str>, of: NonZeroU32) -> Acquire {
         self.acquire(name.as_ref(), Mode::Permit { of })
+    }
+
+    /// A point that a number of parties pass together. All who use the name must say the same number; nothing happens before the
+    /// result is awaited.
+    pub fn barrier(&self, name: impl AsRef<str>, parties: NonZeroU32) -> Barrier {
+        let line = LockName::parse(name.as_ref()).map(|name| self.layout.waiters(&name).first().clone());
+        let holder = HolderRecord { mode: Mode::Permit { of: parties }, ..(*self.holder).clone() };
+        Barrier::new(self.desk.clone(), self.store.clone(), holder, line, parties)
     }
 
     fn acquire(&self, name: &str, mode: Mode) -> Acquire {

@@ -41,6 +41,7 @@ fn every_record_reads_the_least_that_may_be_there() {
     assert_eq!(NodeRecord::decode(b"{}").unwrap().state, NodeState::Starting);
     assert_eq!(TaskRecord::decode(b"{}").unwrap().kind, None);
     assert_eq!(HolderRecord::decode(b"{}").unwrap().pid, 0);
+    assert_eq!(CandidateRecord::decode(br#"{"asked":{}}"#).unwrap().asked, Some(AskRecord::default()));
     assert_eq!(CommandRecord::decode(br#"{"command":"freeze"}"#).unwrap().parameters.len(), 0);
     let result = ResultRecord::decode(br#"{"handled_by":"n","outcome":"done"}"#).unwrap();
     assert_eq!((result.handled_by.as_str(), result.at), ("n", WallTime(0)));
@@ -51,5 +52,6 @@ proptest! {
     fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = NodeRecord::decode(&bytes);
         let _ = CommandRecord::decode(&bytes);
+        let _ = CandidateRecord::decode(&bytes);
     }
 }

@@ -1,5 +1,7 @@
 //! A line's wishes as transactions, and what their answers mean.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tenure_core::layout::Place;
 use tenure_core::line::{Action, Entered, Left, Looked, Ticket};
@@ -11,10 +13,26 @@ use crate::store::{
 
 /// What came of an action.
 pub(super) enum Answer {
-    Entered(Ticket, Epoch, Entered),
-    Looked(Ticket, Epoch, Looked),
+    Entered(Ticket, Epoch, Entered, Others),
+    Looked(Ticket, Epoch, Looked, Others),
     Left(Ticket, Epoch, Left),
 }
+
+/// The line at the revision at which a place was seen to be its first; none if that was not asked for, or is too long.
+pub(crate) type Others = Option<Arc<[KeyValue]>>;
+
+/// What is asked beside who is before us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Regard {
+    /// Nothing.
+    Before,
+    /// Who is behind us, and what they say of themselves.
+    Everybody,
+}
+
+/// How many of those behind us one look shows. Few lines are longer, and those cost one more request; doubled, every change of a long line carries
+/// that much more for nothing.
+const BEHIND_MAX: u32 = 128;
 
 /// The key of a place.
 pub(super) fn key(line: &Bytes, place: Place) -> Bytes {
@@ -29,8 +47,13 @@ pub(super) fn place(line: &Bytes, key: &[u8]) -> Option<Place> {
 }
 
 /// Does actions of different lines, each with an answer of its own, in as few requests as possible.
-pub(super) async fn ask(store: Store, request: Vec<(Bytes, Action, Bytes)>) -> Vec<(Bytes, Answer)> {
-    let mut txns: Vec<Txn> = request.iter().map(|(line, action, value)| txn(line, *action, value)).collect();
+pub(super) async fn ask(
+    store: Store,
+    regard: Regard,
+    request: Vec<(Bytes, Action, Bytes)>,
+) -> Vec<(Bytes, Answer)> {
+    let txn = |(line, action, value): &(Bytes, Action, Bytes)| txn(line, *action, value, regard);
+    let mut txns: Vec<Txn> = request.iter().map(txn).collect();
     let replies = match (txns.pop(), txns.is_empty()) {
         (Some(only), true) => vec![store.txn(only).await],
         (Some(last), false) => {
@@ -47,7 +70,7 @@ pub(super) async fn ask(store: Store, request: Vec<(Bytes, Action, Bytes)>) -> V
     answers
 }
 
-fn txn(line: &Bytes, action: Action, value: &Bytes) -> Txn {
+fn txn(line: &Bytes, action: Action, value: &Bytes, regard: Regard) -> Txn {
     // Two are enough to see past ourselves; a stranger's key in between is looked past in a second request.
     let newest =
         |line: &Bytes| Get::prefix(line.clone()).order(Order::CreatedDescending).limit(2).keys_only();
@@ -60,9 +83,16 @@ fn txn(line: &Bytes, action: Action, value: &Bytes) -> Txn {
                 .then(Op::Get(newest(line)))
                 .otherwise(Op::Get(Get::key(key).keys_only()))
         }
-        Action::Look { place, token, .. } => Txn::new()
-            .then(Op::Get(Get::key(key(line, place)).keys_only()))
-            .then(Op::Get(newest(line).created_max(token.0.previous()))),
+        Action::Look { place, token, .. } => {
+            let txn = Txn::new()
+                .then(Op::Get(Get::key(key(line, place)).keys_only()))
+                .then(Op::Get(newest(line).created_max(token.0.previous())));
+            let everybody = || Get::prefix(line.clone()).order(Order::Created).limit(BEHIND_MAX);
+            match regard {
+                Regard::Before => txn,
+                Regard::Everybody => txn.then(Op::Get(everybody())),
+            }
+        }
         // The key names its place, and nobody else ever has the same: nothing but our own place can be deleted.
         Action::Leave { place, .. } => Txn::new()
             .then(Op::delete(key(line, place)))
@@ -78,18 +108,23 @@ async fn understand(
 ) -> Answer {
     match action {
         Action::Enter { ticket, epoch, place, .. } => {
+            let is_new = reply.as_ref().is_ok_and(|reply| reply.succeeded);
             let entered = match reply {
                 Ok(reply) => entered(store, line, place, reply).await,
                 Err(error) => Err(error),
             };
-            Answer::Entered(ticket, epoch, entered.unwrap_or_else(not_entered))
+            let others: Others = match entered {
+                Ok(Entered::Stands { before: None, .. }) if is_new => Some(Arc::new([])),
+                _ => None,
+            };
+            Answer::Entered(ticket, epoch, entered.unwrap_or_else(not_entered), others)
         }
         Action::Look { ticket, epoch, place, token } => {
-            let looked = match reply {
+            let (looked, others) = match reply {
                 Ok(reply) => looked(store, line, place, token, reply).await,
-                Err(error) => Err(error),
+                Err(error) => (Err(error), None),
             };
-            Answer::Looked(ticket, epoch, looked.unwrap_or(Looked::NotDone))
+            Answer::Looked(ticket, epoch, looked.unwrap_or(Looked::NotDone), others)
         }
         Action::Leave { ticket, epoch, .. } => Answer::Left(ticket, epoch, left(line, reply)),
     }
@@ -132,14 +167,17 @@ async fn looked(
     own: Place,
     token: Token,
     reply: TxnReply,
-) -> Result<Looked, StoreError> {
+) -> (Result<Looked, StoreError>, Others) {
     let mut pages = pages(reply.results).into_iter();
-    let (Some(mine), Some(older)) = (pages.next(), pages.next()) else { return Ok(Looked::NotDone) };
+    let (Some(mine), Some(older)) = (pages.next(), pages.next()) else { return (Ok(Looked::NotDone), None) };
     let stands = mine.pairs.first().is_some_and(|pair| pair.created == token.0 && pair.key == key(line, own));
     if !stands {
-        return Ok(Looked::Missing);
+        return (Ok(Looked::Missing), None);
     }
-    Ok(Looked::Stands { before: nearest(store, line, token, &older, None).await? })
+    let before = nearest(store, line, token, &older, None).await;
+    let others = pages.next().filter(|everybody| !everybody.more && matches!(before, Ok(None)));
+    let others = others.map(|everybody| everybody.pairs.into());
+    (before.map(|before| Looked::Stands { before }), others)
 }
 
 fn left(line: &Bytes, reply: Result<TxnReply, StoreError>) -> Left {

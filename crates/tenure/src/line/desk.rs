@@ -11,10 +11,11 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Place;
 use tenure_core::line::{Action, Line, LossReason, Mode, Notice, Ticket, Watching};
+use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::{Notify, watch};
 
-use super::ask::{self, Answer};
+use super::ask::{self, Answer, Others, Regard};
 use super::outbox::Outbox;
 use super::watches::{Sighting, Watches};
 use super::{Seat, SeatEnd, SeatState};
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     session: Session,
     store: Store,
     clock: Arc<dyn Clock>,
+    regard: Regard,
     inner: Mutex<Inner>,
     /// Rung when a line was told something.
     bell: Notify,
@@ -62,6 +64,10 @@ struct Sitter {
     state: watch::Sender<SeatState>,
     value: Bytes,
     loan: Loan,
+    /// The line when the place was seen to be its first.
+    others: Others,
+    /// The last that somebody has put in its place; kept while it waits, for what is asked of it then counts when it holds.
+    touched: Option<KeyValue>,
 }
 
 /// A request under way.
@@ -89,7 +95,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
         let wake = shared.step(&mut outbox, &mut watches);
         while asking.len() < IN_FLIGHT && !outbox.is_empty() {
             let request = shared.with_values(outbox.next_request());
-            asking.push(Box::pin(ask::ask(shared.store.clone(), request)));
+            asking.push(Box::pin(ask::ask(shared.store.clone(), shared.regard, request)));
         }
         for loan in std::mem::take(&mut shared.lock().new_loans) {
             endings.push(Box::pin(async move {
@@ -121,11 +127,12 @@ async fn sleep(shared: &Shared, wake: Option<Moment>) {
 }
 
 impl Shared {
-    pub(super) fn new(session: &Session) -> Shared {
+    pub(super) fn new(session: &Session, regard: Regard) -> Shared {
         Shared {
             store: session.store().clone(),
             clock: session.clock().clone(),
             session: session.clone(),
+            regard,
             inner: Mutex::new(Inner::default()),
             bell: Notify::new(),
         }
@@ -153,7 +160,7 @@ impl Shared {
         let mut inner = self.lock();
         let lined = inner.lines.entry(line.clone()).or_insert_with(Lined::new);
         let ticket = lined.machine.stand(loan.lease(), mode);
-        lined.sitters.insert(ticket, Sitter { state, value, loan: loan.clone() });
+        lined.sitters.insert(ticket, Sitter::new(state, value, loan.clone()));
         inner.dirty.insert(line.clone());
         drop(inner);
         self.bell.notify_one();
@@ -168,6 +175,17 @@ impl Shared {
         inner.dirty.insert(line.clone());
         drop(inner);
         self.bell.notify_one();
+    }
+
+    /// Where a ticket's place is, and since when; none if it is not there.
+    pub(super) fn stands_at(&self, line: &Bytes, ticket: Ticket) -> Option<(Place, Token)> {
+        let inner = self.lock();
+        let (place, token) = inner.lines.get(line)?.machine.place(ticket)?;
+        Some((place, token?))
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Nobody can stand in line any more; who has a seat keeps it until it is dropped.
@@ -303,10 +321,12 @@ impl Lined {
     fn answer(&mut self, answer: Answer, now: Moment) {
         let jitter = dice::throw();
         match answer {
-            Answer::Entered(ticket, epoch, answer) => {
+            Answer::Entered(ticket, epoch, answer, others) => {
+                self.note(ticket, others);
                 self.machine.handle_entered(ticket, epoch, answer, jitter, now);
             }
-            Answer::Looked(ticket, epoch, answer) => {
+            Answer::Looked(ticket, epoch, answer, others) => {
+                self.note(ticket, others);
                 self.machine.handle_looked(ticket, epoch, answer, jitter, now);
             }
             Answer::Left(ticket, epoch, answer) => {
@@ -320,7 +340,10 @@ impl Lined {
             Notice::Waits { ticket } => (ticket, SeatState::Waits),
             Notice::Held { ticket, token } => {
                 let Some((place, _)) = self.machine.place(ticket) else { return };
-                (ticket, SeatState::Holds { place, token, touched: None })
+                let Some(sitter) = self.sitters.get_mut(&ticket) else { return };
+                let touched = sitter.touched.take().filter(|pair| pair.created == token.0);
+                let others = sitter.others.take();
+                (ticket, SeatState::Holds { place, token, others, touched })
             }
             Notice::Lost { ticket, why } => {
                 let Some(sitter) = self.sitters.get(&ticket) else { return };
@@ -343,16 +366,38 @@ impl Lined {
         }
     }
 
+    fn note(&mut self, ticket: Ticket, others: Others) {
+        if let Some(sitter) = self.sitters.get_mut(&ticket) {
+            sitter.others = others;
+        }
+    }
+
     /// Somebody put something in a place of ours; its holder may want to know.
     fn touch(&mut self, place: Place, pair: KeyValue) {
         let ticket = self.machine.ticket(place);
-        let Some(sitter) = ticket.and_then(|ticket| self.sitters.get(&ticket)) else { return };
-        sitter.state.send_if_modified(|state| match state {
-            SeatState::Holds { token, touched, .. } if token.0 == pair.created => {
-                *touched = Some(pair);
-                true
+        let Some(sitter) = ticket.and_then(|ticket| self.sitters.get_mut(&ticket)) else { return };
+        let Sitter { state, touched: kept, .. } = sitter;
+        state.send_if_modified(|state| match state {
+            SeatState::Holds { token, touched, .. } => {
+                // What is read anew after a break may be older than what was seen.
+                let is_news = touched.as_ref().is_none_or(|seen| seen.modified < pair.modified);
+                let is_ours = token.0 == pair.created;
+                if is_ours && is_news {
+                    *touched = Some(pair);
+                }
+                is_ours && is_news
             }
-            SeatState::Holds { .. } | SeatState::Entering | SeatState::Waits | SeatState::Over(_) => false,
+            SeatState::Entering | SeatState::Waits => {
+                *kept = Some(pair);
+                false
+            }
+            SeatState::Over(_) => false,
         });
+    }
+}
+
+impl Sitter {
+    fn new(state: watch::Sender<SeatState>, value: Bytes, loan: Loan) -> Sitter {
+        Sitter { state, value, loan, others: None, touched: None }
     }
 }

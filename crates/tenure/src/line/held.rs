@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,8 +12,10 @@ use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::{Seat, SeatEnd, SeatState};
+use super::ask::Others;
+use super::{Outcome, Seat, SeatEnd, SeatState};
 use crate::session::{Loan, LoanEnd};
+use crate::store::{KeyValue, StoreError};
 
 /// How long a release waits for the store before it goes on in the background.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
@@ -22,6 +25,9 @@ pub(crate) struct Held {
     seat: Seat,
     place: Place,
     token: Token,
+    others: Others,
+    /// Set when it is on its way out: whoever shares it must not rely on it any more.
+    is_given_up: AtomicBool,
 }
 
 /// Why something is not held any more.
@@ -40,6 +46,9 @@ pub enum Lost {
     /// The session was closed.
     #[error("its session was closed")]
     Closed,
+    /// Its holder gave it up.
+    #[error("its holder gave it up")]
+    GivenUp,
 }
 
 impl From<LoanEnd> for Lost {
@@ -70,8 +79,8 @@ pub enum ReleaseError {
 }
 
 impl Held {
-    pub(super) fn new(seat: Seat, place: Place, token: Token) -> Held {
-        Held { seat, place, token }
+    pub(super) fn new(seat: Seat, place: Place, token: Token, others: Others) -> Held {
+        Held { seat, place, token, others, is_given_up: AtomicBool::new(false) }
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -82,9 +91,24 @@ impl Held {
         self.place
     }
 
+    /// The line at the revision at which it was our turn, if that is known.
+    pub(crate) fn others(&self) -> Option<&[KeyValue]> {
+        self.others.as_deref()
+    }
+
     /// The key of our place, and since when it is there.
     pub(crate) fn fence(&self) -> Fence {
         Fence { key: self.seat.key(self.place), token: self.token }
+    }
+
+    /// Hands the turn to another place of the line. Only the end of the lease ends the asking: that our place is gone may be our own doing.
+    pub(crate) async fn hand_over(&self, heir: (Place, Token)) -> Result<Result<Outcome, StoreError>, Lost> {
+        let handover = self.seat.handover((self.place, self.token), heir);
+        tokio::select! {
+            biased;
+            outcome = handover.settle() => Ok(outcome),
+            end = self.loan().lost() => Err(end.into()),
+        }
     }
 
     /// What somebody else has put in our place, now and whenever that happens.
@@ -131,12 +155,18 @@ impl Held {
         .await
     }
 
-    /// Gives the place up, and waits until it is gone.
-    pub(crate) async fn release(self) -> Result<(), ReleaseError> {
-        if let Some(end) = self.end() {
+    /// From now on nobody can rely on it; the place is still there.
+    pub(crate) fn withdraw(&self) {
+        self.is_given_up.store(true, Ordering::Release);
+    }
+
+    /// Gives the place up, and waits until it is gone. It cannot be relied upon from the first poll on.
+    pub(crate) async fn release(&self) -> Result<(), ReleaseError> {
+        if let Some(end) = self.lost_by() {
             return Err(ReleaseError::Lost(end));
         }
         let ttl = self.loan().ttl();
+        self.withdraw();
         self.seat.leave();
         let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
         match tokio::time::timeout(RELEASE_WITHIN, self.seat.wait_for(is_over)).await {
@@ -149,6 +179,12 @@ impl Held {
 
     /// Why it is lost; none if it is not.
     pub(crate) fn end(&self) -> Option<Lost> {
+        let given_up = || self.is_given_up.load(Ordering::Acquire).then_some(Lost::GivenUp);
+        self.lost_by().or_else(given_up)
+    }
+
+    /// Why it is lost, other than by its holder's will.
+    fn lost_by(&self) -> Option<Lost> {
         if let Some(end) = self.loan().end() {
             return Some(end.into());
         }

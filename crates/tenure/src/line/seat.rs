@@ -8,8 +8,9 @@ use tenure_core::line::{LossReason, Ticket};
 use tenure_core::revision::Token;
 use tokio::sync::watch;
 
-use super::ask;
+use super::ask::{self, Others};
 use super::desk::Shared;
+use super::handover::Handover;
 use crate::session::{Loan, LoanEnd};
 use crate::store::{KeyValue, StoreError};
 
@@ -35,7 +36,9 @@ pub(crate) enum SeatState {
         place: Place,
         /// Since when.
         token: Token,
-        /// What somebody else has put in its place, if that happened.
+        /// The line when the place was seen to be its first, if that is known.
+        others: Others,
+        /// What somebody has put in its place since, if that happened.
         touched: Option<KeyValue>,
     },
     /// Not in the line any more.
@@ -78,6 +81,11 @@ impl Seat {
         ask::key(&self.line, place)
     }
 
+    /// Where its place is, and since when; none if it is not there.
+    pub(crate) fn stands_at(&self) -> Option<(Place, Token)> {
+        self.shared.stands_at(&self.line, self.ticket)
+    }
+
     /// Why it is not in the line any more; none if it is.
     pub(crate) fn end(&self) -> Option<SeatEnd> {
         match &*self.news.borrow() {
@@ -99,6 +107,11 @@ impl Seat {
     /// Waits until the state is as wanted; `None` if the desk is gone.
     pub(crate) async fn wait_for(&self, is_wanted: impl Fn(&SeatState) -> bool) -> Option<SeatState> {
         self.news().wait_for(|state| is_wanted(state)).await.ok().map(|state| state.clone())
+    }
+
+    /// A handover between two places of its line.
+    pub(crate) fn handover(&self, holder: (Place, Token), heir: (Place, Token)) -> Handover {
+        Handover::new(self.shared.store().clone(), self.line.clone(), holder, heir)
     }
 
     /// Asks to leave the line. [`SeatState::Over`] tells when it has.

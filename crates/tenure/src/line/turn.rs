@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::hold::TtlTooShort;
+use tenure_core::layout::Place;
 use tenure_core::line::Mode;
+use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
+use tracing::debug;
 
+use super::handover::Outcome;
 use super::held::Held;
 use super::{Desk, Seat, SeatEnd, SeatState};
 use crate::session::{LendError, LoanEnd};
@@ -36,6 +40,8 @@ pub(crate) struct Wish {
     pub(crate) value: Bytes,
     pub(crate) ttl: Option<Duration>,
     pub(crate) patience: Patience,
+    /// A place, and since when it is there, whose turn we take over if it is still there: our own, from before a restart.
+    pub(crate) former: Option<(Place, Token)>,
 }
 
 /// Why nothing is held.
@@ -94,7 +100,7 @@ impl Desk {
             let left = deadline.map_or(Duration::MAX, |deadline| deadline.duration_since(Instant::now()));
             let loan = self.loan(wish.ttl, left).await?;
             let seat = self.stand(wish.line.clone(), wish.mode, wish.value.clone(), loan);
-            match turn(seat, wish.patience, deadline, within).await {
+            match turn(seat, &wish, deadline, within).await {
                 Turn::Decided(answer) => return answer,
                 // The lease was gone before we stood on it: no turn is lost.
                 Turn::NeverStood => {}
@@ -103,17 +109,21 @@ impl Desk {
     }
 }
 
-async fn turn(seat: Seat, patience: Patience, deadline: Option<Instant>, within: Duration) -> Turn {
+async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Duration) -> Turn {
     let stands = |state: &SeatState| !matches!(state, SeatState::Entering);
-    let is_decided = |state: &SeatState| match state {
-        SeatState::Holds { .. } | SeatState::Over(_) => true,
-        SeatState::Waits => patience == Patience::None,
-        SeatState::Entering => false,
-    };
     let mut has_stood = false;
     let deciding = async {
         let first = seat.wait_for(stands).await;
         has_stood = !matches!(first, Some(SeatState::Over(_)));
+        let is_next = match (wish.former, first) {
+            (Some(former), Some(SeatState::Waits)) => take_over(&seat, former).await,
+            (Some(_) | None, _) => false,
+        };
+        let is_decided = |state: &SeatState| match state {
+            SeatState::Holds { .. } | SeatState::Over(_) => true,
+            SeatState::Waits => wish.patience == Patience::None && !is_next,
+            SeatState::Entering => false,
+        };
         seat.wait_for(is_decided).await
     };
     let decided = match deadline {
@@ -121,7 +131,7 @@ async fn turn(seat: Seat, patience: Patience, deadline: Option<Instant>, within:
         None => Ok(deciding.await),
     };
     Turn::Decided(match decided {
-        Ok(Some(SeatState::Holds { place, token, .. })) => Ok(Held::new(seat, place, token)),
+        Ok(Some(SeatState::Holds { place, token, others, .. })) => Ok(Held::new(seat, place, token, others)),
         Ok(Some(SeatState::Waits)) => {
             seat.leave();
             let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
@@ -141,6 +151,26 @@ async fn turn(seat: Seat, patience: Patience, deadline: Option<Instant>, within:
             SeatState::Waits | SeatState::Holds { .. } | SeatState::Over(_) => Err(StandError::Held),
         },
     })
+}
+
+/// Takes over the turn of a former place, with everybody between passed over. False if it is not there any more.
+async fn take_over(seat: &Seat, former: (Place, Token)) -> bool {
+    // A place that is on its way to a new one just waits its turn.
+    let Some(own) = seat.stands_at() else { return false };
+    let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
+    let settled = tokio::select! {
+        biased;
+        _ = seat.wait_for(is_over) => return false,
+        settled = async { seat.handover(former, own).settle().await } => settled,
+    };
+    match settled {
+        Ok(Outcome::Done) => true,
+        Ok(Outcome::HolderGone | Outcome::HeirGone) => false,
+        Err(error) => {
+            debug!(%error, "former place was not taken over");
+            false
+        }
+    }
 }
 
 /// What came of standing in line once.

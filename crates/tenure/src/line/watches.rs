@@ -131,8 +131,8 @@ impl Watches {
     }
 
     fn follow(&mut self, line: &Bytes, place: Place, start: Start, after: Duration) -> AbortHandle {
-        let watch =
-            Follow { store: self.store.clone(), line: line.clone(), place, sender: self.sender.clone() };
+        let (store, line, sender) = (self.store.clone(), line.clone(), self.sender.clone());
+        let watch = Follow { store, line, place, sender, is_anew: false };
         self.tasks.spawn(async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
@@ -148,10 +148,12 @@ struct Follow {
     line: Bytes,
     place: Place,
     sender: mpsc::Sender<Sighting>,
+    /// Whether it was watched before, and what was put meanwhile has to be read.
+    is_anew: bool,
 }
 
 impl Follow {
-    async fn run(self, mut start: Start) {
+    async fn run(mut self, mut start: Start) {
         let mut backoff = Backoff::new(RETRY);
         loop {
             let end = self.watch(start, &mut backoff).await;
@@ -166,6 +168,7 @@ impl Follow {
             }
             // Whatever happened meanwhile is looked up instead.
             start = Start::Now;
+            self.is_anew = true;
             tokio::time::sleep(backoff.after_failure(BootClock.now(), dice::throw(), None)).await;
         }
     }
@@ -180,6 +183,14 @@ impl Follow {
         backoff.after_success(BootClock.now());
         if start == Start::Now {
             self.tell(Sighting::Watched(self.line.clone(), self.place)).await?;
+        }
+        if self.is_anew {
+            match self.store.get_key(ask::key(&self.line, self.place)).await {
+                Ok(Some(pair)) => self.tell(Sighting::Put(self.line.clone(), self.place, pair)).await?,
+                // What is gone was told to be looked at.
+                Ok(None) => {}
+                Err(error) => return Some(error),
+            }
         }
         while let Some(item) = stream.next().await {
             let changes = match item {

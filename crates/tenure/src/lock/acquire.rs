@@ -68,7 +68,8 @@ impl Acquire {
         let line = self.line?;
         self.holder.since = wall_time();
         let Acquire { ttl, patience, .. } = self;
-        let wish = Wish { line, mode: self.holder.mode, value: self.holder.encode(), ttl, patience };
+        let wish =
+            Wish { line, mode: self.holder.mode, value: self.holder.encode(), ttl, patience, former: None };
         Ok(Guard::new(self.desk.hold(wish).await?))
     }
 }

@@ -158,3 +158,46 @@ fn etcd_retry_says_what_the_readme_says_when_etcd_is_gone_for_longer() {
     let said = example.ends();
     assert!(said.last().unwrap().contains("session closed, nothing is left in the store"), "{said:?}");
 }
+
+#[test]
+fn guarded_write_shows_every_resource_refuse_a_late_holder() {
+    let etcd = Etcd::start();
+    for address in ["memory:".to_owned(), format!("etcd://{}", etcd.endpoints())] {
+        let said = Running::start("guarded_write", &[&address]).ends();
+        let tail: Vec<&str> =
+            said.iter().map(|line| line.split_once(": ").map_or("", |(_, rest)| rest)).collect();
+        assert_eq!(tail[2], "second wrote true, first wrote false, it holds Some(\"90\")");
+        assert!(tail[3].contains("is stale") && tail[3].ends_with("it holds 90"), "{said:?}");
+        assert_eq!(tail[4], "second changed 1 row, first changed 0, it holds 90");
+        assert_eq!(tail[5], "second got 204, first got 412, no token got 428, it holds 90");
+    }
+}
+
+#[test]
+fn leader_only_leads_alone_and_ends_with_its_work() {
+    let said = Running::start("leader_only", &["memory:", "web-1", "2"]).ends();
+    assert!(said[1].starts_with("web-1 leads"), "{said:?}");
+    assert_eq!(said.iter().filter(|line| line.contains("works")).count(), 2);
+}
+
+#[test]
+fn leader_only_is_followed_by_the_next_when_it_is_killed_and_when_it_stops() {
+    let etcd = Etcd::start();
+    let address = format!("etcd://{}", etcd.endpoints());
+    let candidate = |name: &str| Running::start("leader_only", &[&address, name]);
+    let mut first = candidate("one");
+    first.says(&["one leads", "one works"]);
+    let mut second = candidate("two");
+    second.says(&["two is a candidate"]);
+    // Killed: the next one leads when the lease is over, without being told.
+    first.child.kill().unwrap();
+    second.says(&["two leads", "two works"]);
+    let mut third = candidate("three");
+    third.says(&["three is a candidate"]);
+    second.interrupt();
+    third.says(&["three leads", "three works"]);
+    let said = second.ends();
+    assert_eq!(said.last().map(String::as_str), Some("two stops"));
+    third.interrupt();
+    third.ends();
+}

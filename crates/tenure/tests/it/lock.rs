@@ -1,5 +1,8 @@
 //! Locks on every engine: what holders, waiters and onlookers see.
 
+mod barrier;
+mod requests;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,24 +58,26 @@ macro_rules! on_every_engine {
         mod $claim {
             #[tokio::test]
             async fn on_memory() {
-                super::claims::$claim(super::Store::memory()).await;
+                super::claims::$claim(crate::lock::Store::memory()).await;
             }
 
             #[tokio::test]
             async fn on_a_file() {
                 let folder = tempfile::tempdir().unwrap();
                 let url = format!("file://{}/store.db", folder.path().display());
-                super::claims::$claim(super::Store::open(&url.parse().unwrap()).await.unwrap()).await;
+                super::claims::$claim(crate::lock::Store::open(&url.parse().unwrap()).await.unwrap()).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_etcd() {
-                let etcd = super::Etcd::start();
-                super::claims::$claim(super::connect(&etcd).await).await;
+                let etcd = crate::lock::Etcd::start();
+                super::claims::$claim(crate::lock::connect(&etcd).await).await;
             }
         }
     )+};
 }
+
+use on_every_engine;
 
 on_every_engine! {
     one_holds_and_the_next_follows;

@@ -5,9 +5,11 @@
 mod conformance;
 mod controls;
 mod differential;
+mod election;
 mod equivalence;
 mod etcd;
 mod examples;
+mod faults;
 mod feed;
 mod file;
 mod lock;

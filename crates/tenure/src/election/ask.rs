@@ -1,0 +1,87 @@
+//! Asking a leader to go, from anywhere.
+//!
+//! The wish is put into the leader's own key, which the leader watches: whoever may write there could delete it as well, so asking is
+//! the polite way. A leader that does not answer keeps leading.
+
+use tenure_core::layout::{Key, Place};
+use tenure_core::record::{AskRecord, BadRecord, CandidateRecord};
+use thiserror::Error;
+
+use super::rewrite::{RewriteError, rewrite};
+use super::{Candidate, Election, Leader};
+use crate::store::StoreError;
+
+/// How often a wish is written whose answers are lost. More would only make the caller wait; it can ask again.
+const TRIES_MAX: u32 = 3;
+
+/// What somebody asks of a leader.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// To resign.
+    Resign {
+        /// Who asks.
+        by: String,
+    },
+    /// To hand over.
+    Transfer {
+        /// To whom: the place of a candidate.
+        heir: Place,
+        /// Who asks.
+        by: String,
+    },
+}
+
+impl Ask {
+    /// Reads a wish; none if it names an heir that no candidate can be.
+    pub(super) fn of(record: &AskRecord) -> Option<Ask> {
+        let by = record.by.clone();
+        match &record.heir {
+            None => Some(Ask::Resign { by }),
+            Some(heir) => Place::parse(heir).map(|heir| Ask::Transfer { heir, by }),
+        }
+    }
+}
+
+/// Why nothing was asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// It does not lead any more.
+    #[error("it does not lead any more")]
+    NotLeading,
+    /// Its key holds something that is not a candidate's, and was left alone.
+    #[error("the leader's key cannot be read")]
+    Unreadable(#[source] BadRecord),
+    /// The store did not do it, or nobody knows. To ask again does no harm.
+    #[error("the store did not pass it on")]
+    Store(#[source] StoreError),
+}
+
+impl Election {
+    /// Asks a leader to resign. Returns when the wish stands in its key; what comes of it an observer sees.
+    pub async fn ask_to_resign(&self, leader: &Leader) -> Result<(), AskError> {
+        self.ask(leader, None).await
+    }
+
+    /// Asks a leader to hand over to a candidate. Returns when the wish stands in its key; what comes of it an observer sees.
+    pub async fn ask_to_transfer(&self, leader: &Leader, heir: &Candidate) -> Result<(), AskError> {
+        self.ask(leader, Some(heir.place.to_string())).await
+    }
+
+    async fn ask(&self, leader: &Leader, heir: Option<String>) -> Result<(), AskError> {
+        let key = self.elections.layout.encode(&Key::Candidate(self.name.clone(), leader.place));
+        let by = self.elections.candidate.to_string();
+        let ask = AskRecord { by, heir, ..AskRecord::default() };
+        let mut tries = 1;
+        loop {
+            let change = |record: &mut CandidateRecord| record.asked = Some(ask.clone());
+            match rewrite(self.store(), &key, leader.token, None, None, change).await {
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) => return Err(AskError::NotLeading),
+                Err(RewriteError::Store(error)) if error.is_ambiguous() && tries < TRIES_MAX => tries += 1,
+                Err(RewriteError::Store(error)) => return Err(AskError::Store(error)),
+                Err(RewriteError::Unreadable(bad)) => return Err(AskError::Unreadable(bad)),
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Elections on every engine: what leaders, candidates and observers see.
+
+mod asking;
+mod candidates;
+pub(crate) mod child;
+mod crowd;
+mod leading;
+mod observing;
+mod speed;
+mod transfer;
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tenure::core::name::Namespace;
+use tenure::election::{CampaignError, Election, Elections, Observation, Observe, Term};
+use tenure::session::Session;
+use tenure::store::{Selection, Store};
+use tenure_fixture::Etcd;
+use tokio::task::JoinHandle;
+
+async fn connect(etcd: &Etcd) -> Store {
+    Store::open(&format!("etcd://{}", etcd.endpoints()).parse().unwrap()).await.unwrap()
+}
+
+fn namespace() -> Namespace {
+    Namespace::parse("t").unwrap()
+}
+
+/// A process of its own: a session and one election.
+fn process(store: &Store, candidate: &str) -> (Session, Election) {
+    let session = Session::options().ttl(Duration::from_secs(6)).open(store.clone()).unwrap();
+    let election = Elections::new(&session, &namespace()).introduce(candidate).election("x").unwrap();
+    (session, election)
+}
+
+async fn keys(store: &Store) -> usize {
+    store.list(Selection::prefix("/t/elections/")).await.unwrap().pairs.len()
+}
+
+/// Waits for something that must come soon.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it must come soon")
+}
+
+/// Waits until an election has so many candidates, the leader among them.
+async fn wait_for_keys(store: &Store, count: usize) {
+    soon(async {
+        while keys(store).await != count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// Campaigns in the background, and waits until the line is so long.
+async fn stand(
+    store: &Store,
+    election: &Election,
+    value: &str,
+    count: usize,
+) -> JoinHandle<Result<Term, CampaignError>> {
+    let waiting = tokio::spawn(election.campaign(value).into_future());
+    wait_for_keys(store, count).await;
+    waiting
+}
+
+/// What an observer sees next.
+async fn next(observe: &mut Observe) -> Observation {
+    soon(observe.next()).await.unwrap().unwrap()
+}
+
+/// The value of the leader that an observer sees next; none if nobody leads.
+async fn next_value(observe: &mut Observe) -> Option<String> {
+    next(observe).await.leader.map(|leader| leader.record.value)
+}
+
+/// Runs a claim on memory, on a file and on real etcd.
+macro_rules! on_every_engine {
+    ($($claim:ident;)+) => {$(
+        mod $claim {
+            use crate::election::{Etcd, Store, connect};
+
+            #[tokio::test]
+            async fn on_memory() {
+                super::claims::$claim(Store::memory()).await;
+            }
+
+            #[tokio::test]
+            async fn on_a_file() {
+                let folder = tempfile::tempdir().unwrap();
+                let url = format!("file://{}/store.db", folder.path().display());
+                super::claims::$claim(Store::open(&url.parse().unwrap()).await.unwrap()).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_etcd() {
+                let etcd = Etcd::start();
+                super::claims::$claim(connect(&etcd).await).await;
+            }
+        }
+    )+};
+}
+
+use on_every_engine;

@@ -1,0 +1,194 @@
+//! Becoming leader, staying it, and not becoming it.
+
+use super::on_every_engine;
+
+on_every_engine! {
+    one_leads_and_the_next_follows;
+    a_candidate_whose_lease_dies_while_it_waits_is_told_at_once_and_never_leads;
+    a_failed_campaign_leaves_no_key;
+    a_leader_whose_lease_is_revoked_is_told;
+    a_new_value_keeps_the_token_and_the_place;
+    the_highest_priority_leads_next_and_nobody_is_deposed;
+    a_restarted_leader_takes_its_term_over_before_anybody_else;
+    names_do_not_collide_and_strangers_lead_nobody;
+    a_value_that_nobody_could_read_is_refused;
+}
+
+mod claims {
+    use std::time::Duration;
+
+    use tenure::election::{CampaignError, Elections, Lost, ProclaimError, ReleaseError, StandError};
+    use tenure::store::{Op, Store, Txn};
+
+    use super::super::{keys, namespace, process, soon, stand, wait_for_keys};
+
+    pub(super) async fn one_leads_and_the_next_follows(store: Store) {
+        let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
+        let term = soon(first.campaign("1").into_future()).await.unwrap();
+        assert!(term.is_valid() && term.remaining() > Duration::from_secs(3));
+        let waiting = stand(&store, &second, "2", 2).await;
+        assert!(!waiting.is_finished());
+        let view = second.view().await.unwrap();
+        assert_eq!(view.leader.as_ref().unwrap().token, term.token());
+        assert_eq!(view.candidates.len(), 1);
+        assert_eq!(view.candidates[0].record.candidate, "b");
+        let token = term.token();
+        term.resign().await.unwrap();
+        let next = soon(waiting).await.unwrap().unwrap();
+        assert!(next.token() > token);
+        assert_eq!(first.leader().await.unwrap().unwrap().record.value, "2");
+        next.resign().await.unwrap();
+        assert_eq!((keys(&store).await, first.leader().await.unwrap()), (0, None));
+    }
+
+    /// etcd issue 19597: there, a candidate whose lease was gone was told that it leads when its predecessor left.
+    pub(super) async fn a_candidate_whose_lease_dies_while_it_waits_is_told_at_once_and_never_leads(
+        store: Store,
+    ) {
+        let ((_a, first), (session, second)) = (process(&store, "a"), process(&store, "b"));
+        let term = first.campaign("1").await.unwrap();
+        let waiting = stand(&store, &second, "2", 2).await;
+        store.revoke(session.lease_id().unwrap()).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(1), waiting).await.expect("at once").unwrap();
+        assert!(
+            matches!(answer, Err(CampaignError::NotElected(StandError::SessionLost(_)))),
+            "{:?}",
+            answer.err()
+        );
+        assert_eq!(keys(&store).await, 1);
+        term.resign().await.unwrap();
+        assert_eq!(second.leader().await.unwrap(), None);
+    }
+
+    /// etcd issue 21128: there, a campaign that was given up left its key in the line.
+    pub(super) async fn a_failed_campaign_leaves_no_key(store: Store) {
+        let ((_a, first), (session, second)) = (process(&store, "a"), process(&store, "b"));
+        let term = first.campaign("1").await.unwrap();
+        let held = |answer: Result<_, CampaignError>| {
+            assert!(matches!(answer, Err(CampaignError::NotElected(StandError::Held))), "{:?}", answer.err());
+        };
+        held(soon(second.campaign("2").try_once().into_future()).await.map(drop));
+        held(second.campaign("2").wait_up_to(Duration::from_millis(200)).await.map(drop));
+        wait_for_keys(&store, 1).await;
+        let dropped = stand(&store, &second, "2", 2).await;
+        dropped.abort();
+        wait_for_keys(&store, 1).await;
+        let waiting = stand(&store, &second, "2", 2).await;
+        session.close().await.unwrap();
+        let answer = soon(waiting).await.unwrap();
+        assert!(matches!(answer, Err(CampaignError::NotElected(StandError::Closed))), "{:?}", answer.err());
+        wait_for_keys(&store, 1).await;
+        drop(term);
+        wait_for_keys(&store, 0).await;
+    }
+
+    pub(super) async fn a_leader_whose_lease_is_revoked_is_told(store: Store) {
+        let (session, election) = process(&store, "a");
+        let term = election.campaign("1").await.unwrap();
+        let work = term.run(std::future::pending::<()>());
+        store.revoke(session.lease_id().unwrap()).await.unwrap();
+        assert!(soon(work).await.is_err());
+        assert!(!term.is_valid() && term.remaining().is_zero());
+        assert!(matches!(term.proclaim("2").await, Err(ProclaimError::Lost(_))));
+        assert!(matches!(term.resign().await, Err(ReleaseError::Lost(_))));
+        soon(election.campaign("3").into_future()).await.unwrap().resign().await.unwrap();
+    }
+
+    pub(super) async fn a_new_value_keeps_the_token_and_the_place(store: Store) {
+        let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
+        let term = first.campaign("1").await.unwrap();
+        let waiting = stand(&store, &second, "2", 2).await;
+        term.proclaim("1b").await.unwrap();
+        let leader = second.leader().await.unwrap().unwrap();
+        assert_eq!((leader.token, leader.record.value.as_str()), (term.token(), "1b"));
+        assert_eq!(term.value(), "1b");
+        // Somebody who writes over it takes nothing away: it is ours, and we say again what we say.
+        store.txn(Txn::new().then(Op::put_leased(term.fence().key, "junk", term.lease()))).await.unwrap();
+        term.proclaim("1c").await.unwrap();
+        let leader = second.leader().await.unwrap().unwrap();
+        assert_eq!((leader.record.candidate.as_str(), leader.record.value.as_str()), ("a", "1c"));
+        assert!(term.is_valid() && !waiting.is_finished());
+        // Another life of the key is not ours.
+        store.txn(Txn::new().then(Op::delete(term.fence().key))).await.unwrap();
+        assert!(matches!(soon(term.proclaim("1d")).await, Err(ProclaimError::Lost(Lost::Broken))));
+        let next = soon(waiting).await.unwrap().unwrap();
+        assert!(next.token() > term.token());
+    }
+
+    pub(super) async fn the_highest_priority_leads_next_and_nobody_is_deposed(store: Store) {
+        let ((_a, leader), (_b, low), (_c, high)) =
+            (process(&store, "leader"), process(&store, "low"), process(&store, "high"));
+        let (_d, high_too) = process(&store, "high too");
+        let term = leader.campaign("leader").await.unwrap();
+        let low = stand(&store, &low, "low", 2).await;
+        let high = tokio::spawn(high.campaign("high").priority(5).into_future());
+        wait_for_keys(&store, 3).await;
+        let high_too = tokio::spawn(high_too.campaign("high too").priority(5).into_future());
+        wait_for_keys(&store, 4).await;
+        assert!(term.is_valid(), "nobody is deposed for a priority");
+        term.resign().await.unwrap();
+        let first = soon(high).await.unwrap().unwrap();
+        assert!(!low.is_finished() && !high_too.is_finished(), "the oldest of the highest leads");
+        wait_for_keys(&store, 3).await;
+        let token = first.token();
+        first.resign().await.unwrap();
+        let second = soon(high_too).await.unwrap().unwrap();
+        assert!(second.token() > token && !low.is_finished());
+        second.resign().await.unwrap();
+        let third = soon(low).await.unwrap().unwrap();
+        assert!(third.token() > token);
+        third.resign().await.unwrap();
+        wait_for_keys(&store, 0).await;
+    }
+
+    pub(super) async fn a_restarted_leader_takes_its_term_over_before_anybody_else(store: Store) {
+        let ((_a, before), (_b, other), (_c, after)) =
+            (process(&store, "a"), process(&store, "b"), process(&store, "a"));
+        let former = before.campaign("1").await.unwrap();
+        let waiting = stand(&store, &other, "2", 2).await;
+        let (place, token) = (former.place(), former.token());
+        // The former process has been killed: its lease lives on, and nobody has heard of it.
+        let term =
+            soon(after.campaign("1 again").resume(place, token).try_once().into_future()).await.unwrap();
+        assert!(term.token() > token);
+        assert!(!waiting.is_finished());
+        // If it is alive after all, it is told.
+        assert_eq!(soon(former.lost()).await, Lost::Broken);
+        wait_for_keys(&store, 2).await;
+        term.resign().await.unwrap();
+        let next = soon(waiting).await.unwrap().unwrap();
+        // Once the place is gone there is nothing to resume.
+        let again = after.campaign("1").resume(place, token).try_once().await;
+        assert!(matches!(again, Err(CampaignError::NotElected(StandError::Held))), "{:?}", again.err());
+        assert!(next.is_valid());
+    }
+
+    pub(super) async fn names_do_not_collide_and_strangers_lead_nobody(store: Store) {
+        let (session, _) = process(&store, "a");
+        let elections = Elections::new(&session, &namespace());
+        store.txn(Txn::new().then(Op::put("/t/elections/a/stranger", "boo"))).await.unwrap();
+        let a = elections.election("a").unwrap();
+        assert_eq!(a.leader().await.unwrap(), None);
+        let term = soon(a.campaign("1").into_future()).await.unwrap();
+        let below = soon(elections.election("a/b").unwrap().campaign("2").into_future()).await.unwrap();
+        assert_eq!(a.leader().await.unwrap().unwrap().token, term.token());
+        let names: Vec<String> =
+            elections.list().await.unwrap().iter().map(|view| view.name.to_string()).collect();
+        assert_eq!(names, ["a", "a/b"]);
+        below.resign().await.unwrap();
+        term.resign().await.unwrap();
+        for bad in ["", "a\0b", &"x".repeat(300)] {
+            assert!(elections.election(bad).is_err());
+        }
+    }
+
+    pub(super) async fn a_value_that_nobody_could_read_is_refused(store: Store) {
+        let (_session, election) = process(&store, "a");
+        let huge = "x".repeat(600 * 1024);
+        let answer = election.campaign(huge.clone()).await;
+        assert!(matches!(answer, Err(CampaignError::TooLarge { .. })));
+        let term = election.campaign("1").await.unwrap();
+        assert!(matches!(term.proclaim(huge).await, Err(ProclaimError::TooLarge { .. })));
+        assert_eq!(election.leader().await.unwrap().unwrap().record.value, "1");
+    }
+}

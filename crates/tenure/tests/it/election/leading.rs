@@ -1,0 +1,200 @@
+//! Work that runs only while leadership is proven, in virtual time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure::election::{Election, Elections, LeadError, Lost};
+use tenure::session::Session;
+use tenure::testing::World;
+
+use super::namespace;
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn candidate(world: &World, who: &str) -> (Session, Election) {
+    let options = Session::options().ttl(TTL).clock(world.clock(who));
+    let session = options.open(world.store(who)).unwrap();
+    let election = Elections::new(&session, &namespace()).introduce(who).election("x").unwrap();
+    (session, election)
+}
+
+/// Counts who works right now, and how often work began.
+#[derive(Clone, Default)]
+struct Works {
+    now: Arc<AtomicU32>,
+    begun: Arc<AtomicU32>,
+    overlapped: Arc<AtomicBool>,
+}
+
+impl Works {
+    /// Works until it is dropped.
+    async fn work(self) {
+        struct Ends(Works);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                self.0.now.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        if self.now.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.overlapped.store(true, Ordering::SeqCst);
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let _ends = Ends(self);
+        std::future::pending::<()>().await;
+    }
+
+    fn now(&self) -> u32 {
+        self.now.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn work_is_dropped_before_the_store_could_let_another_lead() {
+    for fault in ["partition", "stall", "lose_answers", "refuse"] {
+        let world = World::new();
+        let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+        let works = Works::default();
+        let mut leading = Vec::new();
+        for election in [first, second] {
+            let works = works.clone();
+            leading.push(tokio::spawn(async move { election.lead("v", |_| works.clone().work()).await }));
+            world.advance(Duration::from_millis(200)).await;
+        }
+        assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 1), "{fault}");
+        match fault {
+            "partition" => world.partition("a"),
+            "lose_answers" => world.lose_answers("a"),
+            "refuse" => world.refuse("a"),
+            _ => world.stall("a"),
+        }
+        let (began, mut dropped_after) = (world.elapsed(), None);
+        while works.begun.load(Ordering::SeqCst) < 2 && world.elapsed() - began < 4 * TTL {
+            world.advance(Duration::from_millis(50)).await;
+            if fault == "stall" && world.elapsed() - began > 2 * TTL {
+                break;
+            }
+            if works.now() == 0 {
+                dropped_after.get_or_insert(world.elapsed() - began);
+            }
+        }
+        match fault {
+            // Nobody can stop a task that runs; its clock stands still, so it knows nothing. The first thing it learns is that it is over.
+            "stall" => world.resume("a"),
+            _ => {
+                assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}");
+                assert!(!works.overlapped.load(Ordering::SeqCst), "{fault}: two worked at once");
+            }
+        }
+        world.heal("a");
+        world.advance(3 * TTL).await;
+        assert_eq!(works.now(), 1, "{fault}: one leads again");
+        drop(leading);
+    }
+}
+
+#[tokio::test]
+async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
+    for leads_again in [true, false] {
+        let world = World::new();
+        let (session, election) = candidate(&world, "a");
+        let works = Works::default();
+        let campaign = election.campaign("v");
+        let campaign = if leads_again { campaign } else { campaign.once() };
+        let leading = {
+            let works = works.clone();
+            tokio::spawn(async move { campaign.lead(|_| works.clone().work()).await })
+        };
+        world.advance(Duration::from_secs(1)).await;
+        world.expire(session.lease_id().unwrap());
+        world.advance(2 * TTL).await;
+        if leads_again {
+            assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 2));
+            session.close().await.unwrap();
+            let ended = leading.await.unwrap();
+            assert!(matches!(ended, Err(LeadError::Lost(Lost::Closed))), "{ended:?}");
+        } else {
+            let ended = leading.await.unwrap();
+            assert!(matches!(ended, Err(LeadError::Lost(_))), "{ended:?}");
+        }
+        assert_eq!(works.now(), 0);
+    }
+}
+
+#[tokio::test]
+async fn work_that_ends_resigns_and_says_what_came_of_it() {
+    let world = World::new();
+    let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+    let token = first.lead("v", |term| async move { term.token() }).await.unwrap();
+    assert_eq!(first.leader().await.unwrap(), None);
+    assert!(second.campaign("w").try_once().await.unwrap().token() > token);
+}
+
+/// The request is done and its answer lost: asking again finds the place gone, and that was ourselves.
+#[tokio::test]
+async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
+    let world = World::new();
+    let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+    let term = first.campaign("1").await.unwrap();
+    let waiting = tokio::spawn(second.campaign("2").into_future());
+    world.advance(Duration::from_secs(1)).await;
+    let heir = second.candidates().await.unwrap().remove(0);
+    world.latency("a", Duration::from_millis(10));
+    let transfer = tokio::spawn(async move { term.transfer_to(&heir).await });
+    // The listing has come and gone; the transaction has arrived, its answer has not.
+    world.advance(Duration::from_millis(35)).await;
+    world.lose_answers("a");
+    let heir = waiting.await.unwrap().unwrap();
+    assert!(!transfer.is_finished());
+    // Longer than a request is waited for.
+    world.advance(Duration::from_secs(6)).await;
+    world.heal("a");
+    transfer.await.unwrap().unwrap();
+    world.advance(Duration::from_secs(20)).await;
+    assert!(heir.is_valid(), "nothing that was asked again took it away");
+}
+
+/// A request that is carried out by nobody is asked again, and leadership goes over when the way is open.
+#[tokio::test]
+async fn a_transfer_that_did_not_arrive_is_asked_again() {
+    let world = World::new();
+    let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
+    let term = first.campaign("1").await.unwrap();
+    let waiting = tokio::spawn(second.campaign("2").into_future());
+    world.advance(Duration::from_secs(1)).await;
+    let heir = second.candidates().await.unwrap().remove(0);
+    world.refuse("a");
+    let transfer = tokio::spawn(async move { term.transfer_to(&heir).await });
+    world.advance(Duration::from_secs(2)).await;
+    assert!(!waiting.is_finished() && !transfer.is_finished());
+    world.heal("a");
+    transfer.await.unwrap().unwrap();
+    assert!(waiting.await.unwrap().unwrap().is_valid());
+}
+
+/// Work may leave its term with somebody who outlives it: that one must not believe for as long as the store takes to hear of it.
+#[tokio::test]
+async fn whoever_kept_a_term_is_told_before_the_store_is() {
+    let world = World::new();
+    let ((_a, first), (_b, operator)) = (candidate(&world, "a"), candidate(&world, "ops"));
+    let works = Works::default();
+    let (keep, mut kept) = tokio::sync::mpsc::unbounded_channel();
+    let leading = {
+        let works = works.clone();
+        let work = move |term| {
+            keep.send(term).unwrap();
+            works.clone().work()
+        };
+        tokio::spawn(async move { first.lead("v", work).await })
+    };
+    let kept = kept.recv().await.unwrap();
+    world.advance(Duration::from_secs(1)).await;
+    world.latency("a", Duration::from_millis(100));
+    operator.ask_to_resign(&operator.leader().await.unwrap().unwrap()).await.unwrap();
+    while works.now() > 0 {
+        world.advance(Duration::from_millis(5)).await;
+    }
+    let leader = operator.leader().await.unwrap().map(|leader| leader.token);
+    assert_eq!((leader, kept.is_valid()), (Some(kept.token()), false));
+    leading.abort();
+}

@@ -1,0 +1,77 @@
+//! What observers see.
+
+use std::time::Duration;
+
+use tenure::testing::World;
+
+use super::{next, next_value, on_every_engine, process};
+
+on_every_engine! {
+    an_observer_sees_every_leader_and_every_time_without_one;
+    an_observer_needs_no_lease;
+}
+
+mod claims {
+    use tenure::store::Store;
+
+    use super::super::{next, next_value, process, soon, stand};
+
+    pub(super) async fn an_observer_sees_every_leader_and_every_time_without_one(store: Store) {
+        let ((_a, first), (_b, second), (_c, onlooker)) =
+            (process(&store, "a"), process(&store, "b"), process(&store, "c"));
+        let mut observe = onlooker.observe();
+        let nobody = next(&mut observe).await;
+        assert_eq!((nobody.leader, nobody.leaderless), (None, None));
+        let term = first.campaign("1").await.unwrap();
+        let one = next(&mut observe).await;
+        assert_eq!(one.leader.as_ref().unwrap().token, term.token());
+        assert!(one.leaderless.is_some() && one.revision > nobody.revision);
+        term.proclaim("1b").await.unwrap();
+        assert_eq!(next_value(&mut observe).await.as_deref(), Some("1b"));
+        let waiting = stand(&store, &second, "2", 2).await;
+        term.resign().await.unwrap();
+        let two = next(&mut observe).await;
+        let second_term = soon(waiting).await.unwrap().unwrap();
+        assert_eq!(two.leader.unwrap().token, second_term.token());
+        assert_eq!(two.leaderless, None, "one followed the other");
+        second_term.resign().await.unwrap();
+        assert_eq!(next_value(&mut observe).await, None);
+        let third = first.campaign("3").await.unwrap();
+        let three = next(&mut observe).await;
+        assert_eq!(three.leader.unwrap().token, third.token());
+        assert!(three.leaderless.is_some());
+    }
+
+    pub(super) async fn an_observer_needs_no_lease(store: Store) {
+        let (session, election) = process(&store, "a");
+        let mut observe = election.observe();
+        assert_eq!(next(&mut observe).await.leader, None);
+        assert_eq!((session.lease_id(), store.leases().await.unwrap().len()), (None, 0));
+    }
+}
+
+/// In virtual time, because the length of the gap is what is claimed.
+#[tokio::test]
+async fn an_observer_says_how_long_nobody_led_and_survives_an_outage_with_compaction() {
+    let world = World::new();
+    let ((_a, first), (_b, onlooker)) =
+        (process(&world.store("a"), "a"), process(&world.store("onlooker"), "onlooker"));
+    let term = first.campaign("1").await.unwrap();
+    let mut observe = onlooker.observe();
+    assert_eq!(next_value(&mut observe).await.as_deref(), Some("1"));
+    term.resign().await.unwrap();
+    let none = next(&mut observe).await;
+    assert_eq!(none.leader, None);
+    world.partition("onlooker");
+    world.advance(Duration::from_secs(7)).await;
+    let second = first.campaign("2").await.unwrap();
+    let token = second.token();
+    second.resign().await.unwrap();
+    let third = first.campaign("3").await.unwrap();
+    world.compact(third.token().0).unwrap();
+    world.heal("onlooker");
+    let seen = next(&mut observe).await;
+    assert!(third.token() > token);
+    assert_eq!(seen.leader.unwrap().token, third.token(), "what came and went unseen is not told");
+    assert!(seen.revision > none.revision);
+}

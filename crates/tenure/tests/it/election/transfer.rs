@@ -1,0 +1,95 @@
+//! Planned handovers.
+
+use super::on_every_engine;
+
+on_every_engine! {
+    a_transfer_to_the_last_of_five_has_no_moment_without_a_leader;
+    a_transfer_to_one_who_is_gone_keeps_leadership;
+    a_transfer_over_more_than_one_request_can_pass_over;
+}
+
+mod claims {
+    use std::collections::BTreeSet;
+
+    use tenure::election::{Election, TransferError};
+    use tenure::session::Session;
+    use tenure::store::Store;
+    use tokio::task::JoinSet;
+
+    use super::super::{keys, next, process, soon, stand, wait_for_keys};
+
+    pub(super) async fn a_transfer_to_the_last_of_five_has_no_moment_without_a_leader(store: Store) {
+        let everybody: Vec<(Session, Election)> = (0..5).map(|n| process(&store, &n.to_string())).collect();
+        let (_o, onlooker) = process(&store, "onlooker");
+        let term = everybody[0].1.campaign("0").await.unwrap();
+        let mut observe = onlooker.observe();
+        assert_eq!(next(&mut observe).await.leader.unwrap().token, term.token());
+        let mut waiting = Vec::new();
+        for (n, (_, election)) in everybody.iter().enumerate().skip(1) {
+            waiting.push(stand(&store, election, &n.to_string(), n + 1).await);
+        }
+        let heir = onlooker.candidates().await.unwrap().pop().unwrap();
+        assert_eq!(heir.record.value, "4");
+        let token = term.token();
+        term.transfer_to(&heir).await.unwrap();
+        let seen = next(&mut observe).await.leader.expect("no moment without a leader");
+        assert_eq!((seen.token, seen.record.value.as_str()), (heir.token, "4"));
+        let heir = soon(waiting.pop().unwrap()).await.unwrap().unwrap();
+        assert!(heir.token() == seen.token && heir.token() > token);
+        // Those who were passed over stand in line again, and lead later with larger tokens.
+        wait_for_keys(&store, 4).await;
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+        let mut last = heir.token();
+        let mut led = BTreeSet::new();
+        heir.resign().await.unwrap();
+        let mut waiting: JoinSet<_> =
+            waiting.into_iter().map(|waiting| async { waiting.await.unwrap() }).collect();
+        while let Some(term) = soon(waiting.join_next()).await {
+            let term = term.unwrap().unwrap();
+            let seen = next(&mut observe).await.leader.expect("somebody waits, so somebody leads");
+            assert!(term.token() > last && seen.token == term.token());
+            last = term.token();
+            led.insert(term.value());
+            term.resign().await.unwrap();
+        }
+        assert_eq!(led.into_iter().collect::<String>(), "123");
+        assert_eq!(next(&mut observe).await.leader, None);
+        assert_eq!(keys(&store).await, 0);
+    }
+
+    pub(super) async fn a_transfer_to_one_who_is_gone_keeps_leadership(store: Store) {
+        let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
+        let term = first.campaign("1").await.unwrap();
+        let waiting = stand(&store, &second, "2", 2).await;
+        let heir = first.candidates().await.unwrap().remove(0);
+        waiting.abort();
+        wait_for_keys(&store, 1).await;
+        let token = term.token();
+        let Err(TransferError::HeirGone(term)) = term.transfer_to(&heir).await else { panic!() };
+        assert!(term.is_valid() && term.token() == token);
+        term.proclaim("1b").await.unwrap();
+    }
+
+    /// 300 candidates in one process are passed over in several requests; nobody but the heir ever leads.
+    pub(super) async fn a_transfer_over_more_than_one_request_can_pass_over(store: Store) {
+        let ((_a, first), (_b, crowd), (_c, last)) =
+            (process(&store, "a"), process(&store, "crowd"), process(&store, "last"));
+        let (_o, onlooker) = process(&store, "onlooker");
+        let term = first.campaign("first").await.unwrap();
+        let mut passed_over = JoinSet::new();
+        for n in 0..300 {
+            passed_over.spawn(crowd.campaign(n.to_string()).into_future());
+        }
+        wait_for_keys(&store, 301).await;
+        let waiting = stand(&store, &last, "last", 302).await;
+        let mut observe = onlooker.observe();
+        assert_eq!(next(&mut observe).await.leader.unwrap().token, term.token());
+        let heir = onlooker.candidates().await.unwrap().pop().unwrap();
+        term.transfer_to(&heir).await.unwrap();
+        assert_eq!(next(&mut observe).await.leader.unwrap().token, heir.token, "nobody between");
+        let term = soon(waiting).await.unwrap().unwrap();
+        assert_eq!(term.token(), heir.token);
+        wait_for_keys(&store, 301).await;
+        assert!(passed_over.try_join_next().is_none());
+    }
+}

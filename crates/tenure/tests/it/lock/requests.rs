@@ -1,0 +1,83 @@
+//! What locks cost, counted at the server.
+
+use std::time::Duration;
+
+use tenure::lock::Locks;
+use tenure::session::Session;
+use tenure_fixture::Etcd;
+
+use super::{connect, process, soon, wait_for_keys};
+
+/// How many requests of these kinds the server was asked, all told.
+fn requests(etcd: &Etcd) -> (f64, f64) {
+    let started = |method: &str| {
+        etcd.member(0).metric_with("grpc_server_started_total", &format!("grpc_method=\"{method}\""))
+    };
+    (started("Txn"), started("Range") + started("Put") + started("DeleteRange"))
+}
+
+fn watchers(etcd: &Etcd) -> f64 {
+    etcd.member(0).metric("etcd_debugging_mvcc_watcher_total")
+}
+
+/// Waits until the server has so many watchers.
+async fn wait_for_watchers(etcd: &Etcd, count: f64) {
+    soon(async {
+        while watchers(etcd) != count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uncontended_lock_is_one_request_and_its_release_another() {
+    let etcd = Etcd::start();
+    let (_session, locks) = process(&connect(&etcd).await);
+    locks.lock("warm").await.unwrap().release().await.unwrap();
+    let before = requests(&etcd);
+    let guard = locks.lock("x").await.unwrap();
+    let locked = requests(&etcd);
+    guard.release().await.unwrap();
+    let released = requests(&etcd);
+    assert_eq!((locked.0 - before.0, released.0 - locked.0), (1.0, 1.0));
+    assert_eq!(released.1, before.1, "nothing else was asked");
+}
+
+/// Each in a process of its own, so nothing is shared: a waiter watches its own place and the one before it, and nobody else looks
+/// when a lock is released.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_adds_two_watches_and_a_release_wakes_exactly_one() {
+    let etcd = Etcd::start();
+    let onlooker = connect(&etcd).await;
+    let mut processes: Vec<(Session, Locks)> = Vec::new();
+    for _ in 0..6 {
+        processes.push(process(&connect(&etcd).await));
+    }
+    let begun = requests(&etcd).0;
+    let mut guard = processes[0].1.lock("x").await.unwrap();
+    wait_for_watchers(&etcd, 1.0).await;
+    let mut waiting = Vec::new();
+    for (n, (_, locks)) in processes.iter().enumerate().skip(1) {
+        waiting.push(tokio::spawn(locks.lock("x").into_future()));
+        wait_for_keys(&onlooker, n + 1).await;
+    }
+    wait_for_watchers(&etcd, 1.0 + 2.0 * 5.0).await;
+    // Each has asked for its place, and looked again once the place before it was watched.
+    soon(async {
+        while requests(&etcd).0 < begun + 1.0 + 2.0 * 5.0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    for (n, next) in waiting.into_iter().enumerate() {
+        let before = requests(&etcd);
+        guard.release().await.unwrap();
+        guard = soon(next).await.unwrap().unwrap();
+        let after = requests(&etcd);
+        assert_eq!(after.0 - before.0, 2.0, "one leaves and one looks");
+        assert_eq!(after.1, before.1, "nothing else is asked");
+        // The one that left watches nothing any more, and the one that holds only its own place.
+        wait_for_watchers(&etcd, 1.0 + 2.0 * (4.0 - n as f64)).await;
+    }
+}
