@@ -1,9 +1,10 @@
-//! `tenure bench session`: registering, recovering and idling, beside programs written by hand.
+//! `tenure bench session`: registering, recovering, joining and idling, beside programs written by hand.
 //!
 //! Ours and the reference take turns in one run, as in `bench store`. The reference is what a competent programmer writes with bare calls:
 //! leases of at most 1,000 keys, transactions of 128 operations, 4 of them in flight, and a watch of one's own keys.
 
 mod idle;
+mod join;
 mod recover;
 mod reference;
 mod register;
@@ -141,6 +142,7 @@ async fn etcd(
     let done = async {
         register::run(&place, size, report).await?;
         recover::run(&place, size, report).await?;
+        join::run(&place, size, report).await?;
         idle::run(&place, url, size, report).await
     };
     let done = done.await;

@@ -61,7 +61,9 @@ async fn sessions_are_measured_on_every_engine_beside_a_program_written_by_hand(
             assert!(sides.contains(&format!("{workload} {engine}")), "{workload} {engine}: {}", ran.stdout);
         }
     }
-    assert!(sides.contains("idle_1000_keys etcd"), "{}", ran.stdout);
+    for side in ["idle_1000_keys etcd", "join_500_seen_by_500 etcd", "join_500_seen_by_500 raw"] {
+        assert!(sides.contains(side), "{side}: {}", ran.stdout);
+    }
     let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;
     assert!(left.code == Some(0) && !left.stdout.contains("/tenure-bench/"), "{left:?}");
 }
