@@ -269,10 +269,8 @@ async fn a_stopped_holder_never_works_beside_the_next(url: &str, store: Store) {
         let mut first = Process::start(kind, url);
         assert!(first.hear().await.is_some());
         first.signal(Signal::STOP);
-        let stopped = Instant::now();
         let next = soon(Claim::get(kind, &session)).await;
-        let (held_at, took) = (now(), stopped.elapsed());
-        assert!(took < CHILD_TTL + Duration::from_millis(700), "{kind:?}: the next holds after {took:?}");
+        let held_at = now();
         first.signal(Signal::CONT);
         while let Some(worked_at) = first.hear().await {
             assert!(worked_at < held_at, "{kind:?}: it worked beside the next");
