@@ -45,6 +45,8 @@ pub enum Key {
     Candidate(ElectionName, Place),
     /// `locks/<lock>/<place>`: a holder, or one who waits. Leased.
     Waiter(LockName, Place),
+    /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
+    Run(LockName),
     /// `registry/<key…>`: what was registered under a shared lease. Leased.
     Registration(RegistryKey),
 }
@@ -105,6 +107,7 @@ impl Layout {
                 format!("{root}elections/{}/{place}", Segment(election.as_str()))
             }
             Key::Waiter(lock, place) => format!("{root}locks/{}/{place}", Segment(lock.as_str())),
+            Key::Run(name) => format!("{root}once/{}", Segment(name.as_str())),
             Key::Registration(key) => format!("{root}registry/{key}"),
         };
         text.into()
@@ -133,6 +136,7 @@ impl Layout {
             ("elections", [election, place]) => {
                 Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, Place::parse(place)?))
             }
+            ("once", [name]) => Some(Key::Run(LockName::parse(&unescape(name)?).ok()?)),
             ("locks", [lock, place]) => {
                 Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, Place::parse(place)?))
             }

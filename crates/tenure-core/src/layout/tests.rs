@@ -37,6 +37,7 @@ fn keys_lie_where_the_documentation_says() {
             Key::Waiter(LockName::parse("deploy").unwrap(), place),
             "/shop/eu/locks/deploy/75878f3b-0000000000000abc".to_owned(),
         ),
+        (Key::Run(LockName::parse("back/up").unwrap()), "/shop/eu/once/back%2Fup".to_owned()),
         (Key::Registration(RegistryKey::parse("api/1").unwrap()), "/shop/eu/registry/api/1".to_owned()),
     ] {
         assert_eq!(layout().encode(&key), text);
