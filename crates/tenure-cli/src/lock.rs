@@ -93,8 +93,7 @@ pub(crate) async fn run(args: &LockArgs, global: &Global, output: &Output) -> Re
         Err(stop) => return stop.exit(),
     };
     let done = hold(&stage, &wish, args.min_hold.unwrap_or_default(), &mut signals).await;
-    let patience = if matches!(done, Err(Stop::Failed(_))) { Patience::Short } else { Patience::Usual };
-    stage.close(patience).await;
+    stage.close(Patience::after(&done)).await;
     done.or_else(Stop::exit)
 }
 

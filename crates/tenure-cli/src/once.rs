@@ -77,8 +77,7 @@ pub(crate) async fn run(args: &OnceArgs, global: &Global, output: &Output) -> Re
     let key = Layout::new(&stage.namespace).encode(&Key::Run(name.clone()));
     let once = Once { args, name, lock, key, stage: &stage };
     let done = once.run(&mut signals).await;
-    let patience = if matches!(done, Err(Stop::Failed(_))) { Patience::Short } else { Patience::Usual };
-    stage.close(patience).await;
+    stage.close(Patience::after(&done)).await;
     done.or_else(Stop::exit)
 }
 

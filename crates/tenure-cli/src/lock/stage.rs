@@ -156,6 +156,17 @@ pub(crate) enum Patience {
     Short,
 }
 
+impl Patience {
+    /// Where something was held, the session was closed with it; where nothing could be, the time is nearly over. Only one who left the
+    /// line leaves something to wait for.
+    pub(crate) fn after(done: &Result<ExitCode, Stop>) -> Patience {
+        match done {
+            Ok(_) | Err(Stop::Failed(_)) => Patience::Short,
+            Err(Stop::Ended(_)) => Patience::Usual,
+        }
+    }
+}
+
 pub(crate) fn listen() -> Result<Signals, Failure> {
     Signals::listen().map_err(|error| Failure::new(Code::Failed, format!("signals cannot be heard: {error}")))
 }
