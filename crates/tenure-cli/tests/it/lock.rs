@@ -282,6 +282,8 @@ async fn a_command_whose_time_is_over_is_not_started() {
     let machine = machine();
     let marker = machine.path("marker");
     let args = ["part", "supervise", "--term-after", "0ms", "--kill-after", "10s", "--", "touch", &marker];
-    assert_eq!(machine.run(&args).await.code, Some(122));
+    let ran = machine.run(&args).await;
+    assert_eq!(ran.code, Some(122), "{ran:?}");
+    assert!(ran.stderr.contains("ended before it was started"), "{ran:?}");
     assert!(!Path::new(&marker).exists());
 }
