@@ -152,7 +152,7 @@ impl Once<'_> {
         );
         let failure = Failure::new(Code::NotAcquired, message)
             .hint(format!("delete {key} with `tenure kv del` to run it again"));
-        Err(self.stage.not_acquired(failure))
+        Err(self.stage.not_acquired(&failure))
     }
 
     /// Notes that a run begins: only while we hold the lock, and only if nobody has noted another since we looked.

@@ -194,6 +194,23 @@ async fn an_unreachable_store_is_125_within_6_seconds_and_runs_nothing() {
     assert!(!Path::new(&marker).exists() && !Path::new(&machine.path(".local")).exists());
 }
 
+/// One member of three answers, and can decide nothing.
+#[tokio::test]
+async fn an_etcd_without_a_majority_is_125_within_6_seconds_and_runs_nothing() {
+    let etcd = Etcd::cluster(3);
+    let machine = machine().with("TENURE_ENDPOINTS", etcd.member(0).client_addr().to_string());
+    etcd.member(1).kill();
+    etcd.member(2).kill();
+    let marker = machine.path("marker");
+    for flags in [&[][..], &["--try"], &["--wait", "60s"]] {
+        let begin = Instant::now();
+        let ran = machine.run(&[&["lock", "a"], flags, &["--", "touch", &marker]].concat()).await;
+        assert_eq!(ran.code, Some(125), "{ran:?}");
+        assert!(begin.elapsed() < Duration::from_secs(6), "{flags:?} {:?} {ran:?}", begin.elapsed());
+    }
+    assert!(!Path::new(&marker).exists());
+}
+
 #[tokio::test]
 async fn a_lock_that_is_lost_stops_the_command_and_is_122() {
     let machine = machine();

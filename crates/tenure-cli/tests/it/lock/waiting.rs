@@ -13,6 +13,7 @@ async fn what_is_held_is_124_for_those_who_do_not_wait() {
     for (flags, code) in [
         (&["--try"][..], 124),
         (&["--wait", "300ms"], 124),
+        (&["--wait", "0s"], 124),
         (&["--try", "-E", "9"], 9),
         (&["--try", "--shared"], 124),
     ] {
@@ -24,6 +25,7 @@ async fn what_is_held_is_124_for_those_who_do_not_wait() {
     let shown = machine.json(&["locks", "show", "a"]).await;
     assert_eq!(shown["waiters"], json!([]), "nobody who was refused stands in line");
     assert_eq!(finish(first).await.0, Some(7));
+    assert_eq!(machine.run(&["lock", "a", "--wait", "0s", "--", "true"]).await.code, Some(0), "it is free");
 }
 
 #[tokio::test]
