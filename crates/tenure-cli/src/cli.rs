@@ -4,14 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tenure::store::StoreUrl;
 
 use crate::bench::BenchCommand;
 use crate::duration;
 use crate::kv::KvCommand;
 use crate::lease::LeaseCommand;
+use crate::lock::LockArgs;
+use crate::locks::LocksCommand;
 use crate::node::NodeCommand;
+use crate::once::OnceArgs;
 use crate::output::Color;
 use crate::register::RegisterArgs;
 use crate::service::ServiceCommand;
@@ -35,11 +38,29 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// Reads our command line. With `--`, a command to run under a lock stands after it; without, it is everything from its name on.
+    pub(crate) fn read() -> Result<Cli, clap::Error> {
+        let mut grammar = Cli::grammar();
+        let matches = grammar.try_get_matches_from_mut(std::env::args_os())?;
+        Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut grammar))
+    }
+
+    /// The grammar of this very command line.
+    pub(crate) fn grammar() -> clap::Command {
+        let loosen = |command: clap::Command| {
+            command.mut_arg("command", |arg| arg.last(false).trailing_var_arg(true).allow_hyphen_values(true))
+        };
+        if std::env::args_os().any(|arg| arg == "--") {
+            return Cli::command();
+        }
+        Cli::command().mut_subcommand("lock", loosen).mut_subcommand("once", loosen)
+    }
+
     /// Whether it runs a command of the user's, whose exit code then is ours.
     pub(crate) fn is_wrapper(&self) -> bool {
         match &self.command {
             Some(Command::Register(args)) => args.has_command(),
-            Some(Command::Part(PartCommand::Supervise(_))) => true,
+            Some(Command::Lock(_) | Command::Once(_) | Command::Part(PartCommand::Supervise(_))) => true,
             _ => false,
         }
     }
@@ -92,6 +113,13 @@ const TALK: &str = "Output";
 /// The commands there are.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Run a command while holding a lock; without a command, hold it until a signal.
+    Lock(LockArgs),
+    /// Run a command at most once per period, across all hosts.
+    Once(OnceArgs),
+    /// See who holds which lock and who waits, and break them.
+    #[command(subcommand)]
+    Locks(LocksCommand),
     /// Keep keys alive under one shared lease, for a command's life or until a signal.
     Register(RegisterArgs),
     /// Look at leases, and end them.

@@ -56,6 +56,18 @@ pub(crate) fn parse(text: &str) -> Result<Duration, BadDuration> {
     Ok(total)
 }
 
+/// A duration for people, in its two largest units: `850ms`, `12s`, `3m12s`, `2d4h`.
+pub(crate) fn said(duration: Duration) -> String {
+    let s = duration.as_secs();
+    match s {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => format!("{s}s"),
+        60..3_600 => format!("{}m{}s", s / 60, s % 60),
+        3_600..86_400 => format!("{}h{}m", s / 3_600, s / 60 % 60),
+        _ => format!("{}d{}h", s / 86_400, s / 3_600 % 24),
+    }
+}
+
 fn unit_ms(unit: &str) -> Option<u64> {
     match unit {
         "ms" => Some(1),
@@ -83,6 +95,15 @@ mod tests {
             ("007s", 7_000),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_is_said_in_its_two_largest_units() {
+        for (ms, text) in
+            [(850, "850ms"), (12_900, "12s"), (192_000, "3m12s"), (7_380_000, "2h3m"), (187_200_000, "2d4h")]
+        {
+            assert_eq!(said(Duration::from_millis(ms)), text);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The exit codes are a promise: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict, 5 store unavailable,
 //! 6 denied, 8 wait timed out, 130 interrupted. Wrappers that run a command have their own: 125 for everything that keeps the command
-//! from being started, except 126 not executable and 127 not found.
+//! from being started, except 126 not executable and 127 not found; 124 not acquired and 122 lost.
 
 use std::error::Error as StdError;
 use std::io;
@@ -51,10 +51,20 @@ pub(crate) enum Code {
     NotExecutable,
     /// There is no such command to run.
     CommandNotFound,
+    /// Somebody else holds it, or has done it.
+    NotAcquired,
+    /// What the command relied on was lost.
+    Lost,
 }
 
 /// What a wrapper ends with when it failed before its command started, as timeout(1) does.
 pub(crate) const WRAPPER_FAILED: u8 = 125;
+
+/// What scripts see when somebody else holds it, or has done it.
+pub(crate) const NOT_ACQUIRED: u8 = 124;
+
+/// What scripts see when a command was stopped because what it relied on was lost.
+pub(crate) const LOST: u8 = 122;
 
 impl Code {
     fn exit(self) -> u8 {
@@ -77,6 +87,8 @@ impl Code {
             Code::Interrupted => 130,
             Code::NotExecutable => 126,
             Code::CommandNotFound => 127,
+            Code::NotAcquired => NOT_ACQUIRED,
+            Code::Lost => LOST,
         }
     }
 }
@@ -122,7 +134,11 @@ impl Failure {
     /// The exit code of a wrapper whose command was not started: scripts must be able to tell it from the command's own.
     pub(crate) fn wrapper_exit_code(&self) -> ExitCode {
         match self.code {
-            Code::NotExecutable | Code::CommandNotFound | Code::Interrupted => self.exit_code(),
+            Code::NotExecutable
+            | Code::CommandNotFound
+            | Code::Interrupted
+            | Code::NotAcquired
+            | Code::Lost => self.exit_code(),
             _ => ExitCode::from(WRAPPER_FAILED),
         }
     }

@@ -13,8 +13,11 @@ mod duration;
 mod failure;
 mod kv;
 mod lease;
+mod lock;
+mod locks;
 mod log;
 mod node;
+mod once;
 mod output;
 mod part;
 mod register;
@@ -25,8 +28,8 @@ mod version;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use tenure::core::name::Namespace;
 use tenure::store::Store;
 
@@ -40,10 +43,11 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
 
   tenure demo                        see the engines at work, in a few seconds
   tenure kv put /greeting hello      put a key into the store of this machine
+  tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
   tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: register, lease, node, service, kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
+Commands: lock, once, locks, register, lease, node, service, kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
 `tenure doctor` says whether it will work here.
 ";
 
@@ -51,7 +55,7 @@ Commands: register, lease, node, service, kv, doctor, demo, bench, config, compl
 const THREADS: usize = 2;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
@@ -98,8 +102,12 @@ fn refuse(error: &clap::Error) -> ExitCode {
 /// Whether a command line that clap refused would have run a command of the user's.
 fn was_wrapper() -> bool {
     let has_command = std::env::args_os().any(|arg| arg == "--");
-    let guess = Cli::command().ignore_errors(true).try_get_matches();
-    has_command && guess.is_ok_and(|matches| matches.subcommand_name() == Some("register"))
+    let guess = Cli::grammar().ignore_errors(true).try_get_matches();
+    guess.is_ok_and(|matches| match matches.subcommand_name() {
+        Some("lock" | "once") => true,
+        Some("register") => has_command,
+        _ => false,
+    })
 }
 
 fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
@@ -111,6 +119,8 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
     let done = runtime.block_on(async {
         match &cli.command {
             // Those who run a command have their own answers to signals.
+            Some(Command::Lock(args)) => lock::run(args, &cli.global, output).await,
+            Some(Command::Once(args)) => once::run(args, &cli.global, output).await,
             Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
             Some(Command::Part(PartCommand::Supervise(args))) => supervise::rehearse(args, output).await,
             _ => tokio::select! {
@@ -128,7 +138,16 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
-        Command::Register(_) => Err(Failure::new(Code::Failed, "a wrapper is run by `run_to_end`")),
+        Command::Lock(_) | Command::Once(_) | Command::Register(_) => {
+            Err(Failure::new(Code::Failed, "a wrapper is run by `run_to_end`"))
+        }
+        Command::Locks(command) => {
+            locks::check(command)?;
+            let (store, namespace) = open(cli, output).await?;
+            let done = locks::run(command, &store, &namespace, output).await;
+            store.close().await;
+            done
+        }
         Command::Lease(command) => {
             let store = connect::open(&connect::decide(&cli.global)?, output).await?;
             let done = lease::run(command, &store, output).await;

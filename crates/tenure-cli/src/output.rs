@@ -104,6 +104,33 @@ impl Output {
         let _ = writeln!(io::stderr(), "tenure: {}", escape_controls(text.as_bytes()));
     }
 
+    /// Whether [`Output::status`] shows one line that changes.
+    pub(crate) fn has_status(&self) -> bool {
+        self.stderr_is_terminal
+    }
+
+    /// How it stands: in place of what was said before on a terminal, a line of its own elsewhere.
+    pub(crate) fn status(&self, text: &str) {
+        if self.stderr_is_terminal {
+            let text = escape_controls(text.as_bytes()).replace('\n', " ");
+            let _ = write!(io::stderr(), "\r\x1b[Ktenure: {text}");
+        } else {
+            self.note(text);
+        }
+    }
+
+    /// The status is over.
+    pub(crate) fn clear_status(&self) {
+        if self.stderr_is_terminal {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    /// One JSON object as talk, while stdout belongs to somebody else.
+    pub(crate) fn talk_object(&self, object: &impl Serialize) {
+        let _ = writeln!(io::stderr(), "{}", to_json(object));
+    }
+
     /// Says why the command failed, as the last thing on stderr.
     pub(crate) fn failure(&self, failure: &Failure) {
         #[derive(Serialize)]

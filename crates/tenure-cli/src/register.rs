@@ -151,6 +151,7 @@ async fn keep(
         args: args.command.get(1..).unwrap_or_default(),
         env: &env,
         grace: args.grace,
+        signal: Signal::TERM,
     });
     let done = match words.ready(&registrations, ttl) {
         Ok(()) => tokio::select! {

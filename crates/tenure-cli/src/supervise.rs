@@ -53,6 +53,8 @@ pub(crate) struct Job<'a> {
     pub(crate) env: &'a [(&'static str, OsString)],
     /// How long after SIGTERM or SIGINT it is killed; none: it may take its time.
     pub(crate) grace: Option<Duration>,
+    /// What it is asked to stop with.
+    pub(crate) signal: Signal,
 }
 
 /// Parts that are played in processes of their own, without a runtime and before anything else is set up.
@@ -81,7 +83,7 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Outcome, Failure> {
     let now = *terms.borrow_and_update();
-    let mut course = Course::new(job.grace);
+    let mut course = Course::new(job.grace, job.signal);
     let mut running = Running::start(job, now.deadlines).await?;
     for signal in course.handle(Event::Terms(now), BootClock.now()) {
         running.send(signal, output);
@@ -171,6 +173,12 @@ impl Running {
         let group = launch.group;
         let kill = deadlines.map(|deadlines| deadlines.kill);
         in_time(sentinel.guard(group, kill)).await.map_err(cannot)?;
+        // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
+        if deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term) {
+            sentinel.dismiss().await;
+            launch.give_up();
+            return Err(Failure::new(Code::Lost, "what the command relies on ended before it was started"));
+        }
         let terminal = Terminal::of_ours();
         if let Some(terminal) = &terminal {
             terminal.give(group).map_err(cannot)?;

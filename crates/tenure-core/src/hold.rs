@@ -59,8 +59,12 @@ pub struct TtlTooShort {
 impl Terms {
     /// The usual division: renew every third of the TTL, wait a quarter of it for an answer, stop `max(500 ms, 5 %)` early.
     pub fn new(ttl: Duration) -> Result<Terms, TtlTooShort> {
-        Terms { ttl, margin: MARGIN_MIN.max(ttl / MARGIN_PART), renew_every: ttl / 3, patience: ttl / 4 }
-            .check()
+        Terms { ttl, margin: Terms::margin_of(ttl), renew_every: ttl / 3, patience: ttl / 4 }.check()
+    }
+
+    /// The usual margin of a TTL.
+    pub fn margin_of(ttl: Duration) -> Duration {
+        MARGIN_MIN.max(ttl / MARGIN_PART)
     }
 
     /// The division of TTL elections: renew every quarter of the TTL, wait a quarter of it for an answer, and stop this margin

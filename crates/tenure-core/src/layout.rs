@@ -47,6 +47,8 @@ pub enum Key {
     Waiter(LockName, Place),
     /// `ttl/<election>`: the leader of a TTL election. Leased.
     Ttl(ElectionName),
+    /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
+    Run(LockName),
     /// `registry/<key…>`: what was registered under a shared lease. Leased.
     Registration(RegistryKey),
 }
@@ -108,6 +110,7 @@ impl Layout {
             }
             Key::Waiter(lock, place) => format!("{root}locks/{}/{place}", Segment(lock.as_str())),
             Key::Ttl(election) => format!("{root}ttl/{}", Segment(election.as_str())),
+            Key::Run(name) => format!("{root}once/{}", Segment(name.as_str())),
             Key::Registration(key) => format!("{root}registry/{key}"),
         };
         text.into()
@@ -136,6 +139,7 @@ impl Layout {
             ("elections", [election, place]) => {
                 Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, Place::parse(place)?))
             }
+            ("once", [name]) => Some(Key::Run(LockName::parse(&unescape(name)?).ok()?)),
             ("locks", [lock, place]) => {
                 Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, Place::parse(place)?))
             }

@@ -348,6 +348,29 @@ pub struct AskRecord {
     pub unknown: UnknownFields,
 }
 
+/// When a command that runs once per period was last run, under `once/<name>`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// When it was started, by the clock of the machine that ran it.
+    #[serde(default)]
+    pub started: WallTime,
+    /// The code it ended with; none while it runs, and if nobody could say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<u8>,
+    /// The node that ran it.
+    #[serde(default)]
+    pub node: String,
+    /// The process there.
+    #[serde(default)]
+    pub pid: u32,
+    /// What was run.
+    #[serde(default)]
+    pub command: String,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
 fn is_exclusive(mode: &Mode) -> bool {
     *mode == Mode::Exclusive
 }
@@ -364,6 +387,7 @@ impl Record for CommandRecord {}
 impl Record for ResultRecord {}
 impl Record for HolderRecord {}
 impl Record for CandidateRecord {}
+impl Record for RunRecord {}
 
 #[cfg(test)]
 mod tests;

@@ -61,7 +61,7 @@ impl Clock for BootClock {
 }
 
 /// The time on the wall: for people and across reboots, never for deciding who holds what.
-pub(crate) fn wall_time() -> WallTime {
+pub fn wall_time() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

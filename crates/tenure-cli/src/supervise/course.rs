@@ -69,6 +69,8 @@ pub(super) enum Event {
 pub(super) struct Course {
     /// How long after SIGTERM or SIGINT comes SIGKILL; none: never.
     grace: Option<Duration>,
+    /// What asks it to stop.
+    signal: Signal,
     deadlines: Option<Deadlines>,
     kill_at: Option<Moment>,
     interrupted_at: Option<Moment>,
@@ -78,9 +80,10 @@ pub(super) struct Course {
 }
 
 impl Course {
-    pub(super) fn new(grace: Option<Duration>) -> Course {
+    pub(super) fn new(grace: Option<Duration>, signal: Signal) -> Course {
         Course {
             grace,
+            signal,
             deadlines: None,
             kill_at: None,
             interrupted_at: None,
@@ -160,7 +163,7 @@ impl Course {
 
     fn stop(&mut self, now: Moment, signals: &mut Vec<Signal>) {
         if !std::mem::replace(&mut self.is_stopping, true) {
-            signals.extend([Signal::TERM, Signal::CONT]);
+            signals.extend([self.signal, Signal::CONT]);
             if let Some(grace) = self.grace {
                 self.kill_by(now + grace);
             }

@@ -64,6 +64,12 @@ impl Launch {
         Ok(Launch { child, group: Group::led_by(leader), socket })
     }
 
+    /// There will be no word: the launcher ends by itself.
+    pub(super) fn give_up(mut self) {
+        drop(self.socket);
+        let _ = self.child.wait();
+    }
+
     /// Gives the word, and waits until the launcher has become the command or has failed to.
     pub(super) async fn go(self, program: &Program) -> Result<Child, Failure> {
         let cannot = |error: io::Error| cannot_run(program, &error);

@@ -2,8 +2,7 @@
 
 use rustix::process::WaitIdStatus;
 
-/// What scripts see when the command was stopped because it lost what it relied on.
-pub(crate) const LOST: u8 = 122;
+use crate::failure::LOST;
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::process::Signal;
 use tenure::clock::{BootClock, Clock};
 use tokio::sync::watch;
 
@@ -56,7 +57,7 @@ pub(crate) async fn rehearse(args: &RehearsalArgs, output: &Output) -> Result<Ex
     let program = Program::find(name)?;
     let mut signals = Signals::listen().map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
     let (feed, terms) = watch::channel(args.terms(Order::Run));
-    let job = Job { program: &program, args: rest, env: &[], grace: args.grace };
+    let job = Job { program: &program, args: rest, env: &[], grace: args.grace, signal: Signal::TERM };
     let running = super::run(&job, terms, &mut signals, output);
     let ordering = async {
         let (after, order) = match (args.lose_after, args.stop_after) {

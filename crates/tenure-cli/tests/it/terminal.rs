@@ -137,3 +137,26 @@ async fn ctrl_z_stops_the_whole_job_and_fg_takes_it_up_again() {
     session.see("code=4");
     session.end().await;
 }
+
+#[tokio::test]
+async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
+    let machine = Machine::new();
+    let script = r#"
+        $TENURE lock a -- sh -c 'trap "exit 77" INT; echo up; while :; do read b; done'
+        echo "code=$?"; trap : INT
+        mkfifo $HOME/held; $TENURE lock a -- sh -c 'echo held; echo >$HOME/held; exec sleep 25' </dev/null &
+        read x <$HOME/held
+        $TENURE lock a -- true
+        echo "waited=$?"; kill $!; read c; echo "shell=$c""#;
+    let mut session = Session::run(&machine, script);
+    session.see("up");
+    session.press("\x03");
+    session.see("code=77");
+    session.see("held");
+    session.see("waiting for 'a'");
+    session.press("\x03");
+    session.see("waited=130");
+    session.press("two\n");
+    session.see("shell=two");
+    session.end().await;
+}

@@ -38,6 +38,7 @@ fn keys_lie_where_the_documentation_says() {
             "/shop/eu/locks/deploy/75878f3b-0000000000000abc".to_owned(),
         ),
         (Key::Ttl(ElectionName::parse("a/b").unwrap()), "/shop/eu/ttl/a%2Fb".to_owned()),
+        (Key::Run(LockName::parse("back/up").unwrap()), "/shop/eu/once/back%2Fup".to_owned()),
         (Key::Registration(RegistryKey::parse("api/1").unwrap()), "/shop/eu/registry/api/1".to_owned()),
     ] {
         assert_eq!(layout().encode(&key), text);

@@ -42,6 +42,7 @@ fn every_record_reads_the_least_that_may_be_there() {
     assert_eq!(TaskRecord::decode(b"{}").unwrap().kind, None);
     assert_eq!(HolderRecord::decode(b"{}").unwrap().pid, 0);
     assert_eq!(CandidateRecord::decode(br#"{"asked":{}}"#).unwrap().asked, Some(AskRecord::default()));
+    assert_eq!(RunRecord::decode(b"{}").unwrap().exit_code, None);
     assert_eq!(CommandRecord::decode(br#"{"command":"freeze"}"#).unwrap().parameters.len(), 0);
     let result = ResultRecord::decode(br#"{"handled_by":"n","outcome":"done"}"#).unwrap();
     assert_eq!((result.handled_by.as_str(), result.at), ("n", WallTime(0)));

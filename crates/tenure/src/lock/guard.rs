@@ -57,6 +57,20 @@ impl Guard {
         self.held.loan().valid_until()
     }
 
+    /// When the last request was sent that the store has acknowledged, on the session's clock: nobody else can hold before this and the TTL.
+    pub fn acknowledged(&self) -> Moment {
+        self.held.loan().acknowledged()
+    }
+
+    /// Waits for an acknowledgement that was sent after `before`, and says when. Never comes once the lock is lost.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind.
+    pub async fn acknowledged_after(&self, before: Moment) -> Moment {
+        self.held.loan().acknowledged_after(before).await
+    }
+
     /// Waits until the lock is lost, and says why. Comes on time, even while calls to the store hang.
     ///
     /// # Cancellation

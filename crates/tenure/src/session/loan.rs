@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::hold::{End, TtlTooShort};
+use tenure_core::hold::{End, Terms, TtlTooShort};
 use tenure_core::session::{Lent, LoanId};
 use tenure_core::time::Moment;
 use thiserror::Error;
@@ -194,6 +194,32 @@ impl Loan {
     /// Until when it is certainly valid, if nothing is renewed, on the session's clock.
     pub fn valid_until(&self) -> Moment {
         self.look().valid_until
+    }
+
+    /// When the last request was sent that the store has acknowledged: whatever hangs on the lease is there until this and the TTL.
+    pub fn acknowledged(&self) -> Moment {
+        self.sent(self.valid_until())
+    }
+
+    /// Waits for an acknowledgement that was sent after `before`, and says when. Never comes once the loan is over; see [`Loan::lost`].
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind.
+    pub async fn acknowledged_after(&self, before: Moment) -> Moment {
+        let mut news = self.inner.cell.state.subscribe();
+        let is_news = |state: &LoanState| state.end.is_none() && self.sent(state.valid_until) > before;
+        let seen = news.wait_for(is_news).await.map(|state| state.valid_until);
+        match seen {
+            Ok(valid_until) => self.sent(valid_until),
+            // Fails only when the cell is gone, and we hold it.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// `valid_until` counts from here.
+    fn sent(&self, valid_until: Moment) -> Moment {
+        valid_until + Terms::margin_of(self.ttl()) - self.ttl()
     }
 
     /// Waits until the loan is over, and says why. Comes on time, even while calls to the store hang.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{join_all, try_join_all};
 use tenure::core::name::{Namespace, NodeId};
-use tenure::membership::{Cluster, MemberEvent, MemberWatch, NewNode};
+use tenure::membership::{Cluster, MemberEvent, MemberWatch, Membership, NewNode};
 use tenure::session::Session;
 use tenure_etcd::raw::Raw;
 use tokio::task::JoinHandle;
@@ -69,7 +69,7 @@ async fn joins(place: &Place<'_>, nodes: usize) -> Result<Sample, Failure> {
         members.push(joined.map_err(|error| wrong(format!("a node did not join: {error}")))?);
     }
     let sample = seen(&began, views).await?;
-    let left = join_all(members.into_iter().map(|member| member.leave())).await;
+    let left = join_all(members.into_iter().map(Membership::leave)).await;
     left.into_iter().collect::<Result<Vec<()>, _>>().map_err(|error| wrong(error.to_string()))?;
     for session in &sessions {
         close(session).await?;

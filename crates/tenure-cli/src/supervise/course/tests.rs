@@ -18,7 +18,7 @@ fn order(order: Order) -> Event {
 
 /// Plays events at their seconds; after each, what must have been sent.
 fn check(grace: Option<Duration>, story: &[(u64, Event, &[Signal])]) -> Course {
-    let mut course = Course::new(grace);
+    let mut course = Course::new(grace, Signal::TERM);
     for (second, event, expected) in story {
         assert_eq!(course.handle(*event, at(*second)), *expected, "{event:?} at {second} s");
     }

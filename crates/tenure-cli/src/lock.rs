@@ -1,0 +1,138 @@
+//! `tenure lock`: a command that runs while a lock is held, and no longer.
+//!
+//! The library stands in line and says how long the lock is certain; `timing` divides that time, `supervise` ends the command by it.
+
+mod asking;
+mod holding;
+mod stage;
+mod terms;
+mod timing;
+mod waiting;
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tenure::core::name::LockName;
+
+pub(crate) use asking::{Wait, Wish};
+pub(crate) use stage::{Patience, Stage, Stop, listen};
+pub(crate) use terms::HoldArgs;
+pub(crate) use waiting::{ago, held_by, named};
+
+use crate::cli::Global;
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+use crate::supervise::Signals;
+
+/// What `--json` answers about locks carry as `schema`.
+pub(crate) const SCHEMA: &str = "tenure.lock/v1";
+
+const HELP: &str = "\
+With --, our flags stand before it; without it, everything from the command's name on is the command's.
+Without a command the lock is held until a signal, and stdout has one line when it is: name, fence, lease, key.
+
+The lock is renewed every third of the TTL. If that fails, the command is asked to stop (--signal) at TTL - grace - margin after the last
+renewal that was acknowledged, counted from when it was sent, and killed at TTL - margin: before the store can give the lock to anybody else.
+If somebody revokes the lease or breaks the lock, it is asked at once and killed after the grace, at most 1 s.
+Killed or stopped ourselves, a second process ends the command in time, grandchildren included; what leaves the process group is out of its reach.
+
+The command's environment has TENURE_LOCK, TENURE_LOCK_KEY, TENURE_FENCE, TENURE_LEASE, TENURE_TTL_SECONDS, TENURE_NAMESPACE, TENURE_NODE,
+ETCD_LOCK_KEY and ETCD_LOCK_REV. TENURE_FENCE grows with every holder: whatever checks it together with the write is safe from late ones.
+
+Exit codes: the command's own, 128+N if signal N killed it, 122 the lock was lost, 124 not acquired, 125 the command was not started,
+126 not executable, 127 not found. Without a command, a signal is the normal end: 0.";
+
+/// Which lock, how, and what to run under it.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct LockArgs {
+    /// The lock's name.
+    name: String,
+    /// Wait this long for it, not for ever.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, conflicts_with = "try_once")]
+    wait: Option<Duration>,
+    /// Do not wait.
+    #[arg(long = "try")]
+    try_once: bool,
+    /// Let this many hold it at once; all who use the name must say the same.
+    #[arg(short = 'n', long = "permits", value_name = "N", conflicts_with = "shared")]
+    permits: Option<NonZeroU32>,
+    /// Hold it together with others that share it.
+    #[arg(long)]
+    shared: bool,
+    /// Keep it at least this long, also after the command.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, requires = "command")]
+    min_hold: Option<Duration>,
+    #[command(flatten)]
+    hold: HoldArgs,
+    /// The command.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Holds the lock, runs the command or waits for a signal, and gives it back.
+pub(crate) async fn run(args: &LockArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
+    let wish = match parse(&args.name) {
+        Ok(name) => {
+            let wait = match (args.wait, args.try_once) {
+                (Some(wait), _) => Wait::UpTo(wait),
+                (None, true) => Wait::None,
+                (None, false) => Wait::Endless,
+            };
+            Wish { name, mode: asking::mode(args.permits, args.shared), wait }
+        }
+        Err(failure) => return Err(failure),
+    };
+    let mut signals = listen()?;
+    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals).await {
+        Ok(stage) => stage,
+        Err(stop) => return stop.exit(),
+    };
+    let done = hold(&stage, &wish, args.min_hold.unwrap_or_default(), &mut signals).await;
+    stage.close(Patience::after(&done)).await;
+    done.or_else(Stop::exit)
+}
+
+/// A name as it was typed.
+pub(crate) fn parse(name: &str) -> Result<LockName, Failure> {
+    LockName::parse(name)
+        .map_err(|error| Failure::usage(format!("the lock's name: {error}")).hint("use a name like deploy"))
+}
+
+async fn hold(
+    stage: &Stage<'_>,
+    wish: &Wish,
+    min_hold: Duration,
+    signals: &mut Signals,
+) -> Result<ExitCode, Stop> {
+    let begin = Instant::now();
+    loop {
+        let guard = stage.acquire(wish, begin, signals).await?;
+        let since = Instant::now();
+        stage.tell(&wish.name, &guard)?;
+        let Some(program) = &stage.program else {
+            return Ok(stage.stay(&wish.name, guard, signals).await);
+        };
+        match stage.run(program, &wish.name, &guard, signals).await {
+            Ok(run) => {
+                let rest = min_hold.saturating_sub(since.elapsed());
+                return Ok(stage.finish(&wish.name, guard, run, rest, signals).await);
+            }
+            // Nothing ran, so nothing was lost: it is our turn again later.
+            Err(failure) if failure.code == Code::Lost => {
+                stage.output.note(&format!(
+                    "'{}' was lost before the command was started; standing in line again",
+                    wish.name
+                ));
+            }
+            Err(failure) => {
+                let _ = stage.release(guard).await;
+                return Err(failure.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! How the time of a lock is divided between the command, its grace and the margin.
+//!
+//! ```text
+//! sent ─── ttl/3: renewed ───────── term ────── kill ────── the store's end, at the earliest
+//!                                    │◄─ grace ─►│◄─ margin ─►│
+//! ```
+//!
+//! Everything counts from when the last acknowledged renewal was *sent*: the store counts from later.
+
+use std::time::Duration;
+
+use tenure::core::hold::Terms;
+use tenure::core::time::Moment;
+use thiserror::Error;
+
+use crate::failure::Failure;
+use crate::supervise::Deadlines;
+
+/// How long a command has to stop unless told otherwise, where the TTL allows it.
+const GRACE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// A renewal is sent after this part of the TTL.
+const RENEWED_AFTER: u32 = 3;
+
+/// The part of the TTL that a renewal's answer may take before the command is asked to stop: less, and every hiccup ends it.
+const ANSWERED_WITHIN: u32 = 12;
+
+/// How the time is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Timing {
+    pub(super) ttl: Duration,
+    pub(super) grace: Duration,
+    margin: Option<Duration>,
+}
+
+/// Times that do not fit into the TTL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub(super) enum BadTiming {
+    #[error("a TTL of zero is no time at all")]
+    Zero,
+    #[error(
+        "a grace of {grace:?} is too long for a TTL of {ttl:?}: with a margin of {margin:?} the command would be asked to stop \
+         {term:?} after a renewal, and the next one needs until {needed:?}"
+    )]
+    Grace { ttl: Duration, grace: Duration, margin: Duration, term: Duration, needed: Duration },
+    #[error(
+        "a margin of {margin:?} is too short for a TTL of {ttl:?}: nothing is relied upon in its last {least:?}"
+    )]
+    Margin { ttl: Duration, margin: Duration, least: Duration },
+}
+
+impl From<BadTiming> for Failure {
+    fn from(bad: BadTiming) -> Failure {
+        let hint = match bad {
+            BadTiming::Zero => "use --ttl 15s; it suits nearly everybody".to_owned(),
+            BadTiming::Margin { least, .. } => format!("use --margin {least:?} or more, or leave it out"),
+            BadTiming::Grace { ttl, margin, needed, .. } => match ttl.saturating_sub(needed + margin) {
+                Duration::ZERO => "use a longer --ttl".to_owned(),
+                most => format!("use --grace {}ms or less, or a longer --ttl", most.as_millis()),
+            },
+        };
+        Failure::usage(bad.to_string()).hint(hint)
+    }
+}
+
+impl Timing {
+    /// Divides a TTL, or says with numbers why that cannot be.
+    pub(super) fn divide(
+        ttl: Duration,
+        grace: Option<Duration>,
+        margin: Option<Duration>,
+    ) -> Result<Timing, BadTiming> {
+        if ttl.is_zero() {
+            return Err(BadTiming::Zero);
+        }
+        let least = Terms::margin_of(ttl);
+        if let Some(margin) = margin.filter(|&margin| margin < least) {
+            return Err(BadTiming::Margin { ttl, margin, least });
+        }
+        let grace = grace.unwrap_or(GRACE_DEFAULT.min(ttl / 3));
+        let timing = Timing { ttl, grace, margin };
+        let margin = timing.margin(ttl);
+        let (term, needed) =
+            (ttl.saturating_sub(grace.saturating_add(margin)), ttl / RENEWED_AFTER + ttl / ANSWERED_WITHIN);
+        if term < needed {
+            return Err(BadTiming::Grace { ttl, grace, margin, term, needed });
+        }
+        Ok(timing)
+    }
+
+    /// When the command is asked to stop and when it is killed, after an acknowledged request that was sent then. The store may have granted
+    /// a longer TTL than was asked for.
+    pub(super) fn deadlines(&self, sent: Moment, granted: Duration) -> Deadlines {
+        let kill = sent + granted.saturating_sub(self.margin(granted));
+        Deadlines { term: kill - self.grace, kill }
+    }
+
+    fn margin(&self, ttl: Duration) -> Duration {
+        let least = Terms::margin_of(ttl);
+        self.margin.map_or(least, |margin| margin.max(least))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_usual_times_are_those_of_the_documentation() {
+        for (ttl, term, kill) in [(15_000, 9_250, 14_250), (60_000, 52_000, 57_000), (3_000, 1_500, 2_500)] {
+            let timing = Timing::divide(ms(ttl), None, None).unwrap();
+            let deadlines = timing.deadlines(Moment::from_ms(1_000), ms(ttl));
+            let at = |moment: Moment| moment.since(Moment::from_ms(1_000));
+            assert_eq!((at(deadlines.term), at(deadlines.kill)), (ms(term), ms(kill)), "{ttl}");
+        }
+    }
+
+    #[test]
+    fn a_longer_ttl_than_was_asked_for_moves_both_moments() {
+        let timing = Timing::divide(ms(15_000), Some(ms(4_000)), Some(ms(1_000))).unwrap();
+        let deadlines = timing.deadlines(Moment::ORIGIN, ms(30_000));
+        assert_eq!((deadlines.term, deadlines.kill), (Moment::from_ms(24_500), Moment::from_ms(28_500)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_numbers() {
+        let text =
+            |ttl, grace, margin| Failure::from(Timing::divide(ms(ttl), grace, margin).unwrap_err()).message;
+        assert!(text(0, None, None).contains("zero"));
+        let grace = text(15_000, Some(ms(9_000)), None);
+        for number in ["9s", "15s", "750ms", "5.25s", "6.25s"] {
+            assert!(grace.contains(number), "{grace} has no {number}");
+        }
+        assert!(text(1_500, None, None).contains("too long"));
+        let margin = text(15_000, None, Some(ms(100)));
+        assert!(margin.contains("100ms") && margin.contains("750ms"), "{margin}");
+        assert!(Timing::divide(ms(15_000), Some(ms(8_000)), None).is_ok());
+        assert!(Timing::divide(ms(2_000), None, None).is_ok());
+        assert!(Timing::divide(ms(15_000), Some(Duration::MAX), None).is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! What is said to one who waits: who holds, since when, and how many come first.
+
+use std::time::Duration;
+
+use tenure::clock::wall_time;
+use tenure::core::record::{HolderRecord, WallTime};
+use tenure::lock::LockView;
+use tenure::store::LeaseId;
+
+use crate::duration;
+
+/// How many wait before the place that hangs on this lease; none if it is not in the line.
+pub(super) fn place(view: &LockView, lease: LeaseId) -> Option<usize> {
+    let waits = view.waiters.iter().position(|waiter| waiter.place.lease == lease);
+    waits.or_else(|| view.holders.iter().any(|holder| holder.place.lease == lease).then_some(0))
+}
+
+/// The status line; none if nobody holds.
+pub(super) fn line(view: &LockView, place: Option<usize>) -> Option<String> {
+    let ahead = match place {
+        Some(0) => ", you are next".to_owned(),
+        Some(count) => format!(", {count} ahead of you"),
+        None => String::new(),
+    };
+    Some(format!("waiting for '{}': {}{ahead}", view.name, held_by(view)?))
+}
+
+/// `held by web-2 pid 4121 (./deploy.sh) for 3m12s`; none if nobody holds.
+pub(crate) fn held_by(view: &LockView) -> Option<String> {
+    let first = view.holders.first()?;
+    let others = match view.holders.len() {
+        1 => String::new(),
+        2 => " and one other".to_owned(),
+        count => format!(" and {} others", count - 1),
+    };
+    Some(format!("held by {}{others} for {}", named(&first.record), ago(first.record.since)))
+}
+
+/// `web-2 pid 4121 (./deploy.sh)`
+pub(crate) fn named(record: &HolderRecord) -> String {
+    let node = if record.node.is_empty() { "somebody" } else { &record.node };
+    let command = if record.command.is_empty() { String::new() } else { format!(" ({})", record.command) };
+    format!("{node} pid {}{command}", record.pid)
+}
+
+/// How long ago that was, by two clocks that need not agree.
+pub(crate) fn ago(since: WallTime) -> String {
+    duration::said(Duration::from_millis(wall_time().0.saturating_sub(since.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::core::layout::Place;
+    use tenure::core::name::LockName;
+    use tenure::core::revision::{Revision, Token};
+    use tenure::lock::Holder;
+
+    use super::*;
+
+    fn someone(lease: i64, node: &str, command: &str) -> Holder {
+        Holder {
+            place: Place { lease: LeaseId::new(lease).unwrap(), nonce: 1 },
+            token: Token(Revision(lease)),
+            record: HolderRecord {
+                node: node.to_owned(),
+                pid: 4121,
+                command: command.to_owned(),
+                since: WallTime(wall_time().0 - 192_000),
+                ..HolderRecord::default()
+            },
+        }
+    }
+
+    #[test]
+    fn who_waits_is_told_who_holds_and_how_many_come_first() {
+        let view = LockView {
+            name: LockName::parse("deploy").unwrap(),
+            holders: vec![someone(1, "web-2", "./deploy.sh")],
+            waiters: vec![someone(2, "a", ""), someone(3, "b", ""), someone(4, "c", "")],
+            revision: Revision(9),
+        };
+        let line = |lease| line(&view, place(&view, LeaseId::new(lease).unwrap())).unwrap();
+        let held = "waiting for 'deploy': held by web-2 pid 4121 (./deploy.sh) for 3m12s";
+        assert_eq!(line(4), format!("{held}, 2 ahead of you"));
+        assert_eq!(line(2), format!("{held}, you are next"));
+        assert_eq!(line(9), held);
+    }
+
+    #[test]
+    fn nobody_is_said_to_hold_what_is_free() {
+        let view = LockView {
+            name: LockName::parse("a").unwrap(),
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            revision: Revision(9),
+        };
+        assert_eq!(line(&view, None), None);
+    }
+}

@@ -1,0 +1,304 @@
+//! `tenure locks`: who holds which lock, who waits, and taking it away from them.
+
+use std::collections::BTreeMap;
+
+use clap::Subcommand;
+use serde::Serialize;
+use tenure::core::name::{LockName, Namespace};
+use tenure::core::revision::Token;
+use tenure::lock::{Holder, LockView, Locks};
+use tenure::session::Session;
+use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
+
+use crate::failure::{Code, Failure};
+use crate::lock::{SCHEMA, ago, held_by, named, parse};
+use crate::node::said;
+use crate::output::Output;
+use crate::remaining;
+
+/// What can be done with locks.
+#[derive(Subcommand, Debug)]
+pub(crate) enum LocksCommand {
+    /// List the locks that somebody holds: name, fence, holder, since, how many wait.
+    Ls,
+    /// Show who holds a lock and who waits for it.
+    Show {
+        /// The lock's name.
+        name: String,
+    },
+    /// Take a lock away from whoever holds it. Exit 3 if nobody does, 4 if it is somebody else than you meant.
+    ///
+    /// The holder learns of it within a round trip and stops; what it writes until then only a check of its fence keeps harmless.
+    Break {
+        /// The lock's name.
+        name: String,
+        /// Only from the holder with this fence, as listings show it.
+        #[arg(long, value_name = "T", conflicts_with = "force")]
+        token: Option<i64>,
+        /// From everybody who holds it, however many.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Refuses what is wrong whatever the store holds.
+pub(crate) fn check(command: &LocksCommand) -> Result<(), Failure> {
+    match command {
+        LocksCommand::Ls => Ok(()),
+        LocksCommand::Show { name } | LocksCommand::Break { name, .. } => parse(name).map(drop),
+    }
+}
+
+/// Runs a verb on an open store.
+pub(crate) async fn run(
+    command: &LocksCommand,
+    store: &Store,
+    namespace: &Namespace,
+    output: &Output,
+) -> Result<(), Failure> {
+    // A session that is asked for nothing asks nothing of the store.
+    let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+    let locks = Locks::new(&session, namespace);
+    match command {
+        LocksCommand::Ls => list(&locks, store, output).await,
+        LocksCommand::Show { name } => show(&parse(name)?, &locks, store, output).await,
+        LocksCommand::Break { name, token, force } => {
+            let token = token.map(|token| Token(Revision(token)));
+            take(&parse(name)?, token, *force, &locks, output).await
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    name: String,
+    held: bool,
+    fence: Option<String>,
+    holders: Vec<ShownHolder>,
+    waiters: Vec<ShownWaiter>,
+}
+
+#[derive(Serialize)]
+struct ShownHolder {
+    node: String,
+    pid: u32,
+    user: String,
+    command: String,
+    reason: String,
+    since: Option<String>,
+    lease: String,
+    ttl_seconds: Option<f64>,
+    remaining_seconds: Option<f64>,
+    fence: String,
+}
+
+#[derive(Serialize)]
+struct ShownWaiter {
+    node: String,
+    pid: u32,
+    position: usize,
+    since: Option<String>,
+}
+
+impl Shown {
+    fn new(view: &LockView, leases: &BTreeMap<LeaseId, LeaseView>) -> Shown {
+        let holder = |holder: &Holder| {
+            let lease = leases.get(&holder.place.lease);
+            let record = holder.record.clone();
+            ShownHolder {
+                node: record.node,
+                pid: record.pid,
+                user: record.user,
+                command: record.command,
+                reason: record.reason,
+                since: said(record.since),
+                lease: holder.place.lease.to_string(),
+                ttl_seconds: lease.map(|lease| lease.granted.as_secs_f64()),
+                remaining_seconds: lease.map(|lease| lease.remaining.as_secs_f64()),
+                fence: holder.token.to_string(),
+            }
+        };
+        let waiter = |(index, waiter): (usize, &Holder)| ShownWaiter {
+            node: waiter.record.node.clone(),
+            pid: waiter.record.pid,
+            position: index + 1,
+            since: said(waiter.record.since),
+        };
+        Shown {
+            name: view.name.to_string(),
+            held: !view.holders.is_empty(),
+            fence: view.holders.first().map(|first| first.token.to_string()),
+            holders: view.holders.iter().map(holder).collect(),
+            waiters: view.waiters.iter().enumerate().map(waiter).collect(),
+        }
+    }
+}
+
+async fn list(locks: &Locks, store: &Store, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        locks: Vec<Shown>,
+        backend: &'static str,
+        revision: Option<String>,
+    }
+    let views = locks.list().await?;
+    if output.is_json {
+        let holders = views.iter().flat_map(|view| &view.holders).map(|holder| holder.place.lease);
+        let leases = remaining::views(store, holders).await?;
+        let revision = views.first().map(|view| view.revision.to_string());
+        let locks = views.iter().map(|view| Shown::new(view, &leases)).collect();
+        return output.object(&Answer { schema: SCHEMA, locks, backend: store.info().kind, revision });
+    }
+    let row = |view: &LockView| {
+        let first = view.holders.first();
+        let fence = first.map_or("-".to_owned(), |first| first.token.to_string());
+        let by = first.map_or("-".to_owned(), |first| named(&first.record));
+        let since = first.map_or("-".to_owned(), |first| ago(first.record.since));
+        vec![
+            view.name.to_string(),
+            fence,
+            view.holders.len().to_string(),
+            view.waiters.len().to_string(),
+            since,
+            by,
+        ]
+    };
+    let rows: Vec<Vec<String>> = views.iter().map(row).collect();
+    output.table(&["name", "fence", "holders", "waiters", "for", "held by"], &rows)
+}
+
+async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        #[serde(flatten)]
+        shown: Shown,
+        backend: &'static str,
+        revision: String,
+    }
+    let view = locks.view(name).await?;
+    let leases = remaining::views(store, view.holders.iter().map(|holder| holder.place.lease)).await?;
+    let shown = Shown::new(&view, &leases);
+    if output.is_json {
+        let (backend, revision) = (store.info().kind, view.revision.to_string());
+        return output.object(&Answer { schema: SCHEMA, shown, backend, revision });
+    }
+    let dash = || "-".to_owned();
+    let holders = shown.holders.into_iter().map(|holder| {
+        vec![
+            "holds".to_owned(),
+            holder.fence,
+            holder.node,
+            holder.pid.to_string(),
+            holder.user,
+            holder.since.unwrap_or_else(dash),
+            holder.remaining_seconds.map_or_else(dash, |left| format!("{left:.1}")),
+            holder.command,
+            holder.reason,
+        ]
+    });
+    let waiters = view.waiters.iter().map(|waiter| {
+        vec![
+            "waits".to_owned(),
+            waiter.token.to_string(),
+            waiter.record.node.clone(),
+            waiter.record.pid.to_string(),
+            waiter.record.user.clone(),
+            said(waiter.record.since).unwrap_or_else(dash),
+            dash(),
+            waiter.record.command.clone(),
+            waiter.record.reason.clone(),
+        ]
+    });
+    let rows: Vec<Vec<String>> = holders.chain(waiters).collect();
+    if rows.is_empty() {
+        output.note(&format!("nobody holds '{name}'"));
+    }
+    let heading = ["", "fence", "node", "pid", "user", "since", "lease s", "command", "reason"];
+    output.table(&heading, &rows)
+}
+
+/// Takes a lock away.
+async fn take(
+    name: &LockName,
+    token: Option<Token>,
+    force: bool,
+    locks: &Locks,
+    output: &Output,
+) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        name: String,
+        broken: Vec<Broken>,
+    }
+    #[derive(Serialize)]
+    struct Broken {
+        fence: String,
+        node: String,
+        pid: u32,
+        lease: String,
+    }
+    let view = locks.view(name).await?;
+    let victims = victims(&view, token, force)?;
+    let mut broken = Vec::new();
+    for victim in victims {
+        if evict(locks, name, victim).await? {
+            broken.push(victim);
+        } else if !force {
+            return Err(Failure::new(
+                Code::Conflict,
+                format!("{} has given '{name}' up in the meantime", named(&victim.record)),
+            )
+            .hint(format!("look again with `tenure locks show {name}`")));
+        }
+    }
+    for victim in &broken {
+        output.note(&format!(
+            "took '{name}' away from {}, fence {}: it learns of it within a round trip, and until then only a check of its fence \
+             keeps what it writes harmless",
+            named(&victim.record),
+            victim.token
+        ));
+    }
+    if !output.is_json {
+        return broken.iter().try_for_each(|victim| output.record([victim.token.to_string()]));
+    }
+    let broken = broken.into_iter().map(|victim| Broken {
+        fence: victim.token.to_string(),
+        node: victim.record.node.clone(),
+        pid: victim.record.pid,
+        lease: victim.place.lease.to_string(),
+    });
+    output.object(&Answer { schema: SCHEMA, name: name.to_string(), broken: broken.collect() })
+}
+
+/// Whose place is meant.
+fn victims(view: &LockView, token: Option<Token>, force: bool) -> Result<Vec<&Holder>, Failure> {
+    let name = &view.name;
+    let Some(by) = held_by(view) else {
+        return Err(Failure::new(Code::NotFound, format!("nobody holds '{name}'"))
+            .hint("list what is held with `tenure locks ls`"));
+    };
+    if let Some(token) = token {
+        let found = view.holders.iter().find(|holder| holder.token == token);
+        return found.map(|holder| vec![holder]).ok_or_else(|| {
+            Failure::new(Code::Conflict, format!("'{name}' is {by}, not by the one with fence {token}"))
+                .hint(format!("see `tenure locks show {name}`"))
+        });
+    }
+    if view.holders.len() > 1 && !force {
+        return Err(Failure::new(Code::Conflict, format!("'{name}' is {by}"))
+            .hint("choose one with --token, or take all with --force"));
+    }
+    Ok(view.holders.iter().collect())
+}
+
+/// Deleting is repeated until the store says what came of it: the place is never used twice, so that harms nobody.
+async fn evict(locks: &Locks, name: &LockName, victim: &Holder) -> Result<bool, StoreError> {
+    match locks.evict(name, victim).await {
+        Err(StoreError::Ambiguous(_)) => locks.evict(name, victim).await.map(|_| true),
+        told => told,
+    }
+}

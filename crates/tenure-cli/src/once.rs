@@ -1,0 +1,225 @@
+//! `tenure once`: at most one run per period, across all hosts.
+//!
+//! The lock `once/NAME` lets one host at a time decide; the key `/NAMESPACE/once/NAME` says when the last run was started, and outlives it.
+//! It is written before the command starts, guarded by the lock's fence: a run that was begun counts, even if its host dies.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clap::Args;
+use tenure::clock::wall_time;
+use tenure::core::layout::{Key, Layout};
+use tenure::core::line::Mode;
+use tenure::core::name::LockName;
+use tenure::core::record::{Record, RunRecord, WallTime};
+use tenure::lock::Guard;
+use tenure::store::{Condition, KeyValue, Op, StoreError, Txn};
+
+use crate::cli::Global;
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::lock::{HoldArgs, Patience, Stage, Stop, Wait, Wish, ago, listen, parse};
+use crate::output::Output;
+use crate::supervise::Signals;
+
+/// Below this, the clocks of two hosts differ by more than a period.
+const EVERY_MIN: Duration = Duration::from_secs(1);
+
+/// How long the store may take to note how a run ended.
+const NOTE_WITHIN: Duration = Duration::from_secs(1);
+
+const HELP: &str = "\
+Periods are counted by the wall clock, from 1970 on in UTC: --every 1h changes at each full hour, --every 1d at midnight UTC.
+Each host asks its own clock which period it is, so hosts whose clocks differ agree as long as each starts the command by its own
+clock, as cron does. A run is begun before the command starts and counts from then on, also if the command fails or its host dies.
+With --retry-failed a run counts only if it ended with 0; one that nobody saw ending is tried again.
+Runs never overlap: while one goes on, even from an earlier period, another is refused.
+
+The command runs under the lock once/NAME, on the same terms as with `tenure lock`; see there for its environment.
+When it was last run is in the key /NAMESPACE/once/NAME; delete it with `tenure kv del` to run again in the same period.
+
+Exit codes: the command's own, 124 it was run already or runs now (-E changes it), others as with `tenure lock`.";
+
+/// What to run, and how often.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct OnceArgs {
+    /// The name by which hosts know that it is the same.
+    name: String,
+    /// The period.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    every: Duration,
+    /// Run again in the same period if the last run failed.
+    #[arg(long)]
+    retry_failed: bool,
+    #[command(flatten)]
+    hold: HoldArgs,
+    /// The command.
+    #[arg(last = true, value_name = "CMD", required = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the command, unless that was done already.
+pub(crate) async fn run(args: &OnceArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
+    let name = parse(&args.name)?;
+    let lock = parse(&format!("once/{name}"))?;
+    if args.every < EVERY_MIN {
+        return Err(Failure::usage(format!("a period of {:?} is too short", args.every))
+            .hint("use --every 1s or more"));
+    }
+    let mut signals = listen()?;
+    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals).await {
+        Ok(stage) => stage,
+        Err(stop) => return stop.exit(),
+    };
+    let key = Layout::new(&stage.namespace).encode(&Key::Run(name.clone()));
+    let once = Once { args, name, lock, key, stage: &stage };
+    let done = once.run(&mut signals).await;
+    stage.close(Patience::after(&done)).await;
+    done.or_else(Stop::exit)
+}
+
+struct Once<'a> {
+    args: &'a OnceArgs,
+    name: LockName,
+    lock: LockName,
+    key: Bytes,
+    stage: &'a Stage<'a>,
+}
+
+impl Once<'_> {
+    async fn run(&self, signals: &mut Signals) -> Result<ExitCode, Stop> {
+        let stage = self.stage;
+        let Some(program) = stage.program() else {
+            return Err(Failure::usage("no command to run").into());
+        };
+        // Most hosts come too late, and need no lock to learn that. Only a run that goes on may still fail.
+        self.refuse_if_done(self.last().await?.as_ref())?;
+        let wish = Wish { name: self.lock.clone(), mode: Mode::Exclusive, wait: Wait::None };
+        let guard = stage.acquire(&wish, Instant::now(), signals).await?;
+        let begun = match self.begin(&guard).await {
+            Ok(record) => record,
+            Err(stop) => {
+                let _ = stage.release(guard).await;
+                return Err(stop);
+            }
+        };
+        match stage.run(program, &self.lock, &guard, signals).await {
+            Ok(run) => {
+                if !run.outcome.is_lost {
+                    self.note_end(&guard, RunRecord { exit_code: Some(run.outcome.exit_code()), ..begun })
+                        .await;
+                }
+                Ok(stage.finish(&self.lock, guard, run, Duration::ZERO, signals).await)
+            }
+            Err(failure) => {
+                self.withdraw(&guard).await;
+                let _ = stage.release(guard).await;
+                Err(failure.into())
+            }
+        }
+    }
+
+    async fn last(&self) -> Result<Option<KeyValue>, StoreError> {
+        self.stage.store.get_key(self.key.clone()).await
+    }
+
+    /// Ends with 124 if the last run was in this period.
+    fn refuse_if_done(&self, last: Option<&KeyValue>) -> Result<(), Stop> {
+        let Some(last) = last else { return Ok(()) };
+        let key = String::from_utf8_lossy(&self.key);
+        let record = RunRecord::decode(&last.value).map_err(|error| {
+            Failure::new(Code::Failed, format!("{key} cannot be read: {}", error.reason()))
+                .hint(format!("if nothing needs it, delete it with `tenure kv del {key}`"))
+        })?;
+        let counts = !self.args.retry_failed || record.exit_code == Some(0);
+        if !counts || period(record.started, self.args.every) < period(wall_time(), self.args.every) {
+            return Ok(());
+        }
+        let end = match record.exit_code {
+            Some(code) => format!("it ended with {code}"),
+            None => "it still runs, or nobody saw its end".to_owned(),
+        };
+        let message = format!(
+            "'{}' was run in this period already: by {} pid {}, {} ago ({}); {end}",
+            self.name,
+            record.node,
+            record.pid,
+            ago(record.started),
+            record.started
+        );
+        let failure = Failure::new(Code::NotAcquired, message)
+            .hint(format!("delete {key} with `tenure kv del` to run it again"));
+        Err(self.stage.not_acquired(&failure))
+    }
+
+    /// Notes that a run begins: only while we hold the lock, and only if nobody has noted another since we looked.
+    async fn begin(&self, guard: &Guard) -> Result<RunRecord, Stop> {
+        let who = &self.stage.who;
+        let record = RunRecord {
+            started: wall_time(),
+            exit_code: None,
+            node: who.node.clone(),
+            pid: who.pid,
+            command: who.command.clone(),
+            ..RunRecord::default()
+        };
+        let last = self.last().await?;
+        self.refuse_if_done(last.as_ref())?;
+        let unchanged = match &last {
+            Some(last) => Condition::modified_at(self.key.clone(), last.modified),
+            None => Condition::absent(self.key.clone()),
+        };
+        let put = Txn::new().when(unchanged).then(Op::put(self.key.clone(), record.encode()));
+        match self.stage.store.txn(guard.fence().guard(put)).await {
+            Ok(reply) if reply.succeeded => Ok(record),
+            Ok(_) => Err(Failure::new(
+                Code::Failed,
+                format!("'{}' was lost before the command was started", self.lock),
+            )
+            .hint("run it again")
+            .into()),
+            // Nobody knows whether it was noted, so it must count as noted.
+            Err(error) => Err(Failure::from(error)
+                .while_doing("the run could not be noted, and so was not begun")
+                .into()),
+        }
+    }
+
+    /// Notes how it ended, for people and for `--retry-failed`. A store that does not take it keeps nobody waiting.
+    async fn note_end(&self, guard: &Guard, record: RunRecord) {
+        let put = guard.fence().guard(Txn::new().then(Op::put(self.key.clone(), record.encode())));
+        let noted = tokio::time::timeout(NOTE_WITHIN, self.stage.store.txn(put)).await;
+        if !matches!(noted, Ok(Ok(reply)) if reply.succeeded) {
+            self.stage.output.note(&format!("how '{}' ended could not be noted; the run counts", self.name));
+        }
+    }
+
+    /// The command did not run after all.
+    async fn withdraw(&self, guard: &Guard) {
+        let delete = guard.fence().guard(Txn::new().then(Op::delete(self.key.clone())));
+        // What cannot be withdrawn counts as a run: at most one.
+        let _ = tokio::time::timeout(NOTE_WITHIN, self.stage.store.txn(delete)).await;
+    }
+}
+
+/// Which period a moment is in.
+fn period(at: WallTime, every: Duration) -> u128 {
+    u128::from(at.0) / every.as_millis().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_begins_where_the_wall_clock_says() {
+        let hour = Duration::from_secs(3_600);
+        let at = |s: u64| period(WallTime(s * 1_000), hour);
+        assert_eq!(at(3_599), 0);
+        assert_eq!((at(3_600), at(7_199)), (1, 1));
+        assert_eq!(at(7_200), 2);
+    }
+}

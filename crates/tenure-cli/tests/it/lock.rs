@@ -1,0 +1,306 @@
+//! Commands under a lock, as scripts see them: exit codes, environment, waiting, losing.
+//!
+//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
+//! A name with NUL cannot be given on a command line; the library's tests refuse it.
+
+mod exclusion;
+mod fenced;
+mod ledger;
+mod once;
+mod waiting;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+use tenure_fixture::Etcd;
+
+use crate::machine::{Machine, Running};
+
+fn machine() -> Machine {
+    Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
+}
+
+fn on(etcd: &Etcd) -> Machine {
+    machine().with("TENURE_ENDPOINTS", etcd.endpoints())
+}
+
+/// A command that says `up`, then waits for a line on its stdin and ends with 7.
+const SCRIPT: [&str; 4] = ["--", "sh", "-c", "echo up; read x; exit 7"];
+
+/// Starts it under the lock `a`, and waits until it runs.
+async fn hold(machine: &Machine, flags: &[&str]) -> Running {
+    let mut running = machine.start_with_open_stdin(&[&["lock", "a"], flags, &SCRIPT].concat());
+    assert_eq!(running.line().await, "up");
+    running
+}
+
+async fn finish(mut running: Running) -> (Option<i32>, String) {
+    running.feed(b"end\n").await;
+    running.end().await
+}
+
+async fn is_free(machine: &Machine) -> bool {
+    machine.json(&["locks", "show", "a"]).await["held"] == json!(false)
+}
+
+#[tokio::test]
+async fn the_exit_code_is_the_commands_own() {
+    let machine = machine();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137)] {
+        let ran = machine.run(&["lock", "a", "--", "sh", "-c", script]).await;
+        assert_eq!(ran.code, Some(code), "{script} {ran:?}");
+    }
+    assert!(is_free(&machine).await);
+    assert_eq!(machine.ok(&["lease", "ls"]).await, "");
+}
+
+#[tokio::test]
+async fn without_a_separator_everything_from_the_commands_name_on_is_its_own() {
+    let machine = machine();
+    let args = ["lock", "--ttl", "20s", "a", "printf", "%s|", "--ttl", "-v", "--json"];
+    assert_eq!(machine.ok(&args).await, "--ttl|-v|--json|");
+    let args = ["lock", "a", "--ttl", "20s", "--", "sh", "-c", "echo $TENURE_TTL_SECONDS"];
+    assert_eq!(machine.ok(&args).await, "20");
+}
+
+#[tokio::test]
+async fn the_command_is_told_where_it_stands_and_reads_our_stdin() {
+    let machine = machine();
+    let script = "echo $TENURE_LOCK $TENURE_LOCK_KEY $TENURE_FENCE $TENURE_LEASE $TENURE_TTL_SECONDS $TENURE_NAMESPACE \
+                  $TENURE_NODE $ETCD_LOCK_KEY $ETCD_LOCK_REV; cat";
+    let args =
+        ["lock", "a", "--namespace", "shop", "--reason", "release 7", "--json", "--", "sh", "-c", script];
+    let mut running = machine.start_with_open_stdin(&args);
+    let told = running.line().await;
+    let acquired: serde_json::Value = serde_json::from_str(&running.hear("tenure.lock/v1").await).unwrap();
+    let shown = machine.json(&["locks", "show", "a", "--namespace", "shop"]).await;
+    let holder = &shown["holders"][0];
+    let (fence, lease) = (shown["fence"].as_str().unwrap(), holder["lease"].as_str().unwrap());
+    let key = acquired["key"].as_str().unwrap();
+    assert!(key.starts_with(&format!("/shop/locks/a/{lease}-")), "{key}");
+    assert_eq!(told, format!("a {key} {fence} {lease} 15 shop web-1 {key} {fence}"));
+    assert_eq!(
+        acquired,
+        json!({"schema": "tenure.lock/v1", "name": "a", "key": key, "fence": fence, "lease": lease,
+               "ttl_seconds": 15.0, "namespace": "shop", "node": "web-1"})
+    );
+    let left = &holder["remaining_seconds"];
+    assert!(left.as_f64().unwrap() <= 15.0, "{shown}");
+    let (pid, since) = (running.pid().as_raw_nonzero().get(), &holder["since"]);
+    assert!(since.as_str().unwrap().ends_with('Z'), "{shown}");
+    assert_eq!(
+        shown,
+        json!({"schema": "tenure.lock/v1", "name": "a", "held": true, "fence": fence, "waiters": [],
+               "backend": "file", "revision": shown["revision"], "holders": [{
+                   "node": "web-1", "pid": pid, "user": holder["user"], "command": format!("sh -c {script}"),
+                   "reason": "release 7", "since": since, "lease": lease, "ttl_seconds": 15.0,
+                   "remaining_seconds": left, "fence": fence}]})
+    );
+    running.feed(b"through\n").await;
+    assert_eq!(running.line().await, "through");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().await.0, Some(143));
+}
+
+#[tokio::test]
+async fn what_cannot_be_run_is_126_or_127_and_takes_nothing() {
+    let machine = machine();
+    let plain = machine.file("plain", "");
+    for (command, code, word) in [
+        ("no-such-command", 127, "command_not_found"),
+        (&*plain, 126, "not_executable"),
+        ("/", 126, "not_executable"),
+    ] {
+        for wrapper in [&["lock", "a", "--json"][..], &["once", "a", "--every", "1h", "--json"]] {
+            let ran = machine.run(&[wrapper, &["--", command]].concat()).await;
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), ""), "{ran:?}");
+            assert_eq!(ran.error()["code"], word);
+        }
+    }
+    assert!(!Path::new(&machine.path(".local")).exists(), "looked up before any store is opened");
+}
+
+#[tokio::test]
+async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
+    let machine = machine();
+    let before = machine.ok(&["kv", "put", "/a", "1"]).await;
+    let marker = machine.path("marker");
+    let long = "n".repeat(300);
+    for (args, said) in [
+        (&[""][..], "must not be empty"),
+        (&[&long], "300 bytes"),
+        (&["a\nb"], "control characters"),
+        (&["\x1b[2J"], "control characters"),
+        (&["a", "--ttl", "0s"], "TTL of zero"),
+        (&["a", "--ttl", "15"], "did you mean 15s"),
+        (&["a", "--ttl", "1ms"], "too long for a TTL of 1ms"),
+        (&["a", "--grace", "9s"], "a grace of 9s is too long for a TTL of 15s"),
+        (&["a", "--margin", "10ms"], "a margin of 10ms is too short"),
+        (&["a", "--ttl", "99999999999h"], "TTL"),
+        (&["a", "-n", "0"], "number would be zero"),
+        (&["a", "-n", "2", "--shared"], "cannot be used with"),
+        (&["a", "--try", "--wait", "1s"], "cannot be used with"),
+        (&["a", "-E", "256"], "256"),
+        (&["a", "--signal", "WINCH"], "use TERM"),
+        (&["a", "--namespace", "x//y"], "namespace"),
+        (&["a", "--frobnicate"], "--frobnicate"),
+        (&["a", "--store", "redis://a"], "redis"),
+        (&["a", "extra"], "extra"),
+        (&[], "NAME"),
+    ] {
+        let ran = machine.run(&[&["lock"], args, &["--", "touch", &marker]].concat()).await;
+        assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stdout.is_empty() && !ran.stderr.contains('\x1b'), "{args:?} {ran:?}");
+    }
+    let grace = machine.run(&["lock", "a", "--grace", "9s", "--", "touch", &marker]).await;
+    for number in ["750ms", "5.25s", "6.25s", "--grace 8000ms"] {
+        assert!(grace.stderr.contains(number), "{grace:?} lacks {number}");
+    }
+    for (args, said) in [
+        (&["lock", "a", "--"][..], "no command after --"),
+        (&["lock", "a", "--frobnicate"], "no flag of ours"),
+        (&["lock"], "NAME"),
+        (&["once", "a", "--every", "1h"], "CMD"),
+        (&["once", "a", "--", "touch", &marker], "--every"),
+        (&["once", "a", "--every", "10ms", "--", "touch", &marker], "too short"),
+    ] {
+        let ran = machine.run(args).await;
+        assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+    }
+    assert!(!Path::new(&marker).exists());
+    assert_eq!(machine.json(&["kv", "range", ""]).await["revision"], before.as_str());
+}
+
+#[tokio::test]
+async fn an_unreachable_store_is_125_within_6_seconds_and_runs_nothing() {
+    let machine = machine();
+    // Nothing listens at the first; the second swallows every byte, because nobody accepts.
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf = deaf.local_addr().unwrap().to_string();
+    let marker = machine.path("marker");
+    for endpoint in ["127.0.0.1:1", &deaf] {
+        for wrapper in [&["lock", "a"][..], &["lock", "a", "--try"], &["once", "a", "--every", "1h"]] {
+            let begin = Instant::now();
+            let args = [&["--endpoints", endpoint], wrapper, &["--", "touch", &marker]].concat();
+            let ran = machine.run(&args).await;
+            assert_eq!(ran.code, Some(125), "{ran:?}");
+            assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
+        }
+    }
+    assert!(!Path::new(&marker).exists() && !Path::new(&machine.path(".local")).exists());
+}
+
+/// One member of three answers, and can decide nothing.
+#[tokio::test]
+async fn an_etcd_without_a_majority_is_125_within_6_seconds_and_runs_nothing() {
+    let etcd = Etcd::cluster(3);
+    let machine = machine().with("TENURE_ENDPOINTS", etcd.member(0).client_addr().to_string());
+    etcd.member(1).kill();
+    etcd.member(2).kill();
+    let marker = machine.path("marker");
+    for flags in [&[][..], &["--try"], &["--wait", "60s"]] {
+        let begin = Instant::now();
+        let ran = machine.run(&[&["lock", "a"], flags, &["--", "touch", &marker]].concat()).await;
+        assert_eq!(ran.code, Some(125), "{ran:?}");
+        assert!(begin.elapsed() < Duration::from_secs(6), "{flags:?} {:?} {ran:?}", begin.elapsed());
+    }
+    assert!(!Path::new(&marker).exists());
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_stops_the_command_and_is_122() {
+    let machine = machine();
+    for (flags, script, code) in [
+        (&[][..], "echo up; sleep 25", 122),
+        (&["--lost-exit-code", "99"], "echo up; sleep 25", 99),
+        (&[], "trap '' TERM; echo up; sleep 25", 122),
+        (&[], "trap 'exit 0' TERM; echo up; sleep 25 & wait", 122),
+        (&["--signal", "USR1"], "trap 'exit 0' USR1; trap '' TERM; echo up; sleep 25 & wait", 122),
+    ] {
+        for how in ["break", "revoke"] {
+            let mut running = machine.start(&[&["lock", "a"], flags, &["--", "sh", "-c", script]].concat());
+            assert_eq!(running.line().await, "up");
+            let shown = machine.json(&["locks", "show", "a"]).await;
+            let begin = Instant::now();
+            match how {
+                "break" => machine.ok(&["locks", "break", "a"]).await,
+                _ => machine.ok(&["lease", "revoke", shown["holders"][0]["lease"].as_str().unwrap()]).await,
+            };
+            running.silence(Duration::from_secs(10)).await;
+            let (got, stderr) = running.end().await;
+            assert_eq!(got, Some(code), "{script} {how} {stderr}");
+            assert!(stderr.contains("'a' was lost"), "{stderr}");
+            assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        }
+    }
+    assert!(is_free(&machine).await);
+}
+
+#[tokio::test]
+async fn without_a_command_the_lock_is_held_until_a_signal_or_until_it_is_lost() {
+    let machine = machine();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut running = machine.start(&["lock", "--json", "a"]);
+        let acquired: serde_json::Value = serde_json::from_str(&running.line().await).unwrap();
+        assert_eq!(acquired["fence"], machine.json(&["locks", "show", "a"]).await["fence"]);
+        running.signal(signal);
+        assert_eq!(running.end().await.0, Some(0));
+        assert!(is_free(&machine).await);
+    }
+    let mut running = machine.start(&["lock", "a"]);
+    let line = running.line().await;
+    assert!(line.starts_with("a\t") && line.contains("\t/tenure/locks/a/"), "{line}");
+    machine.ok(&["locks", "break", "a"]).await;
+    assert_eq!(running.end().await.0, Some(122));
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_command_and_the_lock_goes_after_it() {
+    let machine = machine();
+    let script = "trap 'echo bye; read x; exit 9' TERM; echo up; while :; do sleep 0.1; done";
+    let mut running = machine.start_with_open_stdin(&["lock", "a", "--", "sh", "-c", script]);
+    assert_eq!(running.line().await, "up");
+    running.signal(Signal::TERM);
+    assert_eq!(running.line().await, "bye");
+    assert!(!is_free(&machine).await, "held until the command has ended");
+    assert_eq!(finish(running).await.0, Some(9));
+    assert!(is_free(&machine).await);
+}
+
+#[tokio::test]
+async fn an_end_while_etcd_is_down_keeps_the_commands_code_and_says_what_is_left() {
+    let etcd = Etcd::start();
+    let machine = on(&etcd);
+    let running = hold(&machine, &[]).await;
+    etcd.member(0).kill();
+    let begin = Instant::now();
+    let (code, stderr) = finish(running).await;
+    assert_eq!(code, Some(7), "{stderr}");
+    assert!(stderr.contains("expires by itself in 15 s"), "{stderr}");
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn the_lock_is_kept_for_its_least_time() {
+    let machine = machine();
+    let begin = Instant::now();
+    let ran = machine.run(&["lock", "a", "--min-hold", "1500ms", "--", "sh", "-c", "exit 5"]).await;
+    assert_eq!(ran.code, Some(5), "{ran:?}");
+    assert!(begin.elapsed() >= Duration::from_millis(1_500), "{:?}", begin.elapsed());
+}
+
+/// A supervisor that was stopped between getting the lock and starting the command finds its time over.
+#[tokio::test]
+async fn a_command_whose_time_is_over_is_not_started() {
+    let machine = machine();
+    let marker = machine.path("marker");
+    let args = ["part", "supervise", "--term-after", "0ms", "--kill-after", "10s", "--", "touch", &marker];
+    let ran = machine.run(&args).await;
+    assert_eq!(ran.code, Some(122), "{ran:?}");
+    assert!(ran.stderr.contains("ended before it was started"), "{ran:?}");
+    assert!(!Path::new(&marker).exists());
+}

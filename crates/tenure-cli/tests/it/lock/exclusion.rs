@@ -1,0 +1,109 @@
+//! Two under one name, and the worst happening to the first: their commands, grandchildren included, never run at the same time.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tenure_fixture::Etcd;
+
+use super::ledger::{beating, intervals, overlap};
+use super::on;
+use crate::machine::{Machine, Running};
+
+/// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.
+const TTL: &str = "3s";
+
+/// One run in every check, fifty only when it is asked for: `TENURE_SOAK=1`.
+fn runs() -> usize {
+    if std::env::var_os("TENURE_SOAK").is_some() { 50 } else { 1 }
+}
+
+fn start(machine: &Machine, script: &str) -> Running {
+    machine.start(&["lock", "a", "--ttl", TTL, "--", "sh", "-c", script])
+}
+
+/// Lets one hold and one wait, does something bad, and looks at what both wrote when the second has begun.
+async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
+    let etcd = Etcd::start();
+    for run in 0..runs() {
+        let machine = on(&etcd);
+        let script = beating(&machine);
+        let mut first = start(&machine, &script);
+        assert_eq!(first.line().await, "up");
+        let mut second = start(&machine, &script);
+        second.hear("waiting for 'a'").await;
+        bad(&etcd, &first).await;
+        assert_eq!(second.line().await, "up");
+        // Whatever of the first were left would beat again in this time.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        second.signal(Signal::KILL);
+        second.silence(Duration::from_secs(10)).await;
+        let _ = rustix::process::kill_process(first.pid(), Signal::KILL);
+        first.silence(Duration::from_secs(10)).await;
+        let intervals = intervals(&machine);
+        assert_eq!(intervals.len(), 2, "run {run}: {intervals:?}");
+        assert_eq!(overlap(&intervals), None, "run {run}");
+        // The next run needs the lock; nobody is left who would give it back.
+        machine.ok(&["locks", "break", "a", "--force"]).await;
+    }
+}
+
+#[tokio::test]
+async fn soak_a_stopped_supervisor_lets_nobody_overlap() {
+    after(async |_, first| first.signal(Signal::STOP)).await;
+}
+
+#[tokio::test]
+async fn soak_a_killed_supervisor_lets_nobody_overlap() {
+    after(async |_, first| first.signal(Signal::KILL)).await;
+}
+
+#[tokio::test]
+async fn soak_a_stopped_etcd_lets_nobody_overlap() {
+    after(async |etcd, _| {
+        etcd.member(0).pause();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        etcd.member(0).resume();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn soak_a_killed_etcd_lets_nobody_overlap() {
+    after(async |etcd, _| {
+        etcd.member(0).kill();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        etcd.member(0).restart();
+    })
+    .await;
+}
+
+/// etcd is away for longer than the TTL: the command is asked first, and the exit code says why.
+#[tokio::test]
+async fn an_outage_beyond_the_ttl_asks_the_command_first_and_is_122() {
+    let etcd = Etcd::start();
+    let machine = on(&etcd);
+    let mut first = start(&machine, "trap 'echo asked; exit 0' TERM; echo up; sleep 25 & wait");
+    assert_eq!(first.line().await, "up");
+    let begin = Instant::now();
+    etcd.member(0).kill();
+    assert_eq!(first.line().await, "asked");
+    // 1.5 s after the last renewal was sent; the rest is for a machine that has other things to do.
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    first.silence(Duration::from_secs(10)).await;
+    let (code, stderr) = first.end().await;
+    assert_eq!(code, Some(122), "{stderr}");
+    assert!(stderr.contains("not renewed in time"), "{stderr}");
+}
+
+/// etcd is away for less than that: nobody notices.
+#[tokio::test]
+async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody() {
+    let etcd = Etcd::start();
+    let machine = on(&etcd);
+    let running = super::hold(&machine, &[]).await;
+    etcd.member(0).kill();
+    etcd.member(0).restart();
+    assert!(!super::is_free(&machine).await);
+    let (code, stderr) = super::finish(running).await;
+    assert_eq!(code, Some(7), "{stderr}");
+}

@@ -1,0 +1,41 @@
+//! What commands under a lock write of themselves: a line for every beat, with their token and the machine's uptime.
+//!
+//! No end is written, because whoever is killed writes none: the last beat is the end.
+
+use std::collections::BTreeMap;
+
+use crate::machine::Machine;
+
+/// A script that says `up` and beats until it is killed, in a grandchild that ignores every polite signal.
+pub(super) fn beating(machine: &Machine) -> String {
+    let path = machine.path("ledger");
+    format!(
+        "sh -c 'trap \"\" TERM HUP INT; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); read t r </proc/uptime; \
+         echo $TENURE_FENCE $t >>{path}; [ $i = 1 ] && echo up; sleep 0.02; done' & wait; wait"
+    )
+}
+
+/// First and last beat of every token, in the order of tokens.
+pub(super) fn intervals(machine: &Machine) -> Vec<(i64, f64, f64)> {
+    let text = std::fs::read_to_string(machine.path("ledger")).unwrap();
+    let mut beats: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
+    for line in text.lines() {
+        let (token, at) = line.split_once(' ').unwrap();
+        let at: f64 = at.parse().unwrap();
+        let (first, last) = beats.entry(token.parse().unwrap()).or_insert((at, at));
+        *first = first.min(at);
+        *last = last.max(at);
+    }
+    beats.into_iter().map(|(token, (first, last))| (token, first, last)).collect()
+}
+
+/// Nobody beats before all with a smaller token have beaten their last.
+pub(super) fn overlap(intervals: &[(i64, f64, f64)]) -> Option<String> {
+    intervals.windows(2).find(|pair| pair[1].1 < pair[0].2).map(|pair| format!("{pair:?}"))
+}
+
+#[test]
+fn an_overlap_is_seen() {
+    assert!(overlap(&[(1, 0.0, 2.0), (2, 1.9, 3.0)]).is_some());
+    assert!(overlap(&[(1, 0.0, 2.0), (2, 2.0, 3.0)]).is_none());
+}

@@ -1,0 +1,74 @@
+//! At most one run per period.
+
+use futures_util::future;
+use serde_json::json;
+
+use super::machine;
+
+/// Long enough that no test crosses its end: a century.
+const EVER: &str = "36500d";
+
+#[tokio::test]
+async fn a_command_runs_once_in_a_period_and_again_in_the_next() {
+    let machine = machine();
+    let runs = || machine.run(&["once", "a", "--every", EVER, "--json", "--", "echo", "ran"]);
+    let all = future::join_all((0..6).map(|_| runs())).await;
+    let ran: Vec<_> = all.iter().filter(|ran| ran.code == Some(0)).collect();
+    assert_eq!((ran.len(), ran[0].stdout.as_str()), (1, "ran\n"), "{all:?}");
+    for other in all.iter().filter(|ran| ran.code != Some(0)) {
+        assert_eq!((other.code, &other.error()["code"]), (Some(124), &json!("not_acquired")), "{other:?}");
+        assert_eq!(other.stdout, "");
+    }
+    let again = runs().await;
+    assert_eq!(again.code, Some(124));
+    assert!(again.error()["message"].as_str().unwrap().contains("by web-1 pid"), "{again:?}");
+    // The same run, looked at with a period that has passed since.
+    let stored = machine.ok(&["kv", "get", "/tenure/once/a"]).await;
+    let mut record: serde_json::Value = serde_json::from_str(&stored).unwrap();
+    assert_eq!(record["exit_code"], 0);
+    record["started"] = json!(0);
+    machine.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
+    let ran = machine.run(&["once", "a", "--every", "1h", "--", "echo", "ran"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ran\n"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn a_failed_run_counts_unless_it_is_to_be_tried_again() {
+    let machine = machine();
+    let once = |flags: &'static [&'static str], script: &'static str| {
+        let machine = &machine;
+        async move {
+            let args = [&["once", "a", "--every", EVER], flags, &["--", "sh", "-c", script]].concat();
+            machine.run(&args).await.code
+        }
+    };
+    assert_eq!(once(&[], "exit 3").await, Some(3));
+    assert_eq!(once(&[], "exit 0").await, Some(124));
+    assert_eq!(once(&["-E", "0"], "exit 5").await, Some(0));
+    assert_eq!(once(&["--retry-failed"], "exit 4").await, Some(4));
+    assert_eq!(once(&["--retry-failed"], "exit 0").await, Some(0));
+    assert_eq!(once(&["--retry-failed"], "exit 0").await, Some(124));
+}
+
+#[tokio::test]
+async fn a_run_that_goes_on_keeps_others_away_and_one_that_was_killed_still_counts() {
+    let machine = machine();
+    let mut first = machine.start(&["once", "a", "--every", EVER, "--", "sh", "-c", "echo up; sleep 25"]);
+    assert_eq!(first.line().await, "up");
+    for flags in [&[][..], &["--retry-failed"]] {
+        let args = [&["once", "a", "--every", EVER], flags, &["--", "true"]].concat();
+        assert_eq!(machine.run(&args).await.code, Some(124), "{flags:?}");
+    }
+    first.signal(rustix::process::Signal::KILL);
+    first.silence(std::time::Duration::from_secs(10)).await;
+    assert_eq!(machine.run(&["once", "a", "--every", EVER, "--", "true"]).await.code, Some(124));
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_left_alone() {
+    let machine = machine();
+    machine.ok(&["kv", "put", "/tenure/once/a", "not json"]).await;
+    let ran = machine.run(&["once", "a", "--every", EVER, "--", "echo", "ran"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(125), ""), "{ran:?}");
+    assert_eq!(machine.ok(&["kv", "get", "/tenure/once/a"]).await, "not json");
+}

@@ -1,0 +1,123 @@
+//! Those who come second: refused, waiting, sharing, and looked at from outside.
+
+use rustix::process::Signal;
+use serde_json::json;
+use tenure_fixture::Etcd;
+
+use super::{finish, hold, is_free, machine, on};
+
+#[tokio::test]
+async fn what_is_held_is_124_for_those_who_do_not_wait() {
+    let machine = machine();
+    let first = hold(&machine, &[]).await;
+    for (flags, code) in [
+        (&["--try"][..], 124),
+        (&["--wait", "300ms"], 124),
+        (&["--wait", "0s"], 124),
+        (&["--try", "-E", "9"], 9),
+        (&["--try", "--shared"], 124),
+    ] {
+        let ran = machine.run(&[&["lock", "a", "--json"], flags, &["--", "true"]].concat()).await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), ""), "{flags:?} {ran:?}");
+        assert_eq!(ran.error()["code"], "not_acquired");
+        assert!(ran.error()["message"].as_str().unwrap().contains("held by web-1 pid"), "{ran:?}");
+    }
+    let shown = machine.json(&["locks", "show", "a"]).await;
+    assert_eq!(shown["waiters"], json!([]), "nobody who was refused stands in line");
+    assert_eq!(finish(first).await.0, Some(7));
+    assert_eq!(machine.run(&["lock", "a", "--wait", "0s", "--", "true"]).await.code, Some(0), "it is free");
+}
+
+#[tokio::test]
+async fn one_who_waits_is_told_for_whom_and_comes_after() {
+    let machine = machine();
+    let first = hold(&machine, &[]).await;
+    let mut second = machine.start(&["lock", "a", "--", "echo", "second"]);
+    let told = second.hear("waiting for 'a'").await;
+    let pid = first.pid().as_raw_nonzero();
+    assert!(
+        told.contains(&format!("held by web-1 pid {pid} (sh -c echo up; read x; exit 7) for ")),
+        "{told}"
+    );
+    assert!(told.ends_with(", you are next"), "{told}");
+    let mut third = machine.start(&["lock", "a", "--", "echo", "third"]);
+    assert!(third.hear("waiting for 'a'").await.ends_with(", 1 ahead of you"));
+    let shown = machine.json(&["locks", "show", "a"]).await;
+    let waiter = |at: usize, running: &crate::machine::Running| {
+        let since = &shown["waiters"][at]["since"];
+        json!({"node": "web-1", "pid": running.pid().as_raw_nonzero().get(), "position": at + 1, "since": since})
+    };
+    assert_eq!(shown["waiters"], json!([waiter(0, &second), waiter(1, &third)]));
+    let listed = machine.json(&["locks", "ls"]).await;
+    assert_eq!(
+        (&listed["locks"][0]["name"], &listed["locks"][0]["waiters"]),
+        (&json!("a"), &shown["waiters"])
+    );
+    third.signal(Signal::INT);
+    assert_eq!(third.end().await.0, Some(130), "asked to end while it waits");
+    assert_eq!(finish(first).await.0, Some(7));
+    assert_eq!(second.line().await, "second");
+    assert_eq!(second.end().await.0, Some(0));
+    assert!(is_free(&machine).await);
+}
+
+#[tokio::test]
+async fn one_who_loses_its_session_while_it_waits_stands_in_line_again() {
+    let etcd = Etcd::start();
+    let machine = on(&etcd);
+    let first = hold(&machine, &[]).await;
+    let held = machine.json(&["locks", "show", "a"]).await["holders"][0]["lease"].clone();
+    let mut second = machine.start(&["lock", "a", "--", "echo", "second"]);
+    second.hear("you are next").await;
+    let leases = machine.json(&["lease", "ls"]).await["leases"].clone();
+    let theirs = leases.as_array().unwrap().iter().find(|lease| lease["lease"] != held).unwrap();
+    machine.ok(&["lease", "revoke", theirs["lease"].as_str().unwrap()]).await;
+    second.hear("standing in line again").await;
+    assert_eq!(finish(first).await.0, Some(7));
+    assert_eq!(second.line().await, "second");
+    assert_eq!(second.end().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn permits_and_readers_hold_together_and_writers_alone() {
+    let machine = machine();
+    let readers = [hold(&machine, &["--shared"]).await, hold(&machine, &["--shared"]).await];
+    assert_eq!(machine.run(&["lock", "a", "--try", "--", "true"]).await.code, Some(124));
+    let shown = machine.json(&["locks", "show", "a"]).await;
+    assert_eq!(shown["holders"].as_array().unwrap().len(), 2);
+    for reader in readers {
+        assert_eq!(finish(reader).await.0, Some(7));
+    }
+    let permits = [hold(&machine, &["-n", "2"]).await, hold(&machine, &["-n", "2"]).await];
+    assert_eq!(machine.run(&["lock", "a", "-n", "2", "--try", "--", "true"]).await.code, Some(124));
+    let ran = machine.run(&["locks", "break", "a", "--json"]).await;
+    assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "which of them: {ran:?}");
+    let broken = machine.json(&["locks", "break", "a", "--force"]).await;
+    assert_eq!(broken["broken"].as_array().unwrap().len(), 2);
+    for permit in permits {
+        assert_eq!(permit.end().await.0, Some(122));
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_broken_only_for_the_holder_that_was_meant() {
+    let machine = machine();
+    let ran = machine.run(&["locks", "break", "a", "--json"]).await;
+    assert_eq!((ran.code, &ran.error()["code"]), (Some(3), &json!("not_found")), "{ran:?}");
+    let free = machine.json(&["locks", "show", "a"]).await;
+    assert_eq!(
+        free,
+        json!({"schema": "tenure.lock/v1", "name": "a", "held": false, "fence": null, "holders": [],
+               "waiters": [], "backend": "file", "revision": free["revision"]})
+    );
+    let first = hold(&machine, &[]).await;
+    let fence = machine.json(&["locks", "show", "a"]).await["fence"].as_str().unwrap().to_owned();
+    let ran = machine.run(&["locks", "break", "a", "--token", "1", "--json"]).await;
+    assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
+    assert!(!is_free(&machine).await);
+    let ran = machine.run(&["locks", "break", "a", "--token", &fence]).await;
+    assert_eq!((ran.code, ran.stdout.trim()), (Some(0), &*fence), "{ran:?}");
+    assert!(ran.stderr.contains("took 'a' away from web-1 pid"), "{ran:?}");
+    assert_eq!(first.end().await.0, Some(122));
+    assert_eq!(machine.run(&["locks", "show", ""]).await.code, Some(2));
+}
