@@ -1,7 +1,9 @@
 //! Five hundred nodes join, and every one of five hundred views sees each of them: how long from the call of `join` to the sight.
 //!
-//! The reference is a bare put of a key that as many bare watches are looking at.
+//! The reference is a bare put of a key that as many bare watches are looking at. On both sides the next one comes when everybody has seen the
+//! one before: what is asked is how soon one who joins is seen, not how many a machine with all views in one process can take.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,6 +13,7 @@ use tenure::core::name::{Namespace, NodeId};
 use tenure::membership::{Cluster, MemberEvent, MemberWatch, Membership, NewNode};
 use tenure::session::Session;
 use tenure_etcd::raw::Raw;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::register::{close, failed, open};
@@ -56,9 +59,10 @@ async fn joins(place: &Place<'_>, nodes: usize) -> Result<Sample, Failure> {
     let namespace =
         Namespace::parse(place.prefix.trim_matches('/')).map_err(|error| wrong(error.to_string()))?;
     let cluster = Cluster::new(place.store.clone(), &namespace);
+    let seen_by = Arc::new(Semaphore::new(0));
     let mut views = Vec::new();
     for _ in 0..nodes {
-        views.push(view(cluster.watch(), nodes).await?);
+        views.push(view(cluster.watch(), nodes, seen_by.clone()).await?);
     }
     let sessions = (0..nodes).map(|_| open(place)).collect::<Result<Vec<Session>, Failure>>()?;
     let (mut began, mut members) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
@@ -67,6 +71,7 @@ async fn joins(place: &Place<'_>, nodes: usize) -> Result<Sample, Failure> {
         began.push(Instant::now());
         let joined = cluster.join(session, NewNode::new(id)).await;
         members.push(joined.map_err(|error| wrong(format!("a node did not join: {error}")))?);
+        everybody(&seen_by, nodes).await?;
     }
     let sample = seen(&began, views).await?;
     let left = join_all(members.into_iter().map(Membership::leave)).await;
@@ -78,7 +83,11 @@ async fn joins(place: &Place<'_>, nodes: usize) -> Result<Sample, Failure> {
 }
 
 /// A view that has its first picture, and then notes when it sees each node.
-async fn view(mut watch: MemberWatch, nodes: usize) -> Result<JoinHandle<Result<Sights, Failure>>, Failure> {
+async fn view(
+    mut watch: MemberWatch,
+    nodes: usize,
+    seen_by: Arc<Semaphore>,
+) -> Result<JoinHandle<Result<Sights, Failure>>, Failure> {
     match watch.next().await {
         Some(Ok(MemberEvent::Snapshot(_))) => {}
         other => return Err(wrong(format!("a view began with {other:?}"))),
@@ -87,7 +96,10 @@ async fn view(mut watch: MemberWatch, nodes: usize) -> Result<JoinHandle<Result<
         let mut sights = Sights::with_capacity(nodes);
         while sights.len() < nodes {
             match watch.next().await {
-                Some(Ok(MemberEvent::Joined(_))) => sights.push(Instant::now()),
+                Some(Ok(MemberEvent::Joined(_))) => {
+                    sights.push(Instant::now());
+                    seen_by.add_permits(1);
+                }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(error.into()),
                 None => return Err(wrong("a view ended")),
@@ -101,12 +113,17 @@ async fn view(mut watch: MemberWatch, nodes: usize) -> Result<JoinHandle<Result<
 async fn puts(place: &Place<'_>, raw: &Raw, nodes: usize) -> Result<Sample, Failure> {
     let key = Bytes::from(format!("{}{WORKLOAD}/raw", place.prefix));
     let watches = try_join_all((0..nodes).map(|_| raw.watch(key.clone()))).await.map_err(failed)?;
+    let seen_by = Arc::new(Semaphore::new(0));
     let watches = watches.into_iter().map(|mut watch| {
+        let seen_by = seen_by.clone();
         tokio::spawn(async move {
             let mut sights = Sights::with_capacity(nodes);
             while sights.len() < nodes {
                 match watch.next().await {
-                    Some(Ok(_)) => sights.push(Instant::now()),
+                    Some(Ok(_)) => {
+                        sights.push(Instant::now());
+                        seen_by.add_permits(1);
+                    }
                     Some(Err(error)) => return Err(failed(error)),
                     None => return Err(wrong("a bare watch ended")),
                 }
@@ -119,8 +136,18 @@ async fn puts(place: &Place<'_>, raw: &Raw, nodes: usize) -> Result<Sample, Fail
     for _ in 0..nodes {
         began.push(Instant::now());
         raw.put(key.clone(), Bytes::from_static(&VALUE)).await.map_err(failed)?;
+        everybody(&seen_by, nodes).await?;
     }
     seen(&began, watches).await
+}
+
+/// Waits until everybody has seen one more.
+async fn everybody(seen_by: &Semaphore, count: usize) -> Result<(), Failure> {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let seen = tokio::time::timeout(PATIENCE, seen_by.acquire_many(count)).await;
+    let seen = seen.map_err(|_| wrong(format!("not every view saw it within {PATIENCE:?}")))?;
+    seen.map_err(|_| wrong("nobody looks any more"))?.forget();
+    Ok(())
 }
 
 /// How long each took to be seen by everybody. The first thing that a view sees is the first that was begun, and so on.
