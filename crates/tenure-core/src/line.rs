@@ -188,12 +188,15 @@ impl Line {
             return;
         }
         match answer {
-            Left::NotDone => {
+            Left::NotDone | Left::Unknown => {
+                standing.may_have_left |= matches!(answer, Left::Unknown);
                 let next = Next::At(standing.rest(jitter, now));
                 self.change(ticket, Stage::Leaving { token, next });
             }
             Left::Gone { was_there, head } => {
                 let is_news = !std::mem::replace(&mut standing.was_told, true);
+                // A place that an earlier request of ours may have taken away was there as far as anybody can say.
+                let was_there = was_there || standing.may_have_left;
                 // The answer may be old: only a request that was sent late enough has certainly come last.
                 match standing.haunted_until.filter(|&until| at < until) {
                     Some(until) => self.change(ticket, Stage::Haunting { until }),

@@ -29,6 +29,8 @@ pub(super) struct Standing {
     pub is_wanted: bool,
     /// Whether its end was told.
     pub was_told: bool,
+    /// Whether a request to leave was sent of which nobody knows what came.
+    pub may_have_left: bool,
     /// Until when a request that was taken for lost may still put the place.
     pub haunted_until: Option<Moment>,
     backoff: Backoff,
@@ -78,6 +80,7 @@ impl Standing {
             stage,
             is_wanted: true,
             was_told: false,
+            may_have_left: false,
             haunted_until: None,
             backoff: Backoff::new(RETRY),
         }

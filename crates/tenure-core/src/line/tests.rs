@@ -147,6 +147,26 @@ fn a_place_that_was_given_up_while_it_was_asked_for_leaves_nothing() {
     }
 }
 
+/// Otherwise a release during a change of leader would look like a lock that was taken away.
+#[test]
+fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
+    for (first, was_there) in [(Left::Unknown, true), (Left::NotDone, false)] {
+        let mut line = Line::new(7);
+        let ticket = line.stand(lease(1), Mode::Exclusive);
+        let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
+        let token = Token(Revision(5));
+        line.handle_entered(ticket, epoch, Entered::Stands { token, before: None }, 0.5, NOW);
+        line.leave(ticket, NOW);
+        let Some(Action::Leave { epoch, .. }) = line.poll_action() else { panic!("it asks to leave") };
+        line.handle_left(ticket, epoch, first, 0.5, NOW);
+        line.handle_time(NOW + Duration::from_secs(60));
+        let Some(Action::Leave { epoch, .. }) = line.poll_action() else { panic!("it asks again") };
+        line.handle_left(ticket, epoch, Left::Gone { was_there: false, head: None }, 0.5, NOW);
+        let told = std::iter::from_fn(|| line.poll_notice()).last();
+        assert!(matches!(told, Some(Notice::Left { was_there: told, .. }) if told == was_there), "{told:?}");
+    }
+}
+
 #[test]
 fn a_leave_is_asked_again_until_the_store_has_said_that_the_place_is_gone() {
     let mut world = World::new(2);

@@ -134,8 +134,10 @@ pub enum Left {
         /// Which place is the first now, since when.
         head: Option<(Place, Token)>,
     },
-    /// It was not done, or nobody knows: ask again.
+    /// It was certainly not done: ask again.
     NotDone,
+    /// Nobody knows whether it was done: ask again.
+    Unknown,
 }
 
 /// What those who stand in line are told.

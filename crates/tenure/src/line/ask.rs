@@ -185,6 +185,7 @@ fn left(line: &Bytes, reply: Result<TxnReply, StoreError>) -> Left {
         Ok(reply) => reply,
         // Nothing can be asked of such a store any more; the place ends with its lease.
         Err(error) if error.is_fatal() => return Left::Gone { was_there: false, head: None },
+        Err(StoreError::Ambiguous(_)) => return Left::Unknown,
         Err(_) => return Left::NotDone,
     };
     let was_there = matches!(reply.results.first(), Some(OpReply::Delete { count }) if *count > 0);

@@ -171,7 +171,10 @@ impl Held {
         let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
         match tokio::time::timeout(RELEASE_WITHIN, self.seat.wait_for(is_over)).await {
             Ok(Some(SeatState::Over(SeatEnd::Left { was_there: true }))) => Ok(()),
-            Ok(Some(SeatState::Over(end))) => Err(ReleaseError::Lost(lost_by(&end))),
+            // A lease that ended while we waited for the answer says more than that the place is gone.
+            Ok(Some(SeatState::Over(end))) => {
+                Err(ReleaseError::Lost(self.loan().end().map_or_else(|| lost_by(&end), Lost::from)))
+            }
             Ok(Some(_) | None) => Err(ReleaseError::Lost(Lost::Closed)),
             Err(_) => Err(ReleaseError::NotYet { ttl }),
         }

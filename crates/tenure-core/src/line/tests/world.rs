@@ -416,11 +416,11 @@ impl World {
                     Fate::NotDone => Left::NotDone,
                     Fate::Late => {
                         self.late.push((self.now + LATE_MAX, txn));
-                        Left::NotDone
+                        Left::Unknown
                     }
                     Fate::LosesAnswer => {
                         self.store.apply(&txn, self.now).unwrap();
-                        Left::NotDone
+                        Left::Unknown
                     }
                     Fate::Works => {
                         let reply = self.store.apply(&txn, self.now).unwrap();
