@@ -124,10 +124,7 @@ async fn hold(
             }
             // Nothing ran, so nothing was lost: it is our turn again later.
             Err(failure) if failure.code == Code::Lost => {
-                stage.output.note(&format!(
-                    "'{}' was lost before the command was started; standing in line again",
-                    wish.name
-                ));
+                stage.again(wish, "was lost before the command was started");
             }
             Err(failure) => {
                 let _ = stage.release(guard).await;

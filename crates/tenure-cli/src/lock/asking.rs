@@ -4,12 +4,14 @@ use std::cell::Cell;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use tenure::clock::{BootClock, Clock};
 use tenure::core::line::Mode;
 use tenure::core::name::LockName;
 use tenure::lock::{Acquire, Guard, LockError, StandError};
 use tenure::store::LeaseId;
 
 use super::stage::{Stage, Stop};
+use super::timing::Timing;
 use super::waiting;
 use crate::failure::{Code, Failure};
 use crate::supervise::Signals;
@@ -89,11 +91,11 @@ impl Stage<'_> {
                 self.output.clear_status();
             }
             match told? {
-                Ok(guard) => return Ok(guard),
+                Ok(guard) if self.is_fresh(&guard, signals).await? => return Ok(guard),
+                Ok(_) => self.again(wish, "was lost before anything was begun under it"),
                 Err(LockError::NotHeld(StandError::SessionLost(why))) => {
                     progress.has_stood.set(true);
-                    self.output
-                        .note(&format!("{why} while waiting for '{}'; standing in line again", wish.name));
+                    self.again(wish, &format!("is still waited for, but {why}"));
                 }
                 Err(LockError::NotHeld(StandError::Held)) => return Err(self.refuse(wish, begin).await),
                 Err(LockError::NotHeld(StandError::Unavailable { .. })) if progress.has_stood.get() => {
@@ -102,6 +104,26 @@ impl Stage<'_> {
                 Err(error) => return Err(failed(wish, &error).into()),
             }
         }
+    }
+
+    /// Waits until a lock is as sure as it can be: one that we came to with an old lease could be over before the command has begun. False
+    /// if it is.
+    async fn is_fresh(&self, guard: &Guard, signals: &mut Signals) -> Result<bool, Stop> {
+        let sent = guard.acknowledged();
+        if BootClock.now() < Timing::renewal(sent, guard.ttl()) {
+            return Ok(true);
+        }
+        tokio::select! {
+            biased;
+            signal = signals.next_end() => Err(Stop::signal(signal)),
+            _ = guard.lost() => Ok(false),
+            _ = guard.acknowledged_after(sent) => Ok(true),
+        }
+    }
+
+    /// Says that another turn begins.
+    pub(super) fn again(&self, wish: &Wish, why: &str) {
+        self.output.note(&format!("'{}' {why}; standing in line again", wish.name));
     }
 
     fn ask(&self, wish: &Wish, left: Duration) -> Acquire {

@@ -95,6 +95,11 @@ impl Timing {
         Deadlines { term: kill - self.grace, kill }
     }
 
+    /// When a request that was sent then is followed by the next.
+    pub(super) fn renewal(sent: Moment, granted: Duration) -> Moment {
+        sent + granted / RENEWED_AFTER
+    }
+
     fn margin(&self, ttl: Duration) -> Duration {
         let least = Terms::margin_of(ttl);
         self.margin.map_or(least, |margin| margin.max(least))
