@@ -7,7 +7,7 @@
 //! Read top to bottom: first the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
 //! ([`keyspace`]) and what a follower of it was told ([`picture`]), who is there ([`roster`]) and who is meant ([`rendezvous`]), then how to
-//! wait, hold and keep registered ([`backoff`], [`hold`], [`session`]), then how to stand in [`line`], and what a holder shows: its [`fence`].
+//! wait, hold and keep registered ([`backoff`], [`hold`], [`session`]), then how to stand in [`mod@line`], and what a holder shows: its [`fence`].
 
 pub mod time;
 
