@@ -230,6 +230,9 @@ pub struct TaskRecord {
     /// What its submitter says of it.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Submitted again although its stored state says that it has ended: nobody claims it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ended: bool,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
@@ -240,9 +243,12 @@ pub struct TaskRecord {
 pub struct OwnerRecord {
     /// The node.
     pub node: NodeId,
-    /// Which life of it.
+    /// Which life of it: the create revision of the node's own key.
     #[serde(default)]
     pub incarnation: u64,
+    /// One for each claim: by it a claimant whose answer was lost knows its own claim again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nonce: String,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
@@ -373,6 +379,10 @@ pub struct RunRecord {
 
 fn is_exclusive(mode: &Mode) -> bool {
     *mode == Mode::Exclusive
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn is_zero(priority: &i32) -> bool {

@@ -6,7 +6,8 @@ use super::*;
 
 #[test]
 fn a_record_is_written_with_its_version_and_read_back() {
-    let owner = OwnerRecord { node: NodeId::parse("web-1").unwrap(), incarnation: 3, unknown: Map::new() };
+    let node = NodeId::parse("web-1").unwrap();
+    let owner = OwnerRecord { node, incarnation: 3, nonce: String::new(), unknown: Map::new() };
     assert_eq!(owner.encode(), r#"{"incarnation":3,"node":"web-1","v":1}"#);
     assert_eq!(OwnerRecord::decode(&owner.encode()).unwrap(), owner);
 }
