@@ -14,21 +14,33 @@ struct Generator {
     command: &'static [&'static str],
 }
 
-const GENERATORS: &[Generator] = &[Generator {
-    path: "docs/conformance.md",
-    source: "crates/tenure/examples/conformance_list.rs",
-    command: &[
-        "run",
-        "--quiet",
-        "--locked",
-        "--package",
-        "tenure",
-        "--features",
-        "conformance",
-        "--example",
-        "conformance_list",
-    ],
-}];
+const GENERATORS: &[Generator] = &[
+    Generator {
+        path: "docs/conformance.md",
+        source: "crates/tenure/examples/conformance_list.rs",
+        command: &[
+            "run",
+            "--quiet",
+            "--locked",
+            "--package",
+            "tenure",
+            "--features",
+            "conformance",
+            "--example",
+            "conformance_list",
+        ],
+    },
+    Generator {
+        path: "docs/key-layout.md",
+        source: "crates/tenure-core/examples/key_layout.rs",
+        command: &["run", "--quiet", "--locked", "--package", "tenure-core", "--example", "key_layout"],
+    },
+    Generator {
+        path: "docs/task-states.md",
+        source: "crates/tenure-core/examples/task_states.rs",
+        command: &["run", "--quiet", "--locked", "--package", "tenure-core", "--example", "task_states"],
+    },
+];
 
 /// What is to be done about a generator.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,6 +6,8 @@
 //!
 //! **Invariant**: `parse` reads exactly what `encode` writes, and nothing else.
 
+mod catalogue;
+
 use std::fmt;
 
 use bytes::Bytes;
@@ -16,6 +18,8 @@ use crate::name::{
     BadName, CommandId, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey, ServiceName,
     TaskId,
 };
+
+pub use catalogue::{COMMAND_RESULT_TTL, Life, TASK_COMMAND_TTL};
 
 /// Where services lie inside the registry.
 const SERVICES: &str = "services/";

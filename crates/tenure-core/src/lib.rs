@@ -8,7 +8,8 @@
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
 //! ([`keyspace`]) and what a follower of it was told ([`picture`]), who is there ([`roster`]) and who is meant ([`rendezvous`]), then how to
 //! wait, hold and keep registered ([`backoff`], [`hold`], [`session`]), then how to stand in [`mod@line`], and what a holder shows: its [`fence`],
-//! and how to lead on a storage that knows no leases ([`leadership`]); at last the work itself: which tasks there are ([`board`]).
+//! how to lead on a storage that knows no leases ([`leadership`]), and last the work itself: what a node can
+//! be told ([`command`]), one [`task`]'s life, and which tasks there are ([`board`]).
 
 pub mod time;
 
@@ -53,5 +54,9 @@ pub mod line;
 pub mod fence;
 
 pub mod leadership;
+
+pub mod command;
+
+pub mod task;
 
 pub mod board;

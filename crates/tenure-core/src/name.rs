@@ -4,11 +4,15 @@
 //! log lines, one with an escape sequence would repaint a terminal, and one with a `/` must not reach into another's keys
 //! (the layout escapes it).
 
+mod command_id;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use command_id::{CommandId, CommandIds};
 
 /// How long a name may be, in bytes: long enough for anything a person types, short enough that a key stays a key.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -157,51 +161,6 @@ impl Namespace {
 }
 
 impl fmt::Display for Namespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The id of a command: a UUID of version 7, so that ids sort by the time they were made.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct CommandId(String);
-
-impl CommandId {
-    /// Reads a lower-case, hyphenated UUID.
-    pub fn parse(text: &str) -> Result<CommandId, BadName> {
-        let well_formed = text.len() == 36
-            && text.bytes().enumerate().all(|(at, byte)| match at {
-                8 | 13 | 18 | 23 => byte == b'-',
-                _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
-            });
-        if !well_formed {
-            return Err(BadName::NotUuid(text.to_owned()));
-        }
-        Ok(CommandId(text.to_owned()))
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for CommandId {
-    type Error = BadName;
-
-    fn try_from(text: String) -> Result<CommandId, BadName> {
-        CommandId::parse(&text)
-    }
-}
-
-impl From<CommandId> for String {
-    fn from(id: CommandId) -> String {
-        id.0
-    }
-}
-
-impl fmt::Display for CommandId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

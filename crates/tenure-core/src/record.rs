@@ -5,6 +5,7 @@
 //! erase what a newer one wrote. A record without `"v"` is read as version 1: that is what other writers of this layout put.
 
 mod wall_time;
+mod work;
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,9 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::line::Mode;
-use crate::name::NodeId;
 use crate::revision::Token;
+
+pub use work::{CommandOutcome, CommandRecord, OwnerRecord, ResultRecord, TaskRecord};
 
 /// The version of all records that this program writes.
 pub const RECORD_VERSION: u64 = 1;
@@ -218,70 +220,6 @@ impl NodeState {
     }
 }
 
-/// A task that was submitted, under `tasks/<task>`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct TaskRecord {
-    /// When it was submitted.
-    #[serde(default)]
-    pub submitted_at: WallTime,
-    /// What kind of work it is, so that nodes can choose.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// What its submitter says of it.
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-    /// Submitted again although its stored state says that it has ended: nobody claims it.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub ended: bool,
-    /// What newer programs wrote.
-    #[serde(flatten)]
-    pub unknown: UnknownFields,
-}
-
-/// Who runs a task, under `tasks/<task>/owner`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct OwnerRecord {
-    /// The node.
-    pub node: NodeId,
-    /// Which life of it: the create revision of the node's own key.
-    #[serde(default)]
-    pub incarnation: u64,
-    /// One for each claim: by it a claimant whose answer was lost knows its own claim again.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub nonce: String,
-    /// What newer programs wrote.
-    #[serde(flatten)]
-    pub unknown: UnknownFields,
-}
-
-/// A command, to a node or to a task.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct CommandRecord {
-    /// What to do.
-    pub command: String,
-    /// With what.
-    #[serde(default)]
-    pub parameters: UnknownFields,
-    /// What newer programs wrote.
-    #[serde(flatten)]
-    pub unknown: UnknownFields,
-}
-
-/// How a command ended, under `results/<command>`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ResultRecord {
-    /// Who handled it.
-    pub handled_by: NodeId,
-    /// What came of it.
-    pub outcome: String,
-    /// When.
-    #[serde(default)]
-    pub at: WallTime,
-    /// What newer programs wrote.
-    #[serde(flatten)]
-    pub unknown: UnknownFields,
-}
-
 /// Who holds a lock or waits for it, under `locks/<lock>/<place>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct HolderRecord {
@@ -381,20 +319,12 @@ fn is_exclusive(mode: &Mode) -> bool {
     *mode == Mode::Exclusive
 }
 
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
 fn is_zero(priority: &i32) -> bool {
     *priority == 0
 }
 
 impl Record for NodeRecord {}
 impl Record for InstanceRecord {}
-impl Record for TaskRecord {}
-impl Record for OwnerRecord {}
-impl Record for CommandRecord {}
-impl Record for ResultRecord {}
 impl Record for HolderRecord {}
 impl Record for CandidateRecord {}
 impl Record for RunRecord {}

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::name::NodeId;
 
 #[test]
 fn a_record_is_written_with_its_version_and_read_back() {
@@ -47,6 +48,9 @@ fn every_record_reads_the_least_that_may_be_there() {
     assert_eq!(CommandRecord::decode(br#"{"command":"freeze"}"#).unwrap().parameters.len(), 0);
     let result = ResultRecord::decode(br#"{"handled_by":"n","outcome":"done"}"#).unwrap();
     assert_eq!((result.handled_by.as_str(), result.at), ("n", WallTime(0)));
+    assert_eq!((result.outcome, result.from), (CommandOutcome::Done, None));
+    let newer = ResultRecord::decode(br#"{"handled_by":"n","outcome":"postponed"}"#).unwrap();
+    assert_eq!(newer.outcome, CommandOutcome::Other);
 }
 
 proptest! {
@@ -55,5 +59,8 @@ proptest! {
         let _ = NodeRecord::decode(&bytes);
         let _ = CommandRecord::decode(&bytes);
         let _ = CandidateRecord::decode(&bytes);
+        let _ = TaskRecord::decode(&bytes);
+        let _ = OwnerRecord::decode(&bytes);
+        let _ = ResultRecord::decode(&bytes);
     }
 }

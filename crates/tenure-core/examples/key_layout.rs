@@ -1,0 +1,34 @@
+//! Prints every key as `docs/key-layout.md` holds it.
+
+use std::io::Write;
+
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::Namespace;
+
+const HEAD: &str = "\
+# Where everything lies in the store
+
+Written by `cargo xtask fix` from `core::layout`; change it there.
+
+The keys are flat, the same on every engine, and can be read with etcd's own tools.
+A namespace may have several segments.
+A name of a node, task, lock or election is one segment: `/` in it is written `%2F` and `%` is written `%25`.
+Every record is JSON with a field `\"v\"`; one without it is read as version 1, and fields that a program does not know are kept.
+A key that no line of this table would write is nobody's, and concerns nobody.
+
+| key | life | value | what it says |
+|---|---|---|---|
+";
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let layout = Layout::new(&Namespace::parse("<namespace>")?);
+    let mut page = HEAD.to_owned();
+    for key in Key::one_of_each() {
+        let mut text = String::from_utf8(layout.encode(&key).to_vec())?;
+        for (piece, stands_for) in Key::placeholders() {
+            text = text.replace(&piece, stands_for);
+        }
+        page += &format!("| `{text}` | {} | {} | {} |\n", key.life(), key.value(), key.meaning());
+    }
+    Ok(std::io::stdout().write_all(page.as_bytes())?)
+}

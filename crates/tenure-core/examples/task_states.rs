@@ -1,0 +1,45 @@
+//! Prints the states of tasks as `docs/task-states.md` holds them.
+
+use std::io::Write;
+
+use tenure_core::task::state::TABLE;
+use tenure_core::task::{MessageKind, StateKind};
+
+const HEAD: &str = "\
+# The states of a task
+
+Written by `cargo xtask fix` from `core::task::state`; change it there.
+
+A task without a stored state is `runnable`.
+A row is a state, a column is what the task is told, and a cell is the state that this leads to.
+A dash is a refusal: `IllegalTransition`, and nothing changes.
+
+";
+
+const TAIL: &str = "
+`completed`, `failed` and `killed` are terminal: they take nothing, and a task that was submitted again in one of them is not run.
+`forget` removes the stored state, and then it is.
+
+A handler that fails, and one that panics, is `error`: the task is in `fault`, and the error policy decides in the same write.
+By default eight errors within four hours are too many: it says `error` again, with the reason `exceeded error rate`, and the task has `failed`.
+Otherwise it says `sleep` for ten minutes.
+
+`sleep` carries a time on the wall clock, so it survives moves and restarts.
+`checkpoint` stores progress beside the state, and the next owner gets it.
+`checkpoint` and `release` change no state; the state is written only when it or the checkpoint changed, and only by the owner.
+";
+
+fn main() -> std::io::Result<()> {
+    let mut page = HEAD.to_owned();
+    let columns = MessageKind::ALL.map(|message| format!(" {message} |")).concat();
+    page += &format!("| |{columns}\n|---|{}\n", "---|".repeat(MessageKind::ALL.len()));
+    for state in StateKind::ALL {
+        let cell = |message| {
+            let rule = TABLE.iter().find(|(from, said, _)| (*from, *said) == (state, message));
+            rule.map_or_else(|| " – |".to_owned(), |(_, _, to)| format!(" `{to}` |"))
+        };
+        page += &format!("| `{state}` |{}\n", MessageKind::ALL.map(cell).concat());
+    }
+    page += TAIL;
+    std::io::stdout().write_all(page.as_bytes())
+}

@@ -1,0 +1,175 @@
+//! What there is to know of each key beside where it lies: how long it stays, what is stored there, and what for.
+//!
+//! docs/key-layout.md is written from this and from the layout itself.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Key, Place};
+use crate::lease::LeaseId;
+use crate::name::{CommandId, ElectionName, LockName, NodeId, RegistryKey, TaskId};
+
+/// How long a command to a task waits to be handled.
+pub const TASK_COMMAND_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// How long the result of a command can be read, at least.
+pub const COMMAND_RESULT_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a key stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// Until it is deleted.
+    Permanent,
+    /// As long as the one who put it renews its lease.
+    Leased,
+    /// This long, or until it is deleted.
+    LeasedFor(Duration),
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DAY_S: u64 = 24 * 60 * 60;
+        match self {
+            Life::Permanent => f.write_str("permanent"),
+            Life::Leased => f.write_str("leased"),
+            Life::LeasedFor(ttl) if ttl.as_secs() == DAY_S => f.write_str("leased, 1 day"),
+            Life::LeasedFor(ttl) => write!(f, "leased, {} days", ttl.as_secs() / DAY_S),
+        }
+    }
+}
+
+impl Key {
+    /// How long it stays.
+    pub const fn life(&self) -> Life {
+        match self {
+            Key::NodeCommand(..)
+            | Key::Task(_)
+            | Key::TaskProps(_)
+            | Key::TaskState(_)
+            | Key::Frozen(_)
+            | Key::Run(_) => Life::Permanent,
+            Key::Node(_)
+            | Key::TaskOwner(_)
+            | Key::Candidate(..)
+            | Key::Waiter(..)
+            | Key::Ttl(_)
+            | Key::Registration(_) => Life::Leased,
+            Key::TaskCommand(_) => Life::LeasedFor(TASK_COMMAND_TTL),
+            Key::CommandResult(_) => Life::LeasedFor(COMMAND_RESULT_TTL),
+        }
+    }
+
+    /// What is stored there.
+    pub const fn value(&self) -> &'static str {
+        match self {
+            Key::Node(_) => "node record",
+            Key::NodeCommand(..) | Key::TaskCommand(_) => "command record",
+            Key::Task(_) => "task record",
+            Key::TaskProps(_) => "JSON of the submitter",
+            Key::TaskOwner(_) => "owner record",
+            Key::TaskState(_) => "state record",
+            Key::CommandResult(_) => "result record",
+            Key::Frozen(_) => "JSON",
+            Key::Candidate(..) => "candidate record",
+            Key::Waiter(..) => "holder record",
+            Key::Ttl(_) => "text: version, nonce, value",
+            Key::Run(_) => "run record",
+            Key::Registration(_) => "whatever was registered",
+        }
+    }
+
+    /// What it says that the key is there.
+    pub const fn meaning(&self) -> &'static str {
+        match self {
+            Key::Node(_) => "a node is alive; its create revision is the node's incarnation",
+            Key::NodeCommand(..) => "a command to a node, handled in the order of the ids",
+            Key::Task(_) => "a task was submitted",
+            Key::TaskProps(_) => "what the submitter gave it; never changed",
+            Key::TaskOwner(_) => "a node runs the task; its create revision is the claim's token",
+            Key::TaskState(_) => "how the task stands, also after it has ended; without it: runnable",
+            Key::TaskCommand(_) => "a command to a task that nobody has handled yet; the last one sent",
+            Key::CommandResult(_) => "how a command ended",
+            Key::Frozen(_) => "the node takes no new tasks, also after a restart",
+            Key::Candidate(..) => "a candidate; the lowest create revision leads",
+            Key::Waiter(..) => "a holder, or one who waits; the lowest create revision holds",
+            Key::Ttl(_) => "the leader of a TTL election",
+            Key::Run(_) => "when a command that runs once per period was last run",
+            Key::Registration(_) => "registered under a shared lease; instances of services among them",
+        }
+    }
+
+    /// One key of each kind, with names that say what stands there.
+    pub fn one_of_each() -> Vec<Key> {
+        let node = || NodeId::parse("<node>").expect("a name");
+        let task = || TaskId::parse("<task>").expect("a name");
+        let command = || CommandId::parse(COMMAND).expect("a UUID");
+        let place = Place { lease: LeaseId::from_random([1; 8]), nonce: 1 };
+        vec![
+            Key::Node(node()),
+            Key::NodeCommand(node(), command()),
+            Key::Task(task()),
+            Key::TaskProps(task()),
+            Key::TaskOwner(task()),
+            Key::TaskState(task()),
+            Key::TaskCommand(task()),
+            Key::CommandResult(command()),
+            Key::Frozen(node()),
+            Key::Candidate(ElectionName::parse("<election>").expect("a name"), place),
+            Key::Waiter(LockName::parse("<lock>").expect("a name"), place),
+            Key::Ttl(ElectionName::parse("<election>").expect("a name")),
+            Key::Run(LockName::parse("<name>").expect("a name")),
+            Key::Registration(RegistryKey::parse("<key…>").expect("a name")),
+        ]
+    }
+
+    /// The pieces of [`Key::one_of_each`] that are not names, and what stands for them in a documentation.
+    pub fn placeholders() -> [(String, &'static str); 2] {
+        let place = Place { lease: LeaseId::from_random([1; 8]), nonce: 1 };
+        [(COMMAND.to_owned(), "<uuid-v7>"), (place.to_string(), "<lease-hex>-<nonce>")]
+    }
+}
+
+/// A command id to stand for all of them.
+const COMMAND: &str = "00000000-0000-7000-8000-000000000000";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::layout::Layout;
+    use crate::name::Namespace;
+
+    /// The compiler sees to it that every kind of key has a life and a meaning, but not that it is in the list.
+    #[test]
+    fn there_is_one_key_of_each_kind() {
+        let source = include_str!("../layout.rs");
+        let (_, rest) = source.split_once("pub enum Key {\n").unwrap();
+        let (body, _) = rest.split_once("\n}").unwrap();
+        let declared: BTreeSet<&str> = body
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("//"))
+            .filter_map(|line| line.split('(').next())
+            .collect();
+        let debug: Vec<String> = Key::one_of_each().iter().map(|key| format!("{key:?}")).collect();
+        let listed: BTreeSet<&str> = debug.iter().filter_map(|text| text.split('(').next()).collect();
+        assert_eq!(listed, declared);
+        assert_eq!(debug.len(), declared.len());
+    }
+
+    #[test]
+    fn a_key_with_a_placeholder_is_a_key() {
+        let layout = Layout::new(&Namespace::parse("<namespace>").unwrap());
+        for key in Key::one_of_each() {
+            assert_eq!(layout.parse(&layout.encode(&key)), Some(key));
+        }
+    }
+
+    #[test]
+    fn a_life_is_said_in_days() {
+        let one = |key: Key| key.life().to_string();
+        assert_eq!(one(Key::TaskCommand(TaskId::parse("t").unwrap())), "leased, 7 days");
+        assert_eq!(one(Key::CommandResult(CommandId::parse(COMMAND).unwrap())), "leased, 1 day");
+    }
+}

@@ -1,0 +1,122 @@
+//! The ids of commands: they sort by the time at which they were made, so a listing of commands is a queue.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::BadName;
+use crate::record::WallTime;
+
+/// The id of a command: a UUID of version 7, so that ids sort by the time they were made.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CommandId(String);
+
+impl CommandId {
+    /// Reads a lower-case, hyphenated UUID.
+    pub fn parse(text: &str) -> Result<CommandId, BadName> {
+        let well_formed = text.len() == 36
+            && text.bytes().enumerate().all(|(at, byte)| match at {
+                8 | 13 | 18 | 23 => byte == b'-',
+                _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
+            });
+        if !well_formed {
+            return Err(BadName::NotUuid(text.to_owned()));
+        }
+        Ok(CommandId(text.to_owned()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for CommandId {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<CommandId, BadName> {
+        CommandId::parse(&text)
+    }
+}
+
+impl From<CommandId> for String {
+    fn from(id: CommandId) -> String {
+        id.0
+    }
+}
+
+impl fmt::Display for CommandId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Makes ids, each larger than the one before, whatever the clock does.
+///
+/// The dice are the caller's. Two senders agree on an order only as well as their clocks do.
+#[derive(Clone, Debug, Default)]
+pub struct CommandIds {
+    /// The time of the newest id, in ms, and how many of that time came before it.
+    newest: (u64, u16),
+}
+
+/// The counter has 12 bits.
+const COUNT_END: u16 = 1 << 12;
+
+impl CommandIds {
+    /// The next id, made at this time, with random bytes of its own.
+    pub fn next(&mut self, now: WallTime, random: [u8; 8]) -> CommandId {
+        let (ms, count) = self.newest;
+        self.newest = if now.0 > ms {
+            (now.0, 0)
+        } else if count + 1 < COUNT_END {
+            (ms, count + 1)
+        } else {
+            // More than four thousand in a millisecond borrow from the next one.
+            (ms.saturating_add(1), 0)
+        };
+        let (ms, count) = self.newest;
+        let low = u64::from_be_bytes(random) >> 2 | 1 << 63;
+        let ms = ms & ((1 << 48) - 1);
+        let node = low & ((1 << 48) - 1);
+        let text = format!("{:08x}-{:04x}-7{count:03x}-{:04x}-{node:012x}", ms >> 16, ms & 0xffff, low >> 48);
+        CommandId(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_a_uuid_of_version_7() {
+        let mut ids = CommandIds::default();
+        let id = ids.next(WallTime(0x0190_a000_1234), [0xff; 8]);
+        assert_eq!(id.as_str(), "0190a000-1234-7000-bfff-ffffffffffff");
+        let id = ids.next(WallTime(0x0190_a000_1234), [0; 8]);
+        assert_eq!(id.as_str(), "0190a000-1234-7001-8000-000000000000");
+        assert_eq!(CommandId::parse(id.as_str()), Ok(id));
+    }
+
+    #[test]
+    fn ids_of_one_sender_sort_in_the_order_they_were_made() {
+        let mut ids = CommandIds::default();
+        // A clock that stands still for ten thousand ids, goes back an hour, and goes on.
+        let times =
+            std::iter::repeat_n(5_000_000, 10_000).chain([1_400_000, 1_400_001, 5_000_001, 9_000_000]);
+        let made: Vec<CommandId> =
+            times.enumerate().map(|(n, ms)| ids.next(WallTime(ms), (n as u64).to_le_bytes())).collect();
+        assert!(made.is_sorted_by(|a, b| a < b));
+        assert!(made.iter().all(|id| CommandId::parse(id.as_str()).is_ok()));
+    }
+
+    #[test]
+    fn a_clock_beyond_all_reason_makes_a_well_formed_id() {
+        let mut ids = CommandIds::default();
+        for _ in 0..5_000 {
+            let id = ids.next(WallTime(u64::MAX - 1), [7; 8]);
+            assert!(CommandId::parse(id.as_str()).is_ok());
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is stored about work: tasks, who runs them, commands and how they ended.
+//!
+//! How a task stands is a record too; it lies with the machine that changes it, in [`crate::task`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Record, UnknownFields, WallTime};
+use crate::name::{CommandId, NodeId};
+use crate::task::StateKind;
+
+/// A task that was submitted, under `tasks/<task>`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// When it was submitted.
+    #[serde(default)]
+    pub submitted_at: WallTime,
+    /// What kind of work it is, so that nodes can choose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// What its submitter says of it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Submitted again although its stored state is terminal: no node claims it until somebody forgets that state.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ended: bool,
+    /// Random, one for each submission: by it a submitter whose answer was lost knows its own task again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nonce: String,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// Who runs a task, under `tasks/<task>/owner`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OwnerRecord {
+    /// The node.
+    pub node: NodeId,
+    /// Which life of it: the token of the node's own key.
+    #[serde(default)]
+    pub incarnation: u64,
+    /// Random, one for each claim: by it a node whose answer was lost knows its own claim again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nonce: String,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// A command, to a node or to a task.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CommandRecord {
+    /// What to do.
+    pub command: String,
+    /// With what.
+    #[serde(default)]
+    pub parameters: UnknownFields,
+    /// Under which id its result is awaited. A command to a node has its id in the key; one to a task without an id gets no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<CommandId>,
+    /// When it was sent, by the sender's clock.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub sent_at: WallTime,
+    /// Who sent it, in its own words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// How a command ended, under `results/<command>`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ResultRecord {
+    /// Who handled it: a node, or whoever replaced it.
+    pub handled_by: NodeId,
+    /// What came of it.
+    pub outcome: CommandOutcome,
+    /// When.
+    #[serde(default)]
+    pub at: WallTime,
+    /// How the task stood before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<StateKind>,
+    /// How it stood afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<StateKind>,
+    /// Why nothing came of it, or what else is to be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+impl ResultRecord {
+    /// A result without details.
+    pub fn new(handled_by: NodeId, outcome: CommandOutcome, at: WallTime) -> ResultRecord {
+        ResultRecord {
+            handled_by,
+            outcome,
+            at,
+            from: None,
+            to: None,
+            why: None,
+            unknown: UnknownFields::new(),
+        }
+    }
+
+    /// With a reason.
+    #[must_use]
+    pub fn why(mut self, why: impl Into<String>) -> ResultRecord {
+        self.why = Some(why.into());
+        self
+    }
+
+    /// With what it did to a task.
+    #[must_use]
+    pub fn step(mut self, from: StateKind, to: StateKind) -> ResultRecord {
+        (self.from, self.to) = (Some(from), Some(to));
+        self
+    }
+}
+
+/// What came of a command.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CommandOutcome {
+    /// What it asked for was done.
+    Done,
+    /// It was read and not obeyed; nothing changed.
+    Refused,
+    /// Another one was sent before anybody had handled it.
+    Replaced,
+    /// Nobody handled it while it mattered.
+    Expired,
+    /// It could not be understood.
+    Malformed,
+    /// What a newer program says came of it.
+    #[serde(other)]
+    Other,
+}
+
+impl CommandOutcome {
+    /// As it is stored and shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            CommandOutcome::Done => "done",
+            CommandOutcome::Refused => "refused",
+            CommandOutcome::Replaced => "replaced",
+            CommandOutcome::Expired => "expired",
+            CommandOutcome::Malformed => "malformed",
+            CommandOutcome::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for CommandOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+fn is_unset(time: &WallTime) -> bool {
+    *time == WallTime::default()
+}
+
+impl Record for TaskRecord {}
+impl Record for OwnerRecord {}
+impl Record for CommandRecord {}
+impl Record for ResultRecord {}

@@ -1,0 +1,157 @@
+//! Messages as they travel: `{"command":"sleep","parameters":{"until":1798761599123}}`.
+//!
+//! People and other programs write commands too, so nothing about one is trusted: what cannot be understood is an error that says why, so that
+//! its sender can be told.
+
+use serde_json::Value;
+
+use super::checkpoint::Checkpoint;
+use super::state::{Message, MessageKind};
+use crate::command::{BadCommand, Given};
+use crate::record::{CommandRecord, WallTime};
+
+impl Message {
+    /// What a stored command says. Parameters that the command does not know are ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`BadCommand`] says what cannot be understood.
+    pub fn parse(record: &CommandRecord) -> Result<Message, BadCommand> {
+        let Some(command) = MessageKind::parse(&record.command) else {
+            return Err(BadCommand::unknown("a task", &record.command));
+        };
+        let given = Given { command: command.as_str(), parameters: &record.parameters };
+        Ok(match command {
+            MessageKind::Run => Message::Run,
+            MessageKind::Sleep => {
+                let what = "milliseconds since 1970";
+                let until = given.needed("until", what)?.as_u64();
+                Message::Sleep { until: WallTime(until.ok_or(given.wrong("until", what))?) }
+            }
+            MessageKind::Pause => Message::Pause,
+            MessageKind::Kill => Message::Kill { reason: given.text("reason")? },
+            MessageKind::Error => {
+                given.needed("message", "what went wrong")?;
+                Message::Error { message: given.text("message")?.unwrap_or_default() }
+            }
+            MessageKind::Complete => Message::Complete,
+            MessageKind::Checkpoint => {
+                let blob = given.text("blob")?.map(Checkpoint::try_from).transpose();
+                Message::Checkpoint {
+                    blob: blob.map_err(|_| given.wrong("blob", "base64 of at most 256 KiB"))?,
+                }
+            }
+            MessageKind::Release => Message::Release,
+        })
+    }
+
+    /// The message as a command, without id and sender.
+    pub fn into_command(self) -> CommandRecord {
+        let command = self.kind().as_str().to_owned();
+        let parameter = match self {
+            Message::Run
+            | Message::Pause
+            | Message::Complete
+            | Message::Release
+            | Message::Kill { reason: None }
+            | Message::Checkpoint { blob: None } => None,
+            Message::Sleep { until } => Some(("until", until.0.into())),
+            Message::Kill { reason: Some(reason) } => Some(("reason", reason.into())),
+            Message::Error { message } => Some(("message", message.into())),
+            Message::Checkpoint { blob: Some(blob) } => Some(("blob", String::from(blob).into())),
+        };
+        let parameters = parameter.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value));
+        CommandRecord { command, parameters: parameters.collect(), ..CommandRecord::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{Record, UnknownFields};
+
+    fn parse(json: &str) -> Result<Message, BadCommand> {
+        Message::parse(&CommandRecord::decode(json.as_bytes()).unwrap())
+    }
+
+    fn why(json: &str) -> String {
+        parse(json).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_message_comes_back_from_its_command() {
+        let text = || "disk full".to_owned();
+        let blob = Some(Checkpoint::new("progress").unwrap());
+        for message in [
+            Message::Run,
+            Message::Sleep { until: WallTime(u64::MAX) },
+            Message::Pause,
+            Message::Kill { reason: None },
+            Message::Kill { reason: Some(text()) },
+            Message::Error { message: text() },
+            Message::Complete,
+            Message::Checkpoint { blob: None },
+            Message::Checkpoint { blob },
+            Message::Release,
+        ] {
+            let stored = message.clone().into_command().encode();
+            assert_eq!(Message::parse(&CommandRecord::decode(&stored).unwrap()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_command_is_what_the_documentation_says() {
+        assert_eq!(parse(r#"{"command":"pause"}"#), Ok(Message::Pause));
+        assert_eq!(
+            parse(r#"{"command":"sleep","parameters":{"until":5,"zone":"eu"}}"#),
+            Ok(Message::Sleep { until: WallTime(5) })
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_understood_says_why() {
+        assert_eq!(why(r#"{"command":"paus"}"#), r#"there is no command "paus" to a task"#);
+        assert_eq!(why(r#"{"command":"Pause"}"#), r#"there is no command "Pause" to a task"#);
+        assert_eq!(
+            why(r#"{"command":"sleep"}"#),
+            r#"sleep needs the parameter "until": milliseconds since 1970"#
+        );
+        for until in ["-1", "1.5", "\"5\"", "null", "[]"] {
+            assert_eq!(
+                why(&format!(r#"{{"command":"sleep","parameters":{{"until":{until}}}}}"#)),
+                r#"the parameter "until" of sleep must be milliseconds since 1970"#
+            );
+        }
+        assert_eq!(why(r#"{"command":"error"}"#), r#"error needs the parameter "message": what went wrong"#);
+        assert_eq!(
+            why(r#"{"command":"kill","parameters":{"reason":7}}"#),
+            r#"the parameter "reason" of kill must be a text"#
+        );
+        assert_eq!(
+            why(r#"{"command":"checkpoint","parameters":{"blob":"?"}}"#),
+            r#"the parameter "blob" of checkpoint must be base64 of at most 256 KiB"#
+        );
+        let long = "x".repeat(100_000);
+        assert!(why(&format!(r#"{{"command":"{long}"}}"#)).len() < 100, "a long word is not said back whole");
+    }
+
+    proptest! {
+        #[test]
+        fn no_command_makes_the_parser_panic(
+            command in prop::sample::select(MessageKind::ALL.to_vec()),
+            name in prop::sample::select(vec!["until", "reason", "message", "blob"]),
+            value in prop::sample::select(vec![
+                Value::Null, true.into(), 1.into(), (-1).into(), 0.5.into(), "AA==".into(), "x".into(),
+                Value::Array(Vec::new()), Value::Object(UnknownFields::new()),
+            ]),
+        ) {
+            let parameters = UnknownFields::from_iter([(name.to_owned(), value)]);
+            let record = CommandRecord { command: command.as_str().to_owned(), parameters, ..CommandRecord::default() };
+            if let Ok(message) = Message::parse(&record) {
+                prop_assert_eq!(message.kind(), command);
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What becomes of a task that failed: it sleeps and tries again, or it is given up.
+//!
+//! The usual rule looks at how often a task failed lately, not in all: one that fails once a day for a year is worth another try, one that
+//! fails eight times in four hours is broken.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::stored::{ERRORS_LEN_MAX, StateRecord};
+use crate::record::WallTime;
+
+/// Decides about tasks that failed. A closure is one too.
+///
+/// It sees the whole record: the newest errors, this one last, and how often the task has failed in all.
+pub trait ErrorPolicy: Send + Sync {
+    /// What becomes of the task.
+    fn decide(&self, task: &StateRecord, now: WallTime) -> Decision;
+}
+
+/// What becomes of a task that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// It sleeps, and then runs again.
+    Sleep {
+        /// Until when.
+        until: WallTime,
+    },
+    /// It is given up.
+    Fail {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl<F: Fn(&StateRecord, WallTime) -> Decision + Send + Sync> ErrorPolicy for F {
+    fn decide(&self, task: &StateRecord, now: WallTime) -> Decision {
+        self(task, now)
+    }
+}
+
+/// The usual policy: so many errors within so long are too many, and until then each is followed by a sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ErrorRate {
+    within: Duration,
+    errors_max: usize,
+    sleep: Duration,
+}
+
+/// A policy that could never give a task up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("{0} errors are to be too many, but only 1 to {ERRORS_LEN_MAX} are counted")]
+pub struct UncountableErrors(pub usize);
+
+impl Default for ErrorRate {
+    /// Eight errors within four hours are too many; ten minutes of sleep after each other one.
+    fn default() -> ErrorRate {
+        ErrorRate {
+            within: Duration::from_secs(4 * 60 * 60),
+            errors_max: ERRORS_LEN_MAX,
+            sleep: Duration::from_secs(10 * 60),
+        }
+    }
+}
+
+impl ErrorRate {
+    /// This many errors within this long are too many.
+    ///
+    /// # Errors
+    ///
+    /// [`UncountableErrors`] unless there are 1 to 8: a record keeps the newest eight.
+    pub fn too_many(mut self, errors: usize, within: Duration) -> Result<ErrorRate, UncountableErrors> {
+        if !(1..=ERRORS_LEN_MAX).contains(&errors) {
+            return Err(UncountableErrors(errors));
+        }
+        (self.errors_max, self.within) = (errors, within);
+        Ok(self)
+    }
+
+    /// Sleeps this long after an error.
+    #[must_use]
+    pub fn sleep(mut self, sleep: Duration) -> ErrorRate {
+        self.sleep = sleep;
+        self
+    }
+}
+
+impl ErrorPolicy for ErrorRate {
+    fn decide(&self, task: &StateRecord, now: WallTime) -> Decision {
+        let since = WallTime(now.0.saturating_sub(ms(self.within)));
+        // An error of the future comes from a clock that is ahead, and is as new as any.
+        let recent = task.errors.iter().filter(|error| error.at > since).count();
+        if recent >= self.errors_max {
+            return Decision::Fail { reason: "exceeded error rate".to_owned() };
+        }
+        Decision::Sleep { until: WallTime(now.0.saturating_add(ms(self.sleep))) }
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::NodeId;
+    use crate::task::{Message, State};
+
+    const MINUTE: u64 = 60_000;
+    const HOUR: u64 = 60 * MINUTE;
+
+    /// Fails a task at these times, waking it before each, and says how it stands in the end.
+    fn failed_at(policy: &dyn ErrorPolicy, times: impl IntoIterator<Item = u64>) -> StateRecord {
+        let node = NodeId::parse("n").unwrap();
+        let mut task = StateRecord::default();
+        for at in times {
+            if task.state != State::Runnable {
+                let _ = task.apply(Message::Run, WallTime(at), &node).unwrap();
+            }
+            let _ = task.fail("broken", WallTime(at), &node, policy).unwrap();
+        }
+        task
+    }
+
+    #[test]
+    fn an_error_is_followed_by_ten_minutes_of_sleep() {
+        let task = failed_at(&ErrorRate::default(), [HOUR]);
+        assert_eq!(task.state, State::Sleeping { until: WallTime(HOUR + 10 * MINUTE) });
+    }
+
+    #[test]
+    fn the_eighth_error_within_four_hours_is_one_too_many() {
+        let every_half_hour = |count| (0..count).map(|n| HOUR + n * 30 * MINUTE);
+        assert!(!failed_at(&ErrorRate::default(), every_half_hour(7)).state.is_terminal());
+        let task = failed_at(&ErrorRate::default(), every_half_hour(8));
+        assert_eq!(task.state, State::Failed);
+        assert_eq!(task.reason.as_deref(), Some("exceeded error rate"));
+        assert_eq!((task.errors.len(), task.faults), (8, 8));
+    }
+
+    #[test]
+    fn errors_older_than_four_hours_do_not_count() {
+        let every_40_minutes = (0..1_000).map(|n| n * 40 * MINUTE);
+        let task = failed_at(&ErrorRate::default(), every_40_minutes);
+        assert!(!task.state.is_terminal(), "six in four hours, for a month");
+        assert_eq!((task.errors.len(), task.faults, task.attempt()), (8, 1_000, 1_001));
+    }
+
+    #[test]
+    fn an_error_exactly_four_hours_old_is_old() {
+        let times = [0, HOUR, HOUR, HOUR, HOUR, HOUR, HOUR, 4 * HOUR];
+        assert!(!failed_at(&ErrorRate::default(), times).state.is_terminal());
+        let times = [1, HOUR, HOUR, HOUR, HOUR, HOUR, HOUR, 4 * HOUR];
+        assert!(failed_at(&ErrorRate::default(), times).state.is_terminal());
+    }
+
+    #[test]
+    fn errors_of_a_clock_that_is_ahead_count_and_overflow_nothing() {
+        let policy = ErrorRate::default().sleep(Duration::MAX).too_many(2, Duration::MAX).unwrap();
+        assert!(!failed_at(&policy, [u64::MAX]).state.is_terminal());
+        assert!(failed_at(&policy, [u64::MAX, 5]).state.is_terminal());
+    }
+
+    #[test]
+    fn a_policy_of_the_user_s_own_is_a_closure() {
+        let third_time = |task: &StateRecord, now: WallTime| match task.faults {
+            0..3 => Decision::Sleep { until: now },
+            _ => Decision::Fail { reason: "three times is enough".to_owned() },
+        };
+        assert!(!failed_at(&third_time, [1, 2]).state.is_terminal());
+        assert_eq!(failed_at(&third_time, [1, 2, 3]).reason.as_deref(), Some("three times is enough"));
+    }
+
+    #[test]
+    fn a_policy_that_could_not_count_its_errors_is_refused() {
+        for errors in [0, 9] {
+            assert_eq!(ErrorRate::default().too_many(errors, Duration::MAX), Err(UncountableErrors(errors)));
+        }
+        assert_eq!(
+            UncountableErrors(9).to_string(),
+            "9 errors are to be too many, but only 1 to 8 are counted"
+        );
+    }
+}

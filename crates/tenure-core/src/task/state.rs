@@ -1,0 +1,326 @@
+//! The states of a task, the messages it takes, and the one table that joins them.
+//!
+//! Whatever is not in the table is refused and changes nothing. docs/task-states.md is written from it.
+//!
+//! **Invariant**: a terminal state takes no message.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::checkpoint::Checkpoint;
+use crate::record::WallTime;
+
+/// How a task stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum State {
+    /// Its owner runs it. What a task without a stored state is.
+    #[default]
+    Runnable,
+    /// Its owner lets it be until this time on the wall.
+    Sleeping {
+        /// When it runs again.
+        until: WallTime,
+    },
+    /// It failed, and nobody has decided yet what becomes of it.
+    Fault,
+    /// Its owner lets it be until it is told otherwise.
+    Paused,
+    /// It has done its work. Terminal.
+    Completed,
+    /// It was given up. Terminal.
+    Failed,
+    /// Somebody ended it. Terminal.
+    Killed,
+}
+
+/// A state without its details.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateKind {
+    /// See [`State::Runnable`].
+    Runnable,
+    /// See [`State::Sleeping`].
+    Sleeping,
+    /// See [`State::Fault`].
+    Fault,
+    /// See [`State::Paused`].
+    Paused,
+    /// See [`State::Completed`].
+    Completed,
+    /// See [`State::Failed`].
+    Failed,
+    /// See [`State::Killed`].
+    Killed,
+}
+
+/// What is said to a task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// Run, whatever it does now.
+    Run,
+    /// Sleep until then.
+    Sleep {
+        /// When to run again, by the wall clock.
+        until: WallTime,
+    },
+    /// Stop until told otherwise.
+    Pause,
+    /// End, not done.
+    Kill {
+        /// Why, in somebody's words.
+        reason: Option<String>,
+    },
+    /// It failed.
+    Error {
+        /// What went wrong.
+        message: String,
+    },
+    /// It is done.
+    Complete,
+    /// Keep this progress for the next owner; without a blob: save what there is.
+    Checkpoint {
+        /// The progress.
+        blob: Option<Checkpoint>,
+    },
+    /// Go to another owner.
+    Release,
+}
+
+/// A message without its details.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MessageKind {
+    /// See [`Message::Run`].
+    Run,
+    /// See [`Message::Sleep`].
+    Sleep,
+    /// See [`Message::Pause`].
+    Pause,
+    /// See [`Message::Kill`].
+    Kill,
+    /// See [`Message::Error`].
+    Error,
+    /// See [`Message::Complete`].
+    Complete,
+    /// See [`Message::Checkpoint`].
+    Checkpoint,
+    /// See [`Message::Release`].
+    Release,
+}
+
+/// One line of the table: a state, a message it takes, and the state that this leads to.
+pub type Rule = (StateKind, MessageKind, StateKind);
+
+/// Everything that is allowed.
+pub const TABLE: &[Rule] = {
+    use MessageKind as M;
+    use StateKind as S;
+    &[
+        (S::Runnable, M::Checkpoint, S::Runnable),
+        (S::Runnable, M::Release, S::Runnable),
+        (S::Runnable, M::Run, S::Runnable),
+        (S::Runnable, M::Sleep, S::Sleeping),
+        (S::Runnable, M::Complete, S::Completed),
+        (S::Runnable, M::Kill, S::Killed),
+        (S::Runnable, M::Error, S::Fault),
+        (S::Runnable, M::Pause, S::Paused),
+        (S::Sleeping, M::Checkpoint, S::Sleeping),
+        (S::Sleeping, M::Release, S::Sleeping),
+        (S::Sleeping, M::Sleep, S::Sleeping),
+        (S::Sleeping, M::Run, S::Runnable),
+        (S::Sleeping, M::Kill, S::Killed),
+        (S::Sleeping, M::Pause, S::Paused),
+        (S::Sleeping, M::Error, S::Fault),
+        (S::Fault, M::Sleep, S::Sleeping),
+        (S::Fault, M::Error, S::Failed),
+        (S::Fault, M::Run, S::Runnable),
+        (S::Fault, M::Kill, S::Killed),
+        (S::Fault, M::Pause, S::Paused),
+        (S::Fault, M::Release, S::Fault),
+        (S::Paused, M::Checkpoint, S::Paused),
+        (S::Paused, M::Release, S::Paused),
+        (S::Paused, M::Pause, S::Paused),
+        (S::Paused, M::Run, S::Runnable),
+        (S::Paused, M::Sleep, S::Sleeping),
+        (S::Paused, M::Kill, S::Killed),
+    ]
+};
+
+/// A message that a state does not take. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("a {from} task does not take {message}")]
+pub struct IllegalTransition {
+    /// How the task stands, now as before.
+    pub from: StateKind,
+    /// What it was told.
+    pub message: MessageKind,
+}
+
+/// What a message makes of a state.
+///
+/// # Errors
+///
+/// [`IllegalTransition`] if the table has nothing for the two.
+pub fn transition(state: State, message: &Message) -> Result<State, IllegalTransition> {
+    let (from, said) = (state.kind(), message.kind());
+    let rule = TABLE.iter().find(|(at, takes, _)| (*at, *takes) == (from, said));
+    let Some((_, _, to)) = rule else { return Err(IllegalTransition { from, message: said }) };
+    let until = match (message, state) {
+        (Message::Sleep { until }, _) => Some(*until),
+        (_, State::Sleeping { until }) => Some(until),
+        _ => None,
+    };
+    Ok(to.until(until).expect("nothing but sleep leads into sleep, and it says until when"))
+}
+
+impl State {
+    /// Without its details.
+    pub const fn kind(self) -> StateKind {
+        match self {
+            State::Runnable => StateKind::Runnable,
+            State::Sleeping { .. } => StateKind::Sleeping,
+            State::Fault => StateKind::Fault,
+            State::Paused => StateKind::Paused,
+            State::Completed => StateKind::Completed,
+            State::Failed => StateKind::Failed,
+            State::Killed => StateKind::Killed,
+        }
+    }
+
+    /// Whether the task has ended.
+    pub const fn is_terminal(self) -> bool {
+        self.kind().is_terminal()
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::Sleeping { until } => write!(f, "sleeping until {until}"),
+            State::Runnable
+            | State::Fault
+            | State::Paused
+            | State::Completed
+            | State::Failed
+            | State::Killed => f.write_str(self.kind().as_str()),
+        }
+    }
+}
+
+impl StateKind {
+    /// All of them, in reading order.
+    pub const ALL: [StateKind; 7] = [
+        StateKind::Runnable,
+        StateKind::Sleeping,
+        StateKind::Fault,
+        StateKind::Paused,
+        StateKind::Completed,
+        StateKind::Failed,
+        StateKind::Killed,
+    ];
+
+    /// As it is stored and shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            StateKind::Runnable => "runnable",
+            StateKind::Sleeping => "sleeping",
+            StateKind::Fault => "fault",
+            StateKind::Paused => "paused",
+            StateKind::Completed => "completed",
+            StateKind::Failed => "failed",
+            StateKind::Killed => "killed",
+        }
+    }
+
+    /// Reads what [`StateKind::as_str`] writes.
+    pub fn parse(text: &str) -> Option<StateKind> {
+        StateKind::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+
+    /// The state with its details; none if this one needs a time and there is none.
+    pub fn until(self, until: Option<WallTime>) -> Option<State> {
+        Some(match self {
+            StateKind::Runnable => State::Runnable,
+            StateKind::Sleeping => State::Sleeping { until: until? },
+            StateKind::Fault => State::Fault,
+            StateKind::Paused => State::Paused,
+            StateKind::Completed => State::Completed,
+            StateKind::Failed => State::Failed,
+            StateKind::Killed => State::Killed,
+        })
+    }
+
+    /// Whether a task that stands so has ended.
+    pub const fn is_terminal(self) -> bool {
+        match self {
+            StateKind::Runnable | StateKind::Sleeping | StateKind::Fault | StateKind::Paused => false,
+            StateKind::Completed | StateKind::Failed | StateKind::Killed => true,
+        }
+    }
+}
+
+impl fmt::Display for StateKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Message {
+    /// Without its details.
+    pub const fn kind(&self) -> MessageKind {
+        match self {
+            Message::Run => MessageKind::Run,
+            Message::Sleep { .. } => MessageKind::Sleep,
+            Message::Pause => MessageKind::Pause,
+            Message::Kill { .. } => MessageKind::Kill,
+            Message::Error { .. } => MessageKind::Error,
+            Message::Complete => MessageKind::Complete,
+            Message::Checkpoint { .. } => MessageKind::Checkpoint,
+            Message::Release => MessageKind::Release,
+        }
+    }
+}
+
+impl MessageKind {
+    /// All of them, in reading order.
+    pub const ALL: [MessageKind; 8] = [
+        MessageKind::Run,
+        MessageKind::Sleep,
+        MessageKind::Pause,
+        MessageKind::Kill,
+        MessageKind::Error,
+        MessageKind::Complete,
+        MessageKind::Checkpoint,
+        MessageKind::Release,
+    ];
+
+    /// As it is stored and shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            MessageKind::Run => "run",
+            MessageKind::Sleep => "sleep",
+            MessageKind::Pause => "pause",
+            MessageKind::Kill => "kill",
+            MessageKind::Error => "error",
+            MessageKind::Complete => "complete",
+            MessageKind::Checkpoint => "checkpoint",
+            MessageKind::Release => "release",
+        }
+    }
+
+    /// Reads what [`MessageKind::as_str`] writes.
+    pub fn parse(text: &str) -> Option<MessageKind> {
+        MessageKind::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+impl fmt::Display for MessageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Every pair of state and message does what the contract says, written down here a second time and independently of the table.
+
+use super::*;
+
+const UNTIL: WallTime = WallTime(7);
+const LATER: WallTime = WallTime(9);
+
+fn states() -> Vec<State> {
+    StateKind::ALL.into_iter().map(|kind| kind.until(Some(UNTIL)).unwrap()).collect()
+}
+
+fn messages() -> Vec<Message> {
+    let messages = MessageKind::ALL.into_iter().map(|kind| match kind {
+        MessageKind::Run => Message::Run,
+        MessageKind::Sleep => Message::Sleep { until: LATER },
+        MessageKind::Pause => Message::Pause,
+        MessageKind::Kill => Message::Kill { reason: None },
+        MessageKind::Error => Message::Error { message: "broken".to_owned() },
+        MessageKind::Complete => Message::Complete,
+        MessageKind::Checkpoint => Message::Checkpoint { blob: None },
+        MessageKind::Release => Message::Release,
+    });
+    messages.collect()
+}
+
+/// The contract, in its own words. A dash is a refusal; the columns are those of [`MessageKind::ALL`].
+const CONTRACT: [(&str, [&str; 8]); 7] = [
+    //            run         sleep       pause     kill      error    complete     checkpoint  release
+    ("runnable", ["runnable", "sleeping", "paused", "killed", "fault", "completed", "runnable", "runnable"]),
+    ("sleeping", ["runnable", "sleeping", "paused", "killed", "fault", "-", "sleeping", "sleeping"]),
+    ("fault", ["runnable", "sleeping", "paused", "killed", "failed", "-", "-", "fault"]),
+    ("paused", ["runnable", "sleeping", "paused", "killed", "-", "-", "paused", "paused"]),
+    ("completed", ["-"; 8]),
+    ("failed", ["-"; 8]),
+    ("killed", ["-"; 8]),
+];
+
+#[test]
+fn every_pair_of_state_and_message_does_what_the_contract_says() {
+    let mut checked = 0;
+    for (state, (name, row)) in states().into_iter().zip(CONTRACT) {
+        assert_eq!(state.kind().as_str(), name);
+        for (message, wanted) in messages().into_iter().zip(row) {
+            match transition(state, &message) {
+                Ok(to) => assert_eq!(to.kind().as_str(), wanted, "{name} and {}", message.kind()),
+                Err(refused) => {
+                    assert_eq!(wanted, "-", "{name} and {}", message.kind());
+                    assert_eq!(refused, IllegalTransition { from: state.kind(), message: message.kind() });
+                }
+            }
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 7 * 8);
+}
+
+#[test]
+fn the_table_has_one_line_for_each_allowed_pair() {
+    let allowed = CONTRACT.iter().flat_map(|(_, row)| row).filter(|to| **to != "-").count();
+    assert_eq!(TABLE.len(), allowed);
+}
+
+#[test]
+fn a_terminal_state_takes_no_message() {
+    for state in states().into_iter().filter(|state| state.is_terminal()) {
+        for message in messages() {
+            assert!(transition(state, &message).is_err(), "{state} and {}", message.kind());
+        }
+    }
+    let terminal = states().into_iter().filter(|state| state.is_terminal()).count();
+    assert_eq!(terminal, 3);
+}
+
+#[test]
+fn only_sleep_says_until_when() {
+    let sleeping = State::Sleeping { until: UNTIL };
+    assert_eq!(transition(sleeping, &Message::Release), Ok(sleeping));
+    assert_eq!(transition(sleeping, &Message::Checkpoint { blob: None }), Ok(sleeping));
+    let again = transition(sleeping, &Message::Sleep { until: LATER });
+    assert_eq!(again, Ok(State::Sleeping { until: LATER }));
+}
+
+#[test]
+fn every_name_reads_as_it_is_written_and_stored() {
+    for kind in StateKind::ALL {
+        assert_eq!(StateKind::parse(kind.as_str()), Some(kind));
+        assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
+    }
+    for kind in MessageKind::ALL {
+        assert_eq!(MessageKind::parse(kind.as_str()), Some(kind));
+        assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
+    }
+    assert_eq!(StateKind::parse("Runnable"), None);
+}

@@ -1,0 +1,270 @@
+//! How a task stands, as it is stored: the state, and what led to it.
+//!
+//! Whoever owns the task changes the record with [`StateRecord::apply`] and stores it, guarded by its claim, if anything changed. It is
+//! stored with the task's next owner in mind: the errors that the error policy counts, the checkpoint to go on from, and the last steps for people who
+//! ask what happened.
+//!
+//! **Invariant**: a message that is refused, or that leaves things as they are, changes nothing in the record, not even its time.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::checkpoint::Checkpoint;
+use super::retry::{Decision, ErrorPolicy};
+use super::state::{IllegalTransition, Message, MessageKind, State, StateKind, transition};
+use crate::name::NodeId;
+use crate::record::{Record, UnknownFields, WallTime};
+
+/// How many errors are kept, the newest: as many as the usual policy counts.
+pub const ERRORS_LEN_MAX: usize = 8;
+
+/// How many steps are kept, the newest: a few days of a task that moves every hour, and some 4 KiB.
+pub const HISTORY_LEN_MAX: usize = 32;
+
+/// How much of an error's text or of a reason is kept: a message with its causes, not a dump. Eight of them must leave room for a checkpoint.
+const TEXT_BYTES_MAX: usize = 2 * 1024;
+
+/// How a task stands, under `state/<task>`. A task without this record is runnable.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Stored", into = "Stored")]
+pub struct StateRecord {
+    /// The state.
+    pub state: State,
+    /// The newest errors, the oldest of them first.
+    pub errors: Vec<TaskError>,
+    /// How often it has failed in all.
+    pub faults: u64,
+    /// Where the next owner goes on.
+    pub checkpoint: Option<Checkpoint>,
+    /// When the record was last changed.
+    pub updated_at: WallTime,
+    /// Which node changed it.
+    pub by: Option<NodeId>,
+    /// Why it was given up or killed.
+    pub reason: Option<String>,
+    /// The newest changes of state, the oldest of them first. Checkpoints and releases change no state and are not among them.
+    pub history: Vec<Step>,
+    /// What newer programs wrote.
+    pub unknown: UnknownFields,
+}
+
+/// One failure of a task.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TaskError {
+    /// When, by the clock of the node that ran it.
+    pub at: WallTime,
+    /// What went wrong.
+    pub message: String,
+}
+
+/// One change of state.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// When, by the clock of the node that did it.
+    pub at: WallTime,
+    /// How the task stood.
+    pub from: StateKind,
+    /// What it was told.
+    pub message: MessageKind,
+    /// How it stood then.
+    pub to: StateKind,
+    /// The node that did it.
+    pub by: NodeId,
+}
+
+/// What a message did to a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a record that changed must be stored"]
+pub enum Applied {
+    /// It is another record now: store it.
+    Changed,
+    /// It is what it was: there is nothing to store.
+    Same,
+}
+
+impl StateRecord {
+    /// Which attempt the next run is, from 1 on. Only failures make a new one: a task that moves is still in the same.
+    pub fn attempt(&self) -> u64 {
+        self.faults.saturating_add(1)
+    }
+
+    /// Does what a message says, if the table allows it.
+    ///
+    /// An error only leads to [`State::Fault`] here; [`StateRecord::fail`] also decides what becomes of the task then.
+    ///
+    /// # Errors
+    ///
+    /// [`IllegalTransition`] if the task does not take the message as it stands; nothing has changed.
+    pub fn apply(
+        &mut self,
+        message: Message,
+        at: WallTime,
+        by: &NodeId,
+    ) -> Result<Applied, IllegalTransition> {
+        let to = transition(self.state, &message)?;
+        let said = message.kind();
+        let is_new_checkpoint = match message {
+            Message::Error { message } if to == State::Fault => {
+                self.faults = self.faults.saturating_add(1);
+                self.errors.push(TaskError { at, message: shortened(message) });
+                keep_newest(&mut self.errors, ERRORS_LEN_MAX);
+                false
+            }
+            Message::Error { message: reason } => {
+                self.reason = Some(shortened(reason));
+                false
+            }
+            Message::Kill { reason } => {
+                self.reason = reason.map(shortened);
+                false
+            }
+            Message::Checkpoint { blob: Some(blob) } if self.checkpoint.as_ref() != Some(&blob) => {
+                self.checkpoint = Some(blob);
+                true
+            }
+            Message::Checkpoint { .. }
+            | Message::Run
+            | Message::Sleep { .. }
+            | Message::Pause
+            | Message::Complete
+            | Message::Release => false,
+        };
+        if to == self.state && !is_new_checkpoint {
+            return Ok(Applied::Same);
+        }
+        if to != self.state {
+            let (from, to) = (self.state.kind(), to.kind());
+            self.history.push(Step { at, from, message: said, to, by: by.clone() });
+            keep_newest(&mut self.history, HISTORY_LEN_MAX);
+        }
+        self.state = to;
+        self.updated_at = at;
+        self.by = Some(by.clone());
+        Ok(Applied::Changed)
+    }
+
+    /// Notes that the task failed, and does what the policy says about it: both steps, to be stored as one.
+    ///
+    /// # Errors
+    ///
+    /// [`IllegalTransition`] if the task does not take an error as it stands; nothing has changed.
+    pub fn fail(
+        &mut self,
+        message: impl Into<String>,
+        at: WallTime,
+        by: &NodeId,
+        policy: &dyn ErrorPolicy,
+    ) -> Result<Applied, IllegalTransition> {
+        let applied = self.apply(Message::Error { message: message.into() }, at, by)?;
+        match self.settle(at, by, policy) {
+            Applied::Changed => Ok(Applied::Changed),
+            Applied::Same => Ok(applied),
+        }
+    }
+
+    /// Does what the policy says about a task that is in [`State::Fault`], as one stored by somebody else may be.
+    pub fn settle(&mut self, at: WallTime, by: &NodeId, policy: &dyn ErrorPolicy) -> Applied {
+        if self.state != State::Fault {
+            return Applied::Same;
+        }
+        let message = match policy.decide(self, at) {
+            Decision::Sleep { until } => Message::Sleep { until },
+            Decision::Fail { reason } => Message::Error { message: reason },
+        };
+        self.apply(message, at, by).expect("a fault takes sleep and error")
+    }
+}
+
+impl Record for StateRecord {}
+
+/// The record field by field. A sleeping task without a time to wake is none.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    state: StateKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<WallTime>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<TaskError>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    faults: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<Checkpoint>,
+    #[serde(default)]
+    updated_at: WallTime,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<NodeId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    history: Vec<Step>,
+    #[serde(flatten)]
+    unknown: UnknownFields,
+}
+
+/// A stored state that says that the task sleeps, but not until when.
+#[derive(Debug, Error)]
+#[error("it sleeps, but not until any time")]
+struct NoTimeToWake;
+
+impl TryFrom<Stored> for StateRecord {
+    type Error = NoTimeToWake;
+
+    fn try_from(stored: Stored) -> Result<StateRecord, NoTimeToWake> {
+        Ok(StateRecord {
+            state: stored.state.until(stored.until).ok_or(NoTimeToWake)?,
+            errors: stored.errors,
+            faults: stored.faults,
+            checkpoint: stored.checkpoint,
+            updated_at: stored.updated_at,
+            by: stored.by,
+            reason: stored.reason,
+            history: stored.history,
+            unknown: stored.unknown,
+        })
+    }
+}
+
+impl From<StateRecord> for Stored {
+    fn from(record: StateRecord) -> Stored {
+        let until = match record.state {
+            State::Sleeping { until } => Some(until),
+            State::Runnable
+            | State::Fault
+            | State::Paused
+            | State::Completed
+            | State::Failed
+            | State::Killed => None,
+        };
+        Stored {
+            state: record.state.kind(),
+            until,
+            errors: record.errors,
+            faults: record.faults,
+            checkpoint: record.checkpoint,
+            updated_at: record.updated_at,
+            by: record.by,
+            reason: record.reason,
+            history: record.history,
+            unknown: record.unknown,
+        }
+    }
+}
+
+fn keep_newest<T>(list: &mut Vec<T>, max: usize) {
+    list.drain(..list.len().saturating_sub(max));
+}
+
+/// A text cut to what is kept of it, between two characters.
+fn shortened(mut text: String) -> String {
+    let cut = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    text.truncate(cut.unwrap_or(0));
+    text
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+#[cfg(test)]
+mod tests;

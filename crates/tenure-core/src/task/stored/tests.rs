@@ -1,0 +1,224 @@
+//! The record changes when and only when the table says so, and reads as it was written.
+
+use proptest::prelude::*;
+
+use super::super::retry::ErrorRate;
+use super::*;
+
+fn node() -> NodeId {
+    NodeId::parse("web-1").unwrap()
+}
+
+fn said(task: &mut StateRecord, message: Message, at: u64) -> Result<Applied, IllegalTransition> {
+    task.apply(message, WallTime(at), &node())
+}
+
+fn broken() -> Message {
+    Message::Error { message: "disk full".to_owned() }
+}
+
+#[test]
+fn a_task_without_a_record_is_runnable_in_its_first_attempt() {
+    let task = StateRecord::default();
+    assert_eq!((task.state, task.attempt(), task.errors.len()), (State::Runnable, 1, 0));
+}
+
+#[test]
+fn a_record_is_stored_as_plain_json() {
+    let mut task = StateRecord::default();
+    let _ = said(&mut task, broken(), 4).unwrap();
+    let _ = said(&mut task, Message::Sleep { until: WallTime(9) }, 5).unwrap();
+    let blob = Checkpoint::new("half").unwrap();
+    let _ = said(&mut task, Message::Checkpoint { blob: Some(blob) }, 6).unwrap();
+    assert_eq!(
+        std::str::from_utf8(&task.encode()).unwrap(),
+        concat!(
+            r#"{"by":"web-1","checkpoint":"aGFsZg==","errors":[{"at":4,"message":"disk full"}],"faults":1,"#,
+            r#""history":[{"at":4,"by":"web-1","from":"runnable","message":"error","to":"fault"},"#,
+            r#"{"at":5,"by":"web-1","from":"fault","message":"sleep","to":"sleeping"}],"#,
+            r#""state":"sleeping","until":9,"updated_at":6,"v":1}"#
+        )
+    );
+    assert_eq!(StateRecord::decode(&task.encode()).unwrap(), task);
+}
+
+#[test]
+fn the_least_that_may_be_there_is_read_and_the_rest_kept() {
+    assert_eq!(StateRecord::decode(br#"{"state":"paused"}"#).unwrap().state, State::Paused);
+    let newer = br#"{"v":1,"state":"runnable","updated_at":0,"zone":"eu"}"#;
+    let again = StateRecord::decode(newer).unwrap().encode();
+    assert!(std::str::from_utf8(&again).unwrap().contains(r#""zone":"eu""#));
+}
+
+#[test]
+fn what_is_no_state_says_so() {
+    for bytes in [
+        &b"{}"[..],
+        br#"{"state":"asleep"}"#,
+        br#"{"state":"sleeping"}"#,
+        br#"{"state":"runnable","checkpoint":"?"}"#,
+        br#"{"state":"runnable","errors":7}"#,
+        br#"{"v":2,"state":"runnable"}"#,
+        b"runnable",
+    ] {
+        assert!(StateRecord::decode(bytes).is_err(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn what_leaves_things_as_they_are_is_not_stored() {
+    for (state, message) in [
+        (State::Runnable, Message::Run),
+        (State::Runnable, Message::Release),
+        (State::Runnable, Message::Checkpoint { blob: None }),
+        (State::Paused, Message::Pause),
+        (State::Sleeping { until: WallTime(9) }, Message::Sleep { until: WallTime(9) }),
+        (State::Fault, Message::Release),
+    ] {
+        let before = StateRecord { state, updated_at: WallTime(1), ..StateRecord::default() };
+        let mut task = before.clone();
+        assert_eq!(said(&mut task, message, 5), Ok(Applied::Same));
+        assert_eq!(task, before);
+    }
+}
+
+#[test]
+fn a_checkpoint_changes_the_record_once_and_no_state() {
+    let mut task = StateRecord::default();
+    let save = || Message::Checkpoint { blob: Some(Checkpoint::new("half").unwrap()) };
+    assert_eq!(said(&mut task, save(), 5), Ok(Applied::Changed));
+    assert_eq!((task.state, task.updated_at, task.history.len()), (State::Runnable, WallTime(5), 0));
+    assert_eq!(said(&mut task, save(), 6), Ok(Applied::Same));
+    assert_eq!(task.checkpoint.unwrap().bytes(), "half");
+}
+
+#[test]
+fn a_fault_counts_once_and_giving_up_is_no_second_one() {
+    let mut task = StateRecord::default();
+    let _ = said(&mut task, broken(), 4).unwrap();
+    let _ = said(&mut task, Message::Error { message: "enough".to_owned() }, 5).unwrap();
+    assert_eq!((task.state, task.faults, task.errors.len()), (State::Failed, 1, 1));
+    assert_eq!(task.reason.as_deref(), Some("enough"));
+}
+
+#[test]
+fn a_fault_found_in_the_store_is_decided_by_whoever_finds_it() {
+    let mut task = StateRecord { state: State::Fault, ..StateRecord::default() };
+    assert_eq!(task.settle(WallTime(0), &node(), &ErrorRate::default()), Applied::Changed);
+    assert_eq!(task.state, State::Sleeping { until: WallTime(600_000) });
+    assert_eq!(task.settle(WallTime(0), &node(), &ErrorRate::default()), Applied::Same);
+}
+
+#[test]
+fn a_failure_of_a_task_that_takes_none_changes_nothing() {
+    let before = StateRecord { state: State::Paused, ..StateRecord::default() };
+    let mut task = before.clone();
+    assert!(task.fail("late", WallTime(5), &node(), &ErrorRate::default()).is_err());
+    assert_eq!(task, before);
+}
+
+#[test]
+fn a_killed_task_says_why() {
+    let mut task = StateRecord::default();
+    let _ = said(&mut task, Message::Kill { reason: Some("too expensive".to_owned()) }, 5).unwrap();
+    assert_eq!((task.state, task.reason.as_deref()), (State::Killed, Some("too expensive")));
+}
+
+#[test]
+fn the_newest_steps_and_errors_are_kept() {
+    let mut task = StateRecord::default();
+    for at in 0..100 {
+        let _ = said(&mut task, broken(), 2 * at).unwrap();
+        let _ = said(&mut task, Message::Run, 2 * at + 1).unwrap();
+    }
+    assert_eq!((task.history.len(), task.errors.len(), task.faults), (HISTORY_LEN_MAX, ERRORS_LEN_MAX, 100));
+    assert_eq!(task.history.last().unwrap().at, WallTime(199));
+    assert_eq!(task.errors.first().unwrap().at, WallTime(184));
+}
+
+#[test]
+fn a_record_at_its_largest_is_still_read() {
+    let mut task = StateRecord::default();
+    let blob = Checkpoint::new(vec![7; super::super::CHECKPOINT_BYTES_MAX]).unwrap();
+    let _ = said(&mut task, Message::Checkpoint { blob: Some(blob) }, 1).unwrap();
+    for at in 0..40 {
+        let long = Message::Error { message: "\u{1}".repeat(1 << 20) };
+        let _ = said(&mut task, long, at).unwrap();
+        let _ = said(&mut task, Message::Run, at).unwrap();
+    }
+    let _ = said(&mut task, Message::Kill { reason: Some("\u{1}".repeat(1 << 20)) }, 50).unwrap();
+    let stored = task.encode();
+    assert_eq!(StateRecord::decode(&stored).unwrap(), task, "{} bytes", stored.len());
+}
+
+#[test]
+fn a_long_text_is_cut_between_two_characters() {
+    let kept = shortened("ä".repeat(5_000));
+    assert_eq!((kept.len(), shortened("ok".to_owned())), (2_048, "ok".to_owned()));
+    assert_eq!(shortened(format!("x{}", "ä".repeat(5_000))).len(), 2_047);
+}
+
+fn any_message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        Just(Message::Run),
+        (0..50_u64).prop_map(|until| Message::Sleep { until: WallTime(until) }),
+        Just(Message::Pause),
+        prop::option::of("[a-z]{0,3}").prop_map(|reason| Message::Kill { reason }),
+        "[a-z]{0,3}".prop_map(|message| Message::Error { message }),
+        Just(Message::Complete),
+        prop::option::of("[a-z]{0,3}")
+            .prop_map(|text| Message::Checkpoint { blob: text.map(|text| Checkpoint::new(text).unwrap()) }),
+        Just(Message::Release),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_said_the_record_follows_the_table(messages in prop::collection::vec(any_message(), 0..60)) {
+        let mut task = StateRecord::default();
+        let mut path = vec![StateKind::Runnable];
+        for (at, message) in messages.into_iter().enumerate() {
+            let before = task.clone();
+            let wanted = transition(task.state, &message);
+            match said(&mut task, message, at as u64) {
+                Err(refused) => {
+                    prop_assert_eq!(Err(refused), wanted);
+                    prop_assert_eq!(&task, &before, "an illegal message changes nothing");
+                }
+                Ok(Applied::Same) => prop_assert_eq!(&task, &before),
+                Ok(Applied::Changed) => {
+                    prop_assert_eq!(Ok(task.state), wanted);
+                    prop_assert!(!before.state.is_terminal(), "a terminal state refuses everything");
+                    prop_assert_eq!(task.updated_at, WallTime(at as u64));
+                }
+            }
+            if task.state != before.state {
+                path.push(task.state.kind());
+            }
+            prop_assert_eq!(&StateRecord::decode(&task.encode()).unwrap(), &task);
+        }
+        let told: Vec<StateKind> = task.history.iter().map(|step| step.to).collect();
+        prop_assert!(path.ends_with(&told), "the history is the end of the path");
+        for (a, b) in task.history.iter().zip(task.history.iter().skip(1)) {
+            prop_assert_eq!(a.to, b.from, "and without a gap");
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = StateRecord::decode(&bytes);
+    }
+
+    #[test]
+    fn no_bent_record_makes_the_decoder_panic(at in 0..150_usize, byte in any::<u8>()) {
+        let mut task = StateRecord::default();
+        let _ = said(&mut task, broken(), 4).unwrap();
+        let _ = said(&mut task, Message::Sleep { until: WallTime(9) }, 5).unwrap();
+        let mut stored = task.encode().to_vec();
+        let at = at % stored.len();
+        stored[at] = byte;
+        if let Ok(read) = StateRecord::decode(&stored) {
+            let _ = read.encode();
+        }
+    }
+}
