@@ -34,6 +34,10 @@ pub mod election;
 
 pub mod ttl;
 
+pub mod handler;
+
+pub mod node;
+
 #[cfg(feature = "conformance")]
 pub mod conformance;
 

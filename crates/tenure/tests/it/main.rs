@@ -14,6 +14,7 @@ mod feed;
 mod file;
 mod lock;
 mod membership;
+mod node;
 mod service;
 mod session;
 mod testing;

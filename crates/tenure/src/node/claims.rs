@@ -1,0 +1,141 @@
+//! The leases that claims hang on: one loan for each claim, and one look-out for each lease.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tenure_core::layout::Layout;
+use tenure_core::node::{ClaimAnswer, ClaimAsk, request};
+use tenure_core::revision::Epoch;
+use tracing::debug;
+
+use crate::session::{Loan, Session};
+use crate::store::{LeaseId, Store};
+
+/// What came of a request with claims, and the loans that they were asked under.
+pub(super) struct Claimed {
+    pub(super) epoch: Epoch,
+    pub(super) answers: Vec<ClaimAnswer>,
+    loans: Vec<(String, Loan)>,
+}
+
+/// Asks for tasks, each under a loan of its own.
+///
+/// The loans come first: a session that has a lease with room lends without asking the store, so this waits only when a lease is full or lost.
+pub(super) async fn ask(
+    store: Store,
+    session: Session,
+    layout: Layout,
+    epoch: Epoch,
+    claims: Vec<(ClaimAsk, Option<Loan>)>,
+) -> Claimed {
+    let mut loans = Vec::with_capacity(claims.len());
+    let mut asked = Vec::with_capacity(claims.len());
+    for (ask, loan) in claims {
+        let loan = match loan {
+            Some(loan) => Ok(loan),
+            None => session.lend().await,
+        };
+        match loan {
+            Ok(loan) => {
+                loans.push((ask.nonce.clone(), loan.clone()));
+                asked.push((ask, Some(loan.lease())));
+            }
+            Err(error) => {
+                debug!(task = %ask.task, %error, "no lease for a claim");
+                asked.push((ask, None));
+            }
+        }
+    }
+    let txns =
+        asked.iter().filter_map(|(ask, lease)| Some(request::claim(&layout, ask, (*lease)?))).collect();
+    let mut replies = store.batch(txns).await.into_iter();
+    let answers = asked
+        .iter()
+        .map(|(ask, lease)| match lease.and_then(|lease| Some((lease, replies.next()?))) {
+            Some((lease, reply)) => request::read_claim(ask, lease, reply),
+            None => ClaimAnswer::NotDone,
+        })
+        .collect();
+    Claimed { epoch, answers, loans }
+}
+
+/// The end of a lease.
+type Ending = Pin<Box<dyn Future<Output = LeaseId> + Send>>;
+
+/// The loans of all claims.
+#[derive(Default)]
+pub(super) struct Loans {
+    /// By the nonce of the claim.
+    lent: BTreeMap<String, Loan>,
+    /// Claims whose request is under way.
+    asking: BTreeSet<String>,
+    /// For each lease one loan, and how many claims hang on it.
+    leases: BTreeMap<LeaseId, (Loan, usize)>,
+    endings: FuturesUnordered<Ending>,
+}
+
+impl Loans {
+    /// Claims are about to be asked for: each with the loan it has, if it was asked for before.
+    pub(super) fn begin(&mut self, claims: Vec<ClaimAsk>) -> Vec<(ClaimAsk, Option<Loan>)> {
+        claims
+            .into_iter()
+            .map(|ask| {
+                self.asking.insert(ask.nonce.clone());
+                let loan = self.lent.get(&ask.nonce).cloned();
+                (ask, loan)
+            })
+            .collect()
+    }
+
+    /// The request is answered. Whoever was let go meanwhile has its loan given back.
+    pub(super) fn end(&mut self, claimed: &mut Claimed) {
+        for (nonce, loan) in claimed.loans.drain(..) {
+            if !self.asking.remove(&nonce) || self.lent.contains_key(&nonce) {
+                continue;
+            }
+            let endings = &self.endings;
+            let (_, count) = self.leases.entry(loan.lease()).or_insert_with(|| {
+                let watched = loan.clone();
+                endings.push(Box::pin(async move {
+                    watched.lost().await;
+                    watched.lease()
+                }));
+                (loan.clone(), 0)
+            });
+            *count += 1;
+            self.lent.insert(nonce, loan);
+        }
+    }
+
+    /// A claim is over.
+    pub(super) fn let_go(&mut self, nonce: &str) {
+        self.asking.remove(nonce);
+        let Some(loan) = self.lent.remove(nonce) else { return };
+        if let Some((_, count)) = self.leases.get_mut(&loan.lease()) {
+            *count -= 1;
+            if *count == 0 {
+                self.leases.remove(&loan.lease());
+            }
+        }
+    }
+
+    /// A loan of this lease, as long as some claim hangs on it.
+    pub(super) fn of(&self, lease: LeaseId) -> Option<Loan> {
+        self.leases.get(&lease).map(|(loan, _)| loan.clone())
+    }
+
+    /// Waits for the end of a lease that claims hang on.
+    pub(super) async fn next_end(&mut self) -> LeaseId {
+        loop {
+            match self.endings.next().await {
+                Some(lease) if self.leases.contains_key(&lease) => return lease,
+                // Nothing hangs on it any more.
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a node writes about its tasks and answers to its commands: in order, many in one request.
+
+use std::collections::VecDeque;
+use std::num::NonZeroI64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::layout::Layout;
+use tenure_core::name::{NodeId, TaskId};
+use tenure_core::node::{Answer, CommandCheck, Event, Save, request};
+use tenure_core::revision::Token;
+use tenure_core::time::Moment;
+use tokio::sync::Mutex;
+
+use crate::clock::Clock;
+use crate::store::{LeaseId, Store, StoreError, Txn, TxnReply};
+
+/// How long results are kept: a day, and the time for which a lease is used for new ones.
+const RESULTS_TTL: Duration = Duration::from_secs(25 * 60 * 60);
+
+/// For how long new results go on one lease. Shorter means more leases, longer means that the last of them live shorter than a day.
+const RESULTS_LEASE_FOR: Duration = Duration::from_secs(60 * 60);
+
+/// How many writes travel together. Each has up to nine operations; the engine splits what does not fit in one request.
+const TOGETHER_MAX: usize = 64;
+
+/// Stands where a write without a result names the lease for it, and is never looked at.
+const UNUSED: LeaseId = LeaseId(NonZeroI64::MIN);
+
+/// One write.
+pub(super) enum Write {
+    Save(Box<Save>),
+    GiveBack(TaskId, Token),
+    Answer(Box<Answer>),
+}
+
+impl Write {
+    /// Whether it stores the result of a command.
+    fn has_result(&self) -> bool {
+        match self {
+            Write::Save(save) => matches!(save.command, CommandCheck::Acknowledge { id: Some(_), .. }),
+            Write::GiveBack(..) => false,
+            Write::Answer(answer) => answer.result.is_some(),
+        }
+    }
+
+    fn txn(&self, layout: &Layout, node: &NodeId, results: Option<LeaseId>) -> Option<Txn> {
+        let lease = match results {
+            None if self.has_result() => return None,
+            lease => lease.unwrap_or(UNUSED),
+        };
+        Some(match self {
+            Write::Save(save) => request::save(layout, save, lease),
+            Write::GiveBack(task, token) => request::give_back(layout, task, *token),
+            Write::Answer(answer) => request::answer(layout, node, answer, lease),
+        })
+    }
+
+    fn read(self, reply: Result<TxnReply, StoreError>) -> Event {
+        match self {
+            Write::Save(save) => Event::Saved {
+                answer: request::read_saved(&save, reply),
+                task: save.task,
+                epoch: save.epoch,
+            },
+            Write::GiveBack(task, token) => {
+                Event::GivenBack { task, token, answer: request::read_given_back(&reply) }
+            }
+            Write::Answer(answer) => {
+                Event::Answered { epoch: answer.epoch, answer: request::read_answered(&reply) }
+            }
+        }
+    }
+}
+
+/// Writes that wait for their turn.
+#[derive(Default)]
+pub(super) struct Outbox {
+    waiting: VecDeque<Write>,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, write: Write) {
+        self.waiting.push_back(write);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// What goes out together now.
+    pub(super) fn next_request(&mut self) -> Vec<Write> {
+        let len = self.waiting.len().min(TOGETHER_MAX);
+        self.waiting.drain(..len).collect()
+    }
+}
+
+/// Sends writes in one go, and reads what came of each.
+pub(super) async fn send(
+    store: Store,
+    layout: Layout,
+    node: NodeId,
+    results: Arc<Results>,
+    writes: Vec<Write>,
+) -> Vec<Event> {
+    let lease = if writes.iter().any(Write::has_result) { Some(results.lease(&store).await) } else { None };
+    let (lease, no_lease) = match lease {
+        Some(Ok(lease)) => (Some(lease), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
+    let txns: Vec<Option<Txn>> = writes.iter().map(|write| write.txn(&layout, &node, lease)).collect();
+    let has_txn: Vec<bool> = txns.iter().map(Option::is_some).collect();
+    let mut replies = store.batch(txns.into_iter().flatten().collect()).await.into_iter();
+    let mut events = Vec::with_capacity(writes.len());
+    for (write, has_txn) in writes.into_iter().zip(has_txn) {
+        let reply = match (has_txn, &no_lease) {
+            (true, _) => replies.next().unwrap_or(Err(StoreError::Closed)),
+            // Nothing was sent for it.
+            (false, Some(error)) => Err(error.clone()),
+            (false, None) => Err(StoreError::LeaseNotFound),
+        };
+        if matches!(reply, Err(StoreError::LeaseNotFound)) && write.has_result() {
+            results.forget(lease).await;
+        }
+        events.push(write.read(reply));
+    }
+    events
+}
+
+/// The lease on which results of commands are kept.
+pub(super) struct Results {
+    clock: Arc<dyn Clock>,
+    granted: Mutex<Option<(LeaseId, Moment)>>,
+}
+
+impl Results {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Results {
+        Results { clock, granted: Mutex::new(None) }
+    }
+
+    async fn lease(&self, store: &Store) -> Result<LeaseId, StoreError> {
+        let mut granted = self.granted.lock().await;
+        let now = self.clock.now();
+        if let Some((lease, since)) = *granted
+            && now.since(since) < RESULTS_LEASE_FOR
+        {
+            return Ok(lease);
+        }
+        let lease = store.grant(RESULTS_TTL, None).await.map_err(unsent)?.id;
+        *granted = Some((lease, now));
+        Ok(lease)
+    }
+
+    /// The store does not know this lease any more.
+    async fn forget(&self, lease: Option<LeaseId>) {
+        let mut granted = self.granted.lock().await;
+        if granted.map(|(granted, _)| granted) == lease {
+            *granted = None;
+        }
+    }
+}
+
+/// Whatever became of the lease, the write that needed it was not sent.
+fn unsent(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Ambiguous(cause) => StoreError::Unavailable(cause),
+        error => error,
+    }
+}

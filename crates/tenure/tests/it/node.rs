@@ -1,0 +1,294 @@
+//! Tasks on nodes, on every engine: claimed, run, shared, moved, stopped and given back.
+
+mod moving;
+mod stopping;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use tenure::core::layout::{Key, Layout};
+use tenure::core::name::{Namespace, NodeId, TaskId};
+use tenure::core::record::{OwnerRecord, Record, TaskRecord};
+use tenure::core::revision::Token;
+use tenure::core::task::{State, StateKind, StateRecord};
+use tenure::handler::{Context, Outcome};
+use tenure::node::{Node, NodeOptions};
+use tenure::session::Session;
+use tenure::store::{Op, Selection, Store, Txn};
+
+pub(crate) use crate::membership::{PATIENCE, is_empty, namespace, on_every_engine};
+
+pub(crate) fn task(id: &str) -> TaskId {
+    TaskId::parse(id).unwrap()
+}
+
+/// A store with tasks in it, seen from outside.
+#[derive(Clone)]
+pub(crate) struct Shop {
+    pub(crate) store: Store,
+    pub(crate) namespace: Namespace,
+    pub(crate) layout: Layout,
+    pub(crate) ledger: Ledger,
+}
+
+impl Shop {
+    pub(crate) fn new(store: Store) -> Shop {
+        let namespace = namespace();
+        let layout = Layout::new(&namespace);
+        Shop { store, namespace, layout, ledger: Ledger::default() }
+    }
+
+    pub(crate) async fn submit(&self, id: &str) {
+        self.submit_with(id, "null").await;
+    }
+
+    pub(crate) async fn submit_with(&self, id: &str, props: &str) {
+        let record = TaskRecord::decode(b"{}").unwrap().encode();
+        let txn = Txn::new()
+            .then(Op::put(self.key(Key::Task(task(id))), record))
+            .then(Op::put(self.key(Key::TaskProps(task(id))), props.to_owned()));
+        self.store.txn(txn).await.unwrap();
+    }
+
+    pub(crate) fn key(&self, key: Key) -> bytes::Bytes {
+        self.layout.encode(&key)
+    }
+
+    pub(crate) async fn state(&self, id: &str) -> StateRecord {
+        let pair = self.store.get_key(self.key(Key::TaskState(task(id)))).await.unwrap();
+        pair.map_or_else(StateRecord::default, |pair| StateRecord::decode(&pair.value).unwrap())
+    }
+
+    pub(crate) async fn owner(&self, id: &str) -> Option<(String, Token)> {
+        let pair = self.store.get_key(self.key(Key::TaskOwner(task(id)))).await.unwrap()?;
+        let record = OwnerRecord::decode(&pair.value).unwrap();
+        Some((record.node.as_str().to_owned(), Token(pair.created)))
+    }
+
+    /// How many tasks each node owns.
+    pub(crate) async fn shares(&self) -> BTreeMap<String, usize> {
+        let page = self.store.list(self.layout.tasks()).await.unwrap();
+        let mut shares = BTreeMap::new();
+        for pair in page.pairs {
+            if let Some(Key::TaskOwner(_)) = self.layout.parse(&pair.key) {
+                let owner = OwnerRecord::decode(&pair.value).unwrap();
+                *shares.entry(owner.node.as_str().to_owned()).or_default() += 1;
+            }
+        }
+        shares
+    }
+
+    pub(crate) async fn join(&self, id: &str) -> Worker {
+        self.join_as(id, |options| options).await
+    }
+
+    pub(crate) async fn join_as(&self, id: &str, change: impl FnOnce(NodeOptions) -> NodeOptions) -> Worker {
+        let session = Session::options().ttl(Duration::from_secs(3)).open(self.store.clone()).unwrap();
+        let (ledger, name) = (self.ledger.clone(), id.to_owned());
+        let handler = move |ctx: Context| {
+            let (ledger, name) = (ledger.clone(), name.clone());
+            async move { ledger.run(&name, ctx).await }
+        };
+        let options = change(Node::options(NodeId::parse(id).unwrap()).grace(Duration::from_secs(1)));
+        let node = options.start(&session, &self.namespace, handler).await.unwrap();
+        Worker { node, session }
+    }
+}
+
+/// A node with its session.
+pub(crate) struct Worker {
+    pub(crate) node: Node,
+    pub(crate) session: Session,
+}
+
+impl Worker {
+    pub(crate) async fn end(self) {
+        self.node.shutdown(PATIENCE).await.unwrap();
+        self.session.close().await.unwrap();
+    }
+}
+
+/// Every run of every task: who, under which token, from when to when. Its handler does what the task's props say.
+#[derive(Clone, Default)]
+pub(crate) struct Ledger {
+    runs: Arc<Mutex<Vec<Run>>>,
+    /// Lets those go on that block.
+    gate: Arc<(Mutex<bool>, Condvar)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) task: String,
+    pub(crate) node: String,
+    pub(crate) token: Token,
+    pub(crate) attempt: u64,
+    pub(crate) checkpoint: Option<Vec<u8>>,
+    pub(crate) begun: Instant,
+    pub(crate) ended: Option<Instant>,
+}
+
+impl Ledger {
+    pub(crate) fn open_gate(&self) {
+        *self.gate.0.lock().unwrap() = true;
+        self.gate.1.notify_all();
+    }
+
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        self.runs.lock().unwrap().clone()
+    }
+
+    pub(crate) fn runs_of(&self, id: &str) -> Vec<Run> {
+        self.runs().into_iter().filter(|run| run.task == id).collect()
+    }
+
+    /// What has begun and not ended.
+    pub(crate) fn running(&self) -> Vec<Run> {
+        self.runs().into_iter().filter(|run| run.ended.is_none()).collect()
+    }
+
+    /// No task ever ran twice at once, and tokens only grow.
+    pub(crate) fn check(&self) {
+        let mut last: BTreeMap<String, Run> = BTreeMap::new();
+        for run in self.runs() {
+            if let Some(before) = last.get(&run.task) {
+                assert!(before.ended.is_some_and(|ended| ended <= run.begun), "at once: {before:?} {run:?}");
+                assert!(before.token <= run.token, "{before:?} {run:?}");
+            }
+            last.insert(run.task.clone(), run);
+        }
+    }
+
+    async fn run(&self, node: &str, ctx: Context) -> Outcome {
+        let index = {
+            let mut runs = self.runs.lock().unwrap();
+            runs.push(Run {
+                task: ctx.task().as_str().to_owned(),
+                node: node.to_owned(),
+                token: ctx.token(),
+                attempt: ctx.attempt(),
+                checkpoint: ctx.checkpoint().map(|bytes| bytes.to_vec()),
+                begun: Instant::now(),
+                ended: None,
+            });
+            runs.len() - 1
+        };
+        // Also when it is dropped, or panics.
+        let _ended = Ended(self, index);
+        let does: String = ctx.props_as::<Option<String>>().ok().flatten().unwrap_or_default();
+        match does.as_str() {
+            "done" => Outcome::Done,
+            "fault" => Outcome::Fault("it does not work".to_owned()),
+            "panic" => panic!("it breaks"),
+            "ignore" => std::future::pending().await,
+            "block" => {
+                let (is_open, opened) = &*self.gate;
+                let closed = is_open.lock().unwrap();
+                drop(opened.wait_timeout_while(closed, PATIENCE, |is_open| !*is_open).unwrap());
+                Outcome::Release
+            }
+            "count" => {
+                ctx.stopped().await;
+                let counted = ctx.checkpoint().map_or(0, |bytes| bytes[0]) + 1;
+                match ctx.save_checkpoint(vec![counted]).await {
+                    Ok(()) => Outcome::Release,
+                    Err(error) => Outcome::Fault(error.to_string()),
+                }
+            }
+            _ => {
+                ctx.stopped().await;
+                Outcome::Release
+            }
+        }
+    }
+}
+
+struct Ended<'a>(&'a Ledger, usize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.runs.lock().unwrap()[self.1].ended = Some(Instant::now());
+    }
+}
+
+/// Waits until it is so.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_claimed_run_and_completed_and_its_state_stays() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        shop.submit_with("t1", r#""done""#).await;
+        let worker = shop.join("a").await;
+        shop.submit_with("t10", r#""done""#).await;
+        shop.submit("t11").await;
+        until("t1 and t10 are completed", async || {
+            shop.state("t1").await.state == State::Completed
+                && shop.state("t10").await.state == State::Completed
+        })
+        .await;
+        until("t11 runs", async || shop.ledger.running().len() == 1).await;
+        assert!(shop.owner("t11").await.is_some(), "the end of t1 leaves t11 alone");
+        let left = shop.store.list(shop.layout.tasks()).await.unwrap();
+        assert_eq!(left.pairs.len(), 3, "the task, its props and its owner: {left:?}");
+        let run = &shop.ledger.runs_of("t11")[0];
+        assert_eq!(Some(("a".to_owned(), run.token)), shop.owner("t11").await);
+        assert_eq!(run.attempt, 1);
+        worker.end().await;
+        assert_eq!(shop.owner("t11").await, None, "released when the node ended");
+        shop.ledger.check();
+        shop.store.delete(Selection::everything()).await.unwrap();
+        is_empty(&shop.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handler_that_fails_or_panics_is_a_fault_of_its_task_alone() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let worker = shop.join("a").await;
+        shop.submit_with("fails", r#""fault""#).await;
+        shop.submit_with("breaks", r#""panic""#).await;
+        shop.submit("lives").await;
+        for (id, said) in [("fails", "it does not work"), ("breaks", "the handler panicked: it breaks")] {
+            until("it sleeps", async || shop.state(id).await.state.kind() == StateKind::Sleeping).await;
+            let state = shop.state(id).await;
+            assert_eq!(state.errors[0].message, said);
+            assert!(shop.owner(id).await.is_some(), "a sleeping task has an owner");
+            assert_eq!(shop.ledger.runs_of(id).len(), 1);
+        }
+        until("lives runs", async || shop.ledger.running().len() == 1).await;
+        worker.end().await;
+        shop.ledger.check();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_namespaces_on_one_store_see_nothing_of_each_other() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store.clone());
+        let mut other = Shop::new(store);
+        other.namespace = Namespace::parse("other").unwrap();
+        other.layout = Layout::new(&other.namespace);
+        let worker = shop.join("a").await;
+        other.submit("theirs").await;
+        shop.submit("ours").await;
+        until("ours runs", async || shop.ledger.running().len() == 1).await;
+        let other_worker = other.join("a").await;
+        until("theirs runs", async || other.ledger.running().len() == 1).await;
+        worker.end().await;
+        assert_eq!(other.ledger.running().len(), 1);
+        other_worker.end().await;
+        assert_eq!((shop.ledger.runs().len(), other.ledger.runs().len()), (1, 1));
+    })
+    .await;
+}
