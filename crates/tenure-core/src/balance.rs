@@ -109,6 +109,9 @@ pub struct Loads<'a> {
     pub cooling: &'a Cooling,
     /// How much of a resource is used, if somebody measures one.
     pub resource: Option<Resource>,
+    /// Whether this node is giving tasks away already and could not give them all at once. Then it goes on down to its share, although it may be
+    /// below the threshold at which it began.
+    pub is_giving: bool,
     /// What time it is.
     pub now: Moment,
 }

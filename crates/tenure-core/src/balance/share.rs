@@ -5,7 +5,7 @@
 //! then takes what nobody wanted, so that nothing starves that only this node can run. Such a task is *unwanted*, and is not given away again until another
 //! node has come: otherwise it would be stopped and started for ever.
 //!
-//! A node that has more than the threshold gives away down to its quota. So does one that is above its quota while somebody has not even half: in a large crowd
+//! A node that has more than the threshold gives away down to its quota, in as many rounds as that takes. So does one that is above its quota while somebody has not even half: in a large crowd
 //! nobody is a fifth above the mean when one newcomer has nothing. A task goes only if whoever is least loaded would then have less than
 //! this node has now: a heavy one that would only change places stays.
 
@@ -103,7 +103,7 @@ impl Share {
         let mut own = loads.own.load().by(self.measure).saturating_sub(kept);
         let is_far_above = own.saturating_mul(100) > quota.saturating_mul(self.threshold_percent);
         let is_somebody_far_below = least.saturating_mul(2) < quota;
-        if !is_far_above && !is_somebody_far_below {
+        if !is_far_above && !is_somebody_far_below && !loads.is_giving {
             return Vec::new();
         }
         let candidates: Vec<(&TaskId, &Held)> = match self.order {

@@ -68,6 +68,7 @@ impl Scene {
             own: &self.own,
             cooling: &self.cooling,
             resource: self.resource,
+            is_giving: false,
             now: self.now,
         }
     }

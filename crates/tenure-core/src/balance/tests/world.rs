@@ -131,6 +131,7 @@ impl World {
                     own: &worker.own,
                     cooling: &worker.cooling,
                     resource,
+                    is_giving: false,
                     now,
                 };
                 if takes(&consider(worker.balancer.as_mut(), &offer, &loads)) {
@@ -148,6 +149,7 @@ impl World {
                     own: &worker.own,
                     cooling: &worker.cooling,
                     resource,
+                    is_giving: false,
                     now,
                 };
                 let cap = worker.own.len().div_ceil(10).max(1);
