@@ -14,10 +14,11 @@
 //!
 //! **Invariant**: `unowned` holds exactly the tasks that can be read, have not ended and have no owner.
 //!
-//! **Invariant**: `counts` adds up to the tasks that have an owner who can be read; nobody is counted with nothing.
+//! **Invariant**: `loads` adds up to the tasks that have an owner who can be read; nobody is in it with nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::balance::{Load, weight_of};
 use crate::kv::KeyValue;
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
@@ -34,7 +35,10 @@ pub struct Board {
     /// Owners of tasks that are not there.
     orphans: BTreeMap<TaskId, Owner>,
     unowned: BTreeSet<TaskId>,
-    counts: BTreeMap<NodeId, usize>,
+    unowned_load: Load,
+    loads: BTreeMap<NodeId, Load>,
+    /// Nodes whose load is another than when that was last asked.
+    shifted: BTreeSet<NodeId>,
     live: usize,
     set_aside: BTreeSet<TaskId>,
     /// What was seen since the last whole picture, newest word for each key.
@@ -60,6 +64,11 @@ impl Card {
     /// Whether somebody should own it: it can be read, and it has not ended.
     pub fn is_live(&self) -> bool {
         self.record.as_ref().is_ok_and(|record| !record.ended)
+    }
+
+    /// What it weighs: 1 if it does not say, or says nonsense.
+    pub fn weight(&self) -> u64 {
+        self.record.as_ref().map_or(1, |record| weight_of(record).unwrap_or(1))
     }
 
     fn is_unowned(&self) -> bool {
@@ -148,7 +157,9 @@ impl Board {
             tasks: BTreeMap::new(),
             orphans: BTreeMap::new(),
             unowned: BTreeSet::new(),
-            counts: BTreeMap::new(),
+            unowned_load: Load::default(),
+            loads: BTreeMap::new(),
+            shifted: BTreeSet::new(),
             live: 0,
             set_aside: BTreeSet::new(),
             pending: BTreeMap::new(),
@@ -226,14 +237,29 @@ impl Board {
         &self.unowned
     }
 
-    /// How many tasks each node owns; nodes that own none are not in it.
-    pub fn counts(&self) -> &BTreeMap<NodeId, usize> {
-        &self.counts
+    /// How much work nobody does.
+    pub fn unowned_load(&self) -> Load {
+        self.unowned_load
     }
 
-    /// How many tasks a node owns.
-    pub fn count_of(&self, node: &NodeId) -> usize {
-        self.counts.get(node).copied().unwrap_or(0)
+    /// How much each node owns; nodes that own nothing are not in it.
+    pub fn loads(&self) -> &BTreeMap<NodeId, Load> {
+        &self.loads
+    }
+
+    /// How much a node owns.
+    pub fn load_of(&self, node: &NodeId) -> Load {
+        self.loads.get(node).copied().unwrap_or_default()
+    }
+
+    /// The nodes whose loads are others than when this was last asked.
+    pub fn take_shifted(&mut self) -> BTreeSet<NodeId> {
+        std::mem::take(&mut self.shifted)
+    }
+
+    /// Who owns a task, also one that is not there.
+    pub fn owner_of(&self, task: &TaskId) -> Option<&Owner> {
+        self.tasks.get(task).map_or_else(|| self.orphans.get(task), |card| card.owner.as_ref())
     }
 
     /// The tasks whose records cannot be read, with the reasons.
@@ -287,31 +313,40 @@ impl Board {
     fn take(&mut self, task: &TaskId) -> Option<Card> {
         let card = self.tasks.remove(task)?;
         self.live -= usize::from(card.is_live());
-        self.unowned.remove(task);
         self.set_aside.remove(task);
+        let load = Load::of_one(card.weight());
+        if self.unowned.remove(task) {
+            self.unowned_load = self.unowned_load - load;
+        }
         if let Some(node) = card.owner.as_ref().and_then(Owner::node)
-            && let Some(count) = self.counts.get_mut(node)
+            && let Some(owned) = self.loads.get_mut(node)
         {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(node);
+            *owned = *owned - load;
+            if owned.tasks == 0 {
+                self.loads.remove(node);
             }
+            self.shifted.insert(node.clone());
         }
         Some(card)
     }
 
     fn post(&mut self, task: TaskId, card: Card) {
         self.live += usize::from(card.is_live());
+        let load = Load::of_one(card.weight());
         if card.is_unowned() {
             self.unowned.insert(task.clone());
+            self.unowned_load = self.unowned_load + load;
         }
         if card.record.is_err() {
             self.set_aside.insert(task.clone());
         }
         if let Some(node) = card.owner.as_ref().and_then(Owner::node) {
-            match self.counts.get_mut(node) {
-                Some(count) => *count += 1,
-                None => drop(self.counts.insert(node.clone(), 1)),
+            match self.loads.get_mut(node) {
+                Some(owned) => *owned = *owned + load,
+                None => drop(self.loads.insert(node.clone(), load)),
+            }
+            if !self.shifted.contains(node) {
+                self.shifted.insert(node.clone());
             }
         }
         self.tasks.insert(task, card);

@@ -9,7 +9,8 @@
 //! ([`keyspace`]) and what a follower of it was told ([`picture`]), who is there ([`roster`]) and who is meant ([`rendezvous`]), then how to
 //! wait, hold and keep registered ([`backoff`], [`hold`], [`session`]), then how to stand in [`mod@line`], and what a holder shows: its [`fence`],
 //! how to lead on a storage that knows no leases ([`leadership`]), and last the work itself: what a node can
-//! be told ([`command`]), one [`task`]'s life, and which tasks there are ([`board`]).
+//! be told ([`command`]), one [`task`]'s life, who takes which ([`balance`]), which tasks there are ([`board`]), and everything that
+//! one [`node`] decides.
 
 pub mod time;
 
@@ -59,4 +60,8 @@ pub mod command;
 
 pub mod task;
 
+pub mod balance;
+
 pub mod board;
+
+pub mod node;

@@ -115,7 +115,7 @@ fn a_task_that_ends_with_its_owner_in_one_revision_is_never_unowned() {
         whole(4),
     ];
     let board = check(items, &[owned("x", "a", 3), gone("x", 2), owner_gone("x", 3)]);
-    assert_eq!((board.live(), board.counts().len(), board.unowned().len()), (0, 0, 0));
+    assert_eq!((board.live(), board.loads().len(), board.unowned().len()), (0, 0, 0));
 }
 
 #[test]
@@ -178,14 +178,14 @@ fn what_cannot_be_read_is_set_aside_and_harms_nobody() {
     let set_aside: Vec<_> = board.set_aside().collect();
     assert_eq!(set_aside, [(&task("bad"), "not JSON from line 1 column 2 on")]);
     assert_eq!(board.unowned().iter().collect::<Vec<_>>(), [&task("good")]);
-    assert_eq!((board.live(), board.counts().len()), (2, 0));
+    assert_eq!((board.live(), board.loads().len()), (2, 0));
 }
 
 #[test]
 fn an_owner_without_a_task_is_no_task() {
     let items = vec![put("x/owner", A, 3, 3), whole(3), put("x", "{}", 4, 4), whole(4)];
     let board = check(items, &[owned("x", "a", 3)]);
-    assert_eq!(board.count_of(&NodeId::parse("a").unwrap()), 1);
+    assert_eq!(board.load_of(&NodeId::parse("a").unwrap()).tasks, 1);
 }
 
 /// What may happen to the store, and to the feed between it and the board.
@@ -204,7 +204,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (0..8_u8, 0..5_u8).prop_map(|(key, value)| Step::Put { key, value }),
+        4 => (0..8_u8, 0..6_u8).prop_map(|(key, value)| Step::Put { key, value }),
         2 => (0..8_u8).prop_map(Step::Delete),
         3 => Just(Step::Follow),
         1 => Just(Step::Break),
@@ -217,7 +217,8 @@ fn key_of(number: u8) -> String {
     if number < 4 { format!("/t/tasks/{name}") } else { format!("/t/tasks/{name}/owner") }
 }
 
-const VALUES: [&str; 5] = ["{}", r#"{"ended":true}"#, r#"{"node":"a"}"#, r#"{"node":"b"}"#, "?"];
+const VALUES: [&str; 6] =
+    ["{}", r#"{"labels":{"weight":"7"}}"#, r#"{"ended":true}"#, r#"{"node":"a"}"#, r#"{"node":"b"}"#, "?"];
 
 proptest! {
     #[test]
@@ -266,7 +267,8 @@ proptest! {
         fresh.handle_item(FeedItem::Whole(page.revision), &mut ignored);
         prop_assert_eq!(&board.tasks, &fresh.tasks);
         prop_assert_eq!(&board.unowned, &fresh.unowned);
-        prop_assert_eq!(&board.counts, &fresh.counts);
+        prop_assert_eq!(&board.loads, &fresh.loads);
+        prop_assert_eq!(board.unowned_load, fresh.unowned_load);
         prop_assert_eq!(&board.set_aside, &fresh.set_aside);
         prop_assert_eq!(board.live, fresh.live);
         // What was told adds up to it as well.

@@ -1,0 +1,127 @@
+//! As many tasks as the node has room for.
+//!
+//! The number that decides is measured by somebody else, and it moves late: a task that was claimed a moment ago has not used anything yet. So only a
+//! few are taken for each measurement, and only one is given away.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::words::{Parting, Reason, Verdict};
+use super::{Balancer, Loads, Offer};
+use crate::time::Moment;
+
+/// How many tasks are taken for one measurement. With one measurement a second, a node fills at sixteen tasks a second and overshoots by sixteen at most.
+const TAKEN_PER_READING_MAX: u32 = 16;
+
+/// How soon to ask again when there is no room: rooms do not empty faster.
+const AGAIN_IN: Duration = Duration::from_secs(5);
+
+/// How soon to ask again when the next measurement must come first.
+const NEXT_READING_IN: Duration = Duration::from_secs(1);
+
+/// How much of a resource is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resource {
+    /// This much.
+    pub used: u64,
+    /// Of this much.
+    pub total: u64,
+    /// When it was measured: by this two measurements are told apart.
+    pub read_at: Moment,
+}
+
+impl Resource {
+    /// How much is used, in percent, rounded up. A resource of which there is nothing is used up.
+    pub fn used_percent(&self) -> u64 {
+        let used = u128::from(self.used) * 100;
+        let percent = if self.total == 0 { 100 } else { used.div_ceil(u128::from(self.total)) };
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
+}
+
+/// Takes tasks while less than one part of a resource is used, and gives them away above another.
+#[derive(Clone, Debug)]
+pub struct Capacity {
+    claim_below_percent: u64,
+    release_above_percent: u64,
+    /// Of which measurement, and how many tasks were taken on it.
+    taken: Option<(Moment, u32)>,
+}
+
+/// Limits between which tasks would come and go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum BadCapacity {
+    /// What is taken at one limit would be given away at the other.
+    #[error("tasks are claimed below {claim} % and released above {release} %: the first must be less")]
+    ClaimNotBelowRelease {
+        /// Claims below this.
+        claim: u64,
+        /// Releases above this.
+        release: u64,
+    },
+    /// A node that never claims.
+    #[error("tasks are claimed below 0 %, so none ever is")]
+    ClaimsNothing,
+    /// More than there is cannot be used.
+    #[error("tasks are released above {0} %, and there is no more than 100 %")]
+    ReleasesNothing(u64),
+}
+
+impl Capacity {
+    /// Claims while less than the first part is used, releases while more than the second is.
+    ///
+    /// # Errors
+    ///
+    /// [`BadCapacity`] unless 0 < claim < release ≤ 100.
+    pub fn new(claim_below_percent: u64, release_above_percent: u64) -> Result<Capacity, BadCapacity> {
+        if claim_below_percent == 0 {
+            return Err(BadCapacity::ClaimsNothing);
+        }
+        if claim_below_percent >= release_above_percent {
+            return Err(BadCapacity::ClaimNotBelowRelease {
+                claim: claim_below_percent,
+                release: release_above_percent,
+            });
+        }
+        if release_above_percent > 100 {
+            return Err(BadCapacity::ReleasesNothing(release_above_percent));
+        }
+        Ok(Capacity { claim_below_percent, release_above_percent, taken: None })
+    }
+}
+
+impl Balancer for Capacity {
+    fn may_claim(&mut self, _: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+        let Some(resource) = loads.resource else {
+            return Verdict::Wait { again_in: AGAIN_IN, why: Reason::NoReading };
+        };
+        let percent = resource.used_percent();
+        if percent >= self.claim_below_percent {
+            let why = Reason::Used { percent, limit_percent: self.claim_below_percent };
+            return Verdict::Wait { again_in: AGAIN_IN, why };
+        }
+        let before = self.taken.filter(|(read_at, _)| *read_at == resource.read_at).map_or(0, |(_, n)| n);
+        if before >= TAKEN_PER_READING_MAX {
+            return Verdict::Wait { again_in: NEXT_READING_IN, why: Reason::Unmeasured };
+        }
+        self.taken = Some((resource.read_at, before + 1));
+        Verdict::Take
+    }
+
+    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+        let Some(resource) = loads.resource else { return Vec::new() };
+        let percent = resource.used_percent();
+        if percent <= self.release_above_percent {
+            return Vec::new();
+        }
+        let why = Reason::Used { percent, limit_percent: self.release_above_percent };
+        let newest = loads.own.newest().next();
+        newest.map(|(task, _)| Parting { task: task.clone(), why }).into_iter().collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "capacity"
+    }
+}

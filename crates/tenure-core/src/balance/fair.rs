@@ -1,0 +1,63 @@
+//! As many tasks for each node as for any other.
+
+use super::crowd::Measure;
+use super::share::{BadThreshold, Order, Share};
+use super::words::{Parting, Verdict};
+use super::{Balancer, Loads, Offer};
+
+/// As many tasks for each node as for any other: the usual choice.
+///
+/// # Guarantees
+///
+/// * No node takes more than the ceiling of the mean while another could take it, and none releases below that.
+/// * What it releases is the newest, unless told otherwise, and at most what it has.
+/// * Nodes without tasks count, nodes that are leaving do not.
+///
+/// # Not guaranteed
+///
+/// That all have the same: nobody moves a task for a difference below the threshold, which is a fifth of the share.
+#[derive(Clone, Debug)]
+pub struct Fair(Share);
+
+impl Fair {
+    /// With a threshold of 120 %, the newest first.
+    pub fn new() -> Fair {
+        Fair(Share::by(Measure::Tasks))
+    }
+
+    /// Releases when it has more than this part of its share.
+    ///
+    /// # Errors
+    ///
+    /// [`BadThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
+    pub fn threshold_percent(self, percent: u64) -> Result<Fair, BadThreshold> {
+        self.0.threshold_percent(percent).map(Fair)
+    }
+
+    /// Releases in this order.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Fair {
+        self.0.order = order;
+        self
+    }
+}
+
+impl Default for Fair {
+    fn default() -> Fair {
+        Fair::new()
+    }
+}
+
+impl Balancer for Fair {
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+        self.0.may_claim(offer, loads)
+    }
+
+    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+        self.0.release(loads)
+    }
+
+    fn name(&self) -> &'static str {
+        "fair"
+    }
+}

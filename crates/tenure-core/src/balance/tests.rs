@@ -1,0 +1,387 @@
+//! What each balancer takes and gives away, one decision at a time; `world` lets many of them decide at once.
+
+mod world;
+
+use std::time::Duration;
+
+use super::*;
+
+fn node(name: &str) -> NodeId {
+    NodeId::parse(name).unwrap()
+}
+
+fn task(n: u64) -> TaskId {
+    TaskId::parse(&format!("t{n}")).unwrap()
+}
+
+/// One node's view: it is `a`, and these are the willing nodes with their tasks, of weight 1 each.
+struct Scene {
+    me: NodeId,
+    willing: Crowd,
+    own: Holdings,
+    cooling: Cooling,
+    unowned: Load,
+    resource: Option<Resource>,
+    now: Moment,
+}
+
+impl Scene {
+    fn of(counts: &[(&str, u64)]) -> Scene {
+        let mut scene = Scene {
+            me: node("a"),
+            willing: Crowd::new(),
+            own: Holdings::new(),
+            cooling: Cooling::new(),
+            unowned: Load::default(),
+            resource: None,
+            now: Moment::from_ms(1_000_000),
+        };
+        for (name, tasks) in counts {
+            scene.willing.set(&node(name), Load { tasks: *tasks, weight: *tasks }, Moment::ORIGIN);
+        }
+        let own = counts.iter().find(|(name, _)| *name == "a").map_or(0, |(_, tasks)| *tasks);
+        for n in 0..own {
+            scene.hold(n, 1);
+        }
+        scene
+    }
+
+    /// With a task of its own more, newer than the others; the crowd is told too.
+    fn hold(&mut self, n: u64, weight: u64) {
+        let since = Moment::from_ms(n);
+        self.own.insert(task(n), Held { kind: None, weight, cost: 0, since });
+        if self.willing.contains(&self.me) {
+            self.willing.set(&self.me, self.own.load(), Moment::ORIGIN);
+        }
+    }
+
+    fn unowned(mut self, tasks: u64) -> Scene {
+        self.unowned = Load { tasks, weight: tasks };
+        self
+    }
+
+    fn loads(&self) -> Loads<'_> {
+        Loads {
+            me: &self.me,
+            willing: &self.willing,
+            unowned: self.unowned,
+            own: &self.own,
+            cooling: &self.cooling,
+            resource: self.resource,
+            is_giving: false,
+            now: self.now,
+        }
+    }
+
+    /// What is said to an offer that has waited this long.
+    fn offered(&self, balancer: &mut dyn Balancer, waited_ms: u64) -> Verdict {
+        self.offered_task(balancer, &task(9_999), 1, waited_ms)
+    }
+
+    fn offered_task(
+        &self,
+        balancer: &mut dyn Balancer,
+        task: &TaskId,
+        weight: u64,
+        waited_ms: u64,
+    ) -> Verdict {
+        let record = TaskRecord::default();
+        let rank = self.willing.rank(&self.me, task);
+        let offer = Offer { task, record: &record, weight, rank, waited: Duration::from_millis(waited_ms) };
+        consider(balancer, &offer, &self.loads())
+    }
+
+    fn released(&self, balancer: &mut dyn Balancer) -> Vec<u64> {
+        let partings = partings(balancer, &self.loads());
+        partings.iter().map(|parting| parting.task.as_str()[1..].parse().unwrap()).collect()
+    }
+}
+
+fn takes(verdict: &Verdict) -> bool {
+    *verdict == Verdict::Take
+}
+
+#[test]
+fn six_tasks_and_a_second_node_make_three_each() {
+    let scene = Scene::of(&[("a", 6), ("b", 0)]);
+    assert_eq!(scene.released(&mut Fair::new()), [5, 4, 3], "the newest three");
+}
+
+#[test]
+fn a_node_in_shutdown_is_not_counted() {
+    // `c` is on its way out, so it is not willing, and neither are its tasks to be shared.
+    let scene = Scene::of(&[("a", 6), ("b", 0)]);
+    assert_eq!(scene.released(&mut Fair::new()).len(), 3);
+    let scene = Scene::of(&[("a", 6), ("b", 0), ("c", 0)]);
+    assert_eq!(scene.released(&mut Fair::new()).len(), 4, "and if it were willing, it would be");
+}
+
+#[test]
+fn two_tasks_on_three_nodes_release_nothing() {
+    for name in ["a", "b", "c"] {
+        let mut scene = Scene::of(&[("a", 1), ("b", 1), ("c", 0)]);
+        scene.me = node(name);
+        assert_eq!(scene.released(&mut Fair::new()), [0; 0]);
+        assert_eq!(scene.released(&mut Weighted::new()), [0; 0]);
+    }
+}
+
+#[test]
+fn a_node_without_tasks_counts() {
+    let alone = Scene::of(&[("a", 10)]);
+    assert_eq!(alone.released(&mut Fair::new()), [0; 0]);
+    let beside_an_idle_one = Scene::of(&[("a", 10), ("b", 0)]);
+    assert_eq!(beside_an_idle_one.released(&mut Fair::new()).len(), 5);
+    assert!(!takes(&beside_an_idle_one.unowned(1).offered(&mut Fair::new(), 0)));
+}
+
+#[test]
+fn small_differences_move_nothing() {
+    for counts in [[("a", 12), ("b", 10), ("c", 8)], [("a", 12), ("b", 9), ("c", 9)]] {
+        assert_eq!(Scene::of(&counts).released(&mut Fair::new()), [0; 0], "12 is 1.2 times 10");
+    }
+    assert_eq!(Scene::of(&[("a", 13), ("b", 9), ("c", 8)]).released(&mut Fair::new()), [12, 11, 10]);
+}
+
+/// With the threshold alone, one node that joins nine gets nothing: each of the nine is only a ninth above the mean.
+#[test]
+fn a_newcomer_to_a_large_crowd_gets_its_share() {
+    let mut counts: Vec<(String, u64)> = (0..9).map(|n| (format!("n{n}"), 111)).collect();
+    counts[0].0 = "a".to_owned();
+    counts.push(("new".to_owned(), 0));
+    let counts: Vec<(&str, u64)> = counts.iter().map(|(name, tasks)| (name.as_str(), *tasks)).collect();
+    assert_eq!(Scene::of(&counts).released(&mut Fair::new()).len(), 11, "down to the quota of 100");
+}
+
+#[test]
+fn a_node_gives_away_at_most_what_it_has() {
+    /// Gives away what it has, twice, and what it has not.
+    struct TooMuch;
+    impl Balancer for TooMuch {
+        fn may_claim(&mut self, _: &Offer<'_>, _: &Loads<'_>) -> Verdict {
+            Verdict::Take
+        }
+        fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+            let why = Reason::Other("enough".to_owned());
+            let everything = loads.own.newest().chain(loads.own.newest()).map(|(task, _)| task.clone());
+            everything.chain([task(77)]).map(|task| Parting { task, why: why.clone() }).collect()
+        }
+        fn name(&self) -> &'static str {
+            "too_much"
+        }
+    }
+    assert_eq!(Scene::of(&[("a", 3)]).released(&mut TooMuch), [2, 1, 0]);
+    // The picture may say that we have more than we do, as while claims end.
+    let mut scene = Scene::of(&[("a", 2), ("b", 0)]);
+    scene.willing.set(&node("a"), Load { tasks: 50, weight: 50 }, Moment::ORIGIN);
+    assert!(scene.released(&mut Fair::new()).len() <= 2);
+}
+
+#[test]
+fn what_was_given_away_is_not_taken_back_inside_its_cool_down() {
+    let mut scene = Scene::of(&[("a", 0), ("b", 9)]).unowned(1);
+    scene.cooling.note(&task(9_999), COOL_DOWN, scene.now);
+    let mut all: [Box<dyn Balancer>; 4] =
+        [Box::new(AcceptAll), Box::new(Fair::new()), Box::new(Weighted::new()), Box::new(Rendezvous::new())];
+    for balancer in &mut all {
+        scene.now = Moment::from_ms(1_059_999);
+        let again_in = Duration::from_millis(1);
+        let wait = Verdict::Wait { again_in, why: Reason::CoolingDown };
+        assert_eq!(scene.offered(balancer.as_mut(), 59_999), wait, "{}", balancer.name());
+        scene.now = Moment::from_ms(1_060_000);
+        assert!(takes(&scene.offered(balancer.as_mut(), 60_000)), "{}", balancer.name());
+    }
+}
+
+#[test]
+fn a_node_that_takes_no_tasks_takes_none_and_balances_none() {
+    let mut scene = Scene::of(&[("b", 0)]).unowned(5);
+    scene.hold(1, 1);
+    scene.hold(2, 1);
+    assert_eq!(
+        scene.offered(&mut AcceptAll, 60_000),
+        Verdict::Wait { again_in: PATIENCE, why: Reason::NotWilling }
+    );
+    assert_eq!(scene.released(&mut Fair::new()), [0; 0], "a frozen node keeps what it has");
+    assert_eq!(scene.released(&mut Rendezvous::new()), [0; 0]);
+}
+
+#[test]
+fn a_fair_node_takes_its_share_at_once() {
+    assert!(takes(&Scene::of(&[("a", 332), ("b", 0), ("c", 0)]).unowned(668).offered(&mut Fair::new(), 0)));
+    assert!(takes(&Scene::of(&[("a", 0), ("b", 0), ("c", 0)]).unowned(1).offered(&mut Fair::new(), 0)));
+    assert!(takes(&Scene::of(&[("a", 1), ("b", 1), ("c", 1)]).unowned(1).offered(&mut Fair::new(), 0)));
+}
+
+#[test]
+fn the_last_few_go_to_whoever_has_less() {
+    let again_in = |scene: Scene| match scene.offered(&mut Fair::new(), 0) {
+        Verdict::Take => None,
+        Verdict::Wait { again_in, .. } => Some(again_in),
+    };
+    let full = Scene::of(&[("a", 2), ("b", 1), ("c", 2)]).unowned(1);
+    assert_eq!(again_in(full), Some(PATIENCE));
+    let nearly_full = Scene::of(&[("a", 3), ("b", 2), ("c", 3)]).unowned(2);
+    assert_eq!(again_in(nearly_full), Some(Duration::from_millis(250)), "others may only be slow to show");
+    let behind = Scene::of(&[("a", 2), ("b", 3), ("c", 3)]).unowned(2);
+    assert_eq!(again_in(behind), None);
+}
+
+/// A task that only this node can run must not starve, and must not be stopped and started for ever either.
+#[test]
+fn what_nobody_else_wants_is_taken_and_kept() {
+    let mut fair = Fair::new();
+    let mut scene = Scene::of(&[("a", 10), ("b", 0)]).unowned(10);
+    let verdict = scene.offered_task(&mut fair, &task(10), 1, 1_999);
+    assert!(matches!(verdict, Verdict::Wait { again_in, .. } if again_in == Duration::from_millis(1)));
+    for n in 10..20 {
+        assert!(takes(&scene.offered_task(&mut fair, &task(n), 1, 2_000)));
+        scene.hold(n, 1);
+        scene.unowned = scene.unowned - Load::of_one(1);
+    }
+    assert_eq!(scene.released(&mut fair), [0; 0], "20 of 20, and none that anybody else would take");
+    assert_eq!(scene.released(&mut Fair::new()).len(), 10, "one that does not remember gives them away");
+    // A newcomer may want them.
+    scene.willing.set(&node("c"), Load::default(), scene.now);
+    assert_eq!(scene.released(&mut fair).len(), 13, "down to the quota of 7");
+}
+
+/// Tasks that were there before any node was have waited long, but not for the others.
+#[test]
+fn nobody_takes_for_unwanted_what_the_others_could_not_have_seen() {
+    let mut scene = Scene::of(&[("a", 10), ("b", 0)]).unowned(10);
+    scene.willing.set(&node("c"), Load::default(), scene.now - Duration::from_millis(500));
+    let verdict = scene.offered(&mut Fair::new(), 3_600_000);
+    assert!(matches!(verdict, Verdict::Wait { again_in, .. } if again_in == Duration::from_millis(1_500)));
+    let elsewhere = (0..).map(task).find(|task| scene.willing.meant(task) != Some(&scene.me)).unwrap();
+    let verdict = scene.offered_task(&mut Rendezvous::new(), &elsewhere, 1, 3_600_000);
+    assert!(matches!(verdict, Verdict::Wait { again_in, .. } if again_in == Duration::from_millis(1_500)));
+}
+
+#[test]
+fn the_cheapest_goes_first_if_the_user_likes() {
+    let mut scene = Scene::of(&[("a", 4), ("b", 0)]);
+    let held = |cost, ms| Held { kind: None, weight: 1, cost, since: Moment::from_ms(ms) };
+    for (n, cost) in [(0, 5), (1, 9), (2, 1), (3, 7)] {
+        scene.own.insert(task(n), held(cost, n));
+    }
+    assert_eq!(scene.released(&mut Fair::new().order(Order::Cheapest)), [2, 0]);
+    assert_eq!(scene.released(&mut Fair::new()), [3, 2]);
+}
+
+#[test]
+fn a_threshold_below_the_share_itself_is_refused() {
+    assert_eq!(Fair::new().threshold_percent(99).unwrap_err(), BadThreshold(99));
+    assert!(Weighted::new().threshold_percent(0).is_err());
+    let mut exact = Fair::new().threshold_percent(100).unwrap();
+    assert_eq!(Scene::of(&[("a", 11), ("b", 9)]).released(&mut exact), [10]);
+}
+
+#[test]
+fn weights_are_shared_and_not_numbers() {
+    let mut scene = Scene::of(&[("a", 0), ("b", 0)]);
+    for (n, weight) in [(0, 10), (1, 1), (2, 1)] {
+        scene.hold(n, weight);
+    }
+    assert_eq!(scene.released(&mut Weighted::new()), [2, 1], "the heavy one would only change places");
+    scene.willing.set(&node("b"), Load { tasks: 2, weight: 10 }, Moment::ORIGIN);
+    assert_eq!(scene.released(&mut Weighted::new()), [0; 0]);
+    assert!(takes(&scene.unowned(1).offered_task(&mut Weighted::new(), &task(7), 1, 2_000)));
+}
+
+#[test]
+fn a_task_heavier_than_any_share_is_taken_by_whoever_has_least() {
+    let mut idle = Scene::of(&[("a", 0), ("b", 5)]);
+    idle.unowned = Load::of_one(1_000);
+    assert!(takes(&idle.offered_task(&mut Weighted::new(), &task(1), 1_000, 0)));
+    let mut busy = Scene::of(&[("a", 5), ("b", 0)]);
+    busy.unowned = Load::of_one(1_000);
+    assert!(!takes(&busy.offered_task(&mut Weighted::new(), &task(7), 1_000, 0)));
+}
+
+#[test]
+fn a_rendezvous_node_takes_what_means_it_and_gives_back_what_does_not() {
+    let mut scene = Scene::of(&[("a", 0), ("b", 0), ("c", 0)]);
+    let mut balancer = Rendezvous::new();
+    let (mut at_once, mut elsewhere) = (0, Vec::new());
+    for n in 0..300 {
+        let is_meant = scene.willing.meant(&task(n)) == Some(&scene.me);
+        assert_eq!(takes(&scene.offered_task(&mut balancer, &task(n), 1, 0)), is_meant);
+        at_once += u64::from(is_meant);
+        if !is_meant {
+            elsewhere.push(n);
+        }
+    }
+    assert!((70..=130).contains(&at_once), "{at_once}");
+    for n in 0..300 {
+        scene.hold(n, 1);
+    }
+    elsewhere.reverse();
+    assert_eq!(scene.released(&mut balancer), elsewhere);
+    let late = elsewhere[0];
+    assert!(takes(&scene.offered_task(&mut balancer, &task(late), 1, 2_000)), "nobody else took it");
+    assert_eq!(scene.released(&mut balancer), elsewhere[1..], "so it is kept");
+}
+
+#[test]
+fn a_capacity_between_whose_limits_tasks_would_come_and_go_is_refused() {
+    for (claim, release) in [(80, 80), (90, 80)] {
+        assert_eq!(
+            Capacity::new(claim, release).unwrap_err(),
+            BadCapacity::ClaimNotBelowRelease { claim, release }
+        );
+    }
+    assert_eq!(Capacity::new(0, 80).unwrap_err(), BadCapacity::ClaimsNothing);
+    assert_eq!(Capacity::new(80, 101).unwrap_err(), BadCapacity::ReleasesNothing(101));
+    assert_eq!(
+        Capacity::new(90, 80).unwrap_err().to_string(),
+        "tasks are claimed below 90 % and released above 80 %: the first must be less"
+    );
+}
+
+#[test]
+fn a_node_claims_below_one_limit_and_releases_above_the_other() {
+    let mut capacity = Capacity::new(70, 90).unwrap();
+    let mut scene = Scene::of(&[("a", 3), ("b", 0)]).unowned(9);
+    let mut at = |used: u64| {
+        scene.resource = Some(Resource { used, total: 1_000, read_at: Moment::from_ms(used) });
+        (takes(&scene.offered(&mut capacity, 60_000)), scene.released(&mut capacity))
+    };
+    assert_eq!(at(699), (false, vec![]), "69.9 % is not below 70 % once rounded up");
+    assert_eq!(at(690), (true, vec![]));
+    assert_eq!(at(800), (false, vec![]));
+    assert_eq!(at(900), (false, vec![]));
+    assert_eq!(at(901), (false, vec![2]), "the newest, and then it is measured again");
+}
+
+#[test]
+fn only_so_many_are_claimed_before_the_resource_is_measured_again() {
+    let mut capacity = Capacity::new(70, 90).unwrap();
+    let mut scene = Scene::of(&[("a", 0)]).unowned(10_000);
+    for read_at in [1, 2, 3] {
+        scene.resource = Some(Resource { used: 0, total: 1, read_at: Moment::from_ms(read_at) });
+        let taken = (0..1_000).filter(|_| takes(&scene.offered(&mut capacity, 0))).count();
+        assert_eq!(taken, 16);
+    }
+    scene.resource = None;
+    assert!(matches!(scene.offered(&mut capacity, 0), Verdict::Wait { why: Reason::NoReading, .. }));
+    scene.resource = Some(Resource { used: 0, total: 0, read_at: Moment::from_ms(9) });
+    assert!(!takes(&scene.offered(&mut capacity, 0)), "of nothing there is nothing left");
+}
+
+#[test]
+fn one_who_accepts_all_takes_all_and_gives_nothing_away() {
+    let scene = Scene::of(&[("a", 1_000), ("b", 0)]).unowned(1);
+    assert!(takes(&scene.offered(&mut AcceptAll, 0)));
+    assert_eq!(scene.released(&mut AcceptAll), [0; 0]);
+}
+
+/// A dry run asks as a real one does, and changes nothing by asking.
+#[test]
+fn asking_what_to_give_away_does_nothing() {
+    let scene = Scene::of(&[("a", 6), ("b", 0)]);
+    let mut fair = Fair::new();
+    let first = partings(&mut fair, &scene.loads());
+    assert_eq!(partings(&mut fair, &scene.loads()), first);
+    assert_eq!(first[0].why.to_string(), "this node has 6, and the share of each of 2 is 3");
+}

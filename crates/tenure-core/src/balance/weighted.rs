@@ -1,0 +1,55 @@
+//! As much work for each node as for any other, where tasks say what they weigh.
+
+use super::crowd::Measure;
+use super::share::{BadThreshold, Order, Share};
+use super::words::{Parting, Verdict};
+use super::{Balancer, Loads, Offer};
+
+/// As [`Fair`](super::Fair), but what counts is the tasks' label `weight`, 1 without one.
+///
+/// A task heavier than the mean is somebody's too: it goes to whoever has least.
+#[derive(Clone, Debug)]
+pub struct Weighted(Share);
+
+impl Weighted {
+    /// With a threshold of 120 %, the newest first.
+    pub fn new() -> Weighted {
+        Weighted(Share::by(Measure::Weight))
+    }
+
+    /// Releases when it has more than this part of its share.
+    ///
+    /// # Errors
+    ///
+    /// [`BadThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
+    pub fn threshold_percent(self, percent: u64) -> Result<Weighted, BadThreshold> {
+        self.0.threshold_percent(percent).map(Weighted)
+    }
+
+    /// Releases in this order.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Weighted {
+        self.0.order = order;
+        self
+    }
+}
+
+impl Default for Weighted {
+    fn default() -> Weighted {
+        Weighted::new()
+    }
+}
+
+impl Balancer for Weighted {
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+        self.0.may_claim(offer, loads)
+    }
+
+    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+        self.0.release(loads)
+    }
+
+    fn name(&self) -> &'static str {
+        "weighted"
+    }
+}

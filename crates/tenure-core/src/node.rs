@@ -1,0 +1,371 @@
+//! One node's decisions: which tasks it claims, runs, stops, saves and gives away.
+//!
+//! The machine is told everything that happens ([`Event`]) together with the time ([`Now`]), and answers with everything that must be done
+//! ([`Action`]) and told ([`Notice`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
+//! [`request`], so the driver has nothing to decide.
+//!
+//! Intuition: everything a node believes is late. The board lags behind the store, answers lag behind the board, handlers lag behind both. So
+//! every claim has a nonce by which it is known again, every question an epoch, every write the token that makes it harmless when it
+//! comes too late; and every decision about a task is taken afresh from all that is known, instead of following a script that the world has left.
+//! One task's way through a node is drawn in `held.rs`.
+//!
+//! **Invariant**: a handler is begun only under a claim that the store has answered as ours, in the session that asked for it.
+//!
+//! **Invariant**: once a claim is over nothing is written for it; its handler is told to stop at once, and no other begins here before it has ended.
+//!
+//! **Invariant**: a task is released, parked or ended only when nothing of its handler runs.
+//!
+//! **Invariant**: a command is deleted only by a write that also says what came of it, if its sender left an id.
+//!
+//! **Invariant**: the work for one event does not grow with the number of tasks, except when others take tasks than before: then all that
+//! nobody owns are ranked anew.
+
+mod action;
+mod balancing;
+mod claiming;
+mod company;
+mod draft;
+mod ending;
+mod event;
+mod held;
+mod mailbox;
+mod notice;
+mod offers;
+mod orders;
+pub mod request;
+mod running;
+mod saving;
+mod settings;
+mod strays;
+mod timers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::balance::Balancer;
+use crate::board::Board;
+use crate::layout::{Key, Layout};
+use crate::lease::LeaseId;
+use crate::name::TaskId;
+use crate::picture::FeedItem;
+use crate::record::{NodeState, WallTime};
+use crate::revision::{Epoch, Token};
+use crate::task::retry::ErrorPolicy;
+use crate::time::Moment;
+
+use balancing::Scales;
+use claiming::Claims;
+use company::Company;
+use held::Held;
+use mailbox::Mailbox;
+use offers::Offers;
+use orders::Orders;
+use settings::WALL_CHECK;
+use timers::{Timer, Timers};
+
+pub use action::{Action, After, Answer, ClaimAsk, CommandCheck, Mark, Save, Start, StopReason};
+pub use event::{ClaimAnswer, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, SaveAnswer, Won};
+pub use notice::{LossReason, Notice, ReleaseReason};
+pub use settings::{Settings, Wanted};
+
+/// One node.
+pub struct Node {
+    settings: Settings,
+    layout: Layout,
+    policy: Box<dyn ErrorPolicy>,
+    board: Board,
+    company: Company,
+    mailbox: Mailbox,
+    orders: Orders,
+    scales: Scales,
+    /// The create revision of the node's own key; none while it is not joined.
+    incarnation: Option<Token>,
+    standing: Standing,
+    offers: Offers,
+    claims: Claims,
+    /// Claims of ours that we do not want.
+    strays: BTreeMap<TaskId, Token>,
+    held: BTreeMap<TaskId, Held>,
+    /// Which of them hang on which lease.
+    by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
+    /// Those of them that sleep, by when they wake.
+    sleepers: BTreeSet<(WallTime, TaskId)>,
+    timers: Timers,
+    epoch: Epoch,
+    drain_told: usize,
+    tally: Tally,
+    actions: VecDeque<Action>,
+    notices: VecDeque<Notice>,
+}
+
+/// What a node is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// It takes and runs tasks.
+    Working,
+    /// It gives everything away, because an order says so.
+    Draining,
+    /// It gives everything away, because its process ends.
+    Ending { deadline: Moment },
+    /// It has asked for its own key to be removed.
+    Leaving,
+    /// It is over.
+    Finished,
+}
+
+/// How much a node has worked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// How often it was thought about whether to claim a task.
+    pub weighed: u64,
+    /// How many claims were sent.
+    pub tries: u64,
+    /// How many of them were won.
+    pub won: u64,
+    /// How many timers were due.
+    pub timers: u64,
+    /// How many changes of the board were looked at.
+    pub changes: u64,
+}
+
+impl Node {
+    /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
+    pub fn new(
+        settings: Settings,
+        layout: Layout,
+        balancer: Box<dyn Balancer>,
+        policy: Box<dyn ErrorPolicy>,
+    ) -> Node {
+        Node {
+            policy,
+            board: Board::new(layout.clone()),
+            company: Company::new(settings.node.clone(), layout.clone()),
+            mailbox: Mailbox::new(layout.clone()),
+            orders: Orders::new(),
+            scales: Scales::new(balancer),
+            incarnation: None,
+            standing: Standing::Working,
+            offers: Offers::default(),
+            claims: Claims::new(),
+            strays: BTreeMap::new(),
+            held: BTreeMap::new(),
+            by_lease: BTreeMap::new(),
+            sleepers: BTreeSet::new(),
+            timers: Timers::default(),
+            epoch: Epoch(0),
+            drain_told: usize::MAX,
+            tally: Tally::default(),
+            actions: VecDeque::new(),
+            notices: VecDeque::new(),
+            settings,
+            layout,
+        }
+    }
+
+    /// Something happened.
+    pub fn handle(&mut self, event: Event, now: Now) {
+        if self.standing == Standing::Finished {
+            return;
+        }
+        match event {
+            Event::Seen(feed, item) => self.handle_seen(feed, item, now),
+            Event::Joined { incarnation } => {
+                self.incarnation = Some(incarnation);
+                self.actions.push_back(Action::Announce(match self.standing {
+                    Standing::Working => NodeState::Ready,
+                    Standing::Draining | Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
+                        NodeState::Draining
+                    }
+                }));
+                if self.timers.at(&Timer::Periodic).is_none() {
+                    self.set_periodic(now);
+                }
+            }
+            Event::SessionLost => {
+                self.incarnation = None;
+                self.forget_claims();
+                let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
+                self.lose_all(tasks, now);
+            }
+            Event::LeaseOver { lease } => {
+                self.claims.note_over(lease);
+                let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
+                self.lose_all(tasks, now);
+            }
+            Event::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
+            Event::GivenBack { task, token, answer } => self.handle_given_back(task, token, answer, now),
+            Event::HandlerEnded { task, token, outcome } => self.handle_ended(&task, token, outcome, now),
+            Event::Checkpoint { task, token, ask, blob } => {
+                self.handle_checkpoint(task, token, ask, blob, now);
+            }
+            Event::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
+            Event::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
+            Event::Measured(resource) => self.scales.resource = resource,
+            Event::Shutdown { deadline } => self.begin_shutdown(deadline, now),
+            Event::Left => self.handle_left(),
+            Event::Time => {}
+        }
+        self.handle_time(now);
+        self.weigh_in(now);
+        self.next_order(now);
+        self.check_ending(now);
+        self.send_claims(now);
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next thing to tell.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// When to tell [`Event::Time`] if nothing else happens.
+    pub fn next_wake(&self, now: Now) -> Option<Moment> {
+        if self.standing == Standing::Finished {
+            return None;
+        }
+        let sleeper =
+            self.sleepers.first().map(|(until, _)| running::moment_of(*until, now).min(now.at + WALL_CHECK));
+        self.timers.next().into_iter().chain(sleeper).min()
+    }
+
+    /// The tasks and their owners, as this node sees them.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// How many tasks it owns, those among them that are on their way out.
+    pub fn owned(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether it takes no new tasks until it is told otherwise.
+    pub fn is_frozen(&self) -> bool {
+        self.company.am_frozen()
+    }
+
+    /// Whether everything is over: [`Action::Finish`] was asked for.
+    pub fn is_finished(&self) -> bool {
+        self.standing == Standing::Finished
+    }
+
+    /// How much it has worked.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    fn handle_seen(&mut self, feed: Feed, item: FeedItem, now: Now) {
+        match feed {
+            Feed::Tasks => {
+                let mut changes = Vec::new();
+                self.board.handle_item(item, &mut changes);
+                for node in self.board.take_shifted() {
+                    self.company.set_load(&node, self.board.load_of(&node), now.at);
+                }
+                self.tally.changes += changes.len() as u64;
+                for change in changes {
+                    self.handle_board(change, now);
+                }
+            }
+            Feed::Nodes => {
+                match &item {
+                    FeedItem::Put(pair) => {
+                        if let Some(id) = self.order_id(&pair.key) {
+                            return self.orders.see_put(id, pair);
+                        }
+                    }
+                    FeedItem::Delete { key, .. } => {
+                        if let Some(id) = self.order_id(key) {
+                            return self.orders.see_delete(id);
+                        }
+                    }
+                    FeedItem::Whole(_) => self.orders.see_whole(),
+                    FeedItem::Begin => {}
+                }
+                if self.company.handle_node(item, now.at) {
+                    self.company_changed(now);
+                }
+            }
+            Feed::Frozen => {
+                let was_frozen = self.company.am_frozen();
+                if self.company.handle_frozen(item, now.at) {
+                    self.company_changed(now);
+                }
+                self.tell_frozen(was_frozen);
+            }
+            Feed::Commands => {
+                for change in self.mailbox.handle_item(item) {
+                    self.handle_mail(change, now);
+                }
+            }
+        }
+    }
+
+    /// Which command to this node lies under a key.
+    fn order_id(&self, key: &[u8]) -> Option<crate::name::CommandId> {
+        match self.layout.parse(key)? {
+            Key::NodeCommand(node, id) if node == self.settings.node => Some(id),
+            _ => None,
+        }
+    }
+
+    fn handle_time(&mut self, now: Now) {
+        while let Some(timer) = self.timers.pop(now.at) {
+            self.tally.timers += 1;
+            match timer {
+                Timer::Offer(task) => self.offer_due(task),
+                Timer::Stop(task) => self.stop_due(&task, now),
+                Timer::Retry(task) => self.retry_due(&task, now),
+                Timer::Stray(task) => self.stray_due(task),
+                Timer::Order => self.order_due(),
+                Timer::Round => drop(self.balance_round(now)),
+                Timer::Periodic => {
+                    self.set_periodic(now);
+                    self.balance_round(now);
+                }
+                // That they woke the node is all they are for.
+                Timer::Claims | Timer::Deadline => {}
+            }
+        }
+        self.wake_sleepers(now);
+    }
+
+    fn lose_all(&mut self, tasks: Vec<TaskId>, now: Now) {
+        for task in tasks {
+            self.lose(&task, LossReason::Lease, now);
+        }
+    }
+
+    fn is_working(&self) -> bool {
+        self.standing == Standing::Working
+    }
+
+    /// Whether this node takes tasks, and says so.
+    fn is_willing(&self) -> bool {
+        self.is_working()
+            && self.incarnation.is_some()
+            && self.company.is_known()
+            && !self.company.am_frozen()
+    }
+
+    /// Whether it may claim just now.
+    fn may_claim(&self) -> bool {
+        self.is_willing() && self.board.is_fresh()
+    }
+
+    fn next_epoch(&mut self) -> Epoch {
+        self.epoch = self.epoch.next();
+        self.epoch
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({}, {:?}, {} tasks)", self.settings.node, self.standing, self.held.len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

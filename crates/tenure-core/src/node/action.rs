@@ -1,0 +1,210 @@
+//! Everything that a node may cause. Closed: a driver that forgets one does not build.
+
+use bytes::Bytes;
+
+use crate::lease::LeaseId;
+use crate::name::{CommandId, TaskId};
+use crate::record::{NodeState, TaskRecord};
+use crate::revision::{Epoch, Revision, Token};
+use crate::task::StateRecord;
+use crate::time::Moment;
+
+/// What the driver must do. Whatever is asked of the store is written out in [`request`](super::request).
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Send these claims in one request, each under a loan of its own. Answer with `ClaimsAnswered`.
+    ///
+    /// The loan of a claim is kept, by its nonce, until [`Action::LetGo`]; a claim that is asked again is asked under the same loan.
+    Claim {
+        /// The question.
+        epoch: Epoch,
+        /// The claims.
+        claims: Vec<ClaimAsk>,
+    },
+    /// This claim is over: its loan is needed no more. Needs no answer.
+    LetGo {
+        /// The claim.
+        nonce: String,
+    },
+    /// Delete the owner's key if it is still the one of this claim. Answer with `GivenBack`.
+    GiveBack {
+        /// The task.
+        task: TaskId,
+        /// The claim.
+        token: Token,
+    },
+    /// Run the handler. When nothing of it runs any more, tell `HandlerEnded`.
+    Start(Box<Start>),
+    /// Ask the handler to stop. Needs no answer but its end.
+    Stop {
+        /// The task.
+        task: TaskId,
+        /// The claim that it runs under.
+        token: Token,
+        /// Why.
+        why: StopReason,
+        /// When it will be aborted.
+        until: Moment,
+    },
+    /// The handler did not stop in time: end it by force. Needs no answer but its end.
+    Abort {
+        /// The task.
+        task: TaskId,
+        /// The claim that it runs under.
+        token: Token,
+    },
+    /// Ask the handler to keep its progress. Needs no answer.
+    AskCheckpoint {
+        /// The task.
+        task: TaskId,
+        /// The claim that it runs under.
+        token: Token,
+    },
+    /// Tell a handler what became of the progress that it wanted kept. Needs no answer.
+    CheckpointAnswered {
+        /// The task.
+        task: TaskId,
+        /// The claim that it runs under.
+        token: Token,
+        /// The questions.
+        asks: Vec<u64>,
+        /// Whether it is kept, or why not.
+        result: Result<(), String>,
+    },
+    /// Write a task's state, guarded by its claim. Answer with `Saved`.
+    Save(Box<Save>),
+    /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `Answered`.
+    Answer(Box<Answer>),
+    /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
+    Announce(NodeState),
+    /// Remove the node's own key. Answer with `Left`.
+    Leave,
+    /// Everything that could be done is done. The machine will ask nothing more.
+    Finish {
+        /// Tasks whose handlers run on although they were told to stop. Their claims must be left to lapse, never revoked.
+        running: Vec<TaskId>,
+    },
+}
+
+/// One claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClaimAsk {
+    /// The task.
+    pub task: TaskId,
+    /// The life of it that is meant.
+    pub created: Revision,
+    /// Which claim this is; no two claims have the same.
+    pub nonce: String,
+    /// The owner's record, with the nonce in it.
+    pub owner: Bytes,
+}
+
+/// What a handler needs to know.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Start {
+    /// The task.
+    pub task: TaskId,
+    /// The claim.
+    pub token: Token,
+    /// The lease that its validity hangs on.
+    pub lease: LeaseId,
+    /// What was submitted.
+    pub record: TaskRecord,
+    /// With what.
+    pub props: Option<Bytes>,
+    /// How the task stands: attempt, checkpoint, errors.
+    pub state: StateRecord,
+}
+
+/// Why a handler is asked to stop.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum StopReason {
+    /// The claim may not be relied upon any more.
+    Lost,
+    /// The task was deleted.
+    Deleted,
+    /// A command to the task needs it to stop.
+    Command,
+    /// A command to the node says so; how the handler ends decides what becomes of the task.
+    Order,
+    /// The task goes to another node.
+    Release,
+    /// The node ends.
+    Shutdown,
+}
+
+/// One write about a task, in one transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Save {
+    /// The question.
+    pub epoch: Epoch,
+    /// The task.
+    pub task: TaskId,
+    /// The life of it that is meant.
+    pub created: Revision,
+    /// The claim, which must still be there.
+    pub token: Token,
+    /// When the stored state was last written, as far as is known; zero if there is none.
+    pub state_seen: Revision,
+    /// What to store as its state; none if it stays as it is.
+    pub state: Option<Bytes>,
+    /// What must be true of the command.
+    pub command: CommandCheck,
+    /// What becomes of the claim and of the task.
+    pub after: After,
+}
+
+/// What a save demands of the command to its task, and does with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CommandCheck {
+    /// It does not matter.
+    Any,
+    /// There must be none: whoever ends a task has answered everybody first.
+    Absent,
+    /// It must be this one, and is acknowledged: deleted, with its result stored.
+    Acknowledge {
+        /// When it was put.
+        modified: Revision,
+        /// Under which id its sender waits; none if nobody can be told.
+        id: Option<CommandId>,
+        /// The result.
+        result: Bytes,
+    },
+}
+
+/// What becomes of the claim, and of the task, when a save is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum After {
+    /// We go on owning it.
+    Keep,
+    /// The claim is deleted: somebody else may take the task.
+    Release,
+    /// The task has ended: it is deleted with its props and the claim. The state stays.
+    End,
+}
+
+/// How a command to this node ended, in one transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The question.
+    pub epoch: Epoch,
+    /// The command.
+    pub order: CommandId,
+    /// When it was put; it must still be the same.
+    pub modified: Revision,
+    /// What becomes of the node's mark among the frozen.
+    pub mark: Mark,
+    /// The result, with which the command is deleted; none if it is still being worked on.
+    pub result: Option<Bytes>,
+}
+
+/// What becomes of a node's mark among the frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// It stays as it is.
+    Keep,
+    /// It is put.
+    Freeze,
+    /// It is deleted.
+    Unfreeze,
+}

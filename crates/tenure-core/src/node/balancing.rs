@@ -1,0 +1,163 @@
+//! How a node's balancer is asked, and how much of what it says is done at a time.
+//!
+//! **Invariant**: what is leaving is not among what the node has, so nobody is asked to give it away twice.
+
+use std::collections::BTreeMap;
+
+use crate::balance::{
+    self, Balancer, Cooling, Held, Holdings, Load, Loads, Offer, Parting, Resource, Verdict,
+};
+use crate::board::{Board, Card};
+use crate::name::TaskId;
+use crate::time::Moment;
+
+use super::Node;
+use super::company::Turn;
+use super::event::Now;
+use super::notice::{Notice, ReleaseReason};
+use super::settings::{CHURN_DIVISOR, DEBOUNCE, NEXT_ROUND};
+use super::timers::Timer;
+
+/// What a balancer looks at, beside the board and the company.
+pub(super) struct Scales {
+    pub(super) balancer: Box<dyn Balancer>,
+    /// What the node has and is just claiming, without what is leaving.
+    own: Holdings,
+    pub(super) cooling: Cooling,
+    pub(super) resource: Option<Resource>,
+    /// Whether the last round could not do all that the balancer said.
+    is_giving: bool,
+    /// Tasks of ours that the board still shows as nobody's: they must not be counted twice.
+    unseen: BTreeMap<TaskId, u64>,
+    unseen_load: Load,
+}
+
+impl Scales {
+    pub(super) fn new(balancer: Box<dyn Balancer>) -> Scales {
+        Scales {
+            balancer,
+            own: Holdings::new(),
+            cooling: Cooling::new(),
+            resource: None,
+            is_giving: false,
+            unseen: BTreeMap::new(),
+            unseen_load: Load::default(),
+        }
+    }
+
+    /// The node claims a task.
+    pub(super) fn take(&mut self, task: &TaskId, card: &Card, since: Moment) {
+        let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
+        let weight = card.weight();
+        self.own.insert(task.clone(), Held { kind, weight, cost: 0, since });
+        if self.unseen.insert(task.clone(), weight).is_none() {
+            self.unseen_load = self.unseen_load + Load::of_one(weight);
+        }
+    }
+
+    /// The board shows who owns a task, or that it is gone.
+    pub(super) fn see(&mut self, task: &TaskId) {
+        if let Some(weight) = self.unseen.remove(task) {
+            self.unseen_load = self.unseen_load - Load::of_one(weight);
+        }
+    }
+
+    /// A task is leaving, or is not ours after all.
+    pub(super) fn part(&mut self, task: &TaskId) {
+        self.own.remove(task);
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.own.load()
+    }
+}
+
+impl Node {
+    /// The balancer, the board, and everything else that a balancer is told.
+    fn balancer(&mut self, now: Moment) -> (&mut dyn Balancer, &Board, Loads<'_>) {
+        let Node { scales, company, board, settings, .. } = self;
+        let Scales { balancer, own, cooling, resource, is_giving, unseen_load, .. } = scales;
+        let loads = Loads {
+            me: &settings.node,
+            willing: company.willing(),
+            unowned: board.unowned_load() - *unseen_load,
+            own,
+            cooling,
+            resource: *resource,
+            is_giving: *is_giving,
+            now,
+        };
+        (balancer.as_mut(), board, loads)
+    }
+
+    /// Asks the balancer about a task that nobody owns.
+    pub(super) fn ask_balancer(&mut self, task: &TaskId, turn: Turn, now: Moment) -> Verdict {
+        let (balancer, board, loads) = self.balancer(now);
+        let Some(card) = board.get(task) else { return Verdict::wait_secs(1, "it is gone") };
+        let Ok(record) = &card.record else { return Verdict::wait_secs(1, "it cannot be read") };
+        let (weight, waited) = (card.weight(), now.since(turn.idle_since));
+        balance::consider(balancer, &Offer { task, record, weight, rank: turn.rank, waited }, &loads)
+    }
+
+    /// What the balancer would give away now, with reasons; nothing is done.
+    pub fn plan(&mut self, now: Moment) -> Vec<Parting> {
+        let (balancer, _, loads) = self.balancer(now);
+        balance::partings(balancer, &loads)
+    }
+
+    /// Counts this node among those who take tasks, or not, with what it has.
+    pub(super) fn weigh_in(&mut self, now: Now) {
+        let load = self.is_willing().then(|| self.scales.load());
+        if self.company.set_me(load, now.at) {
+            self.company_changed(now);
+        }
+    }
+
+    /// Others take tasks than before.
+    pub(super) fn company_changed(&mut self, now: Now) {
+        let nodes: Vec<_> = self.company.willing().iter().map(|(node, _)| node.clone()).collect();
+        for node in nodes {
+            self.company.set_load(&node, self.board.load_of(&node), now.at);
+        }
+        self.rank_again();
+        self.timers.set(Timer::Round, now.at + DEBOUNCE);
+    }
+
+    /// The next round that is due for no other reason than time.
+    pub(super) fn set_periodic(&mut self, now: Now) {
+        let scattered = self.settings.balance_every.mul_f64(0.9 + 0.2 * now.jitter.clamp(0.0, 1.0));
+        self.timers.set(Timer::Periodic, now.at + scattered);
+    }
+
+    /// Gives away what the balancer says, as far as one round may; says what it said and how much of it is done.
+    pub(super) fn balance_round(&mut self, now: Now) -> (Vec<Parting>, usize) {
+        if !self.is_willing() || !self.board.is_fresh() {
+            self.scales.is_giving = false;
+            return (Vec::new(), 0);
+        }
+        let plan = self.plan(now.at);
+        let parting = plan.len().min(self.churn_max());
+        for task in plan.iter().take(parting).map(|parting| parting.task.clone()) {
+            self.want_release(&task, ReleaseReason::Balance, now);
+        }
+        self.scales.is_giving = plan.len() > parting;
+        if self.scales.is_giving {
+            self.timers.set(Timer::Round, now.at + NEXT_ROUND);
+        }
+        if !plan.is_empty() {
+            self.notices.push_back(Notice::Balanced { plan: plan.clone(), parting });
+        }
+        (plan, parting)
+    }
+
+    /// How much may be given away in one round. When somebody has just joined who has nothing, going down to the share by tenths would only take longer.
+    fn churn_max(&mut self) -> usize {
+        let (_, _, loads) = self.balancer(Moment::ORIGIN);
+        let quota = loads.pool().tasks.div_ceil(loads.willing.len().max(1) as u64);
+        let (own, quota) = (loads.own.len(), usize::try_from(quota).unwrap_or(usize::MAX));
+        if own >= quota.saturating_mul(2) {
+            return own - quota;
+        }
+        (own / CHURN_DIVISOR).max(1)
+    }
+}

@@ -1,0 +1,246 @@
+//! From an offer that is taken to a claim that is answered. What waits while two requests are under way goes out together.
+//!
+//! **Invariant**: a claim whose answer says "ours" is held, or given back; it is never forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::lease::LeaseId;
+use crate::name::TaskId;
+use crate::record::{OwnerRecord, Record, UnknownFields};
+use crate::revision::{Epoch, Revision};
+use crate::time::Moment;
+
+use super::action::{Action, ClaimAsk};
+use super::event::{ClaimAnswer, Now, Won};
+use super::notice::LossReason;
+use super::settings::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, LOOK_AGAIN};
+use super::timers::Timer;
+use super::{Node, Standing};
+
+const RETRY: Retry = Retry {
+    growth: Growth::Exponential,
+    initial: Duration::from_millis(100),
+    cap: Duration::from_secs(2),
+    jitter: Jitter::Full,
+    healthy_after: Duration::from_secs(10),
+};
+
+/// Claims that are under way.
+#[derive(Clone, Debug)]
+pub(super) struct Claims {
+    asked: BTreeMap<TaskId, Asked>,
+    /// Claims that may have been done, and have to be asked again.
+    again: BTreeSet<TaskId>,
+    /// Which tasks each request asks for.
+    under_way: BTreeMap<Epoch, Vec<TaskId>>,
+    /// Requests from before the session was lost.
+    late: BTreeMap<Epoch, Vec<TaskId>>,
+    /// Leases that ended while requests were under way.
+    over: BTreeSet<LeaseId>,
+    rest_until: Moment,
+    backoff: Backoff,
+    counter: u64,
+}
+
+/// A claim that was asked for.
+#[derive(Clone, Debug)]
+struct Asked {
+    seen: Moment,
+    created: Revision,
+    nonce: String,
+    owner: bytes::Bytes,
+    is_doubtful: bool,
+}
+
+impl Claims {
+    pub(super) fn new() -> Claims {
+        Claims {
+            asked: BTreeMap::new(),
+            again: BTreeSet::new(),
+            under_way: BTreeMap::new(),
+            late: BTreeMap::new(),
+            over: BTreeSet::new(),
+            rest_until: Moment::ORIGIN,
+            backoff: Backoff::new(RETRY),
+            counter: 0,
+        }
+    }
+
+    /// Whether a task is asked for.
+    pub(super) fn contains(&self, task: &TaskId) -> bool {
+        self.asked.contains_key(task)
+    }
+
+    /// How many tasks are asked for.
+    pub(super) fn len(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// A lease is over: no claim under it is ours, even if the store says so later.
+    pub(super) fn note_over(&mut self, lease: LeaseId) {
+        if !self.under_way.is_empty() || !self.again.is_empty() {
+            self.over.insert(lease);
+        }
+    }
+}
+
+impl Node {
+    /// Sends claims, if any are wanted and may be sent.
+    pub(super) fn send_claims(&mut self, now: Now) {
+        while self.claims.under_way.len() < CLAIM_REQUESTS
+            && self.incarnation.is_some()
+            && self.standing != Standing::Leaving
+            && self.claims.rest_until <= now.at
+        {
+            let mut batch = self.take_doubtful();
+            if self.may_claim() {
+                self.take_offers(&mut batch, now);
+            }
+            if batch.is_empty() {
+                return;
+            }
+            let epoch = self.next_epoch();
+            self.tally.tries += batch.len() as u64;
+            self.claims.under_way.insert(epoch, batch.iter().map(|ask| ask.task.clone()).collect());
+            self.actions.push_back(Action::Claim { epoch, claims: batch });
+        }
+    }
+
+    /// Claims whose answers were lost are asked again as they were.
+    fn take_doubtful(&mut self) -> Vec<ClaimAsk> {
+        let mut batch = Vec::new();
+        while batch.len() < CLAIMS_PER_REQUEST
+            && let Some(task) = self.claims.again.pop_first()
+        {
+            if let Some(asked) = self.claims.asked.get(&task) {
+                let Asked { created, nonce, owner, .. } = asked.clone();
+                batch.push(ClaimAsk { task, created, nonce, owner });
+            }
+        }
+        batch
+    }
+
+    pub(super) fn ask_for(&mut self, task: TaskId, seen: Moment, created: Revision, now: Now) -> ClaimAsk {
+        if let Some(card) = self.board.get(&task) {
+            self.scales.take(&task, card, now.at);
+            self.weigh_in(now);
+        }
+        self.claims.counter += 1;
+        let nonce = format!("{:016x}-{:x}", self.settings.seed, self.claims.counter);
+        let incarnation = self.incarnation.map_or(0, |token| token.0.0.unsigned_abs());
+        let (node, unknown) = (self.settings.node.clone(), UnknownFields::new());
+        let owner = OwnerRecord { node, incarnation, nonce: nonce.clone(), unknown }.encode();
+        let asked = Asked { seen, created, nonce: nonce.clone(), owner: owner.clone(), is_doubtful: false };
+        self.claims.asked.insert(task.clone(), asked);
+        ClaimAsk { task, created, nonce, owner }
+    }
+
+    pub(super) fn handle_claims(&mut self, epoch: Epoch, answers: Vec<ClaimAnswer>, now: Now) {
+        if let Some(tasks) = self.claims.late.remove(&epoch) {
+            for (task, answer) in tasks.into_iter().zip(answers) {
+                if let ClaimAnswer::Ours(won) = answer {
+                    self.give_back(task, won.token);
+                }
+            }
+            return;
+        }
+        let Some(tasks) = self.claims.under_way.remove(&epoch) else { return };
+        assert!(tasks.len() == answers.len(), "a request with claims has an answer for each of them");
+        let mut went_well = true;
+        for (task, answer) in tasks.into_iter().zip(answers) {
+            went_well &= self.handle_claim(task, answer, now);
+        }
+        if went_well {
+            self.claims.backoff.after_success(now.at);
+        } else {
+            self.claims.rest_until = now.at + self.claims.backoff.after_failure(now.at, now.jitter, None);
+            self.timers.set(Timer::Claims, self.claims.rest_until);
+        }
+        if self.claims.under_way.is_empty() && self.claims.again.is_empty() {
+            self.claims.over.clear();
+        }
+    }
+
+    /// Handles the answer to one claim; says whether the store works.
+    fn handle_claim(&mut self, task: TaskId, answer: ClaimAnswer, now: Now) -> bool {
+        let Some(asked) = self.claims.asked.get_mut(&task) else { return true };
+        let went_well =
+            !matches!(answer, ClaimAnswer::NotDone | ClaimAnswer::Unknown | ClaimAnswer::LeaseOver);
+        match answer {
+            ClaimAnswer::Unknown => {
+                asked.is_doubtful = true;
+                self.claims.again.insert(task);
+                return went_well;
+            }
+            ClaimAnswer::NotDone if asked.is_doubtful => {
+                self.claims.again.insert(task);
+                return went_well;
+            }
+            _ => {}
+        }
+        let Some(asked) = self.claims.asked.remove(&task) else { return true };
+        if !matches!(&answer, ClaimAnswer::Ours(won) if !self.claims.over.contains(&won.lease)) {
+            self.not_ours(&task);
+        }
+        match answer {
+            ClaimAnswer::Ours(won) if self.claims.over.contains(&won.lease) => {
+                self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+                self.give_back(task.clone(), won.token);
+                self.reconsider(task, asked.seen, now.at + LOOK_AGAIN);
+            }
+            ClaimAnswer::Ours(won) => {
+                self.tally.won += 1;
+                self.hold(task, asked.created, asked.nonce, *won, now);
+            }
+            ClaimAnswer::Taken | ClaimAnswer::Gone => {
+                self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+                self.reconsider(task, asked.seen, now.at + LOOK_AGAIN);
+            }
+            ClaimAnswer::LeaseOver | ClaimAnswer::NotDone => {
+                self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+                self.reconsider(task, asked.seen, asked.seen);
+            }
+            ClaimAnswer::Unknown => unreachable!("it stays asked for"),
+        }
+        went_well
+    }
+
+    /// The session was lost: whatever is still answered is not ours.
+    pub(super) fn forget_claims(&mut self) {
+        self.claims.late.append(&mut self.claims.under_way);
+        self.claims.again.clear();
+        self.claims.over.clear();
+        for (task, asked) in std::mem::take(&mut self.claims.asked) {
+            self.not_ours(&task);
+            self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+            self.reconsider(task, asked.seen, asked.seen);
+        }
+    }
+
+    /// A task that was asked for did not become ours.
+    fn not_ours(&mut self, task: &TaskId) {
+        self.scales.part(task);
+        self.scales.see(task);
+    }
+
+    /// Whether a claim may still be answered.
+    pub(super) fn is_claiming(&self) -> bool {
+        !self.claims.asked.is_empty()
+    }
+
+    /// Whether the board already shows that a claim is over, which was answered late.
+    pub(super) fn is_past(&self, task: &TaskId, created: Revision, won: &Won) -> Option<LossReason> {
+        if self.board.whole_at().is_none_or(|whole_at| whole_at < won.token.0) {
+            return None;
+        }
+        match self.board.get(task) {
+            Some(card) if card.created == created => {
+                let is_there = card.owner.as_ref().is_some_and(|owner| owner.token == won.token);
+                (!is_there).then_some(LossReason::Owner)
+            }
+            Some(_) | None => Some(LossReason::Deleted),
+        }
+    }
+}

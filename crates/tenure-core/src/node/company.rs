@@ -1,0 +1,198 @@
+//! The nodes: who takes tasks, who comes first for which, and who is busy claiming.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::balance::{Crowd, Load};
+use crate::layout::{Key, Layout};
+use crate::name::{NodeId, TaskId};
+use crate::picture::FeedItem;
+use crate::record::NodeState;
+use crate::rendezvous::score;
+use crate::roster::{News, Nodes, Roster};
+use crate::time::Moment;
+
+use super::settings::{PATIENCE, RANK_DELAY_MAX, RANK_STEP};
+
+/// Who is there, who is frozen, and who takes tasks.
+#[derive(Clone, Debug)]
+pub(super) struct Company {
+    me: NodeId,
+    layout: Layout,
+    roster: Roster<Nodes>,
+    frozen: BTreeSet<NodeId>,
+    /// What was seen of the frozen since their picture was whole.
+    frozen_pending: BTreeMap<NodeId, bool>,
+    is_frozen_known: bool,
+    /// Those who take tasks; this node among them if it does.
+    willing: Crowd,
+    /// When each of the others was last seen to claim something.
+    claimed_at: BTreeMap<NodeId, Moment>,
+}
+
+/// When a node may claim a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Turn {
+    /// How many come before it.
+    pub(super) rank: usize,
+    /// From when on.
+    pub(super) at: Moment,
+    /// Since when nobody was seen working through its share.
+    pub(super) idle_since: Moment,
+}
+
+impl Company {
+    pub(super) fn new(me: NodeId, layout: Layout) -> Company {
+        Company {
+            me,
+            roster: Roster::new(Nodes(layout.clone())),
+            layout,
+            frozen: BTreeSet::new(),
+            frozen_pending: BTreeMap::new(),
+            is_frozen_known: false,
+            willing: Crowd::new(),
+            claimed_at: BTreeMap::new(),
+        }
+    }
+
+    /// Whether there was ever a whole picture of the nodes and of the frozen.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_frozen_known && self.roster.whole_at().is_some()
+    }
+
+    /// Whether this node is frozen.
+    pub(super) fn am_frozen(&self) -> bool {
+        self.frozen.contains(&self.me)
+    }
+
+    /// Those who take tasks.
+    pub(super) fn willing(&self) -> &Crowd {
+        &self.willing
+    }
+
+    /// What another node has.
+    pub(super) fn set_load(&mut self, node: &NodeId, load: Load, now: Moment) {
+        if *node != self.me && self.willing.contains(node) {
+            self.willing.set(node, load, now);
+        }
+    }
+
+    /// What this node has; none if it takes no tasks. Says whether that changes who takes tasks.
+    pub(super) fn set_me(&mut self, load: Option<Load>, now: Moment) -> bool {
+        let was_willing = self.willing.contains(&self.me);
+        match load {
+            Some(load) => self.willing.set(&self.me, load, now),
+            None => self.willing.remove(&self.me),
+        }
+        was_willing != load.is_some()
+    }
+
+    /// Something came from the feed of the nodes; says whether others take tasks than before.
+    pub(super) fn handle_node(&mut self, item: FeedItem, now: Moment) -> bool {
+        let mut news = Vec::new();
+        self.roster.handle_item(item, now, &mut news);
+        let mut is_changed = false;
+        for one in news {
+            match one {
+                News::Snapshot(snapshot) => {
+                    for member in snapshot.members() {
+                        is_changed |= self.judge(&member.id, now);
+                    }
+                }
+                News::Joined(member) | News::Updated { now: member, .. } | News::Left { member, .. } => {
+                    is_changed |= self.judge(&member.id, now);
+                }
+                News::SetAside(aside) => is_changed |= self.judge(&aside.id, now),
+                News::Cleared { id, .. } => is_changed |= self.judge(&id, now),
+                News::Stale { .. } | News::Fresh { .. } => {}
+            }
+        }
+        is_changed
+    }
+
+    /// Something came from the feed of the frozen; says whether others take tasks than before.
+    pub(super) fn handle_frozen(&mut self, item: FeedItem, now: Moment) -> bool {
+        match item {
+            FeedItem::Begin => false,
+            FeedItem::Put(pair) => {
+                if let Some(Key::Frozen(node)) = self.layout.parse(&pair.key) {
+                    self.frozen_pending.insert(node, true);
+                }
+                false
+            }
+            FeedItem::Delete { key, .. } => {
+                if let Some(Key::Frozen(node)) = self.layout.parse(&key) {
+                    self.frozen_pending.insert(node, false);
+                }
+                false
+            }
+            FeedItem::Whole(_) => {
+                self.is_frozen_known = true;
+                let pending = std::mem::take(&mut self.frozen_pending);
+                pending.into_iter().fold(false, |is_changed, (node, is_frozen)| {
+                    let is_news =
+                        if is_frozen { self.frozen.insert(node.clone()) } else { self.frozen.remove(&node) };
+                    (is_news && self.judge(&node, now)) || is_changed
+                })
+            }
+        }
+    }
+
+    /// This node was frozen or unfrozen by its own hand.
+    pub(super) fn mark_me(&mut self, is_frozen: bool) {
+        if is_frozen {
+            self.frozen.insert(self.me.clone());
+        } else {
+            self.frozen.remove(&self.me);
+        }
+    }
+
+    /// Puts another node among the willing, or out of them; says whether that is news.
+    fn judge(&mut self, node: &NodeId, now: Moment) -> bool {
+        if *node == self.me {
+            return false;
+        }
+        let is_ready = self.roster.get(node).is_some_and(|member| member.record.state == NodeState::Ready);
+        let was_willing = self.willing.contains(node);
+        let is_willing = is_ready && !self.frozen.contains(node);
+        match (was_willing, is_willing) {
+            (false, true) => self.willing.set(node, Load::default(), now),
+            (true, false) => {
+                self.willing.remove(node);
+                self.claimed_at.remove(node);
+            }
+            (true, true) | (false, false) => {}
+        }
+        was_willing != is_willing
+    }
+
+    /// Another node was seen to claim something.
+    pub(super) fn note_claim(&mut self, node: &NodeId, now: Moment) {
+        if let Some(at) = self.claimed_at.get_mut(node) {
+            *at = now;
+        } else if self.willing.contains(node) {
+            self.claimed_at.insert(node.clone(), now);
+        }
+    }
+
+    /// When this node may claim a task that nobody has owned since `seen`.
+    ///
+    /// Whoever ranks before us is given a head start; and while it is seen to claim other things it is working through its share, and is
+    /// not raced. But nobody is waited for without end.
+    pub(super) fn turn(&self, task: &TaskId, seen: Moment) -> Turn {
+        let key = task.as_str().as_bytes();
+        let scored = |node: &NodeId| score(key, node.as_str().as_bytes());
+        let mine = scored(&self.me);
+        let (mut rank, mut from, mut idle_since) = (0_u32, seen, seen);
+        for (node, _) in self.willing.iter().filter(|(node, _)| **node != self.me) {
+            let claimed_at = self.claimed_at.get(node).copied().unwrap_or(seen);
+            idle_since = idle_since.max(claimed_at);
+            if (scored(node), node) > (mine, &self.me) {
+                rank += 1;
+                from = from.max(claimed_at);
+            }
+        }
+        let delay = RANK_STEP.saturating_mul(rank).min(RANK_DELAY_MAX);
+        let latest = seen + PATIENCE;
+        Turn { rank: rank as usize, at: (from + delay).min(latest), idle_since: idle_since.min(latest) }
+    }
+}

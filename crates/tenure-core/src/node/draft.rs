@@ -1,0 +1,210 @@
+//! What has to be written about a task, decided from all that is known about it at this moment.
+//!
+//! Intuition: instead of remembering what was intended, look. The stored state, how the handler ended, the command that waits and the wish to
+//! release say together what the next state is; if that is the stored one and nobody waits for an answer, there is nothing to write.
+//!
+//! **Invariant**: while a handler runs nothing is written that parks, releases or ends its task.
+//!
+//! **Invariant**: a kill that is known wins over whatever the handler returned.
+//!
+//! **Invariant**: whoever ends a task has answered the command that waits for it, or knows that there is none.
+
+use crate::name::{NodeId, TaskId};
+use crate::record::{CommandOutcome, Record, ResultRecord};
+use crate::revision::Epoch;
+use crate::task::retry::ErrorPolicy;
+use crate::task::{Applied, Message, State, StateKind, StateRecord, transition};
+
+use super::action::{After, CommandCheck, Save};
+use super::event::{Now, Outcome};
+use super::held::{Acknowledged, Draft, Handler, Held};
+use super::mailbox::Mail;
+use super::notice::ReleaseReason;
+
+/// By whom and when.
+pub(super) struct Writer<'a> {
+    pub(super) node: &'a NodeId,
+    pub(super) policy: &'a dyn ErrorPolicy,
+    pub(super) now: Now,
+}
+
+/// What comes of a command.
+struct Verdict {
+    outcome: CommandOutcome,
+    why: Option<String>,
+}
+
+impl Verdict {
+    const DONE: Verdict = Verdict { outcome: CommandOutcome::Done, why: None };
+
+    fn refused(why: impl ToString) -> Verdict {
+        Verdict { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
+    }
+
+    fn malformed(why: &str) -> Verdict {
+        Verdict { outcome: CommandOutcome::Malformed, why: Some(why.to_owned()) }
+    }
+}
+
+impl Held {
+    /// What has to be written now; none if nothing has.
+    pub(super) fn draft(&self, task: &TaskId, epoch: Epoch, writer: &Writer<'_>) -> Option<Draft> {
+        let mut record = self.record.clone();
+        let mut release = self.release;
+        let verdict = match (self.handler, release) {
+            // What is stored cannot be read or replaced: it goes to somebody else as it is.
+            (Handler::None, Some(ReleaseReason::SetAside | ReleaseReason::SaveRefused)) => None,
+            (Handler::None, _) => self.settle(&mut record, &mut release, writer),
+            (Handler::Running | Handler::Stopping { .. }, _) => self.beside(&mut record, writer),
+        };
+        let after = match self.handler {
+            Handler::Running | Handler::Stopping { .. } => After::Keep,
+            Handler::None if record.state.is_terminal() && !self.record.state.is_terminal() => After::End,
+            Handler::None if release.is_some() => After::Release,
+            Handler::None => After::Keep,
+        };
+        let is_changed = record != self.record;
+        if !is_changed && verdict.is_none() && after == After::Keep {
+            return None;
+        }
+        let acknowledges = self.command.as_ref().zip(verdict).map(|(mail, verdict)| Acknowledged {
+            modified: mail.modified,
+            id: mail.id.clone(),
+            outcome: verdict.outcome,
+            why: verdict.why,
+        });
+        let command = match &acknowledges {
+            Some(acknowledged) => CommandCheck::Acknowledge {
+                modified: acknowledged.modified,
+                id: acknowledged.id.clone(),
+                result: self.result(acknowledged, record.state.kind(), writer).encode(),
+            },
+            None if after == After::End => CommandCheck::Absent,
+            None => CommandCheck::Any,
+        };
+        let is_nudge = acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
+            && self.handler == Handler::Running
+            && matches!(&self.command, Some(Mail { message: Ok(Message::Checkpoint { blob: None }), .. }));
+        let save = Save {
+            epoch,
+            task: task.clone(),
+            created: self.created,
+            token: self.token,
+            state_seen: self.state_seen,
+            state: is_changed.then(|| record.encode()),
+            command,
+            after,
+        };
+        let (has_outcome, asks) = (self.handler == Handler::None, self.asks.len());
+        Some(Draft { save, record, has_outcome, asks, acknowledges, is_nudge, release, is_doubtful: false })
+    }
+
+    fn result(&self, acknowledged: &Acknowledged, to: StateKind, writer: &Writer<'_>) -> ResultRecord {
+        let result = ResultRecord::new(writer.node.clone(), acknowledged.outcome, writer.now.wall);
+        let result = result.step(self.record.state.kind(), to);
+        match &acknowledged.why {
+            Some(why) => result.why(why.clone()),
+            None => result,
+        }
+    }
+
+    /// While the handler runs: its progress, and commands that it does not have to stop for.
+    fn beside(&self, record: &mut StateRecord, writer: &Writer<'_>) -> Option<Verdict> {
+        self.keep_progress(record, writer);
+        let mail = self.command.as_ref()?;
+        let message = match &mail.message {
+            Ok(message) => message,
+            Err(why) => return Some(Verdict::malformed(why)),
+        };
+        if let Err(illegal) = transition(record.state, message) {
+            return Some(Verdict::refused(illegal));
+        }
+        match message {
+            Message::Run | Message::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
+            Message::Sleep { .. }
+            | Message::Pause
+            | Message::Kill { .. }
+            | Message::Error { .. }
+            | Message::Complete
+            | Message::Release => None,
+        }
+    }
+
+    /// When no handler runs: everything that has come together.
+    fn settle(
+        &self,
+        record: &mut StateRecord,
+        release: &mut Option<ReleaseReason>,
+        writer: &Writer<'_>,
+    ) -> Option<Verdict> {
+        let (at, by) = (writer.now.wall, writer.node);
+        self.keep_progress(record, writer);
+        let message = self.command.as_ref().map(|mail| &mail.message);
+        if !matches!(message, Some(Ok(Message::Kill { .. }))) {
+            let told = match &self.outcome {
+                Some(Outcome::Done) => record.apply(Message::Complete, at, by),
+                Some(Outcome::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
+                Some(Outcome::Sleep { until }) => record.apply(Message::Sleep { until: *until }, at, by),
+                Some(Outcome::Pause) => record.apply(Message::Pause, at, by),
+                Some(Outcome::Release | Outcome::Aborted) => {
+                    release.get_or_insert(ReleaseReason::Handler);
+                    Ok(Applied::Same)
+                }
+                None => Ok(Applied::Same),
+            };
+            // What the stored state does not take is dropped: somebody else has written it since, and it stands.
+            let _ = told;
+        }
+        let verdict = message.map(|message| match message {
+            Err(why) => Verdict::malformed(why),
+            Ok(Message::Complete) if record.state == State::Completed => Verdict::DONE,
+            Ok(_) if record.state.is_terminal() => {
+                Verdict::refused(format!("the task has {}", past(record.state.kind())))
+            }
+            Ok(message) => {
+                let verdict = obey(record, message.clone(), writer);
+                if *message == Message::Release && verdict.outcome == CommandOutcome::Done {
+                    release.get_or_insert(ReleaseReason::Command);
+                }
+                verdict
+            }
+        });
+        let _ = record.settle(at, by, writer.policy);
+        if let State::Sleeping { until } = record.state
+            && until <= at
+            && verdict.is_none()
+        {
+            let _ = record.apply(Message::Run, at, by);
+        }
+        verdict
+    }
+
+    fn keep_progress(&self, record: &mut StateRecord, writer: &Writer<'_>) {
+        if let Some(blob) = self.checkpoint.clone() {
+            let message = Message::Checkpoint { blob: Some(blob) };
+            let _ = record.apply(message, writer.now.wall, writer.node);
+        }
+    }
+}
+
+/// Does what a command says, if the table allows it.
+fn obey(record: &mut StateRecord, message: Message, writer: &Writer<'_>) -> Verdict {
+    let (at, by) = (writer.now.wall, writer.node);
+    let obeyed = match message {
+        Message::Error { message } => record.fail(message, at, by, writer.policy),
+        message => record.apply(message, at, by),
+    };
+    match obeyed {
+        Ok(_) => Verdict::DONE,
+        Err(illegal) => Verdict::refused(illegal),
+    }
+}
+
+fn past(state: StateKind) -> &'static str {
+    match state {
+        StateKind::Completed => "completed before",
+        StateKind::Failed => "failed before",
+        StateKind::Killed => "been killed before",
+        StateKind::Runnable | StateKind::Sleeping | StateKind::Fault | StateKind::Paused => "moved on",
+    }
+}

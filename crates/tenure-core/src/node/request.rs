@@ -1,0 +1,185 @@
+//! What a node asks of the store, written out as transactions, and what the answers mean.
+//!
+//! Here and nowhere else: the driver and the tests send the same bytes and read the answers with the same eyes.
+//!
+//! Every transaction that writes is guarded by what makes it ours: a claim by the absence of an owner, everything after it by the create revision of
+//! the owner's key. What fails reads in the same step why it failed, so a lost answer is settled by asking the same again: whoever finds its
+//! own nonce, or the very bytes that it wanted to write, has been there before.
+
+use bytes::Bytes;
+
+use super::action::{After, Answer, ClaimAsk, CommandCheck, Mark, Save};
+use super::event::{ClaimAnswer, GaveBack, OrderAnswer, SaveAnswer, Won};
+use crate::error::StoreError;
+use crate::kv::KeyValue;
+use crate::layout::{Key, Layout};
+use crate::lease::LeaseId;
+use crate::name::{NodeId, TaskId};
+use crate::revision::{Revision, Token};
+use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
+
+/// What is stored as the mark of a frozen node: that it is there is all that counts.
+const FROZEN_MARK: &[u8] = br#"{"v":1}"#;
+
+/// The claim of a task under a lease.
+pub fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId) -> Txn {
+    let owner = layout.encode(&Key::TaskOwner(ask.task.clone()));
+    let parts = [
+        layout.encode(&Key::TaskProps(ask.task.clone())),
+        layout.encode(&Key::TaskState(ask.task.clone())),
+        layout.encode(&Key::TaskCommand(ask.task.clone())),
+    ];
+    let mut txn = Txn::new()
+        .when(Condition::absent(owner.clone()))
+        .when(Condition::created_at(layout.encode(&Key::Task(ask.task.clone())), ask.created))
+        .then(Op::put_leased(owner.clone(), ask.owner.clone(), lease));
+    for part in &parts {
+        txn = txn.then(Op::get(part.clone()));
+    }
+    txn = txn.otherwise(Op::get(owner));
+    for part in parts {
+        txn = txn.otherwise(Op::get(part));
+    }
+    txn
+}
+
+/// What came of a claim.
+pub fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimAnswer {
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(StoreError::LeaseNotFound) => return ClaimAnswer::LeaseOver,
+        Err(error) if error.is_ambiguous() => return ClaimAnswer::Unknown,
+        Err(_) => return ClaimAnswer::NotDone,
+    };
+    let [owner, props, state, command] = found(&reply.results);
+    let token = match owner {
+        _ if reply.succeeded => Token(reply.revision),
+        // An earlier request of this claim was carried out, and its answer lost.
+        Some(owner) if owner.value == ask.owner => Token(owner.created),
+        Some(_) => return ClaimAnswer::Taken,
+        None => return ClaimAnswer::Gone,
+    };
+    let (revision, props) = (reply.revision, props.map(|pair| pair.value));
+    ClaimAnswer::Ours(Box::new(Won { token, lease, revision, props, state, command }))
+}
+
+/// A claim that is given back.
+pub fn give_back(layout: &Layout, task: &TaskId, token: Token) -> Txn {
+    let owner = layout.encode(&Key::TaskOwner(task.clone()));
+    Txn::new().when(Condition::created_at(owner.clone(), token.0)).then(Op::delete(owner))
+}
+
+/// What came of giving a claim back.
+pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> GaveBack {
+    match reply {
+        Ok(_) => GaveBack::Done,
+        Err(_) => GaveBack::NotDone,
+    }
+}
+
+/// A save. Results of commands are put under `results`.
+pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
+    let task = &save.task;
+    let own = layout.encode(&Key::Task(task.clone()));
+    let owner = layout.encode(&Key::TaskOwner(task.clone()));
+    let state = layout.encode(&Key::TaskState(task.clone()));
+    let command = layout.encode(&Key::TaskCommand(task.clone()));
+    let mut txn = Txn::new()
+        .when(Condition::created_at(owner.clone(), save.token.0))
+        .when(Condition::modified_at(state.clone(), save.state_seen));
+    if let Some(value) = &save.state {
+        txn = txn.then(Op::put(state.clone(), value.clone()));
+    }
+    match &save.command {
+        CommandCheck::Any => {}
+        CommandCheck::Absent => txn = txn.when(Condition::absent(command.clone())),
+        CommandCheck::Acknowledge { modified, id, result } => {
+            txn = txn
+                .when(Condition::modified_at(command.clone(), *modified))
+                .then(Op::delete(command.clone()));
+            if let Some(id) = id {
+                let key = layout.encode(&Key::CommandResult(id.clone()));
+                txn = txn.then(Op::put_leased(key, result.clone(), results));
+            }
+        }
+    }
+    match save.after {
+        After::Keep => {}
+        After::Release => txn = txn.then(Op::delete(owner.clone())),
+        After::End => {
+            txn = txn
+                .when(Condition::created_at(own.clone(), save.created))
+                .then(Op::delete(own.clone()))
+                .then(Op::delete(layout.encode(&Key::TaskProps(task.clone()))))
+                .then(Op::delete(owner.clone()));
+        }
+    }
+    txn.otherwise(Op::get(owner))
+        .otherwise(Op::get(state))
+        .otherwise(Op::get(command))
+        .otherwise(Op::get(own))
+}
+
+/// What came of a save.
+pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> SaveAnswer {
+    let reply = match reply {
+        Ok(reply) if reply.succeeded => return SaveAnswer::Applied { revision: reply.revision },
+        Ok(reply) => reply,
+        Err(error @ StoreError::Invalid(_)) => return SaveAnswer::Refused(error.to_string()),
+        Err(error) if error.is_ambiguous() => return SaveAnswer::Unknown,
+        Err(_) => return SaveAnswer::NotDone,
+    };
+    let [owner, state, command, own] = found(&reply.results);
+    if owner.is_none_or(|owner| owner.created != save.token.0) {
+        return SaveAnswer::NotOwner { state: state.map(|pair| pair.value) };
+    }
+    let is_gone = own.is_none_or(|own| own.created != save.created);
+    let modified = |pair: &Option<KeyValue>| pair.as_ref().map_or(Revision::ZERO, |pair| pair.modified);
+    let is_as_known = modified(&state) == save.state_seen
+        && match &save.command {
+            CommandCheck::Any => true,
+            CommandCheck::Absent => command.is_none(),
+            CommandCheck::Acknowledge { modified: known, .. } => modified(&command) == *known,
+        };
+    if is_gone && is_as_known {
+        return SaveAnswer::TaskGone;
+    }
+    SaveAnswer::Changed { state, command, revision: reply.revision }
+}
+
+/// The end of a command to this node, or a step on the way to it.
+pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer, results: LeaseId) -> Txn {
+    let order = layout.encode(&Key::NodeCommand(node.clone(), answer.order.clone()));
+    let frozen = layout.encode(&Key::Frozen(node.clone()));
+    let mut txn = Txn::new().when(Condition::modified_at(order.clone(), answer.modified));
+    match answer.mark {
+        Mark::Keep => {}
+        Mark::Freeze => txn = txn.then(Op::put(frozen, Bytes::from_static(FROZEN_MARK))),
+        Mark::Unfreeze => txn = txn.then(Op::delete(frozen)),
+    }
+    if let Some(result) = &answer.result {
+        let key = layout.encode(&Key::CommandResult(answer.order.clone()));
+        txn = txn.then(Op::put_leased(key, result.clone(), results)).then(Op::delete(order));
+    }
+    txn
+}
+
+/// What came of it. One that may have been done is done again: it is guarded by the command itself.
+pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> OrderAnswer {
+    match reply {
+        Ok(reply) if reply.succeeded => OrderAnswer::Applied,
+        Ok(_) => OrderAnswer::Changed,
+        Err(_) => OrderAnswer::NotDone,
+    }
+}
+
+/// What the first and the three other reads of a reply found. A claim that succeeded has put instead of read first.
+fn found(results: &[OpReply]) -> [Option<KeyValue>; 4] {
+    let mut found = [const { None }; 4];
+    for (slot, result) in found.iter_mut().zip(results) {
+        if let OpReply::Get(page) = result {
+            *slot = page.pairs.first().cloned();
+        }
+    }
+    found
+}

@@ -1,0 +1,105 @@
+//! What can be chosen about a node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::balance::COOL_DOWN;
+use crate::name::NodeId;
+use crate::record::TaskRecord;
+
+/// What a node goes by. Made with [`Settings::new`]; every field may be changed.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The node's name.
+    pub node: NodeId,
+    /// A throw of the dice: it tells this life's claims from those of any other.
+    pub seed: u64,
+    /// How long a handler has to stop before it is aborted. Twice as long makes every move and shutdown as much slower in the worst case.
+    pub grace: Duration,
+    /// How many tasks it holds at most; none for no limit.
+    pub capacity: Option<usize>,
+    /// Which tasks it can run.
+    pub wanted: Wanted,
+    /// How often it looks whether others should have some of its tasks, ± 10 %.
+    pub balance_every: Duration,
+    /// For how long it does not take back what it has released.
+    pub cool_down: Duration,
+}
+
+impl Settings {
+    /// The usual settings.
+    pub fn new(node: NodeId, seed: u64) -> Settings {
+        Settings {
+            node,
+            seed,
+            grace: Duration::from_secs(5),
+            capacity: None,
+            wanted: Wanted::default(),
+            balance_every: Duration::from_secs(15 * 60),
+            cool_down: COOL_DOWN,
+        }
+    }
+}
+
+/// Which tasks a node can run: all, unless something is said.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Only tasks of one of these kinds; empty for any.
+    pub kinds: BTreeSet<String>,
+    /// Only tasks with all these labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Wanted {
+    /// Whether the node can run such a task.
+    pub fn accepts(&self, record: &TaskRecord) -> bool {
+        let kind = record.kind.as_deref().unwrap_or_default();
+        (self.kinds.is_empty() || self.kinds.contains(kind))
+            && self.labels.iter().all(|(name, value)| record.labels.get(name) == Some(value))
+    }
+}
+
+/// How many claims go out in one request. A request has at most 128 operations; a little room is left for whoever lets requests
+/// travel together. Halved, claiming ten thousand tasks takes twice as many round trips.
+pub(super) const CLAIMS_PER_REQUEST: usize = 100;
+
+/// How many requests with claims are under way at once: one travels while the other is worked on. More of them gain nothing and make a node
+/// claim what it should have left to others.
+pub(super) const CLAIM_REQUESTS: usize = 2;
+
+/// How much later each rank claims. It must be longer than a round trip and the way of the news through the watch, else two nodes race;
+/// a task whose first node is dead waits this long for the second.
+pub(super) const RANK_STEP: Duration = Duration::from_millis(250);
+
+/// The longest delay by rank: whoever comes fifth or later races with few.
+pub(super) const RANK_DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// After this long nobody waits for those who rank before it any more, however busy they are.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long to wait before looking again at a task that the store says is taken or gone: the board will say so itself.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a task whose records cannot be read is let be. No feed tells when its state is written again.
+pub(super) const SET_ASIDE_FOR: Duration = Duration::from_secs(60);
+
+/// How long a claim of ours that we do not know of may be on its way to us before it is given back.
+pub(super) const STRAY_AFTER: Duration = Duration::from_secs(2);
+
+/// How long a handler has to stop once its claim is lost: somebody else may begin any moment.
+pub(super) const LOST_GRACE: Duration = Duration::from_secs(1);
+
+/// How long an aborted handler has to be gone before it is called stuck.
+pub(super) const ABORT_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the company must be unchanged before a node balances: nodes come and go in groups.
+pub(super) const DEBOUNCE: Duration = Duration::from_millis(500);
+
+/// How soon the next round follows while there is more to give away than one round may.
+pub(super) const NEXT_ROUND: Duration = Duration::from_secs(1);
+
+/// The share of its own tasks that a node gives away in one round, as one in this many.
+pub(super) const CHURN_DIVISOR: usize = 10;
+
+/// How often the sleeping are looked at even if none is due: wall clocks are set, and suspended machines wake.
+pub(super) const WALL_CHECK: Duration = Duration::from_secs(60);

@@ -1,0 +1,50 @@
+//! Claims of ours that we do not want: answered too late, or carried out after we had given up on them.
+
+use crate::name::TaskId;
+use crate::revision::Token;
+
+use super::Node;
+use super::action::Action;
+use super::event::{GaveBack, Now};
+use super::notice::Notice;
+use super::settings::STRAY_AFTER;
+use super::timers::Timer;
+
+impl Node {
+    pub(super) fn give_back(&mut self, task: TaskId, token: Token) {
+        self.strays.insert(task.clone(), token);
+        self.actions.push_back(Action::GiveBack { task, token });
+    }
+
+    pub(super) fn handle_given_back(&mut self, task: TaskId, token: Token, answer: GaveBack, now: Now) {
+        if self.strays.get(&task) != Some(&token) {
+            return;
+        }
+        match answer {
+            GaveBack::Done => {
+                self.strays.remove(&task);
+                self.notices.push_back(Notice::GivenBack { task, token });
+            }
+            GaveBack::NotDone => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
+        }
+    }
+
+    /// Gives back what the board still shows as ours although we know of no such claim.
+    pub(super) fn stray_due(&mut self, task: TaskId) {
+        if let Some(&token) = self.strays.get(&task) {
+            return self.give_back(task, token);
+        }
+        if self.held.contains_key(&task) || self.claims.contains(&task) {
+            return;
+        }
+        let owner = self.board.get(&task).and_then(|card| card.owner.as_ref());
+        let Some(owner) = owner else { return };
+        let Ok(holder) = &owner.holder else { return };
+        // A claim of another life of this node is not ours to delete: its process may only be paused.
+        let is_ours = holder.node == self.settings.node
+            && self.incarnation.is_some_and(|token| token.0.0.unsigned_abs() == holder.incarnation);
+        if is_ours {
+            self.give_back(task, owner.token);
+        }
+    }
+}

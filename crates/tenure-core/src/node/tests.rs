@@ -1,0 +1,15 @@
+//! What a node does: stories of ten lines, one for each sentence that it promises, then a world in which everything goes wrong.
+
+mod balancing;
+mod claiming;
+mod commands;
+mod dice;
+mod ending;
+mod orders;
+mod process;
+mod running;
+mod scale;
+mod storm;
+mod telling;
+mod wire;
+mod world;

@@ -1,0 +1,267 @@
+//! Who claims what, and when.
+
+use super::telling::{ms, seconds, task};
+use super::wire::Fate;
+use super::world::World;
+use crate::layout::Key;
+use crate::node::{ClaimAnswer, Event, Feed, LossReason, Notice};
+use crate::txn::{Op, Txn};
+
+#[test]
+fn a_task_that_nobody_owns_is_claimed_and_run() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.pass(ms(10));
+    assert_eq!(world.runs_on("a"), Some(0));
+    assert_eq!(world.owner("a").as_deref(), Some("n0"));
+}
+
+#[test]
+fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
+    let mut world = World::calm(1);
+    world.holds_answers = true;
+    world.submit("a");
+    world.pass(ms(10));
+    assert_eq!(world.owner("a").as_deref(), Some("n0"), "the store has it");
+    world.lose_session(0);
+    world.release_answers();
+    world.pass(ms(10));
+    assert_eq!((world.owner("a"), world.starts_of("a")), (None, 0));
+    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::GivenBack { .. })));
+    world.pass(seconds(30));
+    assert_eq!(
+        (world.runs_on("a"), world.starts_of("a")),
+        (Some(0), 1),
+        "in the next session it is claimed anew"
+    );
+}
+
+#[test]
+fn a_claim_under_a_lease_that_ended_meanwhile_is_given_back_too() {
+    let mut world = World::calm(1);
+    world.holds_answers = true;
+    world.submit("a");
+    world.pass(ms(10));
+    let over = world.processes[0].lease.unwrap();
+    world.lend_another(0);
+    world.tell(0, Event::LeaseOver { lease: over });
+    world.release_answers();
+    world.settle();
+    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::GivenBack { .. })));
+    assert_eq!(world.starts_of("a"), 1);
+    assert_ne!(world.processes[0].handlers[&task("a")].start.lease, over, "it is claimed anew");
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_is_known_again_by_its_nonce() {
+    let mut world = World::calm(1);
+    world.fate = Fate::LosesAnswer;
+    world.submit("a");
+    world.pass(ms(2));
+    world.fate = Fate::Works;
+    world.settle();
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1));
+    assert_eq!(world.processes[0].machine.tally().won, 1);
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_and_that_arrives_late_is_one_claim() {
+    let mut world = World::calm(1);
+    world.fate = Fate::Late;
+    world.submit("a");
+    world.pass(ms(2));
+    world.fate = Fate::Works;
+    world.pass(seconds(20));
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1));
+}
+
+#[test]
+fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
+    let mut world = World::calm(1);
+    let incarnation = world.processes[0].incarnation.unwrap();
+    let owner = format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"lost"}}"#);
+    world.submit_as("a", r#"{"ended":true}"#, None);
+    world.put_raw(&Key::TaskOwner(task("a")), &owner);
+    world.pass(seconds(4));
+    assert_eq!(world.owner("a"), None);
+}
+
+#[test]
+fn a_claim_of_an_earlier_life_of_the_node_is_left_to_lapse() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.settle();
+    world.crash(0);
+    world.pass(seconds(8));
+    assert_eq!(world.owner("a").as_deref(), Some("n0"), "its process may only be paused");
+    world.pass(seconds(8));
+    assert_eq!(
+        (world.runs_on("a"), world.starts_of("a")),
+        (Some(0), 1),
+        "then it lapses, and is claimed anew"
+    );
+}
+
+#[test]
+fn the_first_rank_claims_at_once_and_nobody_races() {
+    let mut world = World::calm(3);
+    for n in 0..30 {
+        world.submit(&format!("t{n}"));
+    }
+    world.pass(ms(50));
+    assert!(world.shares().iter().sum::<usize>() >= 25, "all but those above somebody's share");
+    world.settle();
+    assert_eq!(world.shares(), [10, 10, 10]);
+    let tries: u64 = world.processes.iter().map(|process| process.machine.tally().tries).sum();
+    assert_eq!(tries, 30, "nobody tried for nothing");
+}
+
+#[test]
+fn a_task_whose_first_node_is_silent_goes_to_the_next_after_a_delay() {
+    let mut world = World::calm(2);
+    world.processes[0].is_cut = true;
+    for n in 0..8 {
+        world.submit(&format!("t{n}"));
+    }
+    world.pass(ms(100));
+    let at_once = world.shares()[1];
+    assert!((1..8).contains(&at_once), "only what ranks first there: {at_once}");
+    world.pass(seconds(3));
+    assert_eq!(world.shares()[1], 8, "the silent one has not lost its place yet, and nobody waits for that");
+}
+
+#[test]
+fn nobody_claims_on_half_a_picture() {
+    let mut world = World::calm(1);
+    world.tell(0, Event::Seen(Feed::Tasks, crate::picture::FeedItem::Begin));
+    world.submit("a");
+    let pair = world.get(&Key::Task(task("a"))).unwrap();
+    world.tell(0, Event::Seen(Feed::Tasks, crate::picture::FeedItem::Put(pair)));
+    world.processes[0].is_cut = true;
+    world.pass(seconds(1));
+    assert_eq!(world.processes[0].machine.tally().tries, 0);
+}
+
+#[test]
+fn a_lost_session_stops_every_task_and_writes_nothing_for_it() {
+    let mut world = World::calm(1);
+    for name in ["a", "b", "c"] {
+        world.submit(name);
+    }
+    world.settle();
+    let before = world.store.revision();
+    world.processes[0].is_cut = true;
+    world.pass(ms(8_800));
+    assert_eq!(world.processes[0].handlers.len(), 0, "all have stopped before the lease is over");
+    assert_eq!(world.store.revision(), before, "and nothing was written");
+    let lost = |notice: &Notice| matches!(notice, Notice::Lost { why: LossReason::Lease, .. });
+    assert_eq!(world.processes[0].notices.iter().filter(|notice| lost(notice)).count(), 3);
+    world.processes[0].is_cut = false;
+    world.pass(seconds(10));
+    assert_eq!(world.processes[0].handlers.len(), 3, "after the rejoin they are claimed again");
+}
+
+#[test]
+fn a_lease_that_is_over_stops_only_what_hangs_on_it() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.settle();
+    let old = world.processes[0].lease.unwrap();
+    world.lend_another(0);
+    world.submit("b");
+    world.pass(ms(20));
+    world.tell(0, Event::LeaseOver { lease: old });
+    world.pass(ms(5));
+    assert_eq!((world.runs_on("a"), world.runs_on("b")), (None, Some(0)));
+}
+
+#[test]
+fn a_claim_that_somebody_deletes_is_lost_and_its_handler_stops() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.settle();
+    let key = world.layout.encode(&Key::TaskOwner(task("a")));
+    world.meddled.insert(task("a"), world.now);
+    world.apply(&Txn::new().then(Op::delete(key)));
+    world.pass(ms(3));
+    assert_eq!(world.runs_on("a"), None);
+    world.settle();
+    assert_eq!(
+        (world.runs_on("a"), world.starts_of("a")),
+        (Some(0), 2),
+        "and then the task is claimed again"
+    );
+}
+
+#[test]
+fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
+    let mut world = World::calm(2);
+    world.submit("a");
+    world.pass(ms(10));
+    let n = world.runs_on("a").unwrap();
+    let other = 1 - n;
+    world.processes[other].is_cut = true;
+    world.finish("a", crate::node::Outcome::Done);
+    world.pass(ms(10));
+    assert!(!world.exists("a"));
+    // The other one still sees the task as it was, without an owner.
+    let ask = crate::node::ClaimAsk {
+        task: task("a"),
+        created: crate::revision::Revision(3),
+        nonce: "late".to_owned(),
+        owner: r#"{"node":"late"}"#.into(),
+    };
+    let lease = world.processes[n].lease.unwrap();
+    let reply = world.store.apply(&crate::node::request::claim(&world.layout, &ask, lease), world.now);
+    assert_eq!(crate::node::request::read_claim(&ask, lease, reply), ClaimAnswer::Gone);
+    assert_eq!(world.owner("a"), None);
+}
+
+#[test]
+fn a_task_that_has_ended_is_accepted_and_not_run_until_it_is_forgotten() {
+    let mut world = World::calm(2);
+    world.submit_as("a", r#"{"ended":true}"#, None);
+    world.pass(seconds(10));
+    assert_eq!(world.starts_of("a"), 0);
+    world.put_raw(&Key::Task(task("a")), "{}");
+    world.settle();
+    assert_eq!(world.starts_of("a"), 1);
+}
+
+#[test]
+fn a_stored_end_is_respected_even_if_the_record_does_not_tell_of_it() {
+    let mut world = World::calm(1);
+    world.put_raw(&Key::TaskState(task("a")), r#"{"state":"failed"}"#);
+    world.submit("a");
+    world.pass(seconds(300));
+    assert_eq!((world.starts_of("a"), world.exists("a"), world.owner("a")), (0, true, None));
+    assert_eq!(world.processes[0].machine.tally().won, 1, "one look is enough");
+}
+
+#[test]
+fn a_node_runs_only_what_it_can() {
+    let mut world = World::new(1, 1);
+    world.processes[0].settings.wanted.kinds.insert("mail".to_owned());
+    world.crash(0);
+    world.settle();
+    world.submit_as("m", r#"{"kind":"mail"}"#, None);
+    world.submit_as("x", r#"{"kind":"video"}"#, None);
+    world.settle();
+    assert_eq!((world.runs_on("m"), world.runs_on("x")), (Some(0), None));
+}
+
+#[test]
+fn a_node_holds_no_more_than_its_capacity_and_goes_on_when_there_is_room() {
+    let mut world = World::new(1, 1);
+    world.processes[0].settings.capacity = Some(2);
+    world.crash(0);
+    world.settle();
+    for name in ["a", "b", "c"] {
+        world.submit(name);
+    }
+    world.pass(seconds(9));
+    assert_eq!(world.shares(), [2]);
+    world.finish("a", crate::node::Outcome::Done);
+    world.settle();
+    assert_eq!(world.runs_on("c"), Some(0));
+}

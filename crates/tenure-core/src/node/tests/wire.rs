@@ -1,0 +1,124 @@
+//! The way from a node to the store and back, and what may happen to a request on it.
+
+use std::time::Duration;
+
+use super::world::{Item, World};
+use crate::error::{Cause, StoreError};
+use crate::layout::Key;
+use crate::lease::LeaseId;
+use crate::name::TaskId;
+use crate::node::{Answer, ClaimAsk, Event, Save, request};
+use crate::revision::{Epoch, Token};
+use crate::txn::{Op, Txn, TxnReply};
+
+/// etcd gives up a request after this long.
+const LATE_MAX: u64 = 7_000;
+/// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Works,
+    NotDone,
+    /// It is carried out; the answer is lost.
+    LosesAnswer,
+    /// The answer is lost, and it is carried out much later.
+    Late,
+}
+
+/// What a node asks of the store.
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    Claim { epoch: Epoch, claims: Vec<(ClaimAsk, LeaseId)> },
+    GiveBack(TaskId, Token),
+    Save(Box<Save>),
+    Answer(Box<Answer>),
+    Leave,
+}
+
+impl World {
+    /// A request reaches the store, or not.
+    pub(super) fn arrive(&mut self, n: usize, life: u64, ask: Ask) {
+        let mut fate = self.fate;
+        if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
+            fate = [Fate::NotDone, Fate::LosesAnswer, Fate::Late][self.dice.index(3)];
+        }
+        if self.processes[n].is_cut && self.processes[n].life == life {
+            fate = Fate::NotDone;
+        }
+        let txns = self.txns(n, &ask);
+        if fate == Fate::Late {
+            let delay = Duration::from_millis(self.dice.below(LATE_MAX));
+            self.later(Item::Late(txns.clone()), n, delay);
+        }
+        let mut replies = Vec::new();
+        for txn in &txns {
+            replies.push(match fate {
+                Fate::Works => self.store.apply(txn, self.now),
+                Fate::NotDone => Err(StoreError::Unavailable(cause())),
+                Fate::LosesAnswer => {
+                    let _ = self.store.apply(txn, self.now);
+                    Err(StoreError::Ambiguous(cause()))
+                }
+                Fate::Late => Err(StoreError::Ambiguous(cause())),
+            });
+        }
+        if self.processes[n].life != life {
+            return;
+        }
+        let event = read(ask, replies);
+        if self.holds_answers {
+            return self.withheld.push((n, life, event));
+        }
+        self.soon(Item::Tell(n, event), n);
+    }
+
+    pub(super) fn release_answers(&mut self) {
+        self.holds_answers = false;
+        for (n, life, event) in std::mem::take(&mut self.withheld) {
+            if self.processes[n].life == life {
+                self.tell(n, event);
+            }
+        }
+    }
+
+    fn txns(&self, n: usize, ask: &Ask) -> Vec<Txn> {
+        let node = &self.processes[n].settings.node;
+        match ask {
+            Ask::Claim { claims, .. } => {
+                claims.iter().map(|(ask, lease)| request::claim(&self.layout, ask, *lease)).collect()
+            }
+            Ask::GiveBack(task, token) => vec![request::give_back(&self.layout, task, *token)],
+            Ask::Save(save) => vec![request::save(&self.layout, save, self.results)],
+            Ask::Answer(answer) => vec![request::answer(&self.layout, node, answer, self.results)],
+            Ask::Leave => {
+                let key = self.layout.encode(&Key::Node(node.clone()));
+                vec![Txn::new().then(Op::delete(key))]
+            }
+        }
+    }
+}
+
+fn read(ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
+    let first = |replies: Vec<Result<TxnReply, StoreError>>| replies.into_iter().next().unwrap();
+    match ask {
+        Ask::Claim { epoch, claims } => {
+            let answers = claims.iter().zip(replies);
+            let answers = answers.map(|((ask, lease), reply)| request::read_claim(ask, *lease, reply));
+            Event::ClaimsAnswered { epoch, answers: answers.collect() }
+        }
+        Ask::GiveBack(task, token) => {
+            Event::GivenBack { task, token, answer: request::read_given_back(&first(replies)) }
+        }
+        Ask::Save(save) => {
+            let answer = request::read_saved(&save, first(replies));
+            Event::Saved { task: save.task, epoch: save.epoch, answer }
+        }
+        Ask::Answer(answer) => {
+            Event::Answered { epoch: answer.epoch, answer: request::read_answered(&first(replies)) }
+        }
+        Ask::Leave => Event::Left,
+    }
+}
+
+fn cause() -> Cause {
+    Cause::new("the world is like that")
+}

@@ -1,0 +1,475 @@
+//! Nodes, a store, and everything that may go wrong between them. Deterministic: the same seed tells the same story.
+//!
+//! It drives the machines as a driver must: each action is carried out by the functions of `request`, each answer comes back as an event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::dice::Dice;
+use super::process::{Handling, Process};
+use super::wire::{Ask, Fate};
+use crate::change::{Previous, Start, WatchItem};
+use crate::keyspace::{Keyspace, WatchId};
+use crate::kv::{Get, KeyValue, Selection};
+use crate::layout::{Key, Layout};
+use crate::lease::LeaseId;
+use crate::limits::Limits;
+use crate::name::{CommandId, Namespace, NodeId, TaskId};
+use crate::node::{Action, Event, Feed, Now, Outcome, Settings};
+use crate::picture::FeedItem;
+use crate::record::{CommandRecord, NodeRecord, Record, ResultRecord, WallTime};
+use crate::revision::Token;
+use crate::task::StateRecord;
+use crate::time::Moment;
+use crate::txn::{Condition, Op, Txn, TxnReply};
+
+pub(super) const TTL: Duration = Duration::from_secs(10);
+const MARGIN: Duration = Duration::from_millis(500);
+const RENEW_EVERY: Duration = Duration::from_secs(3);
+/// The time on the wall when the clock says nothing.
+const WALL: u64 = 1_700_000_000_000;
+pub(super) const FEEDS: [Feed; 4] = [Feed::Tasks, Feed::Nodes, Feed::Frozen, Feed::Commands];
+
+/// What happens next.
+pub(super) enum Item {
+    Arrive(usize, Ask),
+    Late(Vec<Txn>),
+    Tell(usize, Event),
+    Poll(usize, Feed),
+    Renew(usize),
+    Join(usize),
+    Ends(usize, TaskId, Token, Outcome),
+}
+
+pub(super) struct World {
+    pub(super) now: Moment,
+    pub(super) store: Keyspace,
+    pub(super) layout: Layout,
+    pub(super) processes: Vec<Process>,
+    pub(super) dice: Dice,
+    /// Whether requests and news take a random time, or a millisecond.
+    pub(super) is_stormy: bool,
+    /// The fates that requests have, as one in this many.
+    pub(super) faults_one_in: u64,
+    pub(super) fate: Fate,
+    /// Whether answers stay on their way until [`World::release_answers`].
+    pub(super) holds_answers: bool,
+    pub(super) withheld: Vec<(usize, u64, Event)>,
+    queue: BTreeMap<(Moment, u64), (u64, Item)>,
+    counter: u64,
+    watches: BTreeMap<WatchId, (usize, Feed)>,
+    pub(super) results: LeaseId,
+    leases: i64,
+    pub(super) handling: Handling,
+    /// When a claim was last ended by somebody else's hand.
+    pub(super) meddled: BTreeMap<TaskId, Moment>,
+    pub(super) commands: BTreeMap<CommandId, (TaskId, crate::revision::Revision)>,
+    pub(super) submitted: BTreeSet<TaskId>,
+    pub(super) deleted: BTreeSet<TaskId>,
+    pub(super) done: BTreeSet<TaskId>,
+    /// A sum over everything that happened: by it two runs of one seed are compared.
+    pub(super) trace: u64,
+}
+
+impl World {
+    pub(super) fn new(nodes: usize, seed: u64) -> World {
+        let mut store = Keyspace::new(Limits::EMBEDDED);
+        let results = LeaseId::new(1).unwrap();
+        store.grant(results, Duration::from_secs(90_000), Moment::ORIGIN).unwrap();
+        let mut world = World {
+            now: Moment::ORIGIN,
+            store,
+            layout: Layout::new(&Namespace::parse("t").unwrap()),
+            processes: Vec::new(),
+            dice: Dice(seed),
+            is_stormy: false,
+            faults_one_in: 0,
+            fate: Fate::Works,
+            holds_answers: false,
+            withheld: Vec::new(),
+            queue: BTreeMap::new(),
+            counter: 0,
+            watches: BTreeMap::new(),
+            results,
+            leases: 1,
+            handling: Handling::Obedient,
+            meddled: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            submitted: BTreeSet::new(),
+            deleted: BTreeSet::new(),
+            done: BTreeSet::new(),
+            trace: 0,
+        };
+        for n in 0..nodes {
+            world.add_node(n);
+        }
+        world
+    }
+
+    pub(super) fn add_node(&mut self, n: usize) {
+        let node = NodeId::parse(&format!("n{n}")).unwrap();
+        let seed = self.dice.throw();
+        self.processes.push(Process::new(Settings::new(node, seed), self.layout.clone()));
+        self.boot(n);
+    }
+
+    /// A process begins: it follows its feeds and joins.
+    pub(super) fn boot(&mut self, n: usize) {
+        for feed in FEEDS {
+            self.follow(n, feed);
+        }
+        self.soon(Item::Join(n), n);
+    }
+
+    /// The process is gone at once, with everything that ran in it; and another begins in its place.
+    pub(super) fn crash(&mut self, n: usize) {
+        let seed = self.dice.throw();
+        let settings = Settings { seed, ..self.processes[n].settings.clone() };
+        let life = self.processes[n].life + 1;
+        for feed in FEEDS {
+            self.unfollow(n, feed);
+        }
+        self.processes[n] = Process { life, ..Process::new(settings, self.layout.clone()) };
+        self.boot(n);
+    }
+
+    /// Lists a prefix anew and watches it from there.
+    fn follow(&mut self, n: usize, feed: Feed) {
+        let select = self.selection(feed);
+        let page = self.store.get(&Get::new(select.clone()), self.now).unwrap();
+        let watch = self.store.watch(select, Start::After(page.revision), self.now).unwrap();
+        self.watches.insert(watch, (n, feed));
+        let process = &mut self.processes[n];
+        process.watches.insert(feed, watch);
+        let mut items = Vec::new();
+        let picture = process.pictures.entry(feed).or_default();
+        picture.handle_break(&mut items);
+        picture.handle_page(page.revision, page.pairs, &mut items);
+        picture.handle_listed(&mut items);
+        self.show(n, feed, items);
+    }
+
+    fn unfollow(&mut self, n: usize, feed: Feed) {
+        if let Some(watch) = self.processes[n].watches.remove(&feed) {
+            self.watches.remove(&watch);
+            self.store.unwatch(watch);
+        }
+    }
+
+    pub(super) fn break_feed(&mut self, n: usize, feed: Feed) {
+        self.unfollow(n, feed);
+        self.follow(n, feed);
+    }
+
+    fn selection(&self, feed: Feed) -> Selection {
+        match feed {
+            Feed::Tasks => self.layout.tasks(),
+            Feed::Nodes => self.layout.nodes(),
+            Feed::Frozen => self.layout.frozen(),
+            Feed::Commands => self.layout.task_commands(),
+        }
+    }
+
+    fn show(&mut self, n: usize, feed: Feed, items: Vec<FeedItem>) {
+        for item in items {
+            self.tell(n, Event::Seen(feed, item));
+        }
+    }
+
+    pub(super) fn wall(&self) -> WallTime {
+        WallTime(WALL + u64::try_from(self.now.since_origin().as_millis()).unwrap())
+    }
+
+    pub(super) fn clock(&mut self, n: usize) -> Now {
+        let skew = self.processes[n].wall_skew;
+        let wall = WallTime(self.wall().0.saturating_add_signed(skew));
+        let jitter = if self.is_stormy { self.dice.below(1_000) as f64 / 1_000.0 } else { 0.5 };
+        Now { at: self.now, wall, jitter }
+    }
+
+    /// Tells a machine what happened, and does what it asks.
+    pub(super) fn tell(&mut self, n: usize, event: Event) {
+        let now = self.clock(n);
+        self.processes[n].machine.handle(event, now);
+        while let Some(action) = self.processes[n].machine.poll_action() {
+            self.trace = self.trace.wrapping_mul(31).wrapping_add(self.counter);
+            self.act(n, action);
+        }
+        while let Some(notice) = self.processes[n].machine.poll_notice() {
+            self.processes[n].notices.push(notice);
+        }
+        self.announce_reads();
+    }
+
+    fn act(&mut self, n: usize, action: Action) {
+        let token_of = |process: &Process, task: &TaskId| process.handlers.get(task).map(|run| run.token);
+        match action {
+            Action::Claim { epoch, claims } => {
+                let process = &mut self.processes[n];
+                let lease = process.lease.expect("a node that has not joined claims nothing");
+                let claims = claims.into_iter().map(|ask| {
+                    let lease = *process.loans.entry(ask.nonce.clone()).or_insert(lease);
+                    (ask, lease)
+                });
+                let ask = Ask::Claim { epoch, claims: claims.collect() };
+                self.soon(Item::Arrive(n, ask), n);
+            }
+            Action::LetGo { nonce } => {
+                let loan = self.processes[n].loans.remove(&nonce);
+                assert!(loan.is_some(), "{nonce} is let go twice");
+            }
+            Action::GiveBack { task, token } => self.soon(Item::Arrive(n, Ask::GiveBack(task, token)), n),
+            Action::Start(start) => self.start(n, *start),
+            Action::Stop { task, token, .. } => {
+                assert_eq!(token_of(&self.processes[n], &task), Some(token), "stops what runs");
+                self.stop_handler(n, &task);
+            }
+            Action::Abort { task, token } => {
+                assert_eq!(token_of(&self.processes[n], &task), Some(token), "aborts what runs");
+                self.abort_handler(n, &task);
+            }
+            Action::AskCheckpoint { task, .. } => self.processes[n].nudged.push(task),
+            Action::CheckpointAnswered { task, asks, result, .. } => {
+                self.processes[n]
+                    .kept
+                    .extend(asks.into_iter().map(|ask| (task.clone(), ask, result.clone())));
+            }
+            Action::Save(save) => self.soon(Item::Arrive(n, Ask::Save(save)), n),
+            Action::Answer(answer) => self.soon(Item::Arrive(n, Ask::Answer(answer)), n),
+            Action::Announce(state) => {
+                self.processes[n].announced = state;
+                self.put_node(n);
+            }
+            Action::Leave => self.soon(Item::Arrive(n, Ask::Leave), n),
+            Action::Finish { running } => self.processes[n].finished = Some(running),
+        }
+    }
+
+    /// Puts a node's own key again, if it is in the store.
+    fn put_node(&mut self, n: usize) {
+        let process = &self.processes[n];
+        let (Some(lease), Some(token)) = (process.lease, process.incarnation) else { return };
+        let key = self.layout.encode(&Key::Node(process.settings.node.clone()));
+        let txn = Txn::new().when(Condition::created_at(key.clone(), token.0)).then(Op::put_leased(
+            key,
+            process.node_record(),
+            lease,
+        ));
+        let _ = self.store.apply(&txn, self.now);
+    }
+
+    /// Something will happen soon.
+    pub(super) fn soon(&mut self, item: Item, n: usize) {
+        let delay = match self.is_stormy {
+            false => 1,
+            true if self.dice.one_in(20) => self.dice.below(3_000),
+            true => self.dice.below(60),
+        };
+        self.later(item, n, Duration::from_millis(delay));
+    }
+
+    pub(super) fn later(&mut self, item: Item, n: usize, delay: Duration) {
+        self.counter += 1;
+        let life = self.processes.get(n).map_or(0, |process| process.life);
+        self.queue.insert((self.now + delay, self.counter), (life, item));
+    }
+
+    /// Whoever watches what was changed will read it.
+    fn announce_reads(&mut self) {
+        while let Some(watch) = self.store.poll_woken() {
+            if let Some(&(n, feed)) = self.watches.get(&watch)
+                && self.processes[n].polls.insert(feed)
+            {
+                self.soon(Item::Poll(n, feed), n);
+            }
+        }
+    }
+
+    /// Everything happens that is due within this span.
+    pub(super) fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        self.announce_reads();
+        for _ in 0..10_000_000_u64 {
+            let next = self.queue.keys().next().map(|(at, _)| *at);
+            let wake = (0..self.processes.len())
+                .filter_map(|n| {
+                    let now = self.clock_of(n);
+                    self.processes[n].machine.next_wake(now).map(|at| (at.max(self.now), n))
+                })
+                .min();
+            let lapse = self.processes.iter().filter_map(Process::lapses_at).min();
+            let store = self.store.next_deadline();
+            let Some(at) = [next, wake.map(|(at, _)| at), lapse, store].into_iter().flatten().min() else {
+                break;
+            };
+            if at > end {
+                break;
+            }
+            self.now = self.now.max(at);
+            self.store.expire(self.now);
+            self.announce_reads();
+            self.lapse();
+            if next.is_some_and(|next| next <= self.now) {
+                if let Some((_, (life, item))) = self.queue.pop_first() {
+                    self.happen(life, item);
+                }
+            } else if let Some((_, n)) = wake.filter(|(at, _)| *at <= self.now) {
+                self.tell(n, Event::Time);
+            }
+            self.announce_reads();
+            self.check();
+        }
+        self.now = end;
+        self.store.expire(self.now);
+        self.announce_reads();
+        self.lapse();
+    }
+
+    fn clock_of(&self, n: usize) -> Now {
+        let wall = WallTime(self.wall().0.saturating_add_signed(self.processes[n].wall_skew));
+        Now { at: self.now, wall, jitter: 0.5 }
+    }
+
+    pub(super) fn settle(&mut self) {
+        self.pass(Duration::from_secs(2));
+    }
+
+    /// A session that was not renewed in time is lost before its lease can be.
+    fn lapse(&mut self) {
+        for n in 0..self.processes.len() {
+            if self.processes[n].lapses_at().is_some_and(|at| at <= self.now) {
+                self.lose_session(n);
+            }
+        }
+    }
+
+    pub(super) fn lose_session(&mut self, n: usize) {
+        let process = &mut self.processes[n];
+        process.lease = None;
+        process.valid_until = None;
+        process.incarnation = None;
+        self.tell(n, Event::SessionLost);
+        self.soon(Item::Join(n), n);
+    }
+
+    fn happen(&mut self, life: u64, item: Item) {
+        let is_alive = |world: &World, n: usize| world.processes[n].life == life;
+        match item {
+            // What a process has sent travels on without it.
+            Item::Arrive(n, ask) => self.arrive(n, life, ask),
+            Item::Late(txns) => {
+                for txn in txns {
+                    let _ = self.store.apply(&txn, self.now);
+                }
+            }
+            Item::Tell(n, event) if is_alive(self, n) => self.tell(n, event),
+            Item::Poll(n, feed) if is_alive(self, n) => self.poll(n, feed),
+            Item::Renew(n) if is_alive(self, n) => self.renew(n),
+            Item::Join(n) if is_alive(self, n) => self.join(n),
+            Item::Ends(n, task, token, outcome) if is_alive(self, n) => {
+                self.end_handler(n, task, token, outcome)
+            }
+            Item::Tell(..) | Item::Poll(..) | Item::Renew(_) | Item::Join(_) | Item::Ends(..) => {}
+        }
+    }
+
+    fn poll(&mut self, n: usize, feed: Feed) {
+        self.processes[n].polls.remove(&feed);
+        if self.processes[n].is_cut {
+            self.processes[n].polls.insert(feed);
+            return self.later(Item::Poll(n, feed), n, Duration::from_millis(500));
+        }
+        let Some(&watch) = self.processes[n].watches.get(&feed) else { return };
+        let mut items = Vec::new();
+        while let Some(Ok(WatchItem::Batch { revision, changes })) =
+            self.store.poll_watch(watch, Previous::Omitted)
+        {
+            self.processes[n].pictures.entry(feed).or_default().handle_batch(revision, changes, &mut items);
+        }
+        self.show(n, feed, items);
+    }
+
+    fn renew(&mut self, n: usize) {
+        let Some(lease) = self.processes[n].lease else { return };
+        if !self.processes[n].is_cut {
+            match self.store.renew(lease, self.now) {
+                Some(ttl) => self.processes[n].valid_until = Some(self.now + ttl - MARGIN),
+                None => return self.lose_session(n),
+            }
+        }
+        self.later(Item::Renew(n), n, RENEW_EVERY);
+    }
+
+    /// Puts the node's own key under a new lease, unless another life of it is still there.
+    fn join(&mut self, n: usize) {
+        if self.processes[n].lease.is_some() || self.processes[n].finished.is_some() {
+            return;
+        }
+        let again = Duration::from_millis(700);
+        if self.processes[n].is_cut {
+            return self.later(Item::Join(n), n, again);
+        }
+        self.leases += 1;
+        let lease = LeaseId::new(self.leases).unwrap();
+        let ttl = self.store.grant(lease, TTL, self.now).unwrap();
+        let key = self.layout.encode(&Key::Node(self.processes[n].settings.node.clone()));
+        let txn = Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(
+            key,
+            self.processes[n].node_record(),
+            lease,
+        ));
+        let reply = self.store.apply(&txn, self.now).unwrap();
+        if !reply.succeeded {
+            return self.later(Item::Join(n), n, again);
+        }
+        let incarnation = Token(reply.revision);
+        let process = &mut self.processes[n];
+        process.lease = Some(lease);
+        process.incarnation = Some(incarnation);
+        process.valid_until = Some(self.now + ttl - MARGIN);
+        self.later(Item::Renew(n), n, RENEW_EVERY);
+        self.tell(n, Event::Joined { incarnation });
+    }
+
+    /// The session has another lease for what is claimed from now on.
+    pub(super) fn lend_another(&mut self, n: usize) {
+        self.leases += 1;
+        let lease = LeaseId::new(self.leases).unwrap();
+        self.store.grant(lease, TTL * 1_000, self.now).unwrap();
+        self.processes[n].lease = Some(lease);
+    }
+
+    pub(super) fn get(&mut self, key: &Key) -> Option<KeyValue> {
+        let page = self.store.get(&Get::key(self.layout.encode(key)), self.now).unwrap();
+        page.pairs.into_iter().next()
+    }
+
+    pub(super) fn apply(&mut self, txn: &Txn) -> TxnReply {
+        let reply = self.store.apply(txn, self.now).unwrap();
+        self.announce_reads();
+        reply
+    }
+
+    pub(super) fn state(&mut self, name: &str) -> Option<StateRecord> {
+        let pair = self.get(&Key::TaskState(TaskId::parse(name).unwrap()))?;
+        Some(StateRecord::decode(&pair.value).unwrap())
+    }
+
+    pub(super) fn result(&mut self, id: &CommandId) -> Option<ResultRecord> {
+        let pair = self.get(&Key::CommandResult(id.clone()))?;
+        Some(ResultRecord::decode(&pair.value).unwrap())
+    }
+
+    pub(super) fn put_command(&mut self, key: &Key, id: &CommandId, record: CommandRecord) {
+        let record = CommandRecord { id: Some(id.clone()), ..record };
+        self.apply(&Txn::new().then(Op::put(self.layout.encode(key), record.encode())));
+    }
+}
+
+pub(super) fn node_record(state: crate::record::NodeState) -> Bytes {
+    let mut record = NodeRecord::decode(b"{}").unwrap();
+    record.state = state;
+    record.encode()
+}
