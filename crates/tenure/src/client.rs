@@ -1,0 +1,128 @@
+//! Work from the outside: submit it, look at it, tell it something, wait for its end.
+//!
+//! A client holds nothing: it needs no session, and what it wrote stays when it goes.
+
+mod answer;
+mod command;
+mod listing;
+mod patience;
+mod remove;
+mod submit;
+mod task;
+mod wait;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tenure_core::layout::Layout;
+use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId};
+
+use crate::clock::wall_time;
+use crate::dice;
+use crate::membership::{Cluster, Members};
+use crate::store::{Cause, Store, StoreError};
+
+pub use answer::{Handled, Replaced, Sent, WaitCommandError};
+pub use command::{CommandError, NodeCommandError};
+pub use listing::{Listing, TaskFilter, TaskView};
+pub use remove::{DeleteError, Deleted, ForgetError};
+pub use submit::{BadProps, NewTask, PROPS_BYTES_MAX, SubmitError, Submitted};
+pub use wait::{Ended, WaitTaskError};
+
+/// How often a client looks again when somebody else has changed what it was about to change. Each turn means that another client got through, so this
+/// many in a row means that the task is fought over.
+const TRIES_MAX: usize = 8;
+
+/// How many lost answers are settled by looking again. Each may take as long as a request may; after these it is better to say that it is not known.
+const LOST_MAX: usize = 2;
+
+/// The tasks and nodes of a namespace, for whoever gives them work. Cheap to clone.
+///
+/// ```
+/// use tenure::client::{Client, NewTask, Submitted};
+/// use tenure::core::name::{Namespace, TaskId};
+/// use tenure::core::task::StateKind;
+/// use tenure::store::Store;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::new(Store::memory(), &Namespace::parse("shop")?);
+///
+/// let mail = NewTask::new(TaskId::parse("mail-1")?).kind("mail").props_text(r#"{"to":"a@example.org"}"#)?;
+/// assert_eq!(client.submit(mail).await?, Submitted::Accepted);
+///
+/// let task = client.get(&TaskId::parse("mail-1")?).await?.expect("it was submitted");
+/// assert_eq!(task.state_kind(), Some(StateKind::Runnable));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// * A task is submitted once: an id that is there is refused, and a lost answer is settled by a nonce that the submission wrote.
+/// * Nothing done to one task touches another, whatever their names.
+/// * A listing is one picture: tasks, owners and states as they were at one revision.
+/// * The sender of a command is told what came of it, also if another command replaced it before anybody had read it.
+///
+/// # Not guaranteed
+///
+/// * That anybody runs the task: that takes a node.
+/// * That a task runs exactly once. We do not claim that; it runs at least once, and its owners' tokens tell them apart.
+///
+/// # Cancellation
+///
+/// Dropping a future leaves it open whether its last request is done, as [`StoreError::Ambiguous`] does; it is done whole or not at all.
+#[derive(Clone)]
+pub struct Client {
+    store: Store,
+    namespace: Namespace,
+    layout: Layout,
+    name: NodeId,
+    ids: Arc<Mutex<CommandIds>>,
+}
+
+impl Client {
+    /// The tasks and nodes of a namespace. Asks nothing of the store yet.
+    pub fn new(store: Store, namespace: &Namespace) -> Client {
+        Client {
+            store,
+            namespace: namespace.clone(),
+            layout: Layout::new(namespace),
+            name: NodeId::parse("client").expect("a name"),
+            ids: Arc::default(),
+        }
+    }
+
+    /// What others see as the sender of its commands; `client` unless told.
+    #[must_use]
+    pub fn named(mut self, name: NodeId) -> Client {
+        self.name = name;
+        self
+    }
+
+    /// The store it asks.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// All nodes that are alive, at one revision.
+    pub async fn nodes(&self) -> Result<Members, StoreError> {
+        Cluster::new(self.store.clone(), &self.namespace).members().await
+    }
+
+    fn next_command_id(&self) -> CommandId {
+        let random = dice::nonce().to_be_bytes();
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).next(wall_time(), random)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({} as {} in {:?})", self.namespace, self.name, self.store)
+    }
+}
+
+/// Others changed it again and again while we looked: nothing of ours was done.
+fn fought_over() -> StoreError {
+    StoreError::Busy(Cause::new("somebody else changes it all the time"))
+}

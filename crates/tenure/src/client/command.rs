@@ -1,0 +1,253 @@
+//! Commands: to a task as a mailbox in which the last one counts, to a node as a queue. Both are acknowledged.
+//!
+//! A command to a task lies under a lease of a week of its own. Whoever puts one in the place of another that nobody has handled
+//! writes in the same step that it was replaced, so the first sender is told. A command to a node stays until the node has handled it.
+
+use tenure_core::command::NodeCommand;
+use tenure_core::layout::{COMMAND_RESULT_TTL, Key, TASK_COMMAND_TTL};
+use tenure_core::name::{CommandId, NodeId, TaskId};
+use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
+use tenure_core::task::{Message, StateKind};
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::answer::{Replaced, Sent, found_any, holds};
+use super::task::{Found, Keys, Reading, modified};
+use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
+use crate::clock::wall_time;
+use crate::store::{Condition, Get, LeaseId, Op, Store, StoreError, Txn};
+
+/// How many commands may wait for one node. One that does not handle them should not drown in them when it comes back.
+const NODE_COMMANDS_LEN_MAX: u32 = 128;
+
+/// Why a command was not sent to a task.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// There is no such task.
+    #[error("there is no such task")]
+    NotFound,
+    /// The task has ended, and takes no commands any more.
+    #[error("the task has ended, it is {0}")]
+    Ended(StateKind),
+    /// A time to sleep until that has passed.
+    #[error("it would sleep until {0}, which has passed")]
+    Past(WallTime),
+    /// The answer was lost, and what was found does not tell: look before you send it again.
+    #[error("it is not known whether the command was sent")]
+    Unknown(#[source] StoreError),
+    /// The store did not take it: nothing was sent.
+    #[error("the command was not sent")]
+    Store(#[source] StoreError),
+}
+
+/// Why a command was not sent to a node.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeCommandError {
+    /// There is no such node.
+    #[error("there is no such node")]
+    NotFound,
+    /// So many commands wait for the node that it seems not to handle them.
+    #[error("{0} commands already wait for the node")]
+    Full(usize),
+    /// The answer was lost, and what was found does not tell: look before you send it again.
+    #[error("it is not known whether the command was sent")]
+    Unknown(#[source] StoreError),
+    /// The store did not take it: nothing was sent.
+    #[error("the command was not sent")]
+    Store(#[source] StoreError),
+}
+
+impl Client {
+    /// Tells a task something, through its owner. One that waits to be handled is replaced.
+    ///
+    /// The task need not have an owner now: whoever claims it handles the command, for a week.
+    ///
+    /// # Errors
+    ///
+    /// See [`CommandError`].
+    pub async fn command(&self, task: &TaskId, message: Message) -> Result<Sent, CommandError> {
+        if let Message::Sleep { until } = message
+            && until <= wall_time()
+        {
+            return Err(CommandError::Past(until));
+        }
+        let keys = Keys::of(&self.layout, task);
+        let found = keys.read(&self.store).await.map_err(CommandError::Store)?;
+        check_alive(&found)?;
+        let sent_at = Instant::now();
+        let lease = self.store.grant(TASK_COMMAND_TTL, None).await.map_err(CommandError::Store)?.id;
+        let id = self.next_command_id();
+        let record = CommandRecord {
+            id: Some(id.clone()),
+            sent_at: wall_time(),
+            by: self.name.to_string(),
+            ..message.into_command()
+        };
+        let put = Op::put_leased(keys.command.clone(), record.encode(), lease);
+        match self.put_command(&keys, found, &id, put).await {
+            Ok(replaced) => Ok(Sent {
+                store: self.store.clone(),
+                result: self.layout.encode(&Key::CommandResult(id.clone())),
+                id,
+                replaced,
+                command: keys.command,
+                lease: Some(lease),
+                sent_at,
+            }),
+            Err(error) => {
+                // Nothing lies under the lease, or should not. If this fails too, it ends by itself.
+                if let Err(error) = self.store.revoke(lease).await {
+                    tracing::debug!(%lease, %error, "lease of an unsent command not revoked");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells a node something. Commands to one node are handled in the order in which they were sent.
+    ///
+    /// # Errors
+    ///
+    /// See [`NodeCommandError`].
+    pub async fn command_node(&self, node: &NodeId, command: NodeCommand) -> Result<Sent, NodeCommandError> {
+        let id = self.next_command_id();
+        let sent_at = Instant::now();
+        let key = self.layout.encode(&Key::NodeCommand(node.clone(), id.clone()));
+        let result = self.layout.encode(&Key::CommandResult(id.clone()));
+        let alive = self.layout.encode(&Key::Node(node.clone()));
+        let waiting = Get::new(self.layout.node_commands(node)).keys_only().limit(NODE_COMMANDS_LEN_MAX);
+        let waiting = self.store.get(waiting).await.map_err(NodeCommandError::Store)?.pairs.len();
+        if waiting >= NODE_COMMANDS_LEN_MAX as usize {
+            return Err(NodeCommandError::Full(waiting));
+        }
+        let record = CommandRecord {
+            id: Some(id.clone()),
+            sent_at: wall_time(),
+            by: self.name.to_string(),
+            ..command.into_command()
+        };
+        // The same request can be asked again: once it is there, or has been handled, it is not put a second time.
+        let txn = Txn::new()
+            .when(Condition::exists(alive.clone()))
+            .when(Condition::absent(key.clone()))
+            .when(Condition::absent(result.clone()))
+            .then(Op::put(key.clone(), record.encode()))
+            .otherwise(Op::get(key.clone()))
+            .otherwise(Op::get(result.clone()));
+        let mut lost = None;
+        for _ in 0..=LOST_MAX {
+            let store = self.store.clone();
+            let (id, command, result) = (id.clone(), key.clone(), result.clone());
+            let sent = Sent { store, id, replaced: None, command, result, lease: None, sent_at };
+            match self.store.txn(txn.clone()).await {
+                Ok(reply) if reply.succeeded || found_any(&reply) => return Ok(sent),
+                Ok(_) => return Err(lost.map_or(NodeCommandError::NotFound, NodeCommandError::Unknown)),
+                Err(error) if error.is_ambiguous() => lost = Some(error),
+                Err(error) => {
+                    return Err(lost.map_or(NodeCommandError::Store(error), NodeCommandError::Unknown));
+                }
+            }
+        }
+        Err(lost.map_or_else(|| NodeCommandError::Store(fought_over()), NodeCommandError::Unknown))
+    }
+
+    /// Puts a command to a task in the place of the one that is there; says which that was.
+    async fn put_command(
+        &self,
+        keys: &Keys,
+        mut found: Found,
+        id: &CommandId,
+        put: Op,
+    ) -> Result<Option<Replaced>, CommandError> {
+        let mut lost: Option<(StoreError, Option<Replaced>)> = None;
+        let unknown = |lost: Option<(StoreError, _)>, error| match lost {
+            Some((lost, _)) => CommandError::Unknown(lost),
+            None => error,
+        };
+        for turn in 1..=TRIES_MAX {
+            let replaced = found.command.as_ref().map(Replaced::read);
+            let created = found.task.as_ref().map(|pair| pair.created).unwrap_or_default();
+            let mut txn = Txn::new()
+                .when(Condition::created_at(keys.task.clone(), created))
+                .when(Condition::modified_at(keys.command.clone(), modified(found.command.as_ref())))
+                .then(put.clone());
+            let outcome = (CommandOutcome::Replaced, "another command was sent before it was handled");
+            let told = self.tell_sender(replaced.as_ref().and_then(|replaced| replaced.id.clone()), outcome);
+            let told = told.await.map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
+            if let Some((op, _)) = &told {
+                txn = txn.then(op.clone());
+            }
+            match self.store.txn(keys.reading(txn, Reading::Otherwise)).await {
+                Ok(reply) if reply.succeeded => return Ok(replaced),
+                Ok(reply) => {
+                    if let Some((_, lease)) = told {
+                        lease.give_up(&self.store).await;
+                    }
+                    found = Found::in_reply(&reply)
+                        .map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
+                }
+                Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {
+                    let read = keys.read(&self.store).await;
+                    lost = Some((error, replaced));
+                    found = read.map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
+                }
+                Err(error) if error.is_ambiguous() => return Err(CommandError::Unknown(error)),
+                Err(error) => return Err(unknown(lost, CommandError::Store(error))),
+            }
+            if let Some((_, replaced)) = &lost {
+                // The lost request may have been done: then the command is there, or its result is.
+                let result = self.layout.encode(&Key::CommandResult(id.clone()));
+                let is_there = holds(found.command.as_ref(), id)
+                    || self.store.get_key(result).await.map_err(CommandError::Unknown)?.is_some();
+                if is_there {
+                    return Ok(replaced.clone());
+                }
+            }
+            if let Err(refused) = check_alive(&found) {
+                return Err(unknown(lost, refused));
+            }
+        }
+        Err(unknown(lost, CommandError::Store(fought_over())))
+    }
+
+    /// What must be put for the sender of a command that goes unhandled, with the lease it is put under.
+    pub(super) async fn tell_sender(
+        &self,
+        id: Option<CommandId>,
+        (outcome, why): (CommandOutcome, &str),
+    ) -> Result<Option<(Op, ResultLease)>, StoreError> {
+        let Some(id) = id else { return Ok(None) };
+        let lease = ResultLease::grant(&self.store).await?;
+        let result = ResultRecord::new(self.name.clone(), outcome, wall_time()).why(why).encode();
+        let key = self.layout.encode(&Key::CommandResult(id));
+        Ok(Some((Op::put_leased(key, result, lease.id()), lease)))
+    }
+}
+
+/// The lease of one result, a day long.
+pub(super) struct ResultLease(LeaseId);
+
+impl ResultLease {
+    pub(super) async fn grant(store: &Store) -> Result<ResultLease, StoreError> {
+        Ok(ResultLease(store.grant(COMMAND_RESULT_TTL, None).await?.id))
+    }
+
+    pub(super) fn id(&self) -> LeaseId {
+        self.0
+    }
+
+    /// Nothing was put under it. Should that fail, it ends by itself.
+    pub(super) async fn give_up(self, store: &Store) {
+        let _ = store.revoke(self.0).await;
+    }
+}
+
+fn check_alive(found: &Found) -> Result<(), CommandError> {
+    match (&found.task, found.ended()) {
+        (_, Some(state)) => Err(CommandError::Ended(state)),
+        (None, None) => Err(CommandError::NotFound),
+        (Some(_), None) => Ok(()),
+    }
+}

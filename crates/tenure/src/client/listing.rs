@@ -1,0 +1,275 @@
+//! Looking at tasks: one, or all of them in one picture.
+
+use std::collections::BTreeMap;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tenure_core::board::{Board, Card};
+use tenure_core::layout::Key;
+use tenure_core::name::{NodeId, TaskId};
+use tenure_core::picture::FeedItem;
+use tenure_core::record::{Record, TaskRecord};
+use tenure_core::task::{StateKind, StateRecord};
+
+use super::Client;
+use super::task::Keys;
+use crate::store::{Get, KeyValue, Op, OpReply, Revision, Selection, StoreError, Txn};
+
+/// How many states are read in one request: a state with a checkpoint may be long, and this many of the longest still fit into one answer.
+const STATES_PER_REQUEST: u32 = 100;
+
+/// How many such requests are under way at once.
+const REQUESTS_IN_FLIGHT: usize = 4;
+
+/// How often a listing begins again because the history it stood on was compacted away meanwhile.
+const LISTINGS_MAX: usize = 3;
+
+/// A task as it was at one revision.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TaskView {
+    /// Its id.
+    pub id: TaskId,
+    /// What was submitted and who owns it; none if only its state is left.
+    pub card: Option<Card>,
+    /// How it stands; or why that cannot be read.
+    pub state: Result<StateRecord, String>,
+}
+
+impl TaskView {
+    /// What was submitted, if it is there and can be read.
+    pub fn record(&self) -> Option<&TaskRecord> {
+        self.card.as_ref().and_then(|card| card.record.as_ref().ok())
+    }
+
+    /// What kind of work it is.
+    pub fn kind(&self) -> Option<&str> {
+        self.record().and_then(|record| record.kind.as_deref())
+    }
+
+    /// Who owns it.
+    pub fn owner(&self) -> Option<&NodeId> {
+        self.card.as_ref()?.owner.as_ref()?.node()
+    }
+
+    /// In which state it is, if that can be read.
+    pub fn state_kind(&self) -> Option<StateKind> {
+        self.state.as_ref().ok().map(|record| record.state.kind())
+    }
+
+    /// Which attempt it is in, from 1 on; none if its state cannot be read.
+    pub fn attempt(&self) -> Option<u64> {
+        self.state.as_ref().ok().map(StateRecord::attempt)
+    }
+}
+
+/// Which tasks to list. All must hold.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TaskFilter {
+    states: Vec<StateKind>,
+    node: Option<NodeId>,
+    kind: Option<String>,
+    ended: bool,
+}
+
+impl TaskFilter {
+    /// Every task that is there.
+    pub fn new() -> TaskFilter {
+        TaskFilter::default()
+    }
+
+    /// Only those in this state, or in one of several. A terminal state also finds what only its state is left of.
+    #[must_use]
+    pub fn state(mut self, state: StateKind) -> TaskFilter {
+        self.ended |= state.is_terminal();
+        self.states.push(state);
+        self
+    }
+
+    /// Only those that this node owns.
+    #[must_use]
+    pub fn node(mut self, node: NodeId) -> TaskFilter {
+        self.node = Some(node);
+        self
+    }
+
+    /// Only those of this kind.
+    #[must_use]
+    pub fn kind(mut self, kind: impl Into<String>) -> TaskFilter {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    /// Also those that have ended, and of which only their state is left.
+    #[must_use]
+    pub fn with_ended(mut self) -> TaskFilter {
+        self.ended = true;
+        self
+    }
+
+    fn takes(&self, task: &TaskView) -> bool {
+        let is_state =
+            self.states.is_empty() || task.state_kind().is_some_and(|kind| self.states.contains(&kind));
+        // Of what only its state is left, nobody knows who ran it or what it was.
+        let is_card = match &task.card {
+            Some(card) => self.takes_card(card),
+            None => self.node.is_none() && self.kind.is_none(),
+        };
+        is_state && is_card
+    }
+
+    fn takes_card(&self, card: &Card) -> bool {
+        let node = card.owner.as_ref().and_then(|owner| owner.node());
+        let kind = card.record.as_ref().ok().and_then(|record| record.kind.as_ref());
+        (self.node.is_none() || node == self.node.as_ref())
+            && (self.kind.is_none() || kind == self.kind.as_ref())
+    }
+}
+
+/// Tasks as they were at one revision, in the order of their ids.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Listing {
+    /// The tasks.
+    pub tasks: Vec<TaskView>,
+    /// When it was so.
+    pub revision: Revision,
+}
+
+impl Client {
+    /// One task; none if there is none, nor any memory of one.
+    pub async fn get(&self, task: &TaskId) -> Result<Option<TaskView>, StoreError> {
+        let found = Keys::of(&self.layout, task).read(&self.store).await?;
+        if found.task.is_none() && found.state.is_none() {
+            return Ok(None);
+        }
+        let state = found.state();
+        let board = self.board(found.task.into_iter().chain(found.owner), found.revision);
+        Ok(Some(TaskView { id: task.clone(), card: board.get(task).cloned(), state }))
+    }
+
+    /// What a task has been through: its state with the newest errors and steps. None if nothing is stored about it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Corrupt`] if what is stored cannot be read.
+    pub async fn state(&self, task: &TaskId) -> Result<Option<StateRecord>, StoreError> {
+        let key = self.layout.encode(&Key::TaskState(task.clone()));
+        let Some(pair) = self.store.get_key(key).await? else { return Ok(None) };
+        let unreadable = |why| StoreError::Corrupt(format!("the state of the task is {why}"));
+        StateRecord::decode(&pair.value).map(Some).map_err(|bad| unreadable(bad.reason()))
+    }
+
+    /// What the submitter gave a task; none if it gave nothing, or there is no such task.
+    pub async fn props(&self, task: &TaskId) -> Result<Option<bytes::Bytes>, StoreError> {
+        let pair = self.store.get_key(Keys::of(&self.layout, task).props).await?;
+        Ok(pair.map(|pair| pair.value))
+    }
+
+    /// Tasks, with their owners and states, as they were at one revision.
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Listing, StoreError> {
+        let mut tries = 1;
+        loop {
+            match self.list(filter).await {
+                Err(StoreError::Compacted { .. }) if tries < LISTINGS_MAX => tries += 1,
+                listed => return listed,
+            }
+        }
+    }
+
+    async fn list(&self, filter: &TaskFilter) -> Result<Listing, StoreError> {
+        let page = self.store.list(self.layout.tasks()).await?;
+        let revision = page.revision;
+        let board = self.board(page.pairs, revision);
+        let mut cards: BTreeMap<TaskId, Card> = BTreeMap::new();
+        for (id, card) in board.tasks() {
+            // States are read only of what can be in the listing.
+            if filter.takes_card(card) {
+                cards.insert(id.clone(), card.clone());
+            }
+        }
+        let states = if filter.ended {
+            self.all_states(revision).await?
+        } else {
+            self.states_of(cards.keys(), revision).await?
+        };
+        let mut tasks: BTreeMap<TaskId, TaskView> = BTreeMap::new();
+        for (id, card) in cards {
+            let view = TaskView { id: id.clone(), card: Some(card), state: Ok(StateRecord::default()) };
+            tasks.insert(id, view);
+        }
+        for (id, state) in states {
+            // A task that is there but was left out already is not brought back by its state.
+            if let Some(view) = tasks.get_mut(&id) {
+                view.state = state;
+            } else if board.get(&id).is_none() {
+                tasks.insert(id.clone(), TaskView { id, card: None, state });
+            }
+        }
+        let tasks = tasks.into_values().filter(|task| filter.takes(task)).collect();
+        Ok(Listing { tasks, revision })
+    }
+
+    fn board(&self, pairs: impl IntoIterator<Item = KeyValue>, revision: Revision) -> Board {
+        let mut board = Board::new(self.layout.clone());
+        let mut changes = Vec::new();
+        for pair in pairs {
+            board.handle_item(FeedItem::Put(pair), &mut changes);
+        }
+        board.handle_item(FeedItem::Whole(revision), &mut changes);
+        board
+    }
+
+    /// The stored states of these tasks. The states of all tasks that ever were may be many more.
+    async fn states_of(
+        &self,
+        tasks: impl Iterator<Item = &TaskId>,
+        revision: Revision,
+    ) -> Result<Vec<(TaskId, Result<StateRecord, String>)>, StoreError> {
+        let keys: Vec<_> = tasks.map(|task| self.layout.encode(&Key::TaskState(task.clone()))).collect();
+        let requests = keys.chunks(STATES_PER_REQUEST as usize).map(|keys| {
+            let get = |key: &bytes::Bytes| Op::Get(Get::key(key.clone()).at(revision));
+            let txn = Txn { then: keys.iter().map(get).collect(), ..Txn::default() };
+            async move { self.store.txn(txn).await }
+        });
+        let replies: Vec<_> = stream::iter(requests).buffered(REQUESTS_IN_FLIGHT).try_collect().await?;
+        let results = replies.into_iter().flat_map(|reply| reply.results);
+        let pairs = results.flat_map(|result| match result {
+            OpReply::Get(page) => page.pairs,
+            OpReply::Put | OpReply::Delete { .. } => Vec::new(),
+        });
+        Ok(self.read_states(pairs))
+    }
+
+    /// The stored states of all tasks, those that have ended among them.
+    async fn all_states(
+        &self,
+        revision: Revision,
+    ) -> Result<Vec<(TaskId, Result<StateRecord, String>)>, StoreError> {
+        let select = self.layout.states();
+        let Some(end) = select.end() else { return Ok(Vec::new()) };
+        let mut from = select.first().clone();
+        let mut pairs = Vec::new();
+        loop {
+            let rest = Get::new(Selection::Range(from, end.clone())).at(revision);
+            let page = self.store.get(rest.limit(STATES_PER_REQUEST)).await?;
+            let last = page.pairs.last().map(|pair| Selection::Key(pair.key.clone()));
+            pairs.extend(page.pairs);
+            match last.and_then(|last| last.end()) {
+                Some(next) if page.more => from = next,
+                Some(_) | None => return Ok(self.read_states(pairs)),
+            }
+        }
+    }
+
+    fn read_states(
+        &self,
+        pairs: impl IntoIterator<Item = KeyValue>,
+    ) -> Vec<(TaskId, Result<StateRecord, String>)> {
+        let read = |pair: KeyValue| match self.layout.parse(&pair.key) {
+            Some(Key::TaskState(task)) => {
+                Some((task, StateRecord::decode(&pair.value).map_err(|bad| bad.reason())))
+            }
+            // A stranger's key is nobody's state.
+            Some(_) | None => None,
+        };
+        pairs.into_iter().filter_map(read).collect()
+    }
+}

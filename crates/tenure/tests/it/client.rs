@@ -1,0 +1,350 @@
+//! Work from the outside, on every engine: submitted, seen, deleted, forgotten. Nodes are played by the tests themselves.
+
+mod commands;
+mod faults;
+mod many;
+
+use std::time::Duration;
+
+use tenure::client::{
+    BadProps, Client, DeleteError, ForgetError, NewTask, SubmitError, Submitted, TaskFilter, WaitTaskError,
+};
+use tenure::core::layout::{Key, Layout};
+use tenure::core::name::{Namespace, NodeId, TaskId};
+use tenure::core::record::{NodeRecord, OwnerRecord, Record, TaskRecord, WallTime};
+use tenure::core::task::{Message, State, StateKind, StateRecord};
+use tenure::store::{Condition, LeaseId, Op, Selection, Store, Txn};
+use tenure::testing::World;
+
+use crate::membership::on_every_engine;
+
+fn namespace() -> Namespace {
+    Namespace::parse("shop").unwrap()
+}
+
+fn layout() -> Layout {
+    Layout::new(&namespace())
+}
+
+fn client(store: &Store) -> Client {
+    Client::new(store.clone(), &namespace())
+}
+
+fn id(text: &str) -> TaskId {
+    TaskId::parse(text).unwrap()
+}
+
+fn node(text: &str) -> NodeId {
+    NodeId::parse(text).unwrap()
+}
+
+fn new(text: &str) -> NewTask {
+    NewTask::new(id(text))
+}
+
+/// Waits for something that must come soon.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it must come soon")
+}
+
+/// A node as far as these tests need one: it joins, claims, and writes what a node would.
+struct Actor {
+    store: Store,
+    name: NodeId,
+    lease: LeaseId,
+}
+
+impl Actor {
+    async fn join(store: &Store, name: &str) -> Actor {
+        let lease = store.grant(Duration::from_secs(600), None).await.unwrap().id;
+        let key = layout().encode(&Key::Node(node(name)));
+        store.put_leased(key, NodeRecord::decode(b"{}").unwrap().encode(), lease).await.unwrap();
+        Actor { store: store.clone(), name: node(name), lease }
+    }
+
+    async fn claim(&self, task: &str) {
+        let owner = layout().encode(&Key::TaskOwner(id(task)));
+        let record = OwnerRecord {
+            node: self.name.clone(),
+            incarnation: 1,
+            nonce: "n".to_owned(),
+            unknown: serde_json::Map::new(),
+        };
+        let claim = Txn::new()
+            .when(Condition::absent(owner.clone()))
+            .when(Condition::exists(layout().encode(&Key::Task(id(task)))))
+            .then(Op::put_leased(owner, record.encode(), self.lease));
+        assert!(self.store.txn(claim).await.unwrap().succeeded);
+    }
+
+    /// Says something to a task and stores what comes of it, as its owner does; a task that has ended goes.
+    async fn say(&self, task: &str, message: Message) -> StateRecord {
+        let key = layout().encode(&Key::TaskState(id(task)));
+        let stored = self.store.get_key(key.clone()).await.unwrap();
+        let mut state =
+            stored.map_or_else(StateRecord::default, |pair| StateRecord::decode(&pair.value).unwrap());
+        let _ = state.apply(message, WallTime(7), &self.name).unwrap();
+        let mut txn = Txn::new().then(Op::put(key, state.encode()));
+        if state.state.is_terminal() {
+            for part in [Key::Task(id(task)), Key::TaskProps(id(task)), Key::TaskOwner(id(task))] {
+                txn = txn.then(Op::delete(layout().encode(&part)));
+            }
+        }
+        self.store.txn(txn).await.unwrap();
+        state
+    }
+}
+
+async fn stored(store: &Store, key: Key) -> Option<TaskRecord> {
+    let pair = store.get_key(layout().encode(&key)).await.unwrap()?;
+    Some(TaskRecord::decode(&pair.value).unwrap())
+}
+
+async fn keys_of(store: &Store, task: &str) -> usize {
+    let mut count = store.list(layout().task_parts(&id(task))).await.unwrap().pairs.len();
+    for key in [Key::Task(id(task)), Key::TaskState(id(task)), Key::TaskCommand(id(task))] {
+        count += usize::from(store.get_key(layout().encode(&key)).await.unwrap().is_some());
+    }
+    count
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_submitted_is_seen_as_it_was_given() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let task = new("a/b").kind("mail").label("weight", "3").props_text("{\"to\": \"x\"}").unwrap();
+        assert_eq!(client.submit(task).await.unwrap(), Submitted::Accepted);
+        let seen = client.get(&id("a/b")).await.unwrap().unwrap();
+        assert_eq!((seen.kind(), seen.owner(), seen.attempt()), (Some("mail"), None, Some(1)));
+        assert_eq!(seen.state_kind(), Some(StateKind::Runnable));
+        assert_eq!(seen.record().unwrap().labels["weight"], "3");
+        assert_eq!(client.props(&id("a/b")).await.unwrap().unwrap(), "{\"to\": \"x\"}", "to the letter");
+        assert_eq!(client.get(&id("a")).await.unwrap(), None);
+        assert_eq!(client.state(&id("a/b")).await.unwrap(), None);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_is_there_is_refused_and_left_as_it_is() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        client.submit(new("t1").kind("first")).await.unwrap();
+        assert!(matches!(client.submit(new("t1").kind("second")).await, Err(SubmitError::Exists)));
+        assert_eq!(stored(&store, Key::Task(id("t1"))).await.unwrap().kind.as_deref(), Some("first"));
+        // Also if both come at once, and also inside one list.
+        let (one, other) = tokio::join!(client.submit(new("t2")), client.submit(new("t2")));
+        assert_eq!(usize::from(one.is_ok()) + usize::from(other.is_ok()), 1);
+        let many = client.submit_many(vec![new("t3"), new("t1"), new("t3"), new("t4")]).await;
+        assert!(matches!(
+            many[..],
+            [
+                Ok(Submitted::Accepted),
+                Err(SubmitError::Exists),
+                Err(SubmitError::Exists),
+                Ok(Submitted::Accepted)
+            ]
+        ));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleting_t1_leaves_t10_and_t1_slash_x_alone() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let actor = Actor::join(&store, "n").await;
+        for name in ["t1", "t10", "t11", "t1/x"] {
+            client.submit(new(name).props_text("1").unwrap()).await.unwrap();
+            actor.claim(name).await;
+            actor.say(name, Message::Pause).await;
+            client.command(&id(name), Message::Run).await.unwrap();
+        }
+        let deleted = client.delete(&id("t1")).await.unwrap();
+        assert_eq!(deleted.owner, Some(node("n")), "its owner stops it");
+        assert_eq!(keys_of(&store, "t1").await, 1, "its state stays");
+        for name in ["t10", "t11", "t1/x"] {
+            assert_eq!(keys_of(&store, name).await, 5, "{name}");
+        }
+        assert!(matches!(client.delete(&id("t1")).await, Err(DeleteError::NotFound)));
+        assert!(matches!(client.delete(&id("t")).await, Err(DeleteError::NotFound)));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let actor = Actor::join(&store, "n").await;
+        client.submit(new("t1").props_text("1").unwrap()).await.unwrap();
+        actor.claim("t1").await;
+        actor.say("t1", Message::Error { message: "broken".to_owned() }).await;
+        assert!(matches!(client.forget(&id("t1")).await, Err(ForgetError::Live(StateKind::Fault))));
+        actor.say("t1", Message::Error { message: "enough".to_owned() }).await;
+
+        assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Ended(StateKind::Failed));
+        let record = stored(&store, Key::Task(id("t1"))).await.unwrap();
+        assert!(record.ended, "no node claims it");
+        assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::Exists)));
+
+        let before = store.get_key(layout().encode(&Key::Task(id("t1")))).await.unwrap().unwrap();
+        client.forget(&id("t1")).await.unwrap();
+        let after = store.get_key(layout().encode(&Key::Task(id("t1")))).await.unwrap().unwrap();
+        assert!(!TaskRecord::decode(&after.value).unwrap().ended);
+        assert_eq!(before.created, after.created, "the same task");
+        assert!(after.modified > before.modified, "put again, so that nodes look again");
+        assert_eq!(client.state(&id("t1")).await.unwrap(), None, "with its history");
+        assert!(matches!(client.forget(&id("t1")).await, Err(ForgetError::NotFound)));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_was_deleted_goes_on_where_it_was_when_submitted_again() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let actor = Actor::join(&store, "n").await;
+        client.submit(new("t1").props_text("1").unwrap()).await.unwrap();
+        let until = WallTime(u64::MAX);
+        actor.say("t1", Message::Sleep { until }).await;
+        client.delete(&id("t1")).await.unwrap();
+        assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Accepted);
+        let seen = client.get(&id("t1")).await.unwrap().unwrap();
+        assert_eq!(seen.state.unwrap().state, State::Sleeping { until });
+        assert!(!seen.card.unwrap().record.unwrap().ended);
+        assert_eq!(client.props(&id("t1")).await.unwrap(), None, "props are those of this submission");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_read_keeps_its_id_until_it_is_forgotten() {
+    let store = Store::memory();
+    let client = client(&store);
+    store.put(layout().encode(&Key::TaskState(id("t1"))), "{\"state\":\"asleep\"}").await.unwrap();
+    assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::UnreadableState(_))));
+    assert!(client.state(&id("t1")).await.is_err());
+    assert!(client.get(&id("t1")).await.unwrap().unwrap().state.is_err());
+    client.forget(&id("t1")).await.unwrap();
+    assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Accepted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_is_filtered_by_state_node_and_kind() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let (a, b) = (Actor::join(&store, "a").await, Actor::join(&store, "b").await);
+        for (name, kind) in [("t1", "mail"), ("t2", "mail"), ("t3", "report"), ("t4", "report")] {
+            client.submit(new(name).kind(kind)).await.unwrap();
+        }
+        a.claim("t1").await;
+        a.claim("t3").await;
+        b.claim("t2").await;
+        b.claim("t4").await;
+        a.say("t3", Message::Pause).await;
+        b.say("t4", Message::Complete).await;
+        // What others put under the same prefixes concerns nobody.
+        store.put("/shop/tasks/foreign/key/of/somebody", "x").await.unwrap();
+        store.put("/shop/state/a/b", "x").await.unwrap();
+        let list = async |filter: TaskFilter| {
+            let listing = client.tasks(&filter).await.unwrap();
+            listing.tasks.iter().map(|task| task.id.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(list(TaskFilter::new()).await, "t1 t2 t3");
+        assert_eq!(list(TaskFilter::new().with_ended()).await, "t1 t2 t3 t4");
+        assert_eq!(list(TaskFilter::new().state(StateKind::Completed)).await, "t4");
+        assert_eq!(list(TaskFilter::new().state(StateKind::Paused)).await, "t3");
+        let either = TaskFilter::new().state(StateKind::Paused).state(StateKind::Runnable);
+        assert_eq!(list(either).await, "t1 t2 t3");
+        assert_eq!(list(TaskFilter::new().node(node("a"))).await, "t1 t3");
+        assert_eq!(list(TaskFilter::new().kind("mail")).await, "t1 t2");
+        assert_eq!(list(TaskFilter::new().kind("mail").with_ended()).await, "t1 t2");
+        assert_eq!(list(TaskFilter::new().node(node("a")).kind("report")).await, "t3");
+        assert_eq!(list(TaskFilter::new().kind("nothing")).await, "");
+        assert_eq!(client.nodes().await.unwrap().members().len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_namespaces_on_one_store_see_nothing_of_each_other() {
+    let store = Store::memory();
+    let here = client(&store);
+    let there = Client::new(store.clone(), &Namespace::parse("shop/eu").unwrap());
+    here.submit(new("t1")).await.unwrap();
+    there.submit(new("t1")).await.unwrap();
+    there.submit(new("t2")).await.unwrap();
+    assert_eq!(here.tasks(&TaskFilter::new().with_ended()).await.unwrap().tasks.len(), 1);
+    here.delete(&id("t1")).await.unwrap();
+    assert_eq!(there.tasks(&TaskFilter::new()).await.unwrap().tasks.len(), 2);
+}
+
+#[tokio::test]
+async fn props_are_json_of_at_most_256_kib() {
+    for text in ["", "{", "{} {}", "nope", "{\"a\":}"] {
+        assert!(matches!(new("t").props_text(text), Err(BadProps::NotJson(_))), "{text}");
+    }
+    let long = format!("\"{}\"", "x".repeat(256 * 1024 - 2));
+    assert!(new("t").props_text(&long).is_ok());
+    let refused = new("t").props_text(&format!(" {long}")).unwrap_err();
+    assert_eq!(refused.to_string(), "props of 262145 bytes, at most 262144 are stored");
+    assert!(new("t").props(&serde_json::json!({"to": ["a", "b"]})).is_ok());
+    assert!(!format!("{:?}", new("t").props_text("\"secret\"").unwrap()).contains("secret"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_task_is_waited_for() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let actor = Actor::join(&store, "n").await;
+        for (name, last) in [
+            ("t1", Message::Complete),
+            ("t2", Message::Kill { reason: Some("enough".to_owned()) }),
+            ("t3", Message::Error { message: "broken".to_owned() }),
+        ] {
+            client.submit(new(name)).await.unwrap();
+            let (task, waiting) = (id(name), client.clone());
+            let waiting = tokio::spawn(async move { waiting.wait(&task, Duration::from_secs(20)).await });
+            actor.claim(name).await;
+            if name == "t3" {
+                actor.say(name, last.clone()).await;
+            }
+            let state = actor.say(name, last).await;
+            assert_eq!(soon(waiting).await.unwrap().unwrap().state, state);
+            // Whoever comes later is told at once.
+            assert_eq!(soon(client.wait(&id(name), Duration::from_secs(20))).await.unwrap().state, state);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_does_not_come_is_told_as_what_it_is() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let never = client.wait(&id("t1"), Duration::from_secs(20)).await;
+        assert!(matches!(never, Err(WaitTaskError::NotFound)));
+        client.submit(new("t1")).await.unwrap();
+        let late = client.wait(&id("t1"), Duration::from_millis(50)).await;
+        assert!(matches!(late, Err(WaitTaskError::Deadline(_))));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_deleted_while_somebody_waits_for_it_is_told_as_deleted() {
+    let world = World::new();
+    let client = client(&world.store("client"));
+    client.submit(new("t1")).await.unwrap();
+    let waiting = client.clone();
+    let waiting = tokio::spawn(async move { waiting.wait(&id("t1"), Duration::from_secs(20)).await });
+    world.advance(Duration::from_secs(1)).await;
+    client.delete(&id("t1")).await.unwrap();
+    world.settle().await;
+    assert!(matches!(waiting.await.unwrap(), Err(WaitTaskError::Deleted)));
+}
+
+async fn is_bare(store: &Store) {
+    assert_eq!(store.list(Selection::everything()).await.unwrap().pairs.len(), 0);
+}

@@ -1,0 +1,261 @@
+//! Commands to tasks and to nodes: sent, replaced, handled, expired, and always told.
+
+use std::time::Duration;
+
+use tenure::client::{CommandError, NodeCommandError, WaitCommandError};
+use tenure::core::command::{Balance, NodeCommand};
+use tenure::core::layout::Key;
+use tenure::core::name::CommandId;
+use tenure::core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
+use tenure::core::task::{Message, StateKind};
+use tenure::store::{Condition, Op, Store, Txn};
+
+use super::{Actor, client, id, layout, new, node, soon};
+use crate::membership::on_every_engine;
+
+impl Actor {
+    /// Handles the command that waits for a task, as its owner does: in the step that deletes it, if it is still the same.
+    async fn obey(&self, task: &str) -> CommandRecord {
+        let key = layout().encode(&Key::TaskCommand(id(task)));
+        let pair = self.store.get_key(key.clone()).await.unwrap().expect("a command waits");
+        let record = CommandRecord::decode(&pair.value).unwrap();
+        let result = ResultRecord::new(self.name.clone(), CommandOutcome::Done, WallTime(9))
+            .step(StateKind::Runnable, StateKind::Paused);
+        let result_key = layout().encode(&Key::CommandResult(record.id.clone().unwrap()));
+        let txn = Txn::new()
+            .when(Condition::modified_at(key.clone(), pair.modified))
+            .then(Op::delete(key))
+            .then(Op::put_leased(result_key, result.encode(), self.lease));
+        assert!(self.store.txn(txn).await.unwrap().succeeded);
+        record
+    }
+
+    /// The commands that wait for this node, in the order in which it would handle them.
+    async fn orders(&self) -> Vec<(CommandId, NodeCommand)> {
+        let page = self.store.list(layout().node_commands(&self.name)).await.unwrap();
+        let read = |pair: tenure::store::KeyValue| match layout().parse(&pair.key) {
+            Some(Key::NodeCommand(_, id)) => {
+                let record = CommandRecord::decode(&pair.value).unwrap();
+                assert_eq!(record.by, "client");
+                (id, NodeCommand::parse(&record).unwrap())
+            }
+            other => panic!("{other:?}"),
+        };
+        page.pairs.into_iter().map(read).collect()
+    }
+
+    async fn answer(&self, order: &CommandId) {
+        let key = layout().encode(&Key::NodeCommand(self.name.clone(), order.clone()));
+        let result = ResultRecord::new(self.name.clone(), CommandOutcome::Refused, WallTime(9)).why("busy");
+        let result_key = layout().encode(&Key::CommandResult(order.clone()));
+        let txn =
+            Txn::new().then(Op::delete(key)).then(Op::put_leased(result_key, result.encode(), self.lease));
+        self.store.txn(txn).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
+    on_every_engine(|store| async move {
+        let client = client(&store).named(node("alice"));
+        let actor = Actor::join(&store, "web-1").await;
+        client.submit(new("t1")).await.unwrap();
+        let leases = store.leases().await.unwrap().len();
+        let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
+        assert_eq!(sent.replaced, None);
+        let waiting = {
+            let sent = sent.clone();
+            tokio::spawn(async move { sent.wait(Duration::from_secs(20)).await })
+        };
+        let record = actor.obey("t1").await;
+        assert_eq!((record.by.as_str(), record.command.as_str()), ("alice", "pause"));
+        let handled = soon(waiting).await.unwrap().unwrap();
+        assert_eq!((&handled.by, handled.outcome), (&node("web-1"), CommandOutcome::Done));
+        assert_eq!((handled.from, handled.to), (Some(StateKind::Runnable), Some(StateKind::Paused)));
+        let said = handled.to_string();
+        assert!(said.starts_with("handled by web-1 in ") && said.ends_with(" ms"), "{said}");
+        assert_eq!(store.leases().await.unwrap().len(), leases, "nothing is left of it but its result");
+        // Asked again, it says the same.
+        assert_eq!(soon(sent.wait(Duration::from_secs(20))).await.unwrap().by, node("web-1"));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_is_replaced_is_told_to_both_senders() {
+    on_every_engine(|store| async move {
+        let (alice, bob) = (client(&store).named(node("alice")), client(&store).named(node("bob")));
+        let actor = Actor::join(&store, "web-1").await;
+        alice.submit(new("t1")).await.unwrap();
+        let pause = alice.command(&id("t1"), Message::Pause).await.unwrap();
+        let kill = bob.command(&id("t1"), Message::Kill { reason: None }).await.unwrap();
+        let replaced = kill.replaced.clone().unwrap();
+        assert_eq!(replaced.id.as_ref(), Some(pause.id()));
+        assert_eq!((replaced.command.as_deref(), replaced.by.as_str()), (Some("pause"), "alice"));
+        let told = soon(pause.wait(Duration::from_secs(20))).await.unwrap();
+        assert_eq!((told.outcome, told.by.as_str()), (CommandOutcome::Replaced, "bob"));
+        assert!(told.to_string().starts_with("replaced by bob in "));
+        assert_eq!(actor.obey("t1").await.command, "kill", "the last one sent wins");
+        assert_eq!(soon(kill.wait(Duration::from_secs(20))).await.unwrap().outcome, CommandOutcome::Done);
+    })
+    .await;
+}
+
+/// Whatever the order in which they come, one is handled and every other sender is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let actor = Actor::join(&store, "web-1").await;
+        client.submit(new("t1")).await.unwrap();
+        let sent = futures_util::future::join_all((0..10).map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                // Whoever loses against so many others at once is told so, and sends again.
+                loop {
+                    match client.command(&id("t1"), Message::Pause).await {
+                        Ok(sent) => return sent,
+                        Err(CommandError::Store(error)) if error.is_retryable() => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            })
+        }));
+        let sent: Vec<_> = soon(sent).await.into_iter().map(Result::unwrap).collect();
+        actor.obey("t1").await;
+        let mut outcomes = Vec::new();
+        for one in sent {
+            outcomes.push(soon(one.wait(Duration::from_secs(20))).await.unwrap().outcome);
+        }
+        outcomes.sort_unstable();
+        assert_eq!(outcomes[0], CommandOutcome::Done);
+        assert!(outcomes[1..].iter().all(|outcome| *outcome == CommandOutcome::Replaced), "{outcomes:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        assert!(matches!(client.command(&id("t1"), Message::Pause).await, Err(CommandError::NotFound)));
+        assert!(matches!(
+            client.command_node(&node("web-1"), NodeCommand::Freeze).await,
+            Err(NodeCommandError::NotFound)
+        ));
+        super::is_bare(&store).await;
+        assert_eq!(store.leases().await.unwrap().len(), 0);
+        let actor = Actor::join(&store, "n").await;
+        client.submit(new("t1")).await.unwrap();
+        actor.say("t1", Message::Complete).await;
+        let ended = |sent| matches!(sent, Err(CommandError::Ended(StateKind::Completed)));
+        assert!(ended(client.command(&id("t1"), Message::Pause).await));
+        client.submit(new("t1")).await.unwrap();
+        assert!(ended(client.command(&id("t1"), Message::Pause).await), "submitted again it has still ended");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_task_cannot_be_sent_to_sleep_in_the_past() {
+    let client = client(&Store::memory());
+    client.submit(new("t1")).await.unwrap();
+    let past = client.command(&id("t1"), Message::Sleep { until: WallTime(5) }).await;
+    assert!(matches!(past, Err(CommandError::Past(WallTime(5)))));
+    let later = Message::Sleep { until: WallTime(u64::MAX) };
+    assert!(client.command(&id("t1"), later).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_nobody_handles_is_told_as_that() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        client.submit(new("t1")).await.unwrap();
+        let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
+        let late = sent.wait(Duration::from_millis(50)).await;
+        assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
+        // Its week is over.
+        let pair = store.get_key(layout().encode(&Key::TaskCommand(id("t1")))).await.unwrap().unwrap();
+        let lease = store.lease(pair.lease.unwrap()).await.unwrap().unwrap();
+        assert_eq!(lease.granted, Duration::from_secs(7 * 24 * 60 * 60));
+        store.revoke(pair.lease.unwrap()).await.unwrap();
+        assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
+        // The task is gone.
+        let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
+        client.delete(&id("t1")).await.unwrap();
+        let told = soon(sent.wait(Duration::from_secs(20))).await.unwrap();
+        assert_eq!(
+            (told.outcome, told.why.as_deref()),
+            (CommandOutcome::Expired, Some("the task was deleted"))
+        );
+    })
+    .await;
+}
+
+/// A kill that nobody has handled was meant for the task of that time, not for one that is submitted a day later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_to_an_earlier_life_does_not_reach_the_next() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        client.submit(new("t1")).await.unwrap();
+        let sent = client.command(&id("t1"), Message::Kill { reason: None }).await.unwrap();
+        // As a foreign program deletes tasks.
+        let key = layout().encode(&Key::Task(id("t1")));
+        store.delete(tenure::store::Selection::key(key)).await.unwrap();
+        client.submit(new("t1")).await.unwrap();
+        let command = store.get_key(layout().encode(&Key::TaskCommand(id("t1")))).await.unwrap();
+        assert_eq!(command, None);
+        assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        let actor = Actor::join(&store, "web-1").await;
+        Actor::join(&store, "web-10").await;
+        let commands = || {
+            let one = [
+                NodeCommand::Freeze,
+                NodeCommand::StopTask(id("t1")),
+                NodeCommand::Balance(Balance::DryRun),
+                NodeCommand::Unfreeze,
+                NodeCommand::Drain,
+            ];
+            one.into_iter().cycle().take(50)
+        };
+        let mut sent = Vec::new();
+        for command in commands() {
+            sent.push(client.command_node(&node("web-1"), command).await.unwrap());
+        }
+        client.command_node(&node("web-10"), NodeCommand::Freeze).await.unwrap();
+        let orders = actor.orders().await;
+        assert_eq!(
+            orders.iter().map(|(_, order)| order.clone()).collect::<Vec<_>>(),
+            commands().collect::<Vec<_>>()
+        );
+        let first = sent.remove(0);
+        assert_eq!(first.id(), &orders[0].0);
+        let waiting = tokio::spawn(async move { first.wait(Duration::from_secs(20)).await });
+        actor.answer(&orders[0].0).await;
+        let handled = soon(waiting).await.unwrap().unwrap();
+        assert_eq!((handled.outcome, handled.why.as_deref()), (CommandOutcome::Refused, Some("busy")));
+        let late = sent[0].wait(Duration::from_millis(20)).await;
+        assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_handle_its_commands_gets_no_more() {
+    let store = Store::memory();
+    let client = client(&store);
+    Actor::join(&store, "web-1").await;
+    for _ in 0..128 {
+        client.command_node(&node("web-1"), NodeCommand::Freeze).await.unwrap();
+    }
+    let full = client.command_node(&node("web-1"), NodeCommand::Freeze).await;
+    assert!(matches!(full, Err(NodeCommandError::Full(128))));
+}

@@ -1,0 +1,206 @@
+//! Lost answers: what was done is found done, what was not is done once, and what nobody can know is said to be unknown.
+
+use std::time::Duration;
+
+use tenure::client::{CommandError, DeleteError, ForgetError, NodeCommandError, SubmitError, Submitted};
+use tenure::core::command::NodeCommand;
+use tenure::core::layout::Key;
+use tenure::core::record::CommandOutcome;
+use tenure::core::task::{Message, StateKind};
+use tenure::store::Store;
+use tenure::testing::World;
+
+use super::{Actor, client, id, layout, new, node};
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// How long a request waits for its answer: a wire that heals earlier has lost nothing.
+const GIVEN_UP_AFTER: Duration = s(5);
+
+/// Does something while the answers to it are lost, and heals the wire when the first was given up.
+async fn with_a_lost_answer<T: Send + 'static>(
+    world: &World,
+    what: impl Future<Output = T> + Send + 'static,
+) -> T {
+    world.lose_answers("client");
+    let doing = tokio::spawn(what);
+    world.advance(GIVEN_UP_AFTER + s(1)).await;
+    assert!(!doing.is_finished());
+    world.heal("client");
+    world.advance(s(8)).await;
+    assert!(doing.is_finished());
+    doing.await.unwrap()
+}
+
+async fn version(store: &Store, key: Key) -> Option<i64> {
+    store.get_key(layout().encode(&key)).await.unwrap().map(|pair| pair.version)
+}
+
+#[tokio::test]
+async fn a_submission_whose_answer_is_lost_is_submitted_once() {
+    let world = World::new();
+    let (client, store) = (client(&world.store("client")), world.store("onlooker"));
+    let submitting = client.clone();
+    let submitted =
+        with_a_lost_answer(&world, async move { submitting.submit_many(vec![new("t1"), new("t2")]).await });
+    for result in submitted.await {
+        assert_eq!(result.unwrap(), Submitted::Accepted);
+    }
+    assert_eq!(version(&store, Key::Task(id("t1"))).await, Some(1));
+    assert_eq!(version(&store, Key::Task(id("t2"))).await, Some(1));
+}
+
+/// The requests arrived, somebody ran the task to its end, and then the wire heals.
+#[tokio::test]
+async fn a_submission_that_may_have_run_already_is_unknown_and_not_repeated() {
+    let world = World::new();
+    let (client, store) = (client(&world.store("client")), world.store("onlooker"));
+    let actor = Actor::join(&store, "n").await;
+    world.lose_answers("client");
+    let submitting = tokio::spawn(async move { client.submit(new("t1")).await });
+    world.advance(s(1)).await;
+    actor.claim("t1").await;
+    actor.say("t1", Message::Complete).await;
+    world.advance(GIVEN_UP_AFTER).await;
+    world.heal("client");
+    world.advance(s(10)).await;
+    assert!(matches!(submitting.await.unwrap(), Err(SubmitError::Unknown(_))));
+    assert_eq!(version(&store, Key::Task(id("t1"))).await, None);
+}
+
+#[tokio::test]
+async fn a_submission_that_is_never_answered_is_unknown_in_the_end() {
+    let world = World::new();
+    let client = client(&world.store("client"));
+    world.lose_answers("client");
+    let submitting = tokio::spawn(async move { client.submit(new("t1")).await });
+    world.advance(s(20)).await;
+    assert!(matches!(submitting.await.unwrap(), Err(SubmitError::Unknown(_))));
+}
+
+#[tokio::test]
+async fn one_that_never_arrived_is_a_definite_failure() {
+    let world = World::new();
+    let client = client(&world.store("client"));
+    world.refuse("client");
+    assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::Store(_))));
+    assert!(matches!(client.delete(&id("t1")).await, Err(DeleteError::Store(_))));
+    assert!(matches!(client.forget(&id("t1")).await, Err(ForgetError::Store(_))));
+    assert!(matches!(client.command(&id("t1"), Message::Pause).await, Err(CommandError::Store(_))));
+    let to_node = client.command_node(&node("n"), NodeCommand::Freeze).await;
+    assert!(matches!(to_node, Err(NodeCommandError::Store(_))));
+}
+
+/// Lets a call read what it needs first, and loses the answer to its write alone.
+async fn with_the_last_answer_lost<T: Send + 'static>(
+    world: &World,
+    requests_before: u32,
+    what: impl Future<Output = T> + Send + 'static,
+) -> T {
+    // Every request takes a second each way, so it is known which one is under way.
+    world.latency("client", s(1));
+    let doing = tokio::spawn(what);
+    world.advance(s(2) * requests_before).await;
+    world.lose_answers("client");
+    world.advance(GIVEN_UP_AFTER + Duration::from_millis(500)).await;
+    assert!(!doing.is_finished());
+    world.heal("client");
+    world.advance(s(30)).await;
+    assert!(doing.is_finished());
+    doing.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_delete_whose_answer_is_lost_is_a_delete() {
+    let world = World::new();
+    let (client, store) = (client(&world.store("client")), world.store("onlooker"));
+    client.submit(new("t1")).await.unwrap();
+    let deleted = with_the_last_answer_lost(&world, 1, async move { client.delete(&id("t1")).await }).await;
+    assert_eq!(deleted.unwrap().owner, None);
+    assert_eq!(version(&store, Key::Task(id("t1"))).await, None);
+}
+
+/// Between the lost answer and the look somebody submits the id again: that task is not ours to delete.
+#[tokio::test]
+async fn a_delete_whose_answer_is_lost_does_not_delete_the_next_life() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    world.latency("client", s(1));
+    let deleting = tokio::spawn(async move { ours.delete(&id("t1")).await });
+    world.advance(s(2)).await;
+    world.lose_answers("client");
+    world.advance(GIVEN_UP_AFTER + Duration::from_millis(500)).await;
+    client(&store).submit(new("t1").kind("second")).await.unwrap();
+    world.heal("client");
+    world.advance(s(30)).await;
+    deleting.await.unwrap().unwrap();
+    assert_eq!(super::stored(&store, Key::Task(id("t1"))).await.unwrap().kind.as_deref(), Some("second"));
+}
+
+#[tokio::test]
+async fn forgetting_whose_answer_is_lost_is_forgetting() {
+    let world = World::new();
+    let (client, store) = (client(&world.store("client")), world.store("onlooker"));
+    let actor = Actor::join(&store, "n").await;
+    client.submit(new("t1")).await.unwrap();
+    actor.say("t1", Message::Complete).await;
+    assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Ended(StateKind::Completed));
+    with_the_last_answer_lost(&world, 1, async move { client.forget(&id("t1")).await }).await.unwrap();
+    assert_eq!(version(&store, Key::TaskState(id("t1"))).await, None);
+    assert_eq!(version(&store, Key::Task(id("t1"))).await, Some(2), "put again once");
+}
+
+#[tokio::test]
+async fn a_command_whose_answer_is_lost_is_sent_once_and_knows_what_it_replaced() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    let first = client(&store).command(&id("t1"), Message::Pause).await.unwrap();
+    // A look, the lease of the command, and the lease of the other one's result come before.
+    let sent = with_the_last_answer_lost(&world, 3, async move {
+        ours.command(&id("t1"), Message::Kill { reason: None }).await
+    });
+    let sent = sent.await.unwrap();
+    assert_eq!(sent.replaced.clone().unwrap().id.as_ref(), Some(first.id()));
+    assert_eq!(version(&store, Key::TaskCommand(id("t1"))).await, Some(2));
+    assert_eq!(first.wait(s(5)).await.unwrap().outcome, CommandOutcome::Replaced);
+}
+
+#[tokio::test]
+async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    Actor::join(&store, "n").await;
+    let sent = with_the_last_answer_lost(&world, 1, async move {
+        ours.command_node(&node("n"), NodeCommand::Freeze).await
+    });
+    let sent = sent.await.unwrap();
+    let waiting = store.list(layout().node_commands(&node("n"))).await.unwrap().pairs;
+    assert_eq!(waiting.len(), 1);
+    assert!(waiting[0].key.ends_with(sent.id().as_str().as_bytes()));
+}
+
+#[tokio::test]
+async fn a_wait_survives_an_outage_and_is_told_afterwards() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    let actor = Actor::join(&store, "n").await;
+    ours.submit(new("t1")).await.unwrap();
+    let waiting = {
+        let ours = ours.clone();
+        tokio::spawn(async move { ours.wait(&id("t1"), s(300)).await })
+    };
+    world.advance(s(1)).await;
+    world.partition("client");
+    world.advance(s(60)).await;
+    actor.claim("t1").await;
+    let state = actor.say("t1", Message::Complete).await;
+    world.advance(s(60)).await;
+    assert!(!waiting.is_finished());
+    world.heal("client");
+    world.advance(s(20)).await;
+    assert_eq!(waiting.await.unwrap().unwrap().state, state);
+}
