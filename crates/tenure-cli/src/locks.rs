@@ -11,7 +11,8 @@ use tenure::session::Session;
 use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
 
 use crate::failure::{Code, Failure};
-use crate::lock::{SCHEMA, ago, held_by, named, parse};
+use crate::hold::ago;
+use crate::lock::{SCHEMA, held_by, named, parse};
 use crate::node::said;
 use crate::output::Output;
 use crate::remaining;

@@ -11,6 +11,7 @@ mod demo;
 mod doctor;
 mod duration;
 mod failure;
+mod hold;
 mod kv;
 mod lease;
 mod lock;

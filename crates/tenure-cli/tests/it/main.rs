@@ -10,6 +10,7 @@ mod exit_codes;
 mod hostile;
 mod json;
 mod lease;
+mod ledger;
 mod lock;
 mod machine;
 mod nodes;
