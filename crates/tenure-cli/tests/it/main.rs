@@ -5,6 +5,8 @@
 mod bench;
 mod demo;
 mod doctor;
+mod elect;
+mod election;
 mod etcd;
 mod exit_codes;
 mod hostile;
