@@ -9,6 +9,8 @@ use tenure::store::StoreUrl;
 
 use crate::bench::BenchCommand;
 use crate::duration;
+use crate::elect::ElectArgs;
+use crate::election::ElectionCommand;
 use crate::kv::KvCommand;
 use crate::lease::LeaseCommand;
 use crate::lock::LockArgs;
@@ -38,7 +40,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Reads our command line. With `--`, a command to run under a lock stands after it; without, it is everything from its name on.
+    /// Reads our command line. With `--`, a command to run stands after it; without, it is everything from its name on.
     pub(crate) fn read() -> Result<Cli, clap::Error> {
         let mut grammar = Cli::grammar();
         let matches = grammar.try_get_matches_from_mut(std::env::args_os())?;
@@ -53,14 +55,21 @@ impl Cli {
         if std::env::args_os().any(|arg| arg == "--") {
             return Cli::command();
         }
-        Cli::command().mut_subcommand("lock", loosen).mut_subcommand("once", loosen)
+        ["lock", "elect", "once"]
+            .into_iter()
+            .fold(Cli::command(), |all, name| all.mut_subcommand(name, loosen))
     }
 
     /// Whether it runs a command of the user's, whose exit code then is ours.
     pub(crate) fn is_wrapper(&self) -> bool {
         match &self.command {
             Some(Command::Register(args)) => args.has_command(),
-            Some(Command::Lock(_) | Command::Once(_) | Command::Part(PartCommand::Supervise(_))) => true,
+            Some(
+                Command::Lock(_)
+                | Command::Elect(_)
+                | Command::Once(_)
+                | Command::Part(PartCommand::Supervise(_)),
+            ) => true,
             _ => false,
         }
     }
@@ -115,11 +124,16 @@ const TALK: &str = "Output";
 pub(crate) enum Command {
     /// Run a command while holding a lock; without a command, hold it until a signal.
     Lock(LockArgs),
+    /// Stay a candidate, and run a command only while leading; without a command, lead until a signal.
+    Elect(ElectArgs),
     /// Run a command at most once per period, across all hosts.
     Once(OnceArgs),
     /// See who holds which lock and who waits, and break them.
     #[command(subcommand)]
     Locks(LocksCommand),
+    /// See who leads and who waits to, and ask leaders to go.
+    #[command(subcommand)]
+    Election(ElectionCommand),
     /// Keep keys alive under one shared lease, for a command's life or until a signal.
     Register(RegisterArgs),
     /// Look at leases, and end them.

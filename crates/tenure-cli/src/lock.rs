@@ -1,12 +1,7 @@
 //! `tenure lock`: a command that runs while a lock is held, and no longer.
-//!
-//! The library stands in line and says how long the lock is certain; `timing` divides that time, `supervise` ends the command by it.
 
-mod asking;
-mod holding;
-mod stage;
-mod terms;
-mod timing;
+mod keeping;
+mod line;
 mod waiting;
 
 use std::ffi::OsString;
@@ -17,14 +12,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tenure::core::name::LockName;
 
-pub(crate) use asking::{Wait, Wish};
-pub(crate) use stage::{Patience, Stage, Stop, listen};
-pub(crate) use terms::HoldArgs;
-pub(crate) use waiting::{ago, held_by, named};
+pub(crate) use line::{LockLine, Wish};
+pub(crate) use waiting::{held_by, named};
 
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Code, Failure};
+use crate::hold::{HoldArgs, Line, Patience, Progress, Stage, Stop, Wait, listen};
 use crate::output::Output;
 use crate::supervise::Signals;
 
@@ -69,6 +63,9 @@ pub(crate) struct LockArgs {
     min_hold: Option<Duration>,
     #[command(flatten)]
     hold: HoldArgs,
+    /// Why, for whoever looks at the lock.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
     /// The command.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -76,23 +73,19 @@ pub(crate) struct LockArgs {
 
 /// Holds the lock, runs the command or waits for a signal, and gives it back.
 pub(crate) async fn run(args: &LockArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
-    let wish = match parse(&args.name) {
-        Ok(name) => {
-            let wait = match (args.wait, args.try_once) {
-                (Some(wait), _) => Wait::UpTo(wait),
-                (None, true) => Wait::None,
-                (None, false) => Wait::Endless,
-            };
-            Wish { name, mode: asking::mode(args.permits, args.shared), wait }
-        }
-        Err(failure) => return Err(failure),
+    let wish = Wish::new(parse(&args.name)?, line::mode(args.permits, args.shared), &args.reason)?;
+    let wait = match (args.wait, args.try_once) {
+        (Some(wait), _) => Wait::UpTo(wait),
+        (None, true) => Wait::None,
+        (None, false) => Wait::Endless,
     };
     let mut signals = listen()?;
     let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals).await {
         Ok(stage) => stage,
         Err(stop) => return stop.exit(),
     };
-    let done = hold(&stage, &wish, args.min_hold.unwrap_or_default(), &mut signals).await;
+    let line = LockLine::new(&stage, wish);
+    let done = hold(&stage, &line, wait, args.min_hold.unwrap_or_default(), &mut signals).await;
     stage.close(Patience::after(&done)).await;
     done.or_else(Stop::exit)
 }
@@ -105,26 +98,28 @@ pub(crate) fn parse(name: &str) -> Result<LockName, Failure> {
 
 async fn hold(
     stage: &Stage<'_>,
-    wish: &Wish,
+    line: &LockLine,
+    wait: Wait,
     min_hold: Duration,
     signals: &mut Signals,
 ) -> Result<ExitCode, Stop> {
     let begin = Instant::now();
+    let progress = Progress::default();
     loop {
-        let guard = stage.acquire(wish, begin, signals).await?;
+        let guard = stage.acquire(line, wait, begin, &progress, signals).await?;
         let since = Instant::now();
-        stage.tell(&wish.name, &guard)?;
+        line.tell(stage, &guard)?;
         let Some(program) = &stage.program else {
-            return Ok(stage.stay(&wish.name, guard, signals).await);
+            return Ok(line.stay(stage, guard, signals).await);
         };
-        match stage.run(program, &wish.name, &guard, signals).await {
+        match line.run(stage, program, &guard, signals).await {
             Ok(run) => {
                 let rest = min_hold.saturating_sub(since.elapsed());
-                return Ok(stage.finish(&wish.name, guard, run, rest, signals).await);
+                return Ok(line.finish(stage, guard, run, rest, signals).await);
             }
             // Nothing ran, so nothing was lost: it is our turn again later.
             Err(failure) if failure.code == Code::Lost => {
-                stage.again(wish, "was lost before the command was started");
+                stage.again(line.name(), "was lost before the command was started");
             }
             Err(failure) => {
                 let _ = stage.release(guard).await;

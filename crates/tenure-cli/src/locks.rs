@@ -6,12 +6,13 @@ use clap::Subcommand;
 use serde::Serialize;
 use tenure::core::name::{LockName, Namespace};
 use tenure::core::revision::Token;
-use tenure::lock::{Holder, LockView, Locks};
+use tenure::lock::{Holder, LockList, LockView, Locks};
 use tenure::session::Session;
 use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
 
 use crate::failure::{Code, Failure};
-use crate::lock::{SCHEMA, ago, held_by, named, parse};
+use crate::hold::ago;
+use crate::lock::{SCHEMA, held_by, named, parse};
 use crate::node::said;
 use crate::output::Output;
 use crate::remaining;
@@ -140,15 +141,15 @@ async fn list(locks: &Locks, store: &Store, output: &Output) -> Result<(), Failu
         schema: &'static str,
         locks: Vec<Shown>,
         backend: &'static str,
-        revision: Option<String>,
+        revision: String,
     }
-    let views = locks.list().await?;
+    let LockList { locks: views, revision } = locks.list().await?;
     if output.is_json {
         let holders = views.iter().flat_map(|view| &view.holders).map(|holder| holder.place.lease);
         let leases = remaining::views(store, holders).await?;
-        let revision = views.first().map(|view| view.revision.to_string());
+        let (backend, revision) = (store.info().kind, revision.to_string());
         let locks = views.iter().map(|view| Shown::new(view, &leases)).collect();
-        return output.object(&Answer { schema: SCHEMA, locks, backend: store.info().kind, revision });
+        return output.object(&Answer { schema: SCHEMA, locks, backend, revision });
     }
     let row = |view: &LockView| {
         let first = view.holders.first();

@@ -10,7 +10,10 @@ mod connect;
 mod demo;
 mod doctor;
 mod duration;
+mod elect;
+mod election;
 mod failure;
+mod hold;
 mod kv;
 mod lease;
 mod lock;
@@ -34,6 +37,7 @@ use tenure::core::name::Namespace;
 use tenure::store::Store;
 
 use crate::cli::{Cli, Command, PartCommand};
+use crate::connect::Decision;
 use crate::failure::{Code, Failure, WRAPPER_FAILED};
 use crate::output::{Color, Output};
 
@@ -44,11 +48,12 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure demo                        see the engines at work, in a few seconds
   tenure kv put /greeting hello      put a key into the store of this machine
   tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
+  tenure elect scheduler -- ./run    run a command on one of all hosts that start it
   tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: lock, once, locks, register, lease, node, service, kv, doctor, demo, bench, config, completions, version. `tenure --help` lists everything,
-`tenure doctor` says whether it will work here.
+Commands: lock, elect, once, locks, election, register, lease, node, service, kv, doctor, demo, bench, config, completions, version.
+`tenure --help` lists everything, `tenure doctor` says whether it will work here.
 ";
 
 /// A command waits for the store most of the time; two threads keep a watch going while output is written.
@@ -104,7 +109,7 @@ fn was_wrapper() -> bool {
     let has_command = std::env::args_os().any(|arg| arg == "--");
     let guess = Cli::grammar().ignore_errors(true).try_get_matches();
     guess.is_ok_and(|matches| match matches.subcommand_name() {
-        Some("lock" | "once") => true,
+        Some("lock" | "elect" | "once") => true,
         Some("register") => has_command,
         _ => false,
     })
@@ -120,6 +125,7 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
         match &cli.command {
             // Those who run a command have their own answers to signals.
             Some(Command::Lock(args)) => lock::run(args, &cli.global, output).await,
+            Some(Command::Elect(args)) => elect::run(args, &cli.global, output).await,
             Some(Command::Once(args)) => once::run(args, &cli.global, output).await,
             Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
             Some(Command::Part(PartCommand::Supervise(args))) => supervise::rehearse(args, output).await,
@@ -138,13 +144,23 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
-        Command::Lock(_) | Command::Once(_) | Command::Register(_) => {
+        Command::Lock(_) | Command::Elect(_) | Command::Once(_) | Command::Register(_) => {
             Err(Failure::new(Code::Failed, "a wrapper is run by `run_to_end`"))
         }
         Command::Locks(command) => {
             locks::check(command)?;
             let (store, namespace) = open(cli, output).await?;
             let done = locks::run(command, &store, &namespace, output).await;
+            store.close().await;
+            done
+        }
+        Command::Election(command) => {
+            election::check(command)?;
+            let decision = connect::decide(&cli.global)?;
+            let (store, namespace) = open_decided(&decision, output).await?;
+            let who = hold::introduce(&decision, &[]);
+            let who = format!("{} on {}", who.user, who.node);
+            let done = election::run(command, &store, &namespace, &who, output).await;
             store.close().await;
             done
         }
@@ -185,10 +201,13 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
 
 /// The store and the namespace that are meant.
 async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure> {
-    let decision = connect::decide(&cli.global)?;
+    open_decided(&connect::decide(&cli.global)?, output).await
+}
+
+async fn open_decided(decision: &Decision, output: &Output) -> Result<(Store, Namespace), Failure> {
     let namespace = Namespace::parse(&decision.namespace.value)
         .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
-    Ok((connect::open(&decision, output).await?, namespace))
+    Ok((connect::open(decision, output).await?, namespace))
 }
 
 /// A script that completes our command line in a shell.

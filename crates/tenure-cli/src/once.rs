@@ -20,7 +20,8 @@ use tenure::store::{Condition, KeyValue, Op, StoreError, Txn};
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Code, Failure};
-use crate::lock::{HoldArgs, Patience, Stage, Stop, Wait, Wish, ago, listen, parse};
+use crate::hold::{HoldArgs, Patience, Progress, Stage, Stop, Wait, ago, listen};
+use crate::lock::{LockLine, Wish, parse};
 use crate::output::Output;
 use crate::supervise::Signals;
 
@@ -56,6 +57,9 @@ pub(crate) struct OnceArgs {
     retry_failed: bool,
     #[command(flatten)]
     hold: HoldArgs,
+    /// Why, for whoever looks at the lock.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
     /// The command.
     #[arg(last = true, value_name = "CMD", required = true)]
     command: Vec<OsString>,
@@ -64,7 +68,7 @@ pub(crate) struct OnceArgs {
 /// Runs the command, unless that was done already.
 pub(crate) async fn run(args: &OnceArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let name = parse(&args.name)?;
-    let lock = parse(&format!("once/{name}"))?;
+    let wish = Wish::new(parse(&format!("once/{name}"))?, Mode::Exclusive, &args.reason)?;
     if args.every < EVERY_MIN {
         return Err(Failure::usage(format!("a period of {:?} is too short", args.every))
             .hint("use --every 1s or more"));
@@ -75,7 +79,7 @@ pub(crate) async fn run(args: &OnceArgs, global: &Global, output: &Output) -> Re
         Err(stop) => return stop.exit(),
     };
     let key = Layout::new(&stage.namespace).encode(&Key::Run(name.clone()));
-    let once = Once { args, name, lock, key, stage: &stage };
+    let once = Once { args, name, line: LockLine::new(&stage, wish), key, stage: &stage };
     let done = once.run(&mut signals).await;
     stage.close(Patience::after(&done)).await;
     done.or_else(Stop::exit)
@@ -84,7 +88,7 @@ pub(crate) async fn run(args: &OnceArgs, global: &Global, output: &Output) -> Re
 struct Once<'a> {
     args: &'a OnceArgs,
     name: LockName,
-    lock: LockName,
+    line: LockLine,
     key: Bytes,
     stage: &'a Stage<'a>,
 }
@@ -92,13 +96,13 @@ struct Once<'a> {
 impl Once<'_> {
     async fn run(&self, signals: &mut Signals) -> Result<ExitCode, Stop> {
         let stage = self.stage;
-        let Some(program) = stage.program() else {
+        let Some(program) = &stage.program else {
             return Err(Failure::usage("no command to run").into());
         };
         // Most hosts come too late, and need no lock to learn that. Only a run that goes on may still fail.
         self.refuse_if_done(self.last().await?.as_ref())?;
-        let wish = Wish { name: self.lock.clone(), mode: Mode::Exclusive, wait: Wait::None };
-        let guard = stage.acquire(&wish, Instant::now(), signals).await?;
+        let progress = Progress::default();
+        let guard = stage.acquire(&self.line, Wait::None, Instant::now(), &progress, signals).await?;
         let begun = match self.begin(&guard).await {
             Ok(record) => record,
             Err(stop) => {
@@ -106,13 +110,13 @@ impl Once<'_> {
                 return Err(stop);
             }
         };
-        match stage.run(program, &self.lock, &guard, signals).await {
+        match self.line.run(stage, program, &guard, signals).await {
             Ok(run) => {
                 if !run.outcome.is_lost {
                     self.note_end(&guard, RunRecord { exit_code: Some(run.outcome.exit_code()), ..begun })
                         .await;
                 }
-                Ok(stage.finish(&self.lock, guard, run, Duration::ZERO, signals).await)
+                Ok(self.line.finish(stage, guard, run, Duration::ZERO, signals).await)
             }
             Err(failure) => {
                 self.withdraw(&guard).await;
@@ -177,7 +181,7 @@ impl Once<'_> {
             Ok(reply) if reply.succeeded => Ok(record),
             Ok(_) => Err(Failure::new(
                 Code::Failed,
-                format!("'{}' was lost before the command was started", self.lock),
+                format!("'{}' was lost before the command was started", self.line.lock()),
             )
             .hint("run it again")
             .into()),

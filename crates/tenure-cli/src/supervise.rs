@@ -88,7 +88,7 @@ pub(crate) async fn run(
     for signal in course.handle(Event::Terms(now), BootClock.now()) {
         running.send(signal, output);
     }
-    let mut has_feed = true;
+    let (mut has_feed, mut is_stopped) = (true, false);
     let end = loop {
         let happened = tokio::select! {
             biased;
@@ -105,6 +105,13 @@ pub(crate) async fn run(
             Happened::Terms => {
                 let terms = *terms.borrow_and_update();
                 running.limit(terms.deadlines, output);
+                if terms.order == Order::Stop && !is_stopped {
+                    // One that has ended by itself is not one that was stopped.
+                    if let Some(end) = running.look(output)? {
+                        break end;
+                    }
+                    is_stopped = running.end.is_none();
+                }
                 Event::Terms(terms)
             }
             Happened::NoFeed => {
@@ -130,7 +137,7 @@ pub(crate) async fn run(
         }
     };
     running.finish().await;
-    Ok(Outcome { end, is_lost: course.is_lost() })
+    Ok(Outcome { end, is_lost: course.is_lost(), is_stopped, is_told: course.is_told() })
 }
 
 /// What woke us.

@@ -24,12 +24,12 @@ use crate::line::{Desk, Regard};
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
-pub use ask::{Ask, AskError};
+pub use ask::{Answer, Ask, AskError, Dismissal};
 pub use campaign::{Campaign, CampaignError};
 pub use lead::LeadError;
 pub use observe::{Observation, Observe};
 pub use term::{ProclaimError, Term, TransferError};
-pub use view::{Candidate, ElectionView, Leader};
+pub use view::{Candidate, ElectionList, ElectionView, Leader};
 
 pub use crate::line::{Lost, ReleaseError, StandError};
 
@@ -106,15 +106,21 @@ impl Elections {
 
     /// One election. Asks nothing of the store.
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election, BadName> {
-        let name = ElectionName::parse(name.as_ref())?;
-        let line = self.layout.candidates(&name).first().clone();
-        Ok(Election { elections: self.clone(), name, line })
+        Ok(self.open(&ElectionName::parse(name.as_ref())?))
+    }
+
+    /// One election, by a name that was read already. Asks nothing of the store.
+    pub fn open(&self, name: &ElectionName) -> Election {
+        let line = self.layout.candidates(name).first().clone();
+        Election { elections: self.clone(), name: name.clone(), line }
     }
 
     /// All elections that have a candidate, by name.
-    pub async fn list(&self) -> Result<Vec<ElectionView>, StoreError> {
+    pub async fn list(&self) -> Result<ElectionList, StoreError> {
         let page = self.store.list(self.layout.elections()).await?;
-        Ok(view::views(&self.layout, page).into_values().collect())
+        let revision = page.revision;
+        let elections = view::views(&self.layout, page).into_values().collect();
+        Ok(ElectionList { elections, revision })
     }
 }
 

@@ -24,7 +24,7 @@ use crate::store::Store;
 pub use acquire::{Acquire, LockError};
 pub use barrier::{Barrier, BarrierError};
 pub use guard::Guard;
-pub use view::{Holder, LockView};
+pub use view::{Holder, LockList, LockView};
 
 pub use crate::line::{Lost, ReleaseError, StandError};
 

@@ -1,13 +1,10 @@
 //! What is said to one who waits: who holds, since when, and how many come first.
 
-use std::time::Duration;
-
-use tenure::clock::wall_time;
-use tenure::core::record::{HolderRecord, WallTime};
+use tenure::core::record::HolderRecord;
 use tenure::lock::LockView;
 use tenure::store::LeaseId;
 
-use crate::duration;
+use crate::hold::ago;
 
 /// How many wait before the place that hangs on this lease; none if it is not in the line.
 pub(super) fn place(view: &LockView, lease: LeaseId) -> Option<usize> {
@@ -43,15 +40,12 @@ pub(crate) fn named(record: &HolderRecord) -> String {
     format!("{node} pid {}{command}", record.pid)
 }
 
-/// How long ago that was, by two clocks that need not agree.
-pub(crate) fn ago(since: WallTime) -> String {
-    duration::said(Duration::from_millis(wall_time().0.saturating_sub(since.0)))
-}
-
 #[cfg(test)]
 mod tests {
+    use tenure::clock::wall_time;
     use tenure::core::layout::Place;
     use tenure::core::name::LockName;
+    use tenure::core::record::WallTime;
     use tenure::core::revision::{Revision, Token};
     use tenure::lock::Holder;
 

@@ -76,6 +76,7 @@ pub(super) struct Course {
     interrupted_at: Option<Moment>,
     is_stopping: bool,
     is_lost: bool,
+    is_told: bool,
     has_killed: bool,
 }
 
@@ -89,6 +90,7 @@ impl Course {
             interrupted_at: None,
             is_stopping: false,
             is_lost: false,
+            is_told: false,
             has_killed: false,
         }
     }
@@ -137,6 +139,11 @@ impl Course {
         self.is_lost
     }
 
+    /// Whether somebody told us to end.
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told
+    }
+
     /// Whether there is nothing left to send.
     pub(super) fn has_killed(&self) -> bool {
         self.has_killed
@@ -154,10 +161,11 @@ impl Course {
             // A command that somebody has stopped cannot answer.
             signals.push(Signal::CONT);
         }
-        if (signal == Signal::TERM || signal == Signal::INT)
-            && let Some(grace) = self.grace
-        {
-            self.kill_by(now + grace);
+        if signal == Signal::TERM || signal == Signal::INT {
+            self.is_told = true;
+            if let Some(grace) = self.grace {
+                self.kill_by(now + grace);
+            }
         }
     }
 

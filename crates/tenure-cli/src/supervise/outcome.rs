@@ -11,6 +11,10 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
     /// Whether we stopped it because what it relied on was lost.
     pub(crate) is_lost: bool,
+    /// Whether we stopped it because we wanted to.
+    pub(crate) is_stopped: bool,
+    /// Whether somebody told us to end, with SIGTERM or SIGINT.
+    pub(crate) is_told: bool,
 }
 
 /// The end of a process.
@@ -62,7 +66,8 @@ mod tests {
             (End::Exited(0), true, 122),
             (End::Killed(15), true, 122),
         ] {
-            assert_eq!(Outcome { end, is_lost }.exit_code(), code, "{end:?} {is_lost}");
+            let outcome = Outcome { end, is_lost, is_stopped: false, is_told: false };
+            assert_eq!(outcome.exit_code(), code, "{end:?} {is_lost}");
         }
     }
 }

@@ -5,7 +5,6 @@
 
 mod exclusion;
 mod fenced;
-mod ledger;
 mod once;
 mod waiting;
 

@@ -5,11 +5,14 @@
 mod bench;
 mod demo;
 mod doctor;
+mod elect;
+mod election;
 mod etcd;
 mod exit_codes;
 mod hostile;
 mod json;
 mod lease;
+mod ledger;
 mod lock;
 mod machine;
 mod nodes;

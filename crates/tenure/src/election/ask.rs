@@ -3,12 +3,14 @@
 //! The wish is put into the leader's own key, which the leader watches: whoever may write there could delete it as well, so asking is
 //! the polite way. A leader that does not answer keeps leading.
 
+use futures_util::StreamExt;
 use tenure_core::layout::{Key, Place};
 use tenure_core::record::{AskRecord, BadRecord, CandidateRecord};
+use tenure_core::revision::Token;
 use thiserror::Error;
 
 use super::rewrite::{RewriteError, rewrite};
-use super::{Candidate, Election, Leader};
+use super::{Candidate, Election, Leader, Observe};
 use crate::store::StoreError;
 
 /// How often a wish is written whose answers are lost. More would only make the caller wait; it can ask again.
@@ -42,6 +44,24 @@ impl Ask {
     }
 }
 
+/// What a leader is asked to do, and can do: see [`Term::dismissed`](super::Term::dismissed).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dismissal {
+    /// What was asked.
+    pub ask: Ask,
+    /// The heir, if one was named: it was there when this was made.
+    pub(super) heir: Option<(Place, Token)>,
+}
+
+/// What became of a leader that was asked to go.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    /// It does not lead any more. This one stands first since then, or nobody.
+    Went(Option<Leader>),
+    /// It goes on leading, and the wish does not stand any more: it did not want to, or could not.
+    Declined,
+}
+
 /// Why nothing was asked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -66,6 +86,28 @@ impl Election {
     /// Asks a leader to hand over to a candidate. Returns when the wish stands in its key; what comes of it an observer sees.
     pub async fn ask_to_transfer(&self, leader: &Leader, heir: &Candidate) -> Result<(), AskError> {
         self.ask(leader, Some(heir.place.to_string())).await
+    }
+
+    /// Waits for what becomes of a leader that was asked to go. One that does not listen never answers.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind; the wish still stands.
+    ///
+    /// # Errors
+    ///
+    /// Only what no trying can mend.
+    pub async fn answer(&self, leader: &Leader) -> Result<Answer, StoreError> {
+        let mut observe = Observe::with_wishes(self);
+        while let Some(seen) = observe.next().await {
+            match seen?.leader {
+                Some(now) if now.token != leader.token => return Ok(Answer::Went(Some(now))),
+                Some(now) if now.record.asked.is_none() => return Ok(Answer::Declined),
+                Some(_) => {}
+                None => return Ok(Answer::Went(None)),
+            }
+        }
+        Err(StoreError::Closed)
     }
 
     async fn ask(&self, leader: &Leader, heir: Option<String>) -> Result<(), AskError> {

@@ -3,14 +3,11 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use tenure_core::layout::Place;
-use tenure_core::revision::Token;
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
-use super::{Ask, Campaign, CampaignError, Term};
+use super::{Ask, Campaign, CampaignError, Dismissal, Term};
 use crate::line::{Lost, StandError};
-use crate::store::StoreError;
 
 /// Why the work did not come to its end.
 #[derive(Clone, Debug, Error)]
@@ -31,8 +28,7 @@ pub enum LeadError {
 enum Served<T> {
     Done(T),
     Lost(Lost),
-    /// With the heir, if one was named.
-    Asked(Ask, Option<(Place, Token)>),
+    Asked(Dismissal),
 }
 
 impl Campaign {
@@ -91,21 +87,14 @@ impl Campaign {
                         return Err(LeadError::Lost(why));
                     }
                 }
-                Served::Asked(ask, heir) => {
-                    info!(%election, %token, ?ask, "goes as it was asked to");
-                    // The work is dropped by now; whoever kept the term is told before the store is.
-                    let gone = match heir {
-                        Some(heir) => {
-                            term.withdraw();
-                            term.hand_over(heir).await
-                        }
-                        None => term.step_down().await,
-                    };
-                    if let Err(error) = gone {
+                Served::Asked(dismissal) => {
+                    info!(%election, %token, ask = ?dismissal.ask, "goes as it was asked to");
+                    // The work is dropped by now.
+                    if let Err(error) = term.go(&dismissal).await {
                         debug!(%election, %token, %error, "went without an answer");
                     }
                     if !self.leads_again {
-                        return Err(LeadError::Asked(ask));
+                        return Err(LeadError::Asked(dismissal.ask));
                     }
                 }
             }
@@ -115,49 +104,12 @@ impl Campaign {
 
 /// Does the work until it has ended, leadership is lost, or somebody asks for it.
 async fn serve<T>(term: &Term, work: impl Future<Output = T>) -> Served<T> {
-    let asked = async {
-        loop {
-            let ask = term.asked().await;
-            match heir(term, &ask).await {
-                Ok(Heir::Anybody) => return (ask, None),
-                Ok(Heir::Named(heir)) => return (ask, Some(heir)),
-                // It cannot be obeyed, so it need not stand there any more.
-                Ok(Heir::Gone) => match term.decline().await {
-                    Ok(()) => continue,
-                    Err(error) => debug!(%error, "wish was not taken away"),
-                },
-                Err(error) => debug!(%error, "heir was not looked up"),
-            }
-            // The end of the term ends the trying.
-            tokio::time::sleep(LOOK_AGAIN_AFTER).await;
-        }
-    };
     let working = async {
         tokio::select! {
             biased;
             done = work => Served::Done(done),
-            (ask, heir) = asked => Served::Asked(ask, heir),
+            dismissal = term.dismissed() => Served::Asked(dismissal),
         }
     };
     term.run(working).await.unwrap_or_else(Served::Lost)
-}
-
-/// How long to wait for a store that did not answer a question: it is somebody's wish, not ours, so there is no hurry.
-const LOOK_AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
-
-enum Heir {
-    Anybody,
-    Named((Place, Token)),
-    Gone,
-}
-
-async fn heir(term: &Term, ask: &Ask) -> Result<Heir, StoreError> {
-    match ask {
-        Ask::Resign { .. } => Ok(Heir::Anybody),
-        Ask::Transfer { heir, .. } if *heir == term.place() => Ok(Heir::Gone),
-        Ask::Transfer { heir, .. } => {
-            let found = term.election().candidate(*heir).await?;
-            Ok(found.map_or(Heir::Gone, |heir| Heir::Named((heir.place, heir.token))))
-        }
-    }
 }

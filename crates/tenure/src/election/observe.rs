@@ -77,6 +77,8 @@ pub struct Observe {
     tokens: BTreeMap<Bytes, Token>,
     told: Option<Option<Leader>>,
     none_since: Option<Moment>,
+    /// Whether what is asked of a leader is news too.
+    tells_wishes: bool,
 }
 
 impl Observe {
@@ -90,7 +92,13 @@ impl Observe {
             tokens: BTreeMap::new(),
             told: None,
             none_since: None,
+            tells_wishes: false,
         }
+    }
+
+    /// One that also tells when something is asked of a leader, or no more.
+    pub(super) fn with_wishes(election: &Election) -> Observe {
+        Observe { tells_wishes: true, ..Observe::new(election) }
     }
 
     fn take(&mut self, item: FeedItem) -> Option<Observation> {
@@ -124,7 +132,7 @@ impl Observe {
     fn look(&mut self, revision: Revision) -> Option<Observation> {
         let first = self.line.values().next();
         let leader = first.and_then(|pair| Some(Leader::of(self.election.place(pair)?, pair)));
-        if self.told.as_ref().is_some_and(|told| is_same(told.as_ref(), leader.as_ref())) {
+        if self.told.as_ref().is_some_and(|told| self.is_same(told.as_ref(), leader.as_ref())) {
             return None;
         }
         self.told = Some(leader.clone());
@@ -138,14 +146,18 @@ impl Observe {
         };
         Some(Observation { leader, revision, leaderless })
     }
-}
 
-/// Whether there is nothing to tell: what is asked of a leader concerns only itself.
-fn is_same(before: Option<&Leader>, now: Option<&Leader>) -> bool {
-    match (before, now) {
-        (Some(before), Some(now)) => before.token == now.token && before.record.value == now.record.value,
-        (None, None) => true,
-        (Some(_), None) | (None, Some(_)) => false,
+    /// Whether there is nothing to tell: what is asked of a leader concerns only itself, and whoever asked.
+    fn is_same(&self, before: Option<&Leader>, now: Option<&Leader>) -> bool {
+        match (before, now) {
+            (Some(before), Some(now)) => {
+                before.token == now.token
+                    && before.record.value == now.record.value
+                    && (!self.tells_wishes || before.record.asked == now.record.asked)
+            }
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
     }
 }
 

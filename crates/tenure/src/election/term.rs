@@ -15,7 +15,7 @@ use thiserror::Error;
 use tracing::debug;
 
 use super::rewrite::{RewriteError, Seen, rewrite};
-use super::{Ask, Candidate, Election};
+use super::{Ask, Candidate, Dismissal, Election};
 use crate::clock::{BootClock, Clock};
 use crate::dice;
 use crate::line::{Held, Lost, Outcome, ReleaseError, SeatState};
@@ -29,6 +29,9 @@ const RETRY: Retry = Retry {
     jitter: Jitter::Full,
     healthy_after: Duration::from_secs(10),
 };
+
+/// How long to wait for a store that did not answer a question: it is somebody's wish, not ours, so there is no hurry.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Leadership, until it is given up, dropped or lost.
 #[must_use = "a term that is dropped is resigned"]
@@ -128,6 +131,20 @@ impl Term {
         self.held.loan().valid_until()
     }
 
+    /// When the last request was sent that the store has acknowledged, on the session's clock: nobody else can lead before this and the TTL.
+    pub fn acknowledged(&self) -> Moment {
+        self.held.loan().acknowledged()
+    }
+
+    /// Waits for an acknowledgement that was sent after `before`, and says when. Never comes once leadership is lost.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind.
+    pub async fn acknowledged_after(&self, before: Moment) -> Moment {
+        self.held.loan().acknowledged_after(before).await
+    }
+
     /// Waits until leadership is lost, and says why. Comes on time, even while calls to the store hang.
     ///
     /// # Cancellation
@@ -184,6 +201,41 @@ impl Term {
         }
     }
 
+    /// Waits until somebody asks for what can be done: to resign, or to hand over to a candidate who is there. A wish that cannot be obeyed is
+    /// taken away.
+    ///
+    /// Stop the work, then [`Term::obey`]. Never comes once the term is lost.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing is lost.
+    pub async fn dismissed(&self) -> Dismissal {
+        loop {
+            let ask = self.asked().await;
+            match self.heir(&ask).await {
+                Ok(Heir::Anybody) => return Dismissal { ask, heir: None },
+                Ok(Heir::Named(heir)) => return Dismissal { ask, heir: Some(heir) },
+                // It cannot be obeyed, so it need not stand there any more.
+                Ok(Heir::Gone) => match self.decline().await {
+                    Ok(()) => continue,
+                    Err(error) => debug!(%error, "wish was not taken away"),
+                },
+                Err(error) => debug!(%error, "heir was not looked up"),
+            }
+            // The end of the term ends the trying.
+            tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+        }
+    }
+
+    /// Goes as it was asked to: hands over, or resigns if the heir is not there any more. Stop the work before.
+    ///
+    /// # Cancellation
+    ///
+    /// The term is over, with or without a handover.
+    pub async fn obey(self, dismissal: &Dismissal) -> Result<(), ReleaseError> {
+        self.go(dismissal).await
+    }
+
     /// Goes on leading although somebody asked us to go, and takes their wish away.
     pub async fn decline(&self) -> Result<(), ProclaimError> {
         self.rewrite(|record| record.asked = None).await
@@ -223,18 +275,36 @@ impl Term {
         self.held.release().await
     }
 
-    /// Hands over to a place, or steps down if that is gone; for a term that others may look at.
-    pub(super) async fn hand_over(&self, heir: (Place, Token)) -> Result<(), ReleaseError> {
+    /// The same as [`Term::obey`], for a term that others may look at: they are told before the store is.
+    pub(super) async fn go(&self, dismissal: &Dismissal) -> Result<(), ReleaseError> {
+        match dismissal.heir {
+            Some(heir) => {
+                self.held.withdraw();
+                self.hand_over(heir).await
+            }
+            None => self.step_down().await,
+        }
+    }
+
+    /// Who would lead if a wish were obeyed.
+    async fn heir(&self, ask: &Ask) -> Result<Heir, StoreError> {
+        match ask {
+            Ask::Resign { .. } => Ok(Heir::Anybody),
+            Ask::Transfer { heir, .. } if *heir == self.place() => Ok(Heir::Gone),
+            Ask::Transfer { heir, .. } => {
+                let found = self.election.candidate(*heir).await?;
+                Ok(found.map_or(Heir::Gone, |heir| Heir::Named((heir.place, heir.token))))
+            }
+        }
+    }
+
+    /// Hands over to a place, or steps down if that is gone.
+    async fn hand_over(&self, heir: (Place, Token)) -> Result<(), ReleaseError> {
         match self.held.hand_over(heir).await {
             Ok(Ok(Outcome::Done)) => Ok(()),
             Ok(Ok(Outcome::HeirGone | Outcome::HolderGone) | Err(_)) => self.step_down().await,
             Err(lost) => Err(ReleaseError::Lost(lost)),
         }
-    }
-
-    /// From now on nobody can rely on the term; the store does not know yet.
-    pub(super) fn withdraw(&self) {
-        self.held.withdraw();
     }
 
     async fn rewrite(&self, change: impl Fn(&mut CandidateRecord)) -> Result<(), ProclaimError> {
@@ -295,6 +365,13 @@ impl Term {
             *seen = newer;
         }
     }
+}
+
+/// Whom somebody wants to lead instead.
+enum Heir {
+    Anybody,
+    Named((Place, Token)),
+    Gone,
 }
 
 impl fmt::Debug for Term {

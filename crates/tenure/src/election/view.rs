@@ -23,6 +23,15 @@ pub struct ElectionView {
     pub revision: Revision,
 }
 
+/// All elections that have a candidate, as they were at one revision.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ElectionList {
+    /// By name.
+    pub elections: Vec<ElectionView>,
+    /// When this was so.
+    pub revision: Revision,
+}
+
 /// Who leads.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Leader {

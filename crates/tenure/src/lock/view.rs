@@ -24,6 +24,15 @@ pub struct LockView {
     pub revision: Revision,
 }
 
+/// All locks that somebody holds, as they were at one revision.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LockList {
+    /// By name.
+    pub locks: Vec<LockView>,
+    /// When this was so.
+    pub revision: Revision,
+}
+
 /// One who holds a lock or waits for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Holder {
@@ -50,9 +59,10 @@ impl Locks {
     }
 
     /// All locks that somebody holds, by name.
-    pub async fn list(&self) -> Result<Vec<LockView>, StoreError> {
+    pub async fn list(&self) -> Result<LockList, StoreError> {
         let page = self.store.list(self.layout.locks()).await?;
-        Ok(self.views(page.pairs, page.revision).into_values().collect())
+        let locks = self.views(page.pairs, page.revision).into_values().collect();
+        Ok(LockList { locks, revision: page.revision })
     }
 
     /// Takes a place in the line from whoever has it, holder or not. True if it was there.

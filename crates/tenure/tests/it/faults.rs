@@ -335,7 +335,11 @@ fn every_test_that_the_guarantees_name_exists() {
         let (module, claim) = name.rsplit_once("::").unwrap();
         let file = match module {
             "line::tests" => root.join("../tenure-core/src/line/tests.rs"),
-            module => root.join("tests/it").join(format!("{}.rs", module.replace("::", "/"))),
+            module => {
+                let is_of_the_command = module.starts_with("elect::");
+                let tests = if is_of_the_command { "../tenure-cli/tests/it" } else { "tests/it" };
+                root.join(tests).join(format!("{}.rs", module.replace("::", "/")))
+            }
         };
         let source =
             std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{name}: no {}", file.display()));

@@ -275,7 +275,7 @@ mod claims {
         let view = second.view(&name("x")).await.unwrap();
         assert_eq!((view.holders.len(), view.waiters.len()), (1, 1));
         assert_eq!((view.holders[0].token, view.holders[0].record.reason.as_str()), (held.token(), "deploy"));
-        assert_eq!(first.list().await.unwrap(), [view]);
+        assert_eq!(first.list().await.unwrap().locks, [view]);
         held.release().await.unwrap();
         soon(waiting).await.unwrap().unwrap().release().await.unwrap();
         assert_eq!(first.view(&name("x")).await.unwrap().holders.len(), 0);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tenure_fixture::Etcd;
 
-use super::ledger::{beating, intervals, overlap};
 use super::on;
+use crate::ledger::{beating, intervals, overlap};
 use crate::machine::{Machine, Running};
 
 /// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.

@@ -110,6 +110,12 @@ async fn a_lock_is_broken_only_for_the_holder_that_was_meant() {
         json!({"schema": "tenure.lock/v1", "name": "a", "held": false, "fence": null, "holders": [],
                "waiters": [], "backend": "file", "revision": free["revision"]})
     );
+    let revision = machine.json(&["locks", "show", "a"]).await["revision"].clone();
+    assert!(revision.is_string(), "{revision}");
+    assert_eq!(
+        machine.json(&["locks", "ls"]).await,
+        json!({"schema": "tenure.lock/v1", "locks": [], "backend": "file", "revision": revision})
+    );
     let first = hold(&machine, &[]).await;
     let fence = machine.json(&["locks", "show", "a"]).await["fence"].as_str().unwrap().to_owned();
     let ran = machine.run(&["locks", "break", "a", "--token", "1", "--json"]).await;

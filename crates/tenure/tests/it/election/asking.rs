@@ -6,12 +6,13 @@ on_every_engine! {
     a_leader_hears_what_others_ask_of_it;
     one_that_leads_in_a_closure_obeys_and_stands_again;
     a_wish_that_cannot_be_obeyed_is_taken_away;
+    whoever_asked_learns_who_leads_instead;
     what_is_asked_of_one_who_waits_is_heard_when_it_leads;
     what_is_asked_of_one_who_has_gone_is_an_error;
 }
 
 mod claims {
-    use tenure::election::{Ask, AskError, LeadError};
+    use tenure::election::{Answer, Ask, AskError, LeadError};
     use tenure::store::Store;
     use tokio::sync::mpsc;
 
@@ -94,15 +95,32 @@ mod claims {
         wait_for_keys(&store, 1).await;
         let leader = operator.leader().await.unwrap().unwrap();
         operator.ask_to_transfer(&leader, &heir).await.unwrap();
-        soon(async {
-            while operator.leader().await.unwrap().unwrap().record.asked.is_some() {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        assert_eq!(soon(operator.answer(&leader)).await.unwrap(), Answer::Declined);
         assert_eq!(operator.leader().await.unwrap().unwrap().token, leader.token);
         operator.ask_to_resign(&leader).await.unwrap();
         assert!(matches!(soon(leading).await.unwrap(), Err(LeadError::Asked(Ask::Resign { .. }))));
+    }
+
+    pub(super) async fn whoever_asked_learns_who_leads_instead(store: Store) {
+        let ((_a, first), (_b, second), (_c, operator)) =
+            (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
+        let term = first.campaign("1").await.unwrap();
+        let waiting = stand(&store, &second, "2", 2).await;
+        let leader = operator.leader().await.unwrap().unwrap();
+        let heir = operator.candidates().await.unwrap().remove(0);
+        operator.ask_to_transfer(&leader, &heir).await.unwrap();
+        let dismissal = soon(term.dismissed()).await;
+        assert_eq!(dismissal.ask, Ask::Transfer { heir: heir.place, by: "ops".to_owned() });
+        assert!(term.is_valid(), "the work has yet to be stopped");
+        let (gone, answer) = tokio::join!(term.obey(&dismissal), soon(operator.answer(&leader)));
+        gone.unwrap();
+        let Answer::Went(Some(now)) = answer.unwrap() else { panic!("no moment without a leader") };
+        assert_eq!(now.token, heir.token);
+        let term = soon(waiting).await.unwrap().unwrap();
+        operator.ask_to_resign(&now).await.unwrap();
+        let dismissal = soon(term.dismissed()).await;
+        term.obey(&dismissal).await.unwrap();
+        assert_eq!(soon(operator.answer(&now)).await.unwrap(), Answer::Went(None));
     }
 
     /// A candidate is the first in the store before it knows; whoever asks then must not be overheard.

@@ -173,7 +173,7 @@ mod claims {
         let below = soon(elections.election("a/b").unwrap().campaign("2").into_future()).await.unwrap();
         assert_eq!(a.leader().await.unwrap().unwrap().token, term.token());
         let names: Vec<String> =
-            elections.list().await.unwrap().iter().map(|view| view.name.to_string()).collect();
+            elections.list().await.unwrap().elections.iter().map(|view| view.name.to_string()).collect();
         assert_eq!(names, ["a", "a/b"]);
         below.resign().await.unwrap();
         term.resign().await.unwrap();

@@ -1,4 +1,4 @@
-//! What commands under a lock write of themselves: a line for every beat, with their token and the machine's uptime.
+//! What commands write of themselves while they hold something: a line for every beat, with their token and the machine's uptime.
 //!
 //! No end is written, because whoever is killed writes none: the last beat is the end.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::machine::Machine;
 
 /// A script that says `up` and beats until it is killed, in a grandchild that ignores every polite signal.
-pub(super) fn beating(machine: &Machine) -> String {
+pub(crate) fn beating(machine: &Machine) -> String {
     let path = machine.path("ledger");
     format!(
         "sh -c 'trap \"\" TERM HUP INT; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); read t r </proc/uptime; \
@@ -16,7 +16,7 @@ pub(super) fn beating(machine: &Machine) -> String {
 }
 
 /// First and last beat of every token, in the order of tokens.
-pub(super) fn intervals(machine: &Machine) -> Vec<(i64, f64, f64)> {
+pub(crate) fn intervals(machine: &Machine) -> Vec<(i64, f64, f64)> {
     let text = std::fs::read_to_string(machine.path("ledger")).unwrap();
     let mut beats: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     for line in text.lines() {
@@ -30,7 +30,7 @@ pub(super) fn intervals(machine: &Machine) -> Vec<(i64, f64, f64)> {
 }
 
 /// Nobody beats before all with a smaller token have beaten their last.
-pub(super) fn overlap(intervals: &[(i64, f64, f64)]) -> Option<String> {
+pub(crate) fn overlap(intervals: &[(i64, f64, f64)]) -> Option<String> {
     intervals.windows(2).find(|pair| pair[1].1 < pair[0].2).map(|pair| format!("{pair:?}"))
 }
 

@@ -1,4 +1,4 @@
-//! What `lock` and `once` have in common on the command line.
+//! What `lock`, `once` and `elect` have in common on the command line.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,22 +12,19 @@ use crate::failure::{Failure, LOST, NOT_ACQUIRED};
 use crate::output::escape;
 use crate::supervise::Program;
 
-/// How long a reason may be: a sentence for whoever looks, not a document.
-const REASON_BYTES_MAX: usize = 1_000;
-
-/// On which terms a lock is held.
+/// On which terms something is held.
 #[derive(Args, Debug)]
 pub(crate) struct HoldArgs {
-    /// How long the lock outlives us if we cannot release it. It is renewed every third of it.
+    /// How long it outlives us if we cannot give it back. It is renewed every third of this.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "15s")]
     ttl: Duration,
     /// How long the command has between being asked to stop and being killed [default: 5s or a third of the TTL].
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     grace: Option<Duration>,
-    /// How long before the store could give the lock away the command is killed [default: 500ms or 5 % of the TTL].
+    /// How long before the store could give it to somebody else the command is killed [default: 500ms or 5 % of the TTL].
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     margin: Option<Duration>,
-    /// What the command is asked to stop with when the lock is lost: TERM, INT, HUP, QUIT, USR1, USR2 or KILL.
+    /// What the command is asked to stop with: TERM, INT, HUP, QUIT, USR1, USR2 or KILL.
     #[arg(long, value_name = "NAME", value_parser = parse_signal, default_value = "TERM")]
     pub(super) signal: Signal,
     /// The exit code for "not acquired".
@@ -35,23 +32,14 @@ pub(crate) struct HoldArgs {
     pub(crate) not_acquired: u8,
     /// The exit code for "lost".
     #[arg(long = "lost-exit-code", value_name = "CODE", default_value_t = LOST)]
-    pub(super) lost: u8,
-    /// Why, for whoever looks at the lock.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub(super) reason: String,
+    pub(crate) lost: u8,
     /// Say nothing about waiting; trouble is always told.
     #[arg(short, long)]
-    pub(super) quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 impl HoldArgs {
     pub(super) fn timing(&self) -> Result<Timing, Failure> {
-        if self.reason.len() > REASON_BYTES_MAX {
-            let len = self.reason.len();
-            return Err(Failure::usage(format!(
-                "a reason of {len} bytes, at most {REASON_BYTES_MAX} are kept"
-            )));
-        }
         Ok(Timing::divide(self.ttl, self.grace, self.margin)?)
     }
 }

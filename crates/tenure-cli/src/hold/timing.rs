@@ -1,4 +1,4 @@
-//! How the time of a lock is divided between the command, its grace and the margin.
+//! How the time of what is held is divided between the command, its grace and the margin.
 //!
 //! ```text
 //! sent ─── ttl/3: renewed ───────── term ────── kill ────── the store's end, at the earliest

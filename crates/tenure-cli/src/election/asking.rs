@@ -1,0 +1,168 @@
+//! `election resign` and `election transfer`: asking a leader to go, and waiting until it has.
+//!
+//! The leader stops its work before it goes, so this takes as long as its work takes to stop.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tenure::core::name::ElectionName;
+use tenure::core::revision::Token;
+use tenure::election::{Answer, AskError, Candidate, Election, ElectionView, Leader};
+use tenure::store::Revision;
+
+use super::shape::Person;
+use super::{ResignArgs, SCHEMA, TransferArgs, shown_by};
+use crate::elect::named;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Output) -> Result<(), Failure> {
+    let name = election.name();
+    let leader = leader(election.view().await?, name)?;
+    if let Some(token) = args.token.map(|token| Token(Revision(token)))
+        && token != leader.token
+    {
+        let message = format!("'{name}' is led by {}, not by the one with fence {token}", named(&leader));
+        return Err(Failure::new(Code::Conflict, message).hint(shown_by(name)));
+    }
+    match election.ask_to_resign(&leader).await {
+        Ok(()) => {}
+        Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
+        Err(error) => return Err(not_asked(error, name)),
+    }
+    match answer(election, &leader, args.patience.wait).await? {
+        Answer::Went(next) => tell(name, &leader, next.as_ref(), output),
+        Answer::Declined => Err(declined(&leader, name, "it does not want to go")),
+    }
+}
+
+pub(super) async fn transfer(
+    args: &TransferArgs,
+    election: &Election,
+    output: &Output,
+) -> Result<(), Failure> {
+    let name = election.name();
+    let mut view = election.view().await?;
+    let candidates = std::mem::take(&mut view.candidates);
+    let leader = leader(view, name)?;
+    let token = args.token.map(|token| Token(Revision(token)));
+    let Some(heir) = heir(&candidates, &args.candidate, token, name)? else {
+        let is_meant =
+            leader.record.candidate == args.candidate && token.is_none_or(|token| token == leader.token);
+        if is_meant {
+            output.note(&format!("'{name}' is led by {} already", named(&leader)));
+            return tell(name, &leader, Some(&leader), output);
+        }
+        let message = format!("nobody waits to lead '{name}' who is called {}", args.candidate);
+        return Err(Failure::new(Code::NotFound, message).hint(shown_by(name)));
+    };
+    if let Some(above) = above(heir, &candidates) {
+        let message = format!(
+            "{} waits with priority {}, so {} would not lead '{name}' for an instant",
+            above.record.candidate, above.record.priority, args.candidate
+        );
+        return Err(Failure::new(Code::Conflict, message)
+            .hint(format!("hand over to the one with the highest priority; {}", shown_by(name))));
+    }
+    match election.ask_to_transfer(&leader, heir).await {
+        Ok(()) => {}
+        Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
+        Err(error) => return Err(not_asked(error, name)),
+    }
+    match answer(election, &leader, args.patience.wait).await? {
+        Answer::Went(Some(next)) if next.token == heir.token => tell(name, &leader, Some(&next), output),
+        Answer::Went(next) => {
+            let by = next.as_ref().map_or("nobody".to_owned(), named);
+            let message = format!("{} has gone, but '{name}' is led by {by} now", named(&leader));
+            Err(Failure::new(Code::Conflict, message).hint(shown_by(name)))
+        }
+        Answer::Declined => {
+            let why = format!("it does not want to, or {} has gone", args.candidate);
+            Err(declined(&leader, name, &why))
+        }
+    }
+}
+
+fn leader(view: ElectionView, name: &ElectionName) -> Result<Leader, Failure> {
+    view.leader.ok_or_else(|| {
+        Failure::new(Code::NotFound, format!("nobody leads '{name}'"))
+            .hint("list what is led with `tenure election ls`")
+    })
+}
+
+/// The candidate that is meant; none if nobody is called so.
+fn heir<'a>(
+    candidates: &'a [Candidate],
+    called: &str,
+    token: Option<Token>,
+    name: &ElectionName,
+) -> Result<Option<&'a Candidate>, Failure> {
+    let mut meant = candidates.iter().filter(|candidate| {
+        candidate.record.candidate == called && token.is_none_or(|token| token == candidate.token)
+    });
+    let (first, others) = (meant.next(), meant.count());
+    if others > 0 {
+        let message = format!("{} of those who wait to lead '{name}' are called {called}", others + 1);
+        return Err(Failure::new(Code::Conflict, message)
+            .hint(format!("choose one with --token; {}", shown_by(name))));
+    }
+    Ok(first)
+}
+
+/// One to whom the heir would give way at once: of a higher priority, and behind it. Those before it are passed over.
+fn above<'a>(heir: &Candidate, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
+    let is_above =
+        |other: &&Candidate| other.token > heir.token && other.record.priority > heir.record.priority;
+    candidates.iter().find(is_above)
+}
+
+async fn answer(election: &Election, leader: &Leader, wait: Duration) -> Result<Answer, Failure> {
+    match tokio::time::timeout(wait, election.answer(leader)).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => {
+            let name = election.name();
+            let message = format!("'{name}' is still led by {}, {wait:?} after it was asked", named(leader));
+            Err(Failure::new(Code::TimedOut, message)
+                .hint(format!("it was asked and may yet go; wait longer with --wait, or {}", shown_by(name))))
+        }
+    }
+}
+
+fn overtaken(leader: &Leader, name: &ElectionName) -> Failure {
+    let message = format!("{} does not lead '{name}' any more, so nothing was asked", named(leader));
+    Failure::new(Code::Conflict, message).hint(format!("look again: {}", shown_by(name)))
+}
+
+fn declined(leader: &Leader, name: &ElectionName, why: &str) -> Failure {
+    let message = format!("{} goes on leading '{name}': {why}", named(leader));
+    Failure::new(Code::Conflict, message).hint(shown_by(name))
+}
+
+fn not_asked(error: AskError, name: &ElectionName) -> Failure {
+    match error {
+        AskError::Store(error) => {
+            Failure::from(error).while_doing(&format!("the leader of '{name}' was not asked"))
+        }
+        error => Failure::new(Code::Failed, format!("the leader of '{name}' was not asked: {error}"))
+            .hint(shown_by(name)),
+    }
+}
+
+/// Says who led and who leads.
+fn tell(name: &ElectionName, former: &Leader, now: Option<&Leader>, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Said<'a> {
+        schema: &'static str,
+        name: &'a str,
+        former: Person,
+        leader: Option<Person>,
+    }
+    if output.is_json {
+        let (former, leader) = (Person::of(former), now.map(Person::of));
+        return output.object(&Said { schema: SCHEMA, name: name.as_str(), former, leader });
+    }
+    match now {
+        Some(now) => output.record([now.token.to_string(), now.record.candidate.clone()]),
+        None => output.record(["-", "-"]),
+    }
+}

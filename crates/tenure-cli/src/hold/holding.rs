@@ -1,0 +1,216 @@
+//! What is held, and a command that runs no longer than that.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tenure::core::fence::Fence;
+use tenure::core::time::Moment;
+use tenure::election::Term;
+use tenure::lock::{Guard, Lost, ReleaseError};
+use tenure::store::LeaseId;
+use tokio::sync::watch;
+
+use super::stage::{CLOSE_WITHIN, Stage};
+use crate::failure::{Code, Failure};
+use crate::supervise::{self, Job, Order, Outcome, Program, Signals, Terms};
+
+/// Something that is held until it is given back or lost: a lock, or leadership.
+pub(crate) trait Holding {
+    fn fence(&self) -> Fence;
+    fn lease(&self) -> LeaseId;
+    fn ttl(&self) -> Duration;
+    fn acknowledged(&self) -> Moment;
+    async fn acknowledged_after(&self, before: Moment) -> Moment;
+    async fn lost(&self) -> Lost;
+    async fn give_back(self) -> Result<(), ReleaseError>;
+}
+
+/// Guards and terms say the same in the same words, up to the last.
+macro_rules! holding {
+    ($held:ty, $give_back:ident) => {
+        impl Holding for $held {
+            fn fence(&self) -> Fence {
+                self.fence()
+            }
+
+            fn lease(&self) -> LeaseId {
+                self.lease()
+            }
+
+            fn ttl(&self) -> Duration {
+                self.ttl()
+            }
+
+            fn acknowledged(&self) -> Moment {
+                self.acknowledged()
+            }
+
+            async fn acknowledged_after(&self, before: Moment) -> Moment {
+                self.acknowledged_after(before).await
+            }
+
+            async fn lost(&self) -> Lost {
+                self.lost().await
+            }
+
+            async fn give_back(self) -> Result<(), ReleaseError> {
+                self.$give_back().await
+            }
+        }
+    };
+}
+
+holding!(Guard, release);
+holding!(Term, resign);
+
+/// What came of a command.
+pub(crate) struct Run<T> {
+    pub(crate) outcome: Outcome,
+    /// Why what it relied on is lost, if we were told.
+    pub(crate) why: Option<Lost>,
+    /// What it was recalled for.
+    pub(crate) recalled: Option<T>,
+}
+
+/// What is said when something is held.
+#[derive(Serialize)]
+pub(crate) struct Acquired<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) key: String,
+    pub(crate) fence: String,
+    pub(crate) lease: String,
+    ttl_seconds: f64,
+    namespace: String,
+    node: &'a str,
+}
+
+impl Stage<'_> {
+    pub(crate) fn acquired<'a>(&'a self, name: &'a str, held: &impl Holding) -> Acquired<'a> {
+        let fence = held.fence();
+        Acquired {
+            name,
+            key: String::from_utf8_lossy(&fence.key).into_owned(),
+            fence: fence.token.to_string(),
+            lease: held.lease().to_string(),
+            ttl_seconds: held.ttl().as_secs_f64(),
+            namespace: self.namespace.to_string(),
+            node: &self.who.node,
+        }
+    }
+
+    /// Runs the command for as long as something is held, or until it is recalled. `env` is what its environment has beside what every
+    /// command is told.
+    ///
+    /// # Errors
+    ///
+    /// If it did not run; with [`Code::Lost`] because the time was over before it could.
+    pub(crate) async fn run<T>(
+        &self,
+        program: &Program,
+        mut env: Vec<(&'static str, OsString)>,
+        held: &impl Holding,
+        recall: impl Future<Output = T>,
+        signals: &mut Signals,
+    ) -> Result<Run<T>, Failure> {
+        env.extend(self.environment(held));
+        let job = Job {
+            program,
+            args: self.command.get(1..).unwrap_or_default(),
+            env: &env,
+            grace: Some(self.timing.grace),
+            signal: self.args.signal,
+        };
+        let sent = held.acknowledged();
+        let deadlines = |sent| Some(self.timing.deadlines(sent, held.ttl()));
+        let (feed, terms) = watch::channel(Terms { deadlines: deadlines(sent), order: Order::Run });
+        let (mut why, mut recalled) = (None, None);
+        let feeding = async {
+            let mut recall = pin!(recall);
+            let mut sent = sent;
+            loop {
+                tokio::select! {
+                    biased;
+                    end = held.lost() => {
+                        why = Some(end);
+                        feed.send_modify(|terms| terms.order = Order::Lost);
+                        std::future::pending::<()>().await;
+                    }
+                    newer = held.acknowledged_after(sent) => {
+                        sent = newer;
+                        feed.send_modify(|terms| terms.deadlines = deadlines(sent));
+                    }
+                    // It is still held, and stays so until the command has stopped.
+                    reason = recall.as_mut(), if recalled.is_none() => {
+                        recalled = Some(reason);
+                        feed.send_modify(|terms| terms.order = Order::Stop);
+                    }
+                }
+            }
+        };
+        let outcome = tokio::select! {
+            biased;
+            outcome = supervise::run(&job, terms, signals, self.output) => outcome?,
+            () = feeding => unreachable!("it goes on for ever"),
+        };
+        Ok(Run { outcome, why, recalled })
+    }
+
+    /// Gives back what is held, and the session with it. None if the store did not answer in time.
+    pub(crate) async fn release(&self, held: impl Holding) -> Option<Result<(), ReleaseError>> {
+        let begin = Instant::now();
+        let released = self.give_back(held).await;
+        // Without its place the lease holds nothing: whether it ends now or by itself matters to nobody.
+        let _ =
+            tokio::time::timeout(CLOSE_WITHIN.saturating_sub(begin.elapsed()), self.session.close()).await;
+        released
+    }
+
+    /// Gives back what is held, for another turn on the same session. None if the store did not answer in time.
+    pub(crate) async fn give_back(&self, held: impl Holding) -> Option<Result<(), ReleaseError>> {
+        tokio::time::timeout(CLOSE_WITHIN, held.give_back()).await.ok()
+    }
+
+    pub(crate) fn lost(&self, name: &str, why: Lost, then: &str) -> ExitCode {
+        let failure = Failure::new(Code::Lost, format!("'{name}' was lost ({why}), {then}"))
+            .hint("what it wrote since is only safe where TENURE_FENCE was checked with the write");
+        self.output.failure(&failure);
+        ExitCode::from(self.args.lost)
+    }
+
+    /// What could not be given back ends by itself; counted from now, because nobody knows whether the last renewal arrived.
+    pub(crate) fn warn_unless(&self, released: Option<&Result<(), ReleaseError>>, name: &str, ttl: Duration) {
+        let is_done = !matches!(
+            released,
+            None | Some(Err(ReleaseError::NotYet { .. } | ReleaseError::Lost(Lost::Lapsed)))
+        );
+        if !is_done {
+            let seconds = ttl.as_secs_f64().ceil();
+            self.output.note(&format!(
+                "the store does not answer, so '{name}' could not be released; it expires by itself in {seconds} s"
+            ));
+        }
+    }
+
+    /// What every command is told.
+    fn environment(&self, held: &impl Holding) -> [(&'static str, OsString); 5] {
+        [
+            ("TENURE_FENCE", held.fence().token.to_string().into()),
+            ("TENURE_LEASE", held.lease().to_string().into()),
+            ("TENURE_TTL_SECONDS", held.ttl().as_secs_f64().to_string().into()),
+            ("TENURE_NAMESPACE", self.namespace.to_string().into()),
+            ("TENURE_NODE", self.who.node.clone().into()),
+        ]
+    }
+}
+
+/// Whether a release found that somebody else had ended what was held: then nobody knows for how long the command ran without it.
+pub(crate) fn taken(released: Option<&Result<(), ReleaseError>>) -> Option<Lost> {
+    match released {
+        Some(Err(ReleaseError::Lost(why @ (Lost::LeaseGone | Lost::Broken)))) => Some(*why),
+        _ => None,
+    }
+}

@@ -1,0 +1,250 @@
+//! Waiting for our turn: standing in line, saying so, and standing in line again after a lost session.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use tenure::clock::{BootClock, Clock};
+use tenure::lock::StandError;
+use tenure::store::{LeaseId, StoreError};
+
+use super::holding::Holding;
+use super::stage::{Stage, Stop};
+use super::timing::Timing;
+use crate::failure::{Code, Failure};
+use crate::supervise::Signals;
+
+/// How long the store may take to let us into the line, from our start. Scripts were promised an answer within 6 s.
+const START_WITHIN: Duration = Duration::from_secs(5);
+
+/// What is left of that at least, when reaching the store took nearly all of it.
+const ENTER_WITHIN_MIN: Duration = Duration::from_millis(300);
+
+/// A status line comes after this long: whoever waits less need not know.
+const STATUS_AFTER: Duration = Duration::from_secs(1);
+
+/// How often it is said anew to a person.
+const STATUS_EVERY_ON_TERMINAL: Duration = Duration::from_secs(1);
+
+/// How long one look at the line may take.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long to wait for those who are before us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    Endless,
+    UpTo(Duration),
+    None,
+}
+
+/// A line to stand in: that of a lock, or of an election.
+pub(crate) trait Line {
+    /// What is held when it is our turn.
+    type Held: Holding;
+
+    /// How often one who waits is told how it stands, where that is written down; none: once.
+    const STATUS_EVERY: Option<Duration>;
+
+    /// What it is the line for.
+    fn name(&self) -> &str;
+
+    /// Stands in it until it is our turn.
+    async fn stand(&self, wait: Wait) -> Result<Self::Held, NotHeld>;
+
+    /// How it stands, seen from the place that hangs on this lease.
+    async fn look(&self, lease: Option<LeaseId>) -> Result<Look, StoreError>;
+
+    /// The command that shows who is in it.
+    fn shown_by(&self) -> String;
+}
+
+/// How a line stands.
+pub(crate) struct Look {
+    /// Whether we are in it.
+    pub(crate) is_in_line: bool,
+    /// Who has what we wait for, such as `held by web-2 pid 4121`.
+    pub(crate) had_by: Option<String>,
+    /// What to tell one who waits.
+    pub(crate) status: Option<String>,
+}
+
+/// Why nothing is held.
+pub(crate) enum NotHeld {
+    Stand(StandError),
+    /// It cannot be had like this, and nothing was sent.
+    Usage(String),
+}
+
+/// How far we have come.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The lease that our place hangs on.
+    lease: Cell<Option<LeaseId>>,
+    /// Whether we were seen in the line; from then on the store may take its time.
+    has_stood: Cell<bool>,
+    /// Whether a status is shown.
+    has_said: Cell<bool>,
+}
+
+impl Stage<'_> {
+    /// Waits for our turn, counting from `begin`; ends in another way with everything said.
+    pub(crate) async fn acquire<L: Line>(
+        &self,
+        line: &L,
+        wait: Wait,
+        begin: Instant,
+        progress: &Progress,
+        signals: &mut Signals,
+    ) -> Result<L::Held, Stop> {
+        loop {
+            let left = || match wait {
+                Wait::UpTo(wait) => wait.saturating_sub(begin.elapsed()),
+                Wait::Endless | Wait::None => Duration::MAX,
+            };
+            // However short the wait: the store has its time to let us into the line.
+            let within = if progress.has_stood.get() { left() } else { left().max(START_WITHIN) };
+            let asking = async {
+                // A lease first: by it we know our place among the others.
+                let lend = self.session.lend().within(within).await;
+                let loan = lend.map_err(|error| NotHeld::Stand(error.into()))?;
+                progress.lease.set(Some(loan.lease()));
+                let wait = match wait {
+                    Wait::Endless => Wait::Endless,
+                    Wait::UpTo(_) if !left().is_zero() => Wait::UpTo(left().max(ENTER_WITHIN_MIN)),
+                    Wait::UpTo(_) | Wait::None => Wait::None,
+                };
+                line.stand(wait).await
+            };
+            let told = tokio::select! {
+                biased;
+                signal = signals.next_end() => Err(Stop::signal(signal)),
+                told = asking => Ok(told),
+                failure = self.watch_over(line, progress) => Err(failure.into()),
+            };
+            if progress.has_said.take() {
+                self.output.clear_status();
+            }
+            let name = line.name();
+            match told? {
+                Ok(held) => {
+                    progress.has_stood.set(true);
+                    if self.is_fresh(&held, signals).await? {
+                        return Ok(held);
+                    }
+                    self.again(name, "was lost before anything was begun under it");
+                }
+                Err(NotHeld::Stand(StandError::SessionLost(why))) => {
+                    progress.has_stood.set(true);
+                    self.again(name, &format!("is still waited for, but {why}"));
+                }
+                Err(NotHeld::Stand(StandError::Held)) => return Err(self.refuse(line, wait, begin).await),
+                Err(NotHeld::Stand(StandError::Unavailable { .. })) if progress.has_stood.get() => {
+                    return Err(self.refuse(line, wait, begin).await);
+                }
+                Err(NotHeld::Stand(error)) => return Err(failed(name, error).into()),
+                Err(NotHeld::Usage(why)) => return Err(Failure::usage(why).into()),
+            }
+        }
+    }
+
+    /// Waits until what is held is as sure as it can be: what we came to with an old lease could be over before the command has begun. False
+    /// if it is.
+    async fn is_fresh(&self, held: &impl Holding, signals: &mut Signals) -> Result<bool, Stop> {
+        let sent = held.acknowledged();
+        if BootClock.now() < Timing::renewal(sent, held.ttl()) {
+            return Ok(true);
+        }
+        tokio::select! {
+            biased;
+            signal = signals.next_end() => Err(Stop::signal(signal)),
+            _ = held.lost() => Ok(false),
+            _ = held.acknowledged_after(sent) => Ok(true),
+        }
+    }
+
+    /// Says that another turn begins.
+    pub(crate) fn again(&self, name: &str, why: &str) {
+        self.output.note(&format!("'{name}' {why}; standing in line again"));
+    }
+
+    /// Says how the line stands while we wait; ends only if the store does not let us into it in time.
+    async fn watch_over<L: Line>(&self, line: &L, progress: &Progress) -> Failure {
+        let Progress { lease, has_stood, has_said } = progress;
+        let every = if self.output.has_status() { Some(STATUS_EVERY_ON_TERMINAL) } else { L::STATUS_EVERY };
+        let in_line_by = (self.begin + START_WITHIN).max(Instant::now() + ENTER_WITHIN_MIN);
+        let mut say_at = Instant::now() + STATUS_AFTER;
+        loop {
+            let next = if has_stood.get() { say_at } else { say_at.min(in_line_by) };
+            tokio::time::sleep_until(next.into()).await;
+            let look = tokio::time::timeout(self.patience_to_look(in_line_by), line.look(lease.get()));
+            // A store that does not answer just now is the session's business.
+            if let Ok(Ok(look)) = look.await {
+                has_stood.set(has_stood.get() || look.is_in_line);
+                if !self.args.quiet
+                    && let Some(status) = look.status
+                {
+                    self.output.status(&status);
+                    has_said.set(true);
+                }
+            }
+            if !has_stood.get() && Instant::now() >= in_line_by {
+                return unavailable(line.name(), self.begin.elapsed());
+            }
+            let has_nothing_to_say = self.args.quiet || (every.is_none() && has_said.get());
+            if has_stood.get() && has_nothing_to_say {
+                std::future::pending::<()>().await;
+            }
+            say_at = Instant::now() + every.filter(|_| has_stood.get()).unwrap_or(LOOK_WITHIN);
+        }
+    }
+
+    /// The last look before the store must have let us in is a short one.
+    fn patience_to_look(&self, in_line_by: Instant) -> Duration {
+        in_line_by.saturating_duration_since(Instant::now()).clamp(ENTER_WITHIN_MIN / 3, LOOK_WITHIN)
+    }
+
+    /// Says who has it.
+    async fn refuse(&self, line: &impl Line, wait: Wait, begin: Instant) -> Stop {
+        let look = tokio::time::timeout(LOOK_WITHIN, line.look(None)).await;
+        let by = match look {
+            Ok(Ok(look)) => look.had_by,
+            _ => None,
+        };
+        let by = by.unwrap_or_else(|| "somebody else has it".to_owned());
+        let (name, shown_by) = (line.name(), line.shown_by());
+        let (message, hint) = match wait {
+            Wait::UpTo(_) => (
+                format!("'{name}' was not to be had within {:.1?}: {by}", begin.elapsed()),
+                format!("wait longer, or see `{shown_by}`"),
+            ),
+            Wait::Endless | Wait::None => {
+                (format!("'{name}' is not to be had: {by}"), format!("see `{shown_by}`"))
+            }
+        };
+        self.not_acquired(&Failure::new(Code::NotAcquired, message).hint(hint))
+    }
+
+    /// Ends with the exit code that the user wants for this.
+    pub(crate) fn not_acquired(&self, failure: &Failure) -> Stop {
+        self.output.failure(failure);
+        Stop::Ended(std::process::ExitCode::from(self.args.not_acquired))
+    }
+}
+
+fn unavailable(name: &str, within: Duration) -> Failure {
+    Failure::new(
+        Code::Unavailable,
+        format!("the store did not let us stand in line for '{name}' within {within:.1?}"),
+    )
+    .hint("run `tenure doctor`")
+}
+
+fn failed(name: &str, error: StandError) -> Failure {
+    match error {
+        StandError::Unavailable { within } => unavailable(name, within),
+        StandError::Store(error) => Failure::from(error).while_doing(&format!("'{name}'")),
+        StandError::Ttl(_) | StandError::Invalid(_) => {
+            Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
+        }
+        error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
+    }
+}

@@ -1,0 +1,119 @@
+//! A lock that is held: what is said of it, and an exit code that tells the truth about it.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tenure::lock::{Guard, Lost};
+
+use super::line::LockLine;
+use crate::failure::Failure;
+use crate::hold::{Acquired, Line, Run, Stage, taken};
+use crate::supervise::{Program, Signals};
+
+/// What came of a command under a lock; nobody recalls it.
+pub(crate) type LockRun = Run<Infallible>;
+
+#[derive(Serialize)]
+struct Said<'a> {
+    schema: &'static str,
+    #[serde(flatten)]
+    acquired: &'a Acquired<'a>,
+}
+
+impl LockLine {
+    /// Says that the lock is held: without a command on stdout, where a script waits for it.
+    pub(super) fn tell(&self, stage: &Stage<'_>, guard: &Guard) -> Result<(), Failure> {
+        let acquired = &stage.acquired(self.name(), guard);
+        let said = Said { schema: super::SCHEMA, acquired };
+        match (stage.program.is_some(), stage.output.is_json) {
+            (true, true) => stage.output.talk_object(&said),
+            (true, false) => {}
+            (false, true) => stage.output.object(&said)?,
+            (false, false) => {
+                let Acquired { name, key, fence, lease, .. } = acquired;
+                stage.output.record([name, fence.as_str(), lease, key])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the command for as long as the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// If it did not run; with [`Code::Lost`](crate::failure::Code::Lost) because the lock was over before it could.
+    pub(crate) async fn run(
+        &self,
+        stage: &Stage<'_>,
+        program: &Program,
+        guard: &Guard,
+        signals: &mut Signals,
+    ) -> Result<LockRun, Failure> {
+        let key = OsString::from(String::from_utf8_lossy(&guard.fence().key).into_owned());
+        let env = vec![
+            ("TENURE_LOCK", self.name().into()),
+            ("TENURE_LOCK_KEY", key.clone()),
+            ("ETCD_LOCK_KEY", key),
+            ("ETCD_LOCK_REV", guard.token().to_string().into()),
+        ];
+        stage.run(program, env, guard, std::future::pending(), signals).await
+    }
+
+    /// Holds without a command until a signal, or until that is not true any more.
+    pub(super) async fn stay(&self, stage: &Stage<'_>, guard: Guard, signals: &mut Signals) -> ExitCode {
+        let lost = tokio::select! {
+            biased;
+            why = guard.lost() => Some(why),
+            _ = signals.next_end() => None,
+        };
+        let ttl = guard.ttl();
+        let released = stage.release(guard).await;
+        let lost = lost.or_else(|| taken(released.as_ref()));
+        match lost {
+            Some(why) => stage.lost(self.name(), why, "while it was held"),
+            None => {
+                stage.warn_unless(released.as_ref(), self.name(), ttl);
+                ExitCode::SUCCESS
+            }
+        }
+    }
+
+    /// Keeps the lock for the rest of its least time, then gives it back and says how the command ended.
+    pub(crate) async fn finish(
+        &self,
+        stage: &Stage<'_>,
+        guard: Guard,
+        run: LockRun,
+        rest: Duration,
+        signals: &mut Signals,
+    ) -> ExitCode {
+        let name = self.name();
+        let ttl = guard.ttl();
+        let until = Instant::now() + rest;
+        let mut is_rest_lost = false;
+        if !run.outcome.is_lost && !rest.is_zero() {
+            tokio::select! {
+                biased;
+                _ = guard.lost() => is_rest_lost = true,
+                _ = signals.next_end() => {}
+                () = tokio::time::sleep_until(until.into()) => {}
+            }
+        }
+        let released = stage.release(guard).await;
+        if run.outcome.is_lost {
+            return stage.lost(name, run.why.unwrap_or(Lost::Lapsed), "and the command was stopped");
+        }
+        if is_rest_lost {
+            stage
+                .output
+                .note(&format!("'{name}' was lost after the command had ended, before --min-hold was over"));
+        } else if let Some(why) = taken(released.as_ref()) {
+            return stage.lost(name, why, "perhaps before the command ended by itself");
+        }
+        stage.warn_unless(released.as_ref(), name, ttl);
+        ExitCode::from(run.outcome.exit_code())
+    }
+}

@@ -1,0 +1,106 @@
+//! The line of a lock, and what is said of it.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tenure::core::line::Mode;
+use tenure::core::name::LockName;
+use tenure::lock::{Guard, LockError, Locks};
+use tenure::store::{LeaseId, StoreError};
+
+use super::waiting;
+use crate::failure::Failure;
+use crate::hold::{Line, Look, NotHeld, Stage, Wait};
+
+/// How long a reason may be: a sentence for whoever looks, not a document.
+const REASON_BYTES_MAX: usize = 1_000;
+
+/// Which lock is wanted, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) name: LockName,
+    pub(crate) mode: Mode,
+    pub(crate) reason: String,
+}
+
+impl Wish {
+    /// Refuses a reason that is too long to be kept.
+    pub(crate) fn new(name: LockName, mode: Mode, reason: &str) -> Result<Wish, Failure> {
+        let len = reason.len();
+        if len > REASON_BYTES_MAX {
+            return Err(Failure::usage(format!(
+                "a reason of {len} bytes, at most {REASON_BYTES_MAX} are kept"
+            )));
+        }
+        Ok(Wish { name, mode, reason: reason.to_owned() })
+    }
+}
+
+/// The line of a lock.
+pub(crate) struct LockLine {
+    locks: Locks,
+    wish: Wish,
+}
+
+impl LockLine {
+    pub(crate) fn new(stage: &Stage<'_>, wish: Wish) -> LockLine {
+        let locks = Locks::new(&stage.session, &stage.namespace).introduce(stage.who.clone());
+        LockLine { locks, wish }
+    }
+
+    pub(crate) fn lock(&self) -> &LockName {
+        &self.wish.name
+    }
+}
+
+impl Line for LockLine {
+    type Held = Guard;
+
+    const STATUS_EVERY: Option<Duration> = Some(Duration::from_secs(30));
+
+    fn name(&self) -> &str {
+        self.wish.name.as_str()
+    }
+
+    async fn stand(&self, wait: Wait) -> Result<Guard, NotHeld> {
+        let name = self.name();
+        let ask = match self.wish.mode {
+            Mode::Exclusive => self.locks.lock(name),
+            Mode::Shared => self.locks.shared(name),
+            Mode::Permit { of } => self.locks.permit(name, of),
+        };
+        let ask = ask.reason(self.wish.reason.clone());
+        let ask = match wait {
+            Wait::Endless => ask,
+            Wait::UpTo(wait) => ask.wait_up_to(wait),
+            Wait::None => ask.try_once(),
+        };
+        ask.await.map_err(|error| match error {
+            LockError::NotHeld(error) => NotHeld::Stand(error),
+            error => NotHeld::Usage(error.to_string()),
+        })
+    }
+
+    async fn look(&self, lease: Option<LeaseId>) -> Result<Look, StoreError> {
+        let view = self.locks.view(&self.wish.name).await?;
+        let place = lease.and_then(|lease| waiting::place(&view, lease));
+        Ok(Look {
+            is_in_line: place.is_some(),
+            had_by: waiting::held_by(&view),
+            status: waiting::line(&view, place),
+        })
+    }
+
+    fn shown_by(&self) -> String {
+        format!("tenure locks show {}", self.wish.name)
+    }
+}
+
+/// The mode that the flags mean.
+pub(super) fn mode(permits: Option<NonZeroU32>, is_shared: bool) -> Mode {
+    match permits {
+        Some(of) => Mode::Permit { of },
+        None if is_shared => Mode::Shared,
+        None => Mode::Exclusive,
+    }
+}

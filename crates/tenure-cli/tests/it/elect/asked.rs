@@ -1,0 +1,135 @@
+//! Leaders that somebody asks to go.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tenure_fixture::Etcd;
+
+use super::{SCRIPT, finish, lead, line, machine, on, wait};
+use crate::ledger::{beating, intervals, overlap};
+use crate::machine::Machine;
+
+/// Says `bye` when it is asked to stop, and goes on until it reads a line.
+const SLOW: &str = "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCE; while :; do sleep 0.1; done";
+
+async fn stops_then_resigns_then_stands_again(machine: &Machine) {
+    let (mut first, fence) = lead(machine, "first", &[], SLOW).await;
+    let mut second = wait(machine, "second", &[], SCRIPT).await;
+    let resign = machine.start(&["election", "resign", "a", "--json"]);
+    assert_eq!(first.line().await, "bye");
+    let shown = super::show(machine).await;
+    assert_eq!(shown["leader"]["candidate"], "first", "until the command has ended");
+    assert_eq!(shown["leader"]["asked"]["what"], "resign");
+    assert!(shown["leader"]["asked"]["by"].as_str().unwrap().ends_with(" on web-1"), "{shown}");
+    first.feed(b"end\n").await;
+    let next: i64 = second.line().await.parse().unwrap();
+    assert!(next > fence);
+    assert_eq!(resign.end().await.0, Some(0));
+    first.hear("asked for it; standing in line again").await;
+    // It is behind the other now, and leads again after it.
+    assert_eq!(finish(second).await.0, Some(7));
+    let again: i64 = first.line().await.parse().unwrap();
+    assert!(again > next);
+    first.signal(Signal::TERM);
+    assert_eq!(first.line().await, "bye");
+    assert_eq!(finish(first).await.0, Some(9));
+}
+
+#[tokio::test]
+async fn a_leader_that_is_asked_to_go_stops_its_command_first_and_stands_again() {
+    stops_then_resigns_then_stands_again(&machine()).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_asked_to_go_stops_its_command_first_and_stands_again_on_etcd() {
+    let etcd = Etcd::start();
+    stops_then_resigns_then_stands_again(&on(&etcd)).await;
+}
+
+/// Deaf to every polite signal, down to the grandchild: killed after the grace, and only then somebody else leads.
+#[tokio::test]
+async fn a_deaf_command_is_killed_before_leadership_is_given_up() {
+    let machine = machine();
+    let script = beating(&machine);
+    let mut first = super::stand(&machine, "first", &["--grace", "1s"], &script);
+    assert_eq!(first.line().await, "up");
+    let mut second = wait(&machine, "second", &[], &script).await;
+    let begin = Instant::now();
+    let resigned = machine.json(&["election", "resign", "a"]).await;
+    assert!(begin.elapsed() >= Duration::from_secs(1), "it had its grace: {:?}", begin.elapsed());
+    assert_eq!(
+        (&resigned["former"]["candidate"], &resigned["leader"]["candidate"]),
+        (&json!("first"), &json!("second"))
+    );
+    assert_eq!(second.line().await, "up");
+    for running in [first, second] {
+        running.signal(Signal::KILL);
+        running.end().await;
+    }
+    let intervals = intervals(&machine);
+    assert_eq!((intervals.len(), overlap(&intervals)), (2, None), "{intervals:?}");
+}
+
+#[tokio::test]
+async fn one_whom_nobody_follows_leads_again_with_a_larger_fence() {
+    let machine = machine();
+    let (mut only, fence) = lead(&machine, "only", &[], SCRIPT).await;
+    machine.ok(&["election", "resign", "a"]).await;
+    let again: i64 = only.line().await.parse().unwrap();
+    assert!(again > fence);
+    assert_eq!(finish(only).await.0, Some(7));
+}
+
+#[tokio::test]
+async fn the_only_term_that_is_asked_for_is_122() {
+    let machine = machine();
+    for (flags, code) in [(&["--one-term"][..], 122), (&["--one-term", "--lost-exit-code", "99"], 99)] {
+        let (only, _) = lead(&machine, "only", flags, "echo $TENURE_FENCE; sleep 25").await;
+        machine.ok(&["election", "resign", "a"]).await;
+        let (got, stderr) = only.end().await;
+        assert_eq!(got, Some(code), "{stderr}");
+        assert!(stderr.contains("was given up because"), "{stderr}");
+    }
+    assert_eq!(line(&machine).await, (Value::Null, vec![]));
+}
+
+/// From the first to the last of three: the one between is passed over, and nobody ever leads not.
+async fn a_handover_has_no_moment_without_a_leader(machine: &Machine) {
+    let (mut first, _) = lead(machine, "first", &[], SCRIPT).await;
+    let between = wait(machine, "between", &[], SCRIPT).await;
+    let mut heir = wait(machine, "heir", &[], SCRIPT).await;
+    let mut watch = machine.start(&["election", "watch", "a", "--json", "--count", "2"]);
+    let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
+    assert_eq!(event(watch.line().await)["candidate"], "first");
+    let told = machine.json(&["election", "transfer", "a", "heir"]).await;
+    assert_eq!(told["leader"]["candidate"], "heir");
+    let fence = heir.line().await;
+    assert_eq!(told["leader"]["fence"], fence.as_str());
+    let seen = event(watch.line().await);
+    assert_eq!(
+        (&seen["event"], &seen["candidate"], &seen["fence"], &seen["leaderless_seconds"]),
+        (&json!("leader"), &json!("heir"), &json!(fence), &json!(0.0)),
+        "no moment without a leader, and nobody between: {seen}"
+    );
+    // Both who gave way are candidates again; one of them leads next.
+    assert_eq!(finish(heir).await.0, Some(7));
+    assert_eq!(event(watch.line().await)["event"], "leader");
+    assert_eq!(watch.end().await.0, Some(0));
+    first.hear("asked for it; standing in line again").await;
+    for running in [first, between] {
+        running.signal(Signal::TERM);
+        running.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_has_no_moment_without_a_leader() {
+    a_handover_has_no_moment_without_a_leader(&machine()).await;
+}
+
+#[tokio::test]
+async fn a_transfer_has_no_moment_without_a_leader_on_etcd() {
+    let etcd = Etcd::start();
+    a_handover_has_no_moment_without_a_leader(&on(&etcd)).await;
+}

@@ -1,0 +1,72 @@
+//! Two candidates, and the worst happening to the first: their commands, grandchildren included, never run at the same time.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tenure_fixture::Etcd;
+
+use super::{machine, on, stand, wait};
+use crate::ledger::{beating, intervals, overlap};
+use crate::machine::{Machine, Running};
+
+/// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.
+const TTL: Duration = Duration::from_secs(3);
+
+/// One run in every check, fifty only when it is asked for: `TENURE_SOAK=1`.
+fn runs() -> usize {
+    if std::env::var_os("TENURE_SOAK").is_some() { 50 } else { 1 }
+}
+
+/// Lets one lead and one wait, does something bad, and looks at what both wrote when the second has begun. Gives how long that took.
+async fn after(machine: &Machine, bad: impl AsyncFn(&Running)) -> Duration {
+    let script = beating(machine);
+    let mut first = stand(machine, "first", &["--ttl", "3s"], &script);
+    assert_eq!(first.line().await, "up");
+    let mut second = wait(machine, "second", &["--ttl", "3s"], &script).await;
+    let begin = Instant::now();
+    bad(&first).await;
+    second.hear("leading 'a'").await;
+    let took = begin.elapsed();
+    assert_eq!(second.line().await, "up");
+    // Whatever of the first were left would beat again in this time.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    second.signal(Signal::KILL);
+    second.silence(Duration::from_secs(10)).await;
+    let _ = rustix::process::kill_process(first.pid(), Signal::KILL);
+    first.silence(Duration::from_secs(10)).await;
+    let intervals = intervals(machine);
+    assert_eq!(intervals.len(), 2, "{intervals:?}");
+    assert_eq!(overlap(&intervals), None);
+    took
+}
+
+#[tokio::test]
+async fn soak_a_killed_leader_is_followed_in_time_and_leaves_nothing_running() {
+    for run in 0..runs() {
+        let took = after(&machine(), async |first| first.signal(Signal::KILL)).await;
+        assert!(took < TTL + Duration::from_millis(700), "run {run}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn soak_a_killed_leader_lets_nobody_overlap_on_etcd() {
+    for _ in 0..runs() {
+        let etcd = Etcd::start();
+        after(&on(&etcd), async |first| first.signal(Signal::KILL)).await;
+    }
+}
+
+#[tokio::test]
+async fn soak_a_stopped_leader_lets_nobody_overlap() {
+    for _ in 0..runs() {
+        after(&machine(), async |first| first.signal(Signal::STOP)).await;
+    }
+}
+
+#[tokio::test]
+async fn soak_a_stopped_leader_lets_nobody_overlap_on_etcd() {
+    for _ in 0..runs() {
+        let etcd = Etcd::start();
+        after(&on(&etcd), async |first| first.signal(Signal::STOP)).await;
+    }
+}

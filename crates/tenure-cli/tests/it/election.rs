@@ -1,0 +1,234 @@
+//! Elections seen from outside: listings, the stream, and asking leaders to go.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tenure_fixture::Etcd;
+
+use crate::elect::{SCRIPT, finish, lead, line, machine, on, stand, wait};
+use crate::machine::Machine;
+
+#[tokio::test]
+async fn listings_name_leaders_and_those_who_wait_in_their_order() {
+    let machine = machine();
+    let nobody = machine.json(&["election", "show", "a"]).await;
+    assert!(nobody["revision"].is_string(), "{nobody}");
+    assert_eq!(
+        nobody,
+        json!({"schema": "tenure.election/v1", "name": "a", "leader": null, "candidates": [], "backend": "file",
+               "revision": nobody["revision"]})
+    );
+    assert_eq!(
+        machine.json(&["election", "ls"]).await,
+        json!({"schema": "tenure.election/v1", "elections": [], "backend": "file",
+               "revision": nobody["revision"]})
+    );
+    assert_eq!(machine.ok(&["election", "ls"]).await, "");
+    let (first, fence) = lead(&machine, "first", &["--value", "10.0.0.7:80"], SCRIPT).await;
+    let second = wait(&machine, "second", &["--priority", "3"], SCRIPT).await;
+    let shown = machine.json(&["election", "show", "a"]).await;
+    let waiting = &shown["candidates"][0];
+    assert_eq!(
+        shown["candidates"],
+        json!([{"candidate": "second", "value": "web-1", "fence": waiting["fence"], "since": waiting["since"],
+                "priority": 3, "lease": waiting["lease"], "asked": null}])
+    );
+    let listed = machine.json(&["election", "ls"]).await;
+    assert_eq!(listed["elections"][0]["leader"]["fence"], fence.to_string());
+    assert_eq!(listed["elections"][0]["candidates"], shown["candidates"]);
+    assert_eq!(machine.ok(&["election", "ls"]).await, format!("a\t{fence}\tfirst\t10.0.0.7:80\t1"));
+    let text = machine.ok(&["election", "show", "a"]).await;
+    let rows: Vec<&str> = text.lines().collect();
+    assert!(rows[0].starts_with(&format!("leads\t{fence}\tfirst\t10.0.0.7:80\t0\t")), "{text}");
+    assert!(rows[1].starts_with("waits\t") && rows[1].contains("\tsecond\tweb-1\t3\t"), "{text}");
+    second.signal(Signal::TERM);
+    second.end().await;
+    assert_eq!(finish(first).await.0, Some(7));
+}
+
+async fn the_stream_tells_leaders_and_times_without(machine: &Machine) {
+    let mut watch = machine.start(&["election", "watch", "a", "--json", "--count", "3"]);
+    let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
+    let none = event(watch.line().await);
+    assert_eq!(
+        none,
+        json!({"schema": "tenure.election/v1", "revision": none["revision"], "event": "none", "name": "a",
+               "fence": null, "candidate": null, "value": null, "since": null, "leaderless_seconds": null})
+    );
+    let (first, fence) = lead(machine, "first", &["--value", "here"], SCRIPT).await;
+    let leader = event(watch.line().await);
+    assert_eq!(
+        leader,
+        json!({"schema": "tenure.election/v1", "revision": fence.to_string(), "event": "leader", "name": "a",
+               "fence": fence.to_string(), "candidate": "first", "value": "here", "since": leader["since"],
+               "leaderless_seconds": leader["leaderless_seconds"]})
+    );
+    assert!(leader["leaderless_seconds"].as_f64().unwrap() > 0.0, "{leader}");
+    assert_eq!(finish(first).await.0, Some(7));
+    let none = event(watch.line().await);
+    assert_eq!((&none["event"], &none["fence"]), (&json!("none"), &Value::Null));
+    let (second, _) = lead(machine, "second", &[], SCRIPT).await;
+    let leader = event(watch.line().await);
+    assert_eq!(leader["candidate"], "second");
+    assert!(leader["leaderless_seconds"].as_f64().unwrap() > 0.0, "{leader}");
+    assert_eq!(watch.end().await.0, Some(0), "three changes were seen");
+    assert_eq!(finish(second).await.0, Some(7));
+}
+
+#[tokio::test]
+async fn the_stream_tells_every_leader_and_every_time_without_one() {
+    the_stream_tells_leaders_and_times_without(&machine()).await;
+}
+
+#[tokio::test]
+async fn the_stream_tells_every_leader_and_every_time_without_one_on_etcd() {
+    let etcd = Etcd::start();
+    the_stream_tells_leaders_and_times_without(&on(&etcd)).await;
+}
+
+#[tokio::test]
+async fn the_stream_as_text_has_one_record_a_line_and_ends_in_time() {
+    let machine = machine();
+    let (first, fence) = lead(&machine, "first", &["--value", "two\nlines"], SCRIPT).await;
+    let ran = machine.run(&["election", "watch", "a", "--count", "1", "--wait", "1s"]).await;
+    assert_eq!(ran.code, Some(8), "{ran:?}");
+    assert_eq!(ran.stdout, format!("{fence}\tleader\t{fence}\tfirst\ttwo\\nlines\t-\n"));
+    let mut watch = machine.start(&["election", "watch", "a"]);
+    watch.hear("watching").await;
+    watch.interrupt();
+    assert_eq!(watch.end().await.0, Some(130));
+    assert_eq!(finish(first).await.0, Some(7));
+}
+
+#[tokio::test]
+async fn nobody_to_ask_is_3_and_somebody_else_than_was_meant_is_4() {
+    let machine = machine();
+    let refused = async |args: &[&str], code: i32, word: &str| {
+        let ran = machine.run(&[&["election"], args, &["--json"]].concat()).await;
+        assert_eq!((ran.code, &ran.error()["code"]), (Some(code), &json!(word)), "{args:?} {ran:?}");
+        assert!(ran.error()["hint"].as_str().unwrap().contains("tenure election"), "{ran:?}");
+    };
+    refused(&["resign", "a"], 3, "not_found").await;
+    refused(&["transfer", "a", "first"], 3, "not_found").await;
+    let (first, fence) = lead(&machine, "first", &[], SCRIPT).await;
+    let twins = [wait(&machine, "twin", &[], SCRIPT).await, wait(&machine, "twin", &[], SCRIPT).await];
+    refused(&["resign", "a", "--token", "1"], 4, "conflict").await;
+    refused(&["transfer", "a", "nobody"], 3, "not_found").await;
+    refused(&["transfer", "a", "twin"], 4, "conflict").await;
+    refused(&["transfer", "a", "twin", "--token", "1"], 3, "not_found").await;
+    // Who leads already need not be asked.
+    let told = machine.json(&["election", "transfer", "a", "first"]).await;
+    assert_eq!(told["leader"]["fence"], fence.to_string());
+    let shown = machine.json(&["election", "show", "a"]).await;
+    assert_eq!(shown["leader"]["asked"], Value::Null, "nobody was asked anything: {shown}");
+    let second = shown["candidates"][1]["fence"].as_str().unwrap();
+    let told = machine.json(&["election", "transfer", "a", "twin", "--token", second]).await;
+    assert_eq!(told["leader"]["fence"], second);
+    for running in twins.into_iter().chain([first]) {
+        running.signal(Signal::TERM);
+        running.end().await;
+    }
+}
+
+#[tokio::test]
+async fn an_heir_that_would_give_way_at_once_is_4_and_nobody_is_asked() {
+    let machine = machine();
+    let (first, _) = lead(&machine, "first", &[], SCRIPT).await;
+    let low = wait(&machine, "low", &[], SCRIPT).await;
+    let mut high = wait(&machine, "high", &["--priority", "2"], SCRIPT).await;
+    let ran = machine.run(&["election", "transfer", "a", "low", "--json"]).await;
+    assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
+    assert!(ran.error()["message"].as_str().unwrap().contains("high waits with priority 2"), "{ran:?}");
+    assert_eq!(machine.json(&["election", "show", "a"]).await["leader"]["asked"], Value::Null);
+    machine.ok(&["election", "transfer", "a", "high"]).await;
+    high.line().await;
+    for running in [low, high, first] {
+        running.signal(Signal::TERM);
+        running.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_does_not_go_in_time_is_8_and_may_go_later() {
+    let machine = machine();
+    let (mut first, _) = lead(&machine, "first", &[], SCRIPT).await;
+    let second = wait(&machine, "second", &[], SCRIPT).await;
+    first.signal(Signal::STOP);
+    for args in [&["resign", "a"][..], &["transfer", "a", "second"]] {
+        let ran = machine.run(&[&["election"], args, &["--wait", "300ms", "--json"]].concat()).await;
+        assert_eq!((ran.code, &ran.error()["code"]), (Some(8), &json!("timed_out")), "{ran:?}");
+        assert!(ran.error()["message"].as_str().unwrap().contains("still led by first"), "{ran:?}");
+    }
+    first.signal(Signal::CONT);
+    first.hear("asked for it; standing in line again").await;
+    assert_eq!(line(&machine).await.0, json!("second"));
+    for running in [first, second] {
+        running.signal(Signal::TERM);
+        running.end().await;
+    }
+}
+
+/// While the leader's command takes its time to stop, the heir goes away.
+#[tokio::test]
+async fn an_heir_that_goes_away_meanwhile_is_4_and_another_leads() {
+    let machine = machine();
+    let slow = "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCE; while :; do sleep 0.1; done";
+    let (mut first, _) = lead(&machine, "first", &[], slow).await;
+    let mut second = wait(&machine, "second", &[], SCRIPT).await;
+    let heir = wait(&machine, "heir", &[], SCRIPT).await;
+    let transfer = machine.start(&["election", "transfer", "a", "heir", "--json"]);
+    assert_eq!(first.line().await, "bye");
+    heir.signal(Signal::TERM);
+    assert_eq!(heir.end().await.0, Some(143));
+    first.feed(b"end\n").await;
+    second.line().await;
+    let (code, stderr) = transfer.end().await;
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("is led by second"), "{stderr}");
+    second.signal(Signal::TERM);
+    second.end().await;
+    first.line().await;
+    first.signal(Signal::KILL);
+}
+
+#[tokio::test]
+async fn bad_input_is_2_and_misspelt_words_get_a_suggestion() {
+    let machine = machine();
+    let long = "n".repeat(300);
+    for (args, said) in [
+        (&["show", ""][..], "must not be empty"),
+        (&["watch", ""], "must not be empty"),
+        (&["resign", &long], "300 bytes"),
+        (&["transfer", "a\nb", "c"], "control characters"),
+        (&["transfer", "a", ""], "name is empty"),
+        (&["transfer", "a"], "CANDIDATE"),
+        (&["resign", "a", "--wait", "5"], "did you mean 5s"),
+        (&["resign", "a", "--token", "x"], "x"),
+        (&["watch", "a", "--count", "0"], "0"),
+        (&["show"], "NAME"),
+        (&["shwo", "a"], "'show'"),
+        (&["resing", "a"], "'resign'"),
+        (&["trasnfer", "a", "b"], "'transfer'"),
+        (&[], "transfer"),
+    ] {
+        let ran = machine.run(&[&["election"], args].concat()).await;
+        assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert_eq!(ran.stdout, "", "{args:?}");
+    }
+    for (word, meant) in [("elct", "elect"), ("electoin", "election")] {
+        let ran = machine.run(&[word, "a"]).await;
+        assert!(ran.code == Some(2) && ran.stderr.contains(&format!("'{meant}'")), "{ran:?}");
+    }
+    let ran = machine.run(&["--endpoints", "127.0.0.1:1", "election", "ls"]).await;
+    assert_eq!(ran.code, Some(5), "{ran:?}");
+}
+
+/// Foreign keys and a record that cannot be read lead nobody astray.
+#[tokio::test]
+async fn a_strangers_key_is_no_candidate() {
+    let machine = machine();
+    machine.ok(&["kv", "put", "/tenure/elections/a/stranger", "x"]).await;
+    assert_eq!(line(&machine).await, (Value::Null, vec![]));
+    let running = stand(&machine, "first", &[], "exit 3");
+    assert_eq!(running.end().await.0, Some(3));
+}
