@@ -41,6 +41,11 @@ impl Verdict {
         Verdict { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
     }
 
+    fn expired() -> Verdict {
+        let why = Some("it was sent to an earlier task of this name".to_owned());
+        Verdict { outcome: CommandOutcome::Expired, why }
+    }
+
     fn malformed(why: &str) -> Verdict {
         Verdict { outcome: CommandOutcome::Malformed, why: Some(why.to_owned()) }
     }
@@ -112,6 +117,9 @@ impl Held {
     fn beside(&self, record: &mut StateRecord, writer: &Writer<'_>) -> Option<Verdict> {
         self.keep_progress(record, writer);
         let mail = self.command.as_ref()?;
+        if self.is_for_another(mail.modified) {
+            return Some(Verdict::expired());
+        }
         let message = match &mail.message {
             Ok(message) => message,
             Err(why) => return Some(Verdict::malformed(why)),
@@ -139,7 +147,8 @@ impl Held {
     ) -> Option<Verdict> {
         let (at, by) = (writer.now.wall, writer.node);
         self.keep_progress(record, writer);
-        let message = self.command.as_ref().map(|mail| &mail.message);
+        let mail = self.command.as_ref();
+        let message = mail.filter(|mail| !self.is_for_another(mail.modified)).map(|mail| &mail.message);
         if !matches!(message, Some(Ok(Message::Kill { .. }))) {
             let told = match &self.outcome {
                 Some(Outcome::Done) => record.apply(Message::Complete, at, by),
@@ -169,6 +178,7 @@ impl Held {
                 verdict
             }
         });
+        let verdict = verdict.or_else(|| mail.map(|_| Verdict::expired()));
         let _ = record.settle(at, by, writer.policy);
         if let State::Sleeping { until } = record.state
             && until <= at

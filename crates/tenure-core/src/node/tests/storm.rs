@@ -12,7 +12,7 @@ use crate::kv::Get;
 use crate::layout::Key;
 use crate::name::TaskId;
 use crate::node::Event;
-use crate::task::Message;
+use crate::task::{Message, State};
 
 const TASKS: usize = 8;
 
@@ -75,7 +75,7 @@ impl World {
 
     /// Submits a task as submitters do: one whose state says that it has ended is forgotten first.
     fn resubmit(&mut self, name: &str) {
-        let has_ended = self.stands(name).is_some_and(crate::task::State::is_terminal);
+        let has_ended = self.stands(name).is_some_and(State::is_terminal);
         if has_ended && !self.exists(name) {
             let key = self.layout.encode(&Key::TaskState(task(name)));
             self.apply(&crate::txn::Txn::new().then(crate::txn::Op::delete(key)));
@@ -99,8 +99,10 @@ impl World {
             Message::Checkpoint { blob: None },
         ];
         let message = messages[self.dice.index(messages.len())].clone();
-        if message == Message::Complete {
-            self.done.insert(task(name));
+        match message {
+            Message::Complete => drop(self.done.insert(task(name))),
+            Message::Kill { .. } => drop(self.killed.insert(task(name))),
+            _ => {}
         }
         self.command(name, message);
     }
@@ -149,6 +151,12 @@ impl World {
             .collect();
         for task in self.submitted.clone() {
             let state = self.stands(task.as_str());
+            if state == Some(State::Completed) {
+                assert!(self.done.contains(&task), "{task} is completed, and nobody has done it");
+            }
+            if state == Some(State::Killed) {
+                assert!(self.killed.contains(&task), "{task} is killed, and nobody wanted that");
+            }
             if there.contains(&task) {
                 let owner = self.get(&Key::TaskOwner(task.clone()));
                 let owner = owner.unwrap_or_else(|| panic!("nobody owns {task}, which stands {state:?}"));
@@ -158,13 +166,13 @@ impl World {
                 assert!(process.valid_until.is_some(), "{task} is owned by {holder}, who is not there");
                 let runs = process.handlers.get(&task).map(|run| run.token.0);
                 match state {
-                    None | Some(crate::task::State::Runnable) => {
+                    None | Some(State::Runnable) => {
                         assert_eq!(runs, Some(owner.created), "{task} should run on {holder}");
                     }
                     Some(_) => assert_eq!(runs, None, "{task} should not run"),
                 }
             } else {
-                let has_ended = state.is_some_and(crate::task::State::is_terminal);
+                let has_ended = state.is_some_and(State::is_terminal);
                 assert!(has_ended || self.deleted.contains(&task), "{task} is lost, and stands {state:?}");
             }
         }
@@ -195,11 +203,16 @@ impl World {
     }
 }
 
+/// Few in every check, many only when it is asked for: `TENURE_SOAK=1`.
+fn cases() -> u32 {
+    if std::env::var_os("TENURE_SOAK").is_some() { 4_000 } else { 48 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_goes_wrong_nothing_is_lost_and_nothing_runs_twice(
+    fn whatever_goes_wrong_nothing_is_lost_and_nothing_runs_twice_soak(
         nodes in 2..=4_usize,
         seed in any::<u64>(),
         steps in 20..120_usize,

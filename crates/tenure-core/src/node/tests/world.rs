@@ -69,6 +69,7 @@ pub(super) struct World {
     pub(super) submitted: BTreeSet<TaskId>,
     pub(super) deleted: BTreeSet<TaskId>,
     pub(super) done: BTreeSet<TaskId>,
+    pub(super) killed: BTreeSet<TaskId>,
     /// A sum over everything that happened: by it two runs of one seed are compared.
     pub(super) trace: u64,
 }
@@ -100,6 +101,7 @@ impl World {
             submitted: BTreeSet::new(),
             deleted: BTreeSet::new(),
             done: BTreeSet::new(),
+            killed: BTreeSet::new(),
             trace: 0,
         };
         for n in 0..nodes {
