@@ -37,7 +37,7 @@ struct Verdict {
 impl Verdict {
     const DONE: Verdict = Verdict { outcome: CommandOutcome::Done, why: None };
 
-    fn refused(why: impl ToString) -> Verdict {
+    fn refused(why: &impl ToString) -> Verdict {
         Verdict { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
     }
 
@@ -125,7 +125,7 @@ impl Held {
             Err(why) => return Some(Verdict::malformed(why)),
         };
         if let Err(illegal) = transition(record.state, message) {
-            return Some(Verdict::refused(illegal));
+            return Some(Verdict::refused(&illegal));
         }
         match message {
             Message::Run | Message::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
@@ -168,7 +168,7 @@ impl Held {
             Err(why) => Verdict::malformed(why),
             Ok(Message::Complete) if record.state == State::Completed => Verdict::DONE,
             Ok(_) if record.state.is_terminal() => {
-                Verdict::refused(format!("the task has {}", past(record.state.kind())))
+                Verdict::refused(&format!("the task has {}", past(record.state.kind())))
             }
             Ok(message) => {
                 let verdict = obey(record, message.clone(), writer);
@@ -206,7 +206,7 @@ fn obey(record: &mut StateRecord, message: Message, writer: &Writer<'_>) -> Verd
     };
     match obeyed {
         Ok(_) => Verdict::DONE,
-        Err(illegal) => Verdict::refused(illegal),
+        Err(illegal) => Verdict::refused(&illegal),
     }
 }
 

@@ -39,6 +39,19 @@ fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
 }
 
 #[test]
+fn a_claim_answered_after_its_task_was_deleted_is_never_run() {
+    let mut world = World::calm(1);
+    world.holds_answers = true;
+    world.submit("a");
+    world.pass(ms(10));
+    world.delete("a");
+    world.pass(ms(10));
+    world.release_answers();
+    world.settle();
+    assert_eq!((world.starts_of("a"), world.processes[0].machine.owned()), (0, 0));
+}
+
+#[test]
 fn a_claim_under_a_lease_that_ended_meanwhile_is_given_back_too() {
     let mut world = World::calm(1);
     world.holds_answers = true;

@@ -6,7 +6,7 @@ use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
 use crate::name::CommandId;
-use crate::node::{Notice, Outcome};
+use crate::node::{Event, Notice, Outcome};
 use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused, Replaced};
 use crate::task::{Checkpoint, Message, State, StateKind};
 
@@ -189,6 +189,21 @@ fn a_command_that_makes_no_sense_is_answered_and_harms_nobody() {
     assert!(
         world.has_noticed(0, |n| matches!(n, Notice::CommandHandled { outcome: Malformed, id: None, .. }))
     );
+}
+
+/// A save that does not look at the command must not claim to know it: its answer may overtake the news of the command.
+#[test]
+fn a_command_put_just_before_another_save_is_not_forgotten() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.settle();
+    let token = world.processes[0].handlers[&task("a")].token;
+    world.news_take = Some(ms(500));
+    let id = world.command("a", Message::Pause);
+    let blob = Checkpoint::new("progress").unwrap();
+    world.tell(0, Event::Checkpoint { task: task("a"), token, ask: 1, blob });
+    world.settle();
+    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(State::Paused)));
 }
 
 #[test]

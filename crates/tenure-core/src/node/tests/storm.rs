@@ -12,9 +12,9 @@ use crate::kv::Get;
 use crate::layout::Key;
 use crate::name::TaskId;
 use crate::node::Event;
-use crate::task::{Message, State};
+use crate::task::{Checkpoint, Message, State};
 
-const TASKS: usize = 8;
+const TASKS: usize = 12;
 
 /// Lets everything happen for some minutes, then lets the faults end, and looks at what is left.
 fn weather(nodes: usize, seed: u64, steps: usize) -> World {
@@ -35,8 +35,13 @@ impl World {
     fn mishap(&mut self) {
         let n = self.dice.index(self.processes.len());
         let name = format!("t{}", self.dice.index(TASKS));
-        match self.dice.below(24) {
-            0..=5 => self.resubmit(&name),
+        match self.dice.below(26) {
+            0..=5 => {
+                for _ in 0..3 {
+                    let name = format!("t{}", self.dice.index(TASKS));
+                    self.resubmit(&name);
+                }
+            }
             6 if self.dice.one_in(3) => self.delete(&name),
             7..=12 => self.random_command(&name),
             13 => self.processes[n].is_cut = true,
@@ -63,6 +68,7 @@ impl World {
                 let deadline = self.now + seconds(1) + ms(self.dice.below(9_000));
                 self.tell(n, Event::Shutdown { deadline });
             }
+            23..=25 => self.keep_progress(n),
             _ => {}
         }
         // Whoever has shut down is started again after a while.
@@ -71,6 +77,16 @@ impl World {
                 self.crash(n);
             }
         }
+    }
+
+    /// A handler wants its progress kept.
+    fn keep_progress(&mut self, n: usize) {
+        let (at, ask) = (self.dice.throw(), self.dice.throw());
+        let len = self.processes[n].handlers.len();
+        let Some((task, run)) = self.processes[n].handlers.iter().nth(self.dice.index(len)) else { return };
+        let blob = Checkpoint::new(at.to_le_bytes().to_vec()).unwrap();
+        let event = Event::Checkpoint { task: task.clone(), token: run.token, ask, blob };
+        self.tell(n, event);
     }
 
     /// Submits a task as submitters do: one whose state says that it has ended is forgotten first.
@@ -110,7 +126,9 @@ impl World {
     /// Somebody revokes a session's lease by hand.
     fn revoke(&mut self, n: usize) {
         let Some(lease) = self.processes[n].lease else { return };
-        for task in self.processes[n].handlers.keys() {
+        // Nobody can foresee that; for as long as it takes to be seen, what hangs on the lease, and what is just being claimed under it, may run
+        // elsewhere too.
+        for task in &self.submitted {
             self.meddled.insert(task.clone(), self.now);
         }
         let _ = self.store.revoke(lease, self.now);

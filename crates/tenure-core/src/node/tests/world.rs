@@ -56,6 +56,8 @@ pub(super) struct World {
     pub(super) fate: Fate,
     /// Whether answers stay on their way until [`World::release_answers`].
     pub(super) holds_answers: bool,
+    /// How long news takes, if not as long as everything else.
+    pub(super) news_take: Option<Duration>,
     pub(super) withheld: Vec<(usize, u64, Event)>,
     queue: BTreeMap<(Moment, u64), (u64, Item)>,
     counter: u64,
@@ -89,6 +91,7 @@ impl World {
             faults_one_in: 0,
             fate: Fate::Works,
             holds_answers: false,
+            news_take: None,
             withheld: Vec::new(),
             queue: BTreeMap::new(),
             counter: 0,
@@ -284,7 +287,10 @@ impl World {
             if let Some(&(n, feed)) = self.watches.get(&watch)
                 && self.processes[n].polls.insert(feed)
             {
-                self.soon(Item::Poll(n, feed), n);
+                match self.news_take {
+                    Some(span) => self.later(Item::Poll(n, feed), n, span),
+                    None => self.soon(Item::Poll(n, feed), n),
+                }
             }
         }
     }
@@ -371,7 +377,7 @@ impl World {
             Item::Renew(n) if is_alive(self, n) => self.renew(n),
             Item::Join(n) if is_alive(self, n) => self.join(n),
             Item::Ends(n, task, token, outcome) if is_alive(self, n) => {
-                self.end_handler(n, task, token, outcome)
+                self.end_handler(n, task, token, outcome);
             }
             Item::Tell(..) | Item::Poll(..) | Item::Renew(_) | Item::Join(_) | Item::Ends(..) => {}
         }
