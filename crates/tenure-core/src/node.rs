@@ -28,14 +28,17 @@ mod draft;
 mod ending;
 mod event;
 mod held;
+mod holding;
 mod mailbox;
 mod notice;
 mod offers;
 mod orders;
+mod queue;
 pub mod request;
 mod running;
 mod saving;
 mod settings;
+mod stopping;
 mod strays;
 mod timers;
 
@@ -58,7 +61,7 @@ use company::Company;
 use held::Held;
 use mailbox::Mailbox;
 use offers::Offers;
-use orders::Orders;
+use queue::Orders;
 use settings::WALL_CHECK;
 use timers::{Timer, Timers};
 

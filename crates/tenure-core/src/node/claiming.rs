@@ -192,7 +192,7 @@ impl Node {
             }
             ClaimAnswer::Ours(won) => {
                 self.tally.won += 1;
-                self.hold(task, asked.created, asked.nonce, *won, now);
+                self.hold(&task, asked.created, asked.nonce, *won, now);
             }
             ClaimAnswer::Taken | ClaimAnswer::Gone => {
                 self.actions.push_back(Action::LetGo { nonce: asked.nonce });

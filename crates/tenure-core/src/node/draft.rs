@@ -37,8 +37,13 @@ struct Verdict {
 impl Verdict {
     const DONE: Verdict = Verdict { outcome: CommandOutcome::Done, why: None };
 
-    fn refused(why: impl ToString) -> Verdict {
+    fn refused(why: &impl ToString) -> Verdict {
         Verdict { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
+    }
+
+    fn expired() -> Verdict {
+        let why = Some("it was sent to an earlier task of this name".to_owned());
+        Verdict { outcome: CommandOutcome::Expired, why }
     }
 
     fn malformed(why: &str) -> Verdict {
@@ -112,12 +117,15 @@ impl Held {
     fn beside(&self, record: &mut StateRecord, writer: &Writer<'_>) -> Option<Verdict> {
         self.keep_progress(record, writer);
         let mail = self.command.as_ref()?;
+        if self.is_for_another(mail.modified) {
+            return Some(Verdict::expired());
+        }
         let message = match &mail.message {
             Ok(message) => message,
             Err(why) => return Some(Verdict::malformed(why)),
         };
         if let Err(illegal) = transition(record.state, message) {
-            return Some(Verdict::refused(illegal));
+            return Some(Verdict::refused(&illegal));
         }
         match message {
             Message::Run | Message::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
@@ -139,7 +147,8 @@ impl Held {
     ) -> Option<Verdict> {
         let (at, by) = (writer.now.wall, writer.node);
         self.keep_progress(record, writer);
-        let message = self.command.as_ref().map(|mail| &mail.message);
+        let mail = self.command.as_ref();
+        let message = mail.filter(|mail| !self.is_for_another(mail.modified)).map(|mail| &mail.message);
         if !matches!(message, Some(Ok(Message::Kill { .. }))) {
             let told = match &self.outcome {
                 Some(Outcome::Done) => record.apply(Message::Complete, at, by),
@@ -159,7 +168,7 @@ impl Held {
             Err(why) => Verdict::malformed(why),
             Ok(Message::Complete) if record.state == State::Completed => Verdict::DONE,
             Ok(_) if record.state.is_terminal() => {
-                Verdict::refused(format!("the task has {}", past(record.state.kind())))
+                Verdict::refused(&format!("the task has {}", past(record.state.kind())))
             }
             Ok(message) => {
                 let verdict = obey(record, message.clone(), writer);
@@ -169,6 +178,7 @@ impl Held {
                 verdict
             }
         });
+        let verdict = verdict.or_else(|| mail.map(|_| Verdict::expired()));
         let _ = record.settle(at, by, writer.policy);
         if let State::Sleeping { until } = record.state
             && until <= at
@@ -196,7 +206,7 @@ fn obey(record: &mut StateRecord, message: Message, writer: &Writer<'_>) -> Verd
     };
     match obeyed {
         Ok(_) => Verdict::DONE,
-        Err(illegal) => Verdict::refused(illegal),
+        Err(illegal) => Verdict::refused(&illegal),
     }
 }
 

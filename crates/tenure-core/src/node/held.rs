@@ -156,7 +156,7 @@ impl Held {
 
     /// Whether the command that waits is one that takes the handler away.
     fn needs_stop(&self) -> bool {
-        let Some(Mail { message: Ok(message), .. }) = &self.command else { return false };
+        let Some(Mail { message: Ok(message), modified, .. }) = &self.command else { return false };
         let stops = match message {
             Message::Run | Message::Checkpoint { .. } => false,
             Message::Sleep { .. }
@@ -166,7 +166,12 @@ impl Held {
             | Message::Complete
             | Message::Release => true,
         };
-        stops && transition(self.record.state, message).is_ok()
+        stops && !self.is_for_another(*modified) && transition(self.record.state, message).is_ok()
+    }
+
+    /// Whether a command was put before this life of the task began: then it was meant for an earlier one, and must not reach this.
+    pub(super) fn is_for_another(&self, modified: Revision) -> bool {
+        modified < self.created
     }
 
     /// The handler has ended.

@@ -5,120 +5,25 @@
 //!
 //! **Invariant**: an order is deleted only together with the writing of its result.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use serde_json::Value;
 
-use crate::backoff::{Backoff, Growth, Jitter, Retry};
 use crate::balance::Parting;
 use crate::command::{Balance, NodeCommand};
-use crate::kv::KeyValue;
 use crate::name::{CommandId, TaskId};
-use crate::record::{CommandOutcome, CommandRecord, Record, ResultRecord, UnknownFields};
-use crate::revision::{Epoch, Revision};
+use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
+use crate::revision::Epoch;
 
 use super::action::{Action, Answer, Mark};
 use super::event::{Now, OrderAnswer};
 use super::held::{Handler, Pressure};
+use super::holding::Departure;
 use super::notice::{Notice, ReleaseReason};
-use super::running::Departure;
+use super::queue::{Current, Order, Stage, Then};
 use super::timers::Timer;
 use super::{Node, Standing};
 
-const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(100),
-    cap: Duration::from_secs(2),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
-
 /// How many partings of a plan are told to whoever asked: a screen full, not a book.
 const PLAN_LEN_MAX: usize = 100;
-
-/// The orders that wait, and the one that is worked on.
-#[derive(Clone, Debug)]
-pub(super) struct Orders {
-    waiting: BTreeMap<CommandId, Order>,
-    pending: BTreeMap<CommandId, Option<Order>>,
-    current: Option<Current>,
-    backoff: Backoff,
-    /// Orders that were answered and that the feed still shows.
-    answered: BTreeSet<CommandId>,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-struct Order {
-    modified: Revision,
-    command: Result<NodeCommand, String>,
-}
-
-/// An order that is worked on.
-#[derive(Clone, Debug)]
-struct Current {
-    id: CommandId,
-    modified: Revision,
-    stage: Stage,
-}
-
-#[derive(Clone, Debug)]
-enum Stage {
-    /// The task is leaving.
-    Releasing(TaskId),
-    /// Its handler is stopping.
-    Stopping(TaskId),
-    /// The mark of the frozen has been written; everything is leaving.
-    Draining { tasks: usize },
-    /// Its answer is under way, or rests until it is tried again.
-    Answering { answer: Box<Answer>, then: Then },
-}
-
-/// What follows when an answer is written.
-#[derive(Clone, PartialEq, Debug)]
-enum Then {
-    /// It was the last word.
-    Told { outcome: CommandOutcome, why: Option<String> },
-    /// The node is frozen now, and drains.
-    Drain,
-    /// The node leaves.
-    Leave,
-}
-
-impl Orders {
-    pub(super) fn new() -> Orders {
-        Orders {
-            waiting: BTreeMap::new(),
-            pending: BTreeMap::new(),
-            current: None,
-            backoff: Backoff::new(RETRY),
-            answered: BTreeSet::new(),
-        }
-    }
-
-    pub(super) fn see_put(&mut self, id: CommandId, pair: &KeyValue) {
-        let command = CommandRecord::decode(&pair.value).map_err(|bad| bad.reason());
-        let command = command.and_then(|record| NodeCommand::parse(&record).map_err(|bad| bad.to_string()));
-        self.pending.insert(id, Some(Order { modified: pair.modified, command }));
-    }
-
-    pub(super) fn see_delete(&mut self, id: CommandId) {
-        self.pending.insert(id, None);
-    }
-
-    pub(super) fn see_whole(&mut self) {
-        for (id, order) in std::mem::take(&mut self.pending) {
-            match order {
-                Some(order) if !self.answered.contains(&id) => drop(self.waiting.insert(id, order)),
-                Some(_) => {}
-                None => {
-                    self.answered.remove(&id);
-                    self.waiting.remove(&id);
-                }
-            }
-        }
-    }
-}
 
 impl Node {
     /// Begins the next order, if none is worked on.
@@ -167,7 +72,7 @@ impl Node {
                 Some(_) | None => (Mark::Keep, refused("the task does not run on this node"), None),
             },
             Ok(NodeCommand::Drain) => {
-                self.orders.current = Some(Current { id, modified, stage: Stage::Draining { tasks: 0 } });
+                self.orders.current = Some(Current { id, modified, stage: Stage::Begun });
                 return self.answer_order(Mark::Freeze, None, Then::Drain);
             }
         };
@@ -176,7 +81,7 @@ impl Node {
         if let Some((plan, parting)) = plan {
             result.unknown = told_plan(&plan, parting);
         }
-        self.orders.current = Some(Current { id, modified, stage: Stage::Draining { tasks: 0 } });
+        self.orders.current = Some(Current { id, modified, stage: Stage::Begun });
         self.answer_order(mark, Some(&result), Then::Told { outcome, why });
     }
 
@@ -281,7 +186,7 @@ impl Node {
     fn ordered(&self) -> Option<&TaskId> {
         match &self.orders.current.as_ref()?.stage {
             Stage::Releasing(task) | Stage::Stopping(task) => Some(task),
-            Stage::Draining { .. } | Stage::Answering { .. } => None,
+            Stage::Begun | Stage::Draining { .. } | Stage::Answering { .. } => None,
         }
     }
 

@@ -13,9 +13,9 @@ use super::Node;
 use super::action::{Action, After, CommandCheck};
 use super::event::{Now, SaveAnswer};
 use super::held::{Draft, Handler, Held, Write};
+use super::holding::Departure;
 use super::mailbox::Mail;
 use super::notice::{LossReason, Notice, ReleaseReason};
-use super::running::Departure;
 use super::settings::SET_ASIDE_FOR;
 use super::timers::Timer;
 
@@ -58,7 +58,7 @@ impl Node {
                 let at = now.at + held.backoff.after_failure(now.at, now.jitter, None);
                 self.timers.set(Timer::Retry(task.clone()), at);
             }
-            SaveAnswer::Refused(why) => self.save_refused(task, *draft, why, now),
+            SaveAnswer::Refused(why) => self.save_refused(task, &draft, why, now),
         }
     }
 
@@ -166,7 +166,7 @@ impl Node {
     }
 
     /// The store will never take this. Progress is given up; without any, the task goes to somebody else as it was stored.
-    fn save_refused(&mut self, task: &TaskId, draft: Draft, why: String, now: Now) {
+    fn save_refused(&mut self, task: &TaskId, draft: &Draft, why: String, now: Now) {
         let Some(held) = self.held.get_mut(task) else { return };
         self.notices.push_back(Notice::SaveRefused { task: task.clone(), why: why.clone() });
         if draft.asks > 0 {

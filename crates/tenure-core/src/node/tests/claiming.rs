@@ -4,7 +4,9 @@ use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
-use crate::node::{ClaimAnswer, Event, Feed, LossReason, Notice};
+use crate::node::{Action, ClaimAnswer, Event, Feed, LossReason, Notice};
+use crate::picture::FeedItem;
+use crate::revision::{Revision, Token};
 use crate::txn::{Op, Txn};
 
 #[test]
@@ -34,6 +36,19 @@ fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
         (Some(0), 1),
         "in the next session it is claimed anew"
     );
+}
+
+#[test]
+fn a_claim_answered_after_its_task_was_deleted_is_never_run() {
+    let mut world = World::calm(1);
+    world.holds_answers = true;
+    world.submit("a");
+    world.pass(ms(10));
+    world.delete("a");
+    world.pass(ms(10));
+    world.release_answers();
+    world.settle();
+    assert_eq!((world.starts_of("a"), world.processes[0].machine.owned()), (0, 0));
 }
 
 #[test]
@@ -133,13 +148,40 @@ fn a_task_whose_first_node_is_silent_goes_to_the_next_after_a_delay() {
 #[test]
 fn nobody_claims_on_half_a_picture() {
     let mut world = World::calm(1);
-    world.tell(0, Event::Seen(Feed::Tasks, crate::picture::FeedItem::Begin));
+    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Begin));
     world.submit("a");
     let pair = world.get(&Key::Task(task("a"))).unwrap();
-    world.tell(0, Event::Seen(Feed::Tasks, crate::picture::FeedItem::Put(pair)));
+    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Put(pair)));
     world.processes[0].is_cut = true;
     world.pass(seconds(1));
     assert_eq!(world.processes[0].machine.tally().tries, 0);
+}
+
+#[test]
+fn nobody_claims_before_it_knows_who_is_frozen() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    let pair = world.get(&Key::Task(task("a"))).unwrap();
+    let settings = world.processes[0].settings.clone();
+    let mut node = super::process::Process::new(settings, world.layout.clone()).machine;
+    let (now, incarnation) = (world.clock(0), Token(Revision(2)));
+    let whole = || FeedItem::Whole(Revision(9));
+    for event in [
+        Event::Joined { incarnation },
+        Event::Seen(Feed::Tasks, FeedItem::Put(pair)),
+        Event::Seen(Feed::Tasks, whole()),
+        Event::Seen(Feed::Nodes, whole()),
+    ] {
+        node.handle(event, now);
+    }
+    let claims = |node: &mut crate::node::Node| {
+        std::iter::from_fn(|| node.poll_action())
+            .filter(|action| matches!(action, Action::Claim { .. }))
+            .count()
+    };
+    assert_eq!(claims(&mut node), 0);
+    node.handle(Event::Seen(Feed::Frozen, whole()), now);
+    assert_eq!(claims(&mut node), 1);
 }
 
 #[test]
@@ -207,7 +249,7 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
     // The other one still sees the task as it was, without an owner.
     let ask = crate::node::ClaimAsk {
         task: task("a"),
-        created: crate::revision::Revision(3),
+        created: Revision(3),
         nonce: "late".to_owned(),
         owner: r#"{"node":"late"}"#.into(),
     };

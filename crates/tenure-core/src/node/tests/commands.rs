@@ -6,8 +6,8 @@ use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
 use crate::name::CommandId;
-use crate::node::{Notice, Outcome};
-use crate::record::CommandOutcome::{Done, Malformed, Refused, Replaced};
+use crate::node::{Event, Notice, Outcome};
+use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused, Replaced};
 use crate::task::{Checkpoint, Message, State, StateKind};
 
 fn kill() -> Message {
@@ -34,12 +34,21 @@ fn a_pause_stops_the_handler_and_then_says_so() {
 
 #[test]
 fn a_command_that_was_there_before_the_handler_is_obeyed_before_it_starts() {
-    let mut world = World::calm(1);
-    let id = world.command("a", Message::Pause);
+    let mut world = World::new(1, 7);
     world.submit("a");
+    let id = world.command("a", Message::Pause);
     world.settle();
     assert_eq!((world.starts_of("a"), world.stands("a")), (0, Some(State::Paused)), "stop before run stops");
     assert_eq!(world.outcome(&id), Some(Done));
+}
+
+#[test]
+fn a_command_to_a_task_that_is_gone_does_not_reach_the_next_of_its_name() {
+    let mut world = World::calm(1);
+    let id = world.command("a", kill());
+    world.submit("a");
+    world.settle();
+    assert_eq!((world.runs_on("a"), world.outcome(&id)), (Some(0), Some(Expired)));
 }
 
 #[test]
@@ -150,8 +159,8 @@ fn a_fault_with_a_pause_waiting_is_counted_and_paused() {
 #[test]
 fn what_the_table_does_not_allow_is_refused_and_changes_nothing() {
     let mut world = World::calm(1);
-    world.command("a", Message::Pause);
     world.submit("a");
+    world.command("a", Message::Pause);
     world.settle();
     let before = world.state("a");
     let id = world.command("a", Message::Complete);
@@ -180,6 +189,21 @@ fn a_command_that_makes_no_sense_is_answered_and_harms_nobody() {
     assert!(
         world.has_noticed(0, |n| matches!(n, Notice::CommandHandled { outcome: Malformed, id: None, .. }))
     );
+}
+
+/// A save that does not look at the command must not claim to know it: its answer may overtake the news of the command.
+#[test]
+fn a_command_put_just_before_another_save_is_not_forgotten() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.settle();
+    let token = world.processes[0].handlers[&task("a")].token;
+    world.news_take = Some(ms(500));
+    let id = world.command("a", Message::Pause);
+    let blob = Checkpoint::new("progress").unwrap();
+    world.tell(0, Event::Checkpoint { task: task("a"), token, ask: 1, blob });
+    world.settle();
+    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(State::Paused)));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::node::{Event, Feed, Node, Notice, Outcome, Settings, Start};
 use crate::picture::Picture;
 use crate::record::NodeState;
 use crate::revision::Token;
+use crate::task::State;
 use crate::task::retry::ErrorRate;
 use crate::time::Moment;
 
@@ -141,7 +142,7 @@ impl World {
         }
         if self.done.contains(task) && !is_meddled {
             let state = self.state(task.as_str()).map(|record| record.state);
-            assert!(!state.is_some_and(|state| state.is_terminal()), "{task} has ended and is run again");
+            assert!(!state.is_some_and(State::is_terminal), "{task} has ended and is run again");
         }
     }
 

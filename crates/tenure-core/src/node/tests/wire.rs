@@ -41,7 +41,9 @@ impl World {
         if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
             fate = [Fate::NotDone, Fate::LosesAnswer, Fate::Late][self.dice.index(3)];
         }
-        if self.processes[n].is_cut && self.processes[n].life == life {
+        let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
+        // What was on its way when the line was cut may have passed; its answer has not.
+        if is_cut && !(self.is_stormy && self.dice.one_in(2)) {
             fate = Fate::NotDone;
         }
         let txns = self.txns(n, &ask);
@@ -67,6 +69,10 @@ impl World {
         let event = read(ask, replies);
         if self.holds_answers {
             return self.withheld.push((n, life, event));
+        }
+        if is_cut && self.is_stormy {
+            let late = Duration::from_millis(self.dice.below(20_000));
+            return self.later(Item::Tell(n, event), n, late);
         }
         self.soon(Item::Tell(n, event), n);
     }

@@ -56,6 +56,8 @@ pub(super) struct World {
     pub(super) fate: Fate,
     /// Whether answers stay on their way until [`World::release_answers`].
     pub(super) holds_answers: bool,
+    /// How long news takes, if not as long as everything else.
+    pub(super) news_take: Option<Duration>,
     pub(super) withheld: Vec<(usize, u64, Event)>,
     queue: BTreeMap<(Moment, u64), (u64, Item)>,
     counter: u64,
@@ -69,6 +71,7 @@ pub(super) struct World {
     pub(super) submitted: BTreeSet<TaskId>,
     pub(super) deleted: BTreeSet<TaskId>,
     pub(super) done: BTreeSet<TaskId>,
+    pub(super) killed: BTreeSet<TaskId>,
     /// A sum over everything that happened: by it two runs of one seed are compared.
     pub(super) trace: u64,
 }
@@ -88,6 +91,7 @@ impl World {
             faults_one_in: 0,
             fate: Fate::Works,
             holds_answers: false,
+            news_take: None,
             withheld: Vec::new(),
             queue: BTreeMap::new(),
             counter: 0,
@@ -100,6 +104,7 @@ impl World {
             submitted: BTreeSet::new(),
             deleted: BTreeSet::new(),
             done: BTreeSet::new(),
+            killed: BTreeSet::new(),
             trace: 0,
         };
         for n in 0..nodes {
@@ -282,7 +287,10 @@ impl World {
             if let Some(&(n, feed)) = self.watches.get(&watch)
                 && self.processes[n].polls.insert(feed)
             {
-                self.soon(Item::Poll(n, feed), n);
+                match self.news_take {
+                    Some(span) => self.later(Item::Poll(n, feed), n, span),
+                    None => self.soon(Item::Poll(n, feed), n),
+                }
             }
         }
     }
@@ -369,7 +377,7 @@ impl World {
             Item::Renew(n) if is_alive(self, n) => self.renew(n),
             Item::Join(n) if is_alive(self, n) => self.join(n),
             Item::Ends(n, task, token, outcome) if is_alive(self, n) => {
-                self.end_handler(n, task, token, outcome)
+                self.end_handler(n, task, token, outcome);
             }
             Item::Tell(..) | Item::Poll(..) | Item::Renew(_) | Item::Join(_) | Item::Ends(..) => {}
         }

@@ -1,0 +1,106 @@
+//! The commands to this node that wait, and the one that is worked on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::command::NodeCommand;
+use crate::kv::KeyValue;
+use crate::name::{CommandId, TaskId};
+use crate::record::{CommandOutcome, CommandRecord, Record};
+use crate::revision::Revision;
+
+use super::action::Answer;
+
+const RETRY: Retry = Retry {
+    growth: Growth::Exponential,
+    initial: Duration::from_millis(100),
+    cap: Duration::from_secs(2),
+    jitter: Jitter::Full,
+    healthy_after: Duration::from_secs(10),
+};
+
+/// The orders that wait, and the one that is worked on.
+#[derive(Clone, Debug)]
+pub(super) struct Orders {
+    pub(super) waiting: BTreeMap<CommandId, Order>,
+    pending: BTreeMap<CommandId, Option<Order>>,
+    pub(super) current: Option<Current>,
+    pub(super) backoff: Backoff,
+    /// Orders that were answered and that the feed still shows.
+    pub(super) answered: BTreeSet<CommandId>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Order {
+    pub(super) modified: Revision,
+    pub(super) command: Result<NodeCommand, String>,
+}
+
+/// An order that is worked on.
+#[derive(Clone, Debug)]
+pub(super) struct Current {
+    pub(super) id: CommandId,
+    pub(super) modified: Revision,
+    pub(super) stage: Stage,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// Nothing was asked for it yet.
+    Begun,
+    /// The task is leaving.
+    Releasing(TaskId),
+    /// Its handler is stopping.
+    Stopping(TaskId),
+    /// The mark of the frozen has been written; everything is leaving.
+    Draining { tasks: usize },
+    /// Its answer is under way, or rests until it is tried again.
+    Answering { answer: Box<Answer>, then: Then },
+}
+
+/// What follows when an answer is written.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Then {
+    /// It was the last word.
+    Told { outcome: CommandOutcome, why: Option<String> },
+    /// The node is frozen now, and drains.
+    Drain,
+    /// The node leaves.
+    Leave,
+}
+
+impl Orders {
+    pub(super) fn new() -> Orders {
+        Orders {
+            waiting: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            current: None,
+            backoff: Backoff::new(RETRY),
+            answered: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn see_put(&mut self, id: CommandId, pair: &KeyValue) {
+        let command = CommandRecord::decode(&pair.value).map_err(|bad| bad.reason());
+        let command = command.and_then(|record| NodeCommand::parse(&record).map_err(|bad| bad.to_string()));
+        self.pending.insert(id, Some(Order { modified: pair.modified, command }));
+    }
+
+    pub(super) fn see_delete(&mut self, id: CommandId) {
+        self.pending.insert(id, None);
+    }
+
+    pub(super) fn see_whole(&mut self) {
+        for (id, order) in std::mem::take(&mut self.pending) {
+            match order {
+                Some(order) if !self.answered.contains(&id) => drop(self.waiting.insert(id, order)),
+                Some(_) => {}
+                None => {
+                    self.answered.remove(&id);
+                    self.waiting.remove(&id);
+                }
+            }
+        }
+    }
+}

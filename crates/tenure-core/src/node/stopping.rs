@@ -1,0 +1,99 @@
+//! Handlers that are to stop: asked, aborted, called stuck.
+
+use crate::name::TaskId;
+use crate::revision::Token;
+
+use super::action::{Action, StopReason};
+use super::event::{Now, Outcome};
+use super::held::{Handler, Held, Pressure};
+use super::notice::{Notice, ReleaseReason};
+use super::settings::{ABORT_WITHIN, LOST_GRACE};
+use super::timers::Timer;
+use super::{Node, Standing};
+
+impl Node {
+    /// A task is to be nobody's; says whether it was ours.
+    pub(super) fn want_release(&mut self, task: &TaskId, why: ReleaseReason, now: Now) -> bool {
+        let Some(held) = self.held.get_mut(task) else { return false };
+        held.release.get_or_insert(why);
+        self.scales.part(task);
+        self.advance(task, now);
+        true
+    }
+
+    /// Everything is to be nobody's.
+    pub(super) fn release_all(&mut self, why: ReleaseReason, now: Now) {
+        let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
+        for task in tasks {
+            self.want_release(&task, why, now);
+        }
+    }
+
+    /// Asks the handler to stop, if something wants it to; sooner, if that has become urgent.
+    pub(super) fn press(&mut self, task: &TaskId, held: &mut Held, now: Now) {
+        let Some(why) = held.why_stop() else { return };
+        let grace =
+            if held.over.is_some() { LOST_GRACE.min(self.settings.grace) } else { self.settings.grace };
+        let mut latest = now.at + grace;
+        if let Standing::Ending { deadline } = self.standing {
+            // So that an abort has the time to work.
+            latest = latest.min((deadline - ABORT_WITHIN).max(now.at));
+        }
+        let token = held.token;
+        match held.handler {
+            Handler::None => {}
+            Handler::Running => {
+                held.handler = Handler::Stopping { why, until: latest, pressure: Pressure::Asked };
+                self.timers.set(Timer::Stop(task.clone()), latest);
+                self.actions.push_back(Action::Stop { task: task.clone(), token, why, until: latest });
+            }
+            Handler::Stopping { why: before, until, pressure: Pressure::Asked } => {
+                let until = until.min(latest);
+                // What was asked for a command alone is said again if it is more than that now.
+                let is_news = why != before && before == StopReason::Command;
+                let why = if is_news { why } else { before };
+                held.handler = Handler::Stopping { why, until, pressure: Pressure::Asked };
+                self.timers.set(Timer::Stop(task.clone()), until);
+            }
+            Handler::Stopping { pressure: Pressure::Aborted | Pressure::Stuck, .. } => {}
+        }
+    }
+
+    /// A handler's grace is over, or its abort should have worked by now.
+    pub(super) fn stop_due(&mut self, task: &TaskId, now: Now) {
+        let Some(held) = self.held.get_mut(task) else { return };
+        let Handler::Stopping { pressure, until, .. } = &mut held.handler else { return };
+        let token = held.token;
+        match pressure {
+            Pressure::Asked => {
+                *pressure = Pressure::Aborted;
+                *until = now.at + ABORT_WITHIN;
+                self.timers.set(Timer::Stop(task.clone()), now.at + ABORT_WITHIN);
+                self.actions.push_back(Action::Abort { task: task.clone(), token });
+            }
+            Pressure::Aborted => {
+                *pressure = Pressure::Stuck;
+                self.notices.push_back(Notice::Stuck { task: task.clone(), token });
+                self.order_stuck(task, now);
+            }
+            Pressure::Stuck => {}
+        }
+    }
+
+    pub(super) fn handle_ended(&mut self, task: &TaskId, token: Token, outcome: Outcome, now: Now) {
+        let Some(held) = self.held.get_mut(task).filter(|held| held.token == token) else { return };
+        if held.handler == Handler::None {
+            return;
+        }
+        held.end_handler(outcome);
+        self.timers.clear(&Timer::Stop(task.clone()));
+        self.order_stopped(task, now);
+        self.advance(task, now);
+    }
+
+    /// Handlers that still run.
+    pub(super) fn running(&self) -> Vec<TaskId> {
+        let running = self.held.iter().filter(|(_, held)| held.handler != Handler::None);
+        running.map(|(task, _)| task.clone()).collect()
+    }
+}
