@@ -1,5 +1,6 @@
 //! Tasks on nodes, on every engine: claimed, run, shared, moved, stopped and given back.
 
+mod commands;
 mod moving;
 mod stopping;
 

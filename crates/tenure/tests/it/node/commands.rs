@@ -1,0 +1,190 @@
+//! Commands to tasks and to nodes: obeyed, answered, never lost, and harmless when they make no sense.
+
+use futures_util::future::join_all;
+use tenure::client::{Client, NewTask};
+use tenure::clock::wall_time;
+use tenure::core::command::NodeCommand;
+use tenure::core::record::{CommandOutcome, WallTime};
+use tenure::core::task::Message;
+use tenure::node::{NodeEnd, Notice};
+
+use super::*;
+
+fn client(shop: &Shop) -> Client {
+    Client::new(shop.store.clone(), &shop.namespace)
+}
+
+fn kill() -> Message {
+    Message::Kill { reason: None }
+}
+
+/// Each pair is sent at another moment of its task's life: before anybody owns it, while its handler begins, and while it runs.
+#[tokio::test]
+async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let worker = shop.join("a").await;
+        let client = client(&shop);
+        let ids: Vec<String> = (0..200).map(|n| format!("t{n}")).collect();
+        let tasks = ids.iter().map(|id| NewTask::new(task(id))).collect();
+        for submitted in client.submit_many(tasks).await {
+            submitted.unwrap();
+        }
+        let pairs = ids.iter().enumerate().map(|(n, id)| {
+            let (client, id) = (client.clone(), task(id));
+            async move {
+                tokio::time::sleep(Duration::from_millis(n as u64 % 40)).await;
+                let pause = client.command(&id, Message::Pause).await.unwrap();
+                let killing = client.command(&id, kill()).await.unwrap();
+                let paused = pause.wait(PATIENCE).await.unwrap().outcome;
+                assert!(matches!(paused, CommandOutcome::Done | CommandOutcome::Replaced), "{paused:?}");
+                assert_eq!(killing.wait(PATIENCE).await.unwrap().to, Some(StateKind::Killed));
+                paused
+            }
+        });
+        let pauses = join_all(pairs).await;
+        let replaced = pauses.iter().filter(|outcome| **outcome == CommandOutcome::Replaced).count();
+        eprintln!("200 killed; {replaced} pauses were replaced before anybody had read them");
+        for id in &ids {
+            until("it is killed", async || shop.state(id).await.state == State::Killed).await;
+        }
+        until("nothing runs", async || shop.ledger.running().is_empty()).await;
+        assert_eq!(shop.store.list(shop.layout.tasks()).await.unwrap().pairs.len(), 0);
+        assert_eq!(shop.store.list(shop.layout.task_commands()).await.unwrap().pairs.len(), 0);
+        worker.end().await;
+        shop.ledger.check();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let worker = shop.join("a").await;
+        let client = client(&shop);
+        client.submit(NewTask::new(task("t"))).await.unwrap();
+        until("it runs", async || shop.ledger.running().len() == 1).await;
+        let say =
+            async |message| client.command(&task("t"), message).await.unwrap().wait(PATIENCE).await.unwrap();
+        let paused = say(Message::Pause).await;
+        assert_eq!((paused.by.as_str(), paused.to), ("a", Some(StateKind::Paused)));
+        assert_eq!((shop.ledger.running().len(), shop.state("t").await.state), (0, State::Paused));
+        assert!(shop.owner("t").await.is_some(), "a paused task has an owner");
+        let refused = say(Message::Complete).await;
+        assert_eq!(refused.outcome, CommandOutcome::Refused);
+        say(Message::Run).await;
+        until("it runs again", async || shop.ledger.running().len() == 1).await;
+        assert_eq!(say(kill()).await.to, Some(StateKind::Killed));
+        assert_eq!(shop.owner("t").await, None);
+        worker.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sleeping_task_moves_and_wakes_at_the_same_time_of_the_wall() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let a = shop.join("a").await;
+        let client = client(&shop);
+        client.submit(NewTask::new(task("t"))).await.unwrap();
+        until("it runs", async || shop.ledger.running().len() == 1).await;
+        let until_when = WallTime(wall_time().0 + 3_000);
+        let sleep = client.command(&task("t"), Message::Sleep { until: until_when }).await.unwrap();
+        assert_eq!(sleep.wait(PATIENCE).await.unwrap().to, Some(StateKind::Sleeping));
+        a.end().await;
+        let b = shop.join("b").await;
+        until("b has it", async || shop.owner("t").await.is_some_and(|(node, _)| node == "b")).await;
+        assert_eq!(shop.ledger.running().len(), 0, "it sleeps");
+        until("it wakes", async || shop.ledger.running().len() == 1).await;
+        assert!(wall_time() >= until_when, "not before its time");
+        b.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_frozen_node_takes_nothing_also_after_a_restart() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let client = client(&shop);
+        let id = NodeId::parse("a").unwrap();
+        let a = shop.join("a").await;
+        let order = async |command| {
+            client.command_node(&id, command).await.unwrap().wait(PATIENCE).await.unwrap().outcome
+        };
+        assert_eq!(order(NodeCommand::Freeze).await, CommandOutcome::Done);
+        a.end().await;
+        shop.submit("t").await;
+        let a = shop.join("a").await;
+        // Whoever is frozen still works through its commands, so it has seen the task by then.
+        assert!(matches!(order(NodeCommand::ReleaseTask(task("t"))).await, CommandOutcome::Refused));
+        assert_eq!((shop.owner("t").await, shop.ledger.runs().len()), (None, 0));
+        assert_eq!(order(NodeCommand::Unfreeze).await, CommandOutcome::Done);
+        until("it runs", async || shop.ledger.running().len() == 1).await;
+        a.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_drained_node_gives_everything_away_and_leaves() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let client = client(&shop);
+        for n in 0..10 {
+            shop.submit(&format!("t{n}")).await;
+        }
+        let a = shop.join("a").await;
+        until("all run", async || shop.ledger.running().len() == 10).await;
+        let b = shop.join("b").await;
+        let drain = client.command_node(a.node.id(), NodeCommand::Drain).await.unwrap();
+        assert_eq!(drain.wait(PATIENCE).await.unwrap().outcome, CommandOutcome::Done);
+        assert!(matches!(a.node.ended().await, NodeEnd::Left { running } if running.is_empty()));
+        a.session.close().await.unwrap();
+        until("b has all", async || shop.shares().await.get("b") == Some(&10)).await;
+        b.end().await;
+        shop.ledger.check();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_ends_nothing_and_is_told() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        shop.store.put(shop.key(Key::TaskState(task("state"))), "{\"state\":17").await.unwrap();
+        let a = shop.join("a").await;
+        let mut notices = a.node.notices();
+        shop.submit("state").await;
+        shop.submit_with("props", "{{{").await;
+        shop.submit("command").await;
+        until("one runs", async || shop.ledger.running().len() == 1).await;
+        shop.store.put(shop.key(Key::TaskCommand(task("command"))), "not json").await.unwrap();
+        let command = shop.key(Key::TaskCommand(task("command")));
+        until("the command is gone", async || shop.store.get_key(command.clone()).await.unwrap().is_none())
+            .await;
+        let order = b"/shop/nodes/a/commands/01890000-0000-7000-8000-000000000000".as_slice();
+        shop.store.put(order, "[]").await.unwrap();
+        until("the order is gone", async || shop.store.get_key(order).await.unwrap().is_none()).await;
+        assert_eq!(shop.ledger.running().len(), 1, "nothing was stopped");
+        for id in ["state", "props", "command"] {
+            let found = shop.store.get_key(shop.key(Key::Task(task(id)))).await.unwrap();
+            assert!(found.is_some(), "{id} is there");
+        }
+        let mut told = Vec::new();
+        while let Ok(notice) = notices.try_recv() {
+            match notice {
+                Notice::SetAside { task, .. } => told.push(format!("aside {task}")),
+                Notice::CommandHandled { outcome, .. } => told.push(format!("command {outcome:?}")),
+                Notice::OrderHandled { outcome, .. } => told.push(format!("order {outcome:?}")),
+                _ => {}
+            }
+        }
+        told.sort();
+        assert_eq!(told, ["aside props", "aside state", "command Malformed", "order Malformed"]);
+        a.end().await;
+    })
+    .await;
+}
