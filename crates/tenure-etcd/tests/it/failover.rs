@@ -173,6 +173,33 @@ async fn where_nothing_listens_the_answer_comes_in_time_and_names_the_address() 
     assert!(start.elapsed() < Duration::from_millis(2_500), "{:?}", start.elapsed());
 }
 
+/// Connections that were cut and replaced leave nothing behind, and neither does the last one.
+#[tokio::test]
+async fn closing_leaves_no_task_of_any_connection() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let client = Client::connect(Config::new([proxy.url()])).await.unwrap();
+    let lease = client.lease_grant(0, Duration::from_secs(60)).await.unwrap().id;
+    client.keep_alive_once(lease, Duration::from_secs(1)).await.unwrap();
+    let connected = tasks();
+    for _ in 0..3 {
+        proxy.cut();
+        within(Duration::from_secs(10), "recovery", async {
+            while client.keep_alive_once(lease, Duration::from_secs(1)).await.is_err() {}
+        })
+        .await;
+    }
+    within(Duration::from_secs(5), "the tasks of the connections that were cut", async {
+        while tasks() > connected {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    client.close().await;
+    assert_eq!(tasks(), 0);
+}
+
 #[tokio::test]
 async fn a_closed_client_says_so() {
     let etcd = Etcd::start();
