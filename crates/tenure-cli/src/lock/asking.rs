@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tenure::clock::{BootClock, Clock};
 use tenure::core::line::Mode;
 use tenure::core::name::LockName;
+use tenure::core::time::Moment;
 use tenure::lock::{Acquire, Guard, LockError, StandError};
 use tenure::store::LeaseId;
 
@@ -110,14 +111,11 @@ impl Stage<'_> {
     /// if it is.
     async fn is_fresh(&self, guard: &Guard, signals: &mut Signals) -> Result<bool, Stop> {
         let sent = guard.acknowledged();
-        if BootClock.now() < Timing::renewal(sent, guard.ttl()) {
-            return Ok(true);
-        }
+        let due = Timing::renewal(sent, guard.ttl());
         tokio::select! {
             biased;
             signal = signals.next_end() => Err(Stop::signal(signal)),
-            _ = guard.lost() => Ok(false),
-            _ = guard.acknowledged_after(sent) => Ok(true),
+            is_sure = is_sure(due, BootClock.now(), guard.lost(), guard.acknowledged_after(sent)) => Ok(is_sure),
         }
     }
 
@@ -205,6 +203,24 @@ impl Stage<'_> {
     }
 }
 
+/// Whether something may begin under a lock: at once as long as no renewal is due, then only when it was renewed, and not if it is lost
+/// before that.
+async fn is_sure<L, R>(
+    due: Moment,
+    now: Moment,
+    lost: impl Future<Output = L>,
+    renewed: impl Future<Output = R>,
+) -> bool {
+    if now < due {
+        return true;
+    }
+    tokio::select! {
+        biased;
+        _ = lost => false,
+        _ = renewed => true,
+    }
+}
+
 /// The mode that the flags mean.
 pub(super) fn mode(permits: Option<NonZeroU32>, is_shared: bool) -> Mode {
     match permits {
@@ -234,6 +250,32 @@ fn failed(wish: &Wish, error: &LockError) -> Failure {
         LockError::Name(error) => Failure::usage(error.to_string()),
         error => {
             Failure::new(Code::Failed, format!("'{}': {error}", wish.name)).hint("run the command again")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// etcd stood still for longer than a third of the TTL, and the lock was ours when it went on: a command that had begun at once would
+    /// have been asked to stop before its first word, by deadlines of the renewal before.
+    #[test]
+    fn nothing_begins_under_a_lock_whose_renewal_is_due_before_it_was_renewed() {
+        let (sent, ttl) = (Moment::from_ms(1_000), Duration::from_secs(3));
+        let after = |ms| (Timing::renewal(sent, ttl), sent + Duration::from_millis(ms));
+        let (due, early) = after(999);
+        assert_eq!(is_sure(due, early, pending::<()>(), pending::<()>()).now_or_never(), Some(true));
+        for late in [1_000, 1_400, 2_400] {
+            let (due, now) = after(late);
+            assert_eq!(is_sure(due, now, pending::<()>(), pending::<()>()).now_or_never(), None, "{late}");
+            assert_eq!(is_sure(due, now, pending::<()>(), ready(())).now_or_never(), Some(true), "{late}");
+            assert_eq!(is_sure(due, now, ready(()), pending::<()>()).now_or_never(), Some(false), "{late}");
+            assert_eq!(is_sure(due, now, ready(()), ready(())).now_or_never(), Some(false), "lost is lost");
         }
     }
 }
