@@ -51,6 +51,20 @@ async fn a_redis_that_was_killed_and_came_back_empty_has_no_leader_any_more() {
     elections.close().await.unwrap();
 }
 
+/// Nobody watches over the key, so its deletion is noticed with the next renewal. Until then another may lead beside it: Redis cannot fence.
+#[tokio::test]
+async fn a_redis_key_that_is_deleted_by_hand_ends_leadership_with_the_next_renewal() {
+    let redis = tenure_fixture::Redis::start();
+    let (one, two) = (on_redis(&redis.url()).await, on_redis(&redis.url()).await);
+    let leadership = one.acquire(key(), "one".into(), DURATION).await.unwrap();
+    redis.ask(&["DEL", "tenure:ttl:boss"]).unwrap();
+    let second = two.acquire(key(), "two".into(), DURATION).await.unwrap();
+    assert_eq!(leadership.lost().await, Loss::Taken);
+    assert!(second.is_valid(), "and the loser leaves what is not its own");
+    second.release().await.unwrap();
+    assert_eq!(redis.ask(&["EXISTS", "tenure:ttl:boss"]).unwrap(), ":0\r\n");
+}
+
 /// The storage connects anew, and the renewals go on.
 #[tokio::test]
 async fn redis_is_reconnected_within_one_leadership() {
@@ -138,6 +152,26 @@ async fn an_etcd_that_is_stopped_past_the_ttl_ends_leadership_before_it() {
     let other = Elections::new(over(&store), BootClock);
     assert!(other.acquire_wait(key(), "two".into(), DURATION).await.unwrap().is_valid());
     other.close().await.unwrap();
+    store.close().await;
+}
+
+#[tokio::test]
+async fn an_etcd_that_is_restarted_within_the_ttl_is_led_on() {
+    let etcd = Etcd::builder().durable().start();
+    let store = Store::open(&format!("etcd://{}", etcd.endpoints()).parse().unwrap()).await.unwrap();
+    let elections = Elections::new(over(&store), BootClock);
+    let leadership = elections.acquire(key(), "one".into(), Duration::from_secs(12)).await.unwrap();
+    let token = leadership.token();
+    etcd.member(0).kill();
+    etcd.member(0).restart();
+    let left = leadership.remaining();
+    // It was renewed since, and it is the same key still.
+    while leadership.remaining() <= left {
+        assert!(leadership.is_valid());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(token, Some(Token(store.get_key("/shop/ttl/boss").await.unwrap().unwrap().created)));
+    leadership.release().await.unwrap();
     store.close().await;
 }
 
