@@ -178,11 +178,11 @@ async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
 #[tokio::test]
 async fn an_unreachable_store_is_125_within_6_seconds_and_runs_nothing() {
     let machine = machine();
-    // Nothing listens at the first; the second swallows every byte, because nobody accepts.
-    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let deaf = deaf.local_addr().unwrap().to_string();
+    // Nothing listens at the first; the others swallow every byte, because nobody accepts.
+    let deaf: Vec<_> = (0..4).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let deaf: Vec<_> = deaf.iter().map(|deaf| deaf.local_addr().unwrap().to_string()).collect();
     let marker = machine.path("marker");
-    for endpoint in ["127.0.0.1:1", &deaf] {
+    for endpoint in ["127.0.0.1:1", &deaf[0], &deaf.join(",")] {
         for wrapper in [&["lock", "a"][..], &["lock", "a", "--try"], &["once", "a", "--every", "1h"]] {
             let begin = Instant::now();
             let args = [&["--endpoints", endpoint], wrapper, &["--", "touch", &marker]].concat();
@@ -202,11 +202,16 @@ async fn an_etcd_without_a_majority_is_125_within_6_seconds_and_runs_nothing() {
     etcd.member(1).kill();
     etcd.member(2).kill();
     let marker = machine.path("marker");
-    for flags in [&[][..], &["--try"], &["--wait", "60s"]] {
+    for wrapper in [
+        &["lock", "a"][..],
+        &["lock", "a", "--try"],
+        &["lock", "a", "--wait", "60s"],
+        &["once", "a", "--every", "1h"],
+    ] {
         let begin = Instant::now();
-        let ran = machine.run(&[&["lock", "a"], flags, &["--", "touch", &marker]].concat()).await;
+        let ran = machine.run(&[wrapper, &["--", "touch", &marker]].concat()).await;
         assert_eq!(ran.code, Some(125), "{ran:?}");
-        assert!(begin.elapsed() < Duration::from_secs(6), "{flags:?} {:?} {ran:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(6), "{wrapper:?} {:?} {ran:?}", begin.elapsed());
     }
     assert!(!Path::new(&marker).exists());
 }
