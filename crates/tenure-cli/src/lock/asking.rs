@@ -143,7 +143,7 @@ impl Stage<'_> {
     async fn watch_over(&self, wish: &Wish, progress: &Progress, begin: Instant) -> Failure {
         let Progress { lease, has_stood, has_said } = progress;
         let every = if self.output.has_status() { STATUS_EVERY_ON_TERMINAL } else { STATUS_EVERY };
-        let in_line_by = (self.begin + START_WITHIN).max(Instant::now() + ENTER_WITHIN_MIN);
+        let in_line_by = self.start_by();
         let mut say_at = begin + STATUS_AFTER;
         loop {
             let next = if has_stood.get() { say_at } else { say_at.min(in_line_by) };
@@ -168,6 +168,11 @@ impl Stage<'_> {
             }
             say_at = Instant::now() + if has_stood.get() { every } else { LOOK_WITHIN };
         }
+    }
+
+    /// By when the store must have answered what a start needs.
+    pub(crate) fn start_by(&self) -> Instant {
+        (self.begin + START_WITHIN).max(Instant::now() + ENTER_WITHIN_MIN)
     }
 
     /// The last look before the store must have let us in is a short one.

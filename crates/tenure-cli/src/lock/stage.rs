@@ -56,7 +56,7 @@ impl Stop {
     }
 
     /// Somebody asked us to end before there was anything to hold.
-    pub(super) fn signal(signal: Signal) -> Stop {
+    pub(crate) fn signal(signal: Signal) -> Stop {
         Stop::Ended(ExitCode::from(128 | u8::try_from(signal.as_raw()).unwrap_or(0)))
     }
 }
