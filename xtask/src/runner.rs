@@ -144,10 +144,10 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
     }
 }
 
-/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test.
+/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test. Where nextest shows what a test has said, that is
+/// indented, and already counted.
 fn is_closing(line: &str) -> bool {
-    let line = line.trim_start();
-    line.starts_with("Summary [") || line.starts_with("test result:")
+    line.trim_start().starts_with("Summary [") || line.starts_with("test result:")
 }
 
 fn count(line: &str) -> Tally {
@@ -192,6 +192,10 @@ mod tests {
         );
         assert_eq!(counted("test result: FAILED. 5 passed; 2 failed; 0 ignored"), (5, 2));
         assert!(!is_closing("    running 3 tests"));
+        assert!(
+            !is_closing("    test result: FAILED. 0 passed; 1 failed; 0 ignored"),
+            "counted by the summary"
+        );
     }
 
     #[test]
