@@ -289,15 +289,22 @@ async fn a_signal_reaches_the_command_and_the_lock_goes_after_it() {
 
 #[tokio::test]
 async fn an_end_while_etcd_is_down_keeps_the_commands_code_and_says_what_is_left() {
-    let etcd = Etcd::start();
-    let machine = on(&etcd);
-    let running = hold(&machine, &[]).await;
-    etcd.member(0).kill();
-    let begin = Instant::now();
-    let (code, stderr) = finish(running).await;
-    assert_eq!(code, Some(7), "{stderr}");
-    assert!(stderr.contains("expires by itself in 15 s"), "{stderr}");
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    for is_gone in [true, false] {
+        let etcd = Etcd::start();
+        let machine = on(&etcd);
+        let running = hold(&machine, &[]).await;
+        // Refused at once, or never answered.
+        if is_gone {
+            etcd.member(0).kill();
+        } else {
+            etcd.member(0).pause();
+        }
+        let begin = Instant::now();
+        let (code, stderr) = finish(running).await;
+        assert_eq!(code, Some(7), "{stderr}");
+        assert!(stderr.contains("expires by itself in 15 s"), "{stderr}");
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    }
 }
 
 #[tokio::test]
