@@ -25,7 +25,7 @@ usage: cargo xtask COMMAND
   check          everything a change must pass; never writes to the tree
                  --without redis leaves out the tests that need a redis-server
   fix            format, apply clippy's suggestions, regenerate documents
-  etcd-matrix    the conformance suite and the client's tests on etcd 3.4, 3.5, 3.6 and 3.7
+  etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
   soak [ARGS]    the long versions of the tests with `soak` in their name
   bench [WHICH] [ARGS]  `tenure bench store` or `session` beside a real etcd, built for release
 ";

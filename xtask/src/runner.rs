@@ -11,7 +11,8 @@ use crate::shell::{Failure, answers, cargo, tee};
 pub(crate) enum Choice {
     /// Every test.
     All,
-    /// What depends on the line of etcd: the conformance suite on it, and the client's own tests.
+    /// What depends on the line of etcd: the conformance suite on it, the client's own tests, and those of locks, elections and TTL
+    /// elections.
     Etcd,
     /// The long ones.
     Soak,
@@ -94,6 +95,23 @@ pub(crate) fn has_nextest() -> bool {
     answers(&mut cargo(&["nextest", "--version"]))
 }
 
+/// What is tried on every line of etcd. The claims on the embedded engines and on Redis are the same on all of them.
+const ON_ETCD: &str = "test(etcd_conformance) | package(tenure-etcd) \
+    | package(tenure) & test(/^(lock|election|faults|ttl)::/) & not test(/::on_memory$|on_a_file$|redis/)";
+
+/// The same for `cargo test`, which chooses by parts of names.
+const ON_ETCD_PLAIN: &[&str] = &[
+    "--",
+    "etcd_conformance",
+    "lock::",
+    "election::",
+    "faults::",
+    "ttl::",
+    "--skip=::on_memory",
+    "--skip=on_a_file",
+    "--skip=redis",
+];
+
 fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
     let scope = ["--workspace", "--all-features", "--locked"];
     let with = |command: &[&'static str], more: &[&'static str]| [command, &scope, more].concat();
@@ -101,7 +119,7 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
         let command = ["nextest", "run"];
         return vec![match choice {
             Choice::All => with(&command, &[]),
-            Choice::Etcd => with(&command, &["-E", "test(etcd_conformance) | package(tenure-etcd)"]),
+            Choice::Etcd => with(&command, &["-E", ON_ETCD]),
             Choice::Soak => with(&command, &["--profile", "soak", "-E", "test(soak)"]),
         }];
     }
@@ -111,7 +129,7 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
         // Some tests run the example programs, which `--tests` does not build.
         Choice::All => vec![with(&["build", "--examples"], &[]), with(&command, &[])],
         Choice::Etcd => vec![
-            with(&command, &["--", "etcd_conformance"]),
+            [&command[..], &["--package", "tenure", "--all-features", "--locked"], ON_ETCD_PLAIN].concat(),
             vec![
                 "test",
                 "--tests",
@@ -126,10 +144,10 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
     }
 }
 
-/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test.
+/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test. Where nextest shows what a test has said, that is
+/// indented, and already counted.
 fn is_closing(line: &str) -> bool {
-    let line = line.trim_start();
-    line.starts_with("Summary [") || line.starts_with("test result:")
+    line.trim_start().starts_with("Summary [") || line.starts_with("test result:")
 }
 
 fn count(line: &str) -> Tally {
@@ -174,6 +192,10 @@ mod tests {
         );
         assert_eq!(counted("test result: FAILED. 5 passed; 2 failed; 0 ignored"), (5, 2));
         assert!(!is_closing("    running 3 tests"));
+        assert!(
+            !is_closing("    test result: FAILED. 0 passed; 1 failed; 0 ignored"),
+            "counted by the summary"
+        );
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Once<'_> {
             return Err(Failure::usage("no command to run").into());
         };
         // Most hosts come too late, and need no lock to learn that. Only a run that goes on may still fail.
-        self.refuse_if_done(self.last().await?.as_ref())?;
+        let last = self.first_look(signals).await?;
+        self.refuse_if_done(last.as_ref())?;
         let progress = Progress::default();
         let guard = stage.acquire(&self.line, Wait::None, Instant::now(), &progress, signals).await?;
         let begun = match self.begin(&guard).await {
@@ -124,6 +125,24 @@ impl Once<'_> {
                 Err(failure.into())
             }
         }
+    }
+
+    /// The last run, from a store that must not take longer than a start may.
+    async fn first_look(&self, signals: &mut Signals) -> Result<Option<KeyValue>, Stop> {
+        let looking = tokio::time::timeout_at(self.stage.start_by().into(), self.last());
+        let looked = tokio::select! {
+            biased;
+            signal = signals.next_end() => return Err(Stop::signal(signal)),
+            looked = looking => looked,
+        };
+        let too_late = |_| {
+            Failure::new(
+                Code::Unavailable,
+                format!("the store did not tell in time when '{}' was last run", self.name),
+            )
+            .hint("run `tenure doctor`")
+        };
+        Ok(looked.map_err(too_late)??)
     }
 
     async fn last(&self) -> Result<Option<KeyValue>, StoreError> {

@@ -252,6 +252,16 @@ impl RegistryKey {
     }
 }
 
+/// The one folder in which an embedded store keeps a namespace. Escaped as names are in keys, so that no namespace lies inside another
+/// one's folder and none climbs out of its parent.
+pub fn folder_name(namespace: &Namespace) -> String {
+    match namespace.as_str() {
+        // The only names that mean another folder than their own.
+        dots @ ("." | "..") => dots.replace('.', "%2E"),
+        text => Segment(text).to_string(),
+    }
+}
+
 fn task_id(segment: &str) -> Option<TaskId> {
     TaskId::parse(&unescape(segment)?).ok()
 }

@@ -10,6 +10,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tenure::core::layout;
+use tenure::core::name::Namespace;
 use tenure::store::{Security, StoreUrl};
 
 use super::address;
@@ -187,14 +189,12 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
     }
     let namespace =
         pick(Setting::Namespace).unwrap_or(Sourced { value: NAMESPACE.into(), origin: Origin::Default });
-    let is_folder_name = !matches!(namespace.value.as_str(), "." | "..") && !namespace.value.contains('/');
-    if !is_folder_name || namespace.value.chars().any(char::is_control) {
-        return Err(Failure::usage(format!(
-            "the namespace {:?} (from {}) is no plain name: it must not hold '/' or control characters",
-            namespace.value, namespace.origin
-        )));
-    }
-    let store = choose_store(sources, &layers, &namespace.value, has_tls_files, &mut notes);
+    let parsed = Namespace::parse(&namespace.value).map_err(|error| {
+        Failure::usage(format!("the namespace {:?} (from {}): {error}", namespace.value, namespace.origin))
+            .hint("use one like shop or shop/eu")
+    })?;
+    let namespace = namespace.map(|_| parsed.to_string());
+    let store = choose_store(sources, &layers, &parsed, has_tls_files, &mut notes);
     Ok(Decision {
         store,
         namespace,
@@ -259,7 +259,7 @@ fn layers(sources: &Sources) -> Vec<Layer> {
 fn choose_store(
     sources: &Sources,
     layers: &[Layer],
-    namespace: &str,
+    namespace: &Namespace,
     has_tls_files: bool,
     notes: &mut Vec<String>,
 ) -> Result<Sourced<StoreUrl>, Failure> {
@@ -317,14 +317,14 @@ fn choose_store(
 }
 
 /// The store of this machine and user. Relative paths in XDG variables are to be ignored, says their specification.
-fn embedded(env: &BTreeMap<String, String>, namespace: &str) -> Result<StoreUrl, Failure> {
+fn embedded(env: &BTreeMap<String, String>, namespace: &Namespace) -> Result<StoreUrl, Failure> {
     let absolute = |name: &str| env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     let state = state.ok_or_else(|| {
         Failure::usage("neither XDG_STATE_HOME nor HOME says where the embedded store is")
             .hint("name it, as in --store file:///var/lib/app/tenure.db")
     })?;
-    Ok(StoreUrl::File(state.join("tenure").join(namespace).join("store.db")))
+    Ok(StoreUrl::File(state.join("tenure").join(layout::folder_name(namespace)).join("store.db")))
 }
 
 /// Who signs in, and how.

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use tenure::clock::{BootClock, Clock};
+use tenure::core::time::Moment;
 use tenure::lock::StandError;
 use tenure::store::{LeaseId, StoreError};
 
@@ -150,14 +151,11 @@ impl Stage<'_> {
     /// if it is.
     async fn is_fresh(&self, held: &impl Holding, signals: &mut Signals) -> Result<bool, Stop> {
         let sent = held.acknowledged();
-        if BootClock.now() < Timing::renewal(sent, held.ttl()) {
-            return Ok(true);
-        }
+        let due = Timing::renewal(sent, held.ttl());
         tokio::select! {
             biased;
             signal = signals.next_end() => Err(Stop::signal(signal)),
-            _ = held.lost() => Ok(false),
-            _ = held.acknowledged_after(sent) => Ok(true),
+            is_sure = is_sure(due, BootClock.now(), held.lost(), held.acknowledged_after(sent)) => Ok(is_sure),
         }
     }
 
@@ -170,7 +168,7 @@ impl Stage<'_> {
     async fn watch_over<L: Line>(&self, line: &L, progress: &Progress) -> Failure {
         let Progress { lease, has_stood, has_said } = progress;
         let every = if self.output.has_status() { Some(STATUS_EVERY_ON_TERMINAL) } else { L::STATUS_EVERY };
-        let in_line_by = (self.begin + START_WITHIN).max(Instant::now() + ENTER_WITHIN_MIN);
+        let in_line_by = self.start_by();
         let mut say_at = Instant::now() + STATUS_AFTER;
         loop {
             let next = if has_stood.get() { say_at } else { say_at.min(in_line_by) };
@@ -195,6 +193,11 @@ impl Stage<'_> {
             }
             say_at = Instant::now() + every.filter(|_| has_stood.get()).unwrap_or(LOOK_WITHIN);
         }
+    }
+
+    /// By when the store must have answered what a start needs.
+    pub(crate) fn start_by(&self) -> Instant {
+        (self.begin + START_WITHIN).max(Instant::now() + ENTER_WITHIN_MIN)
     }
 
     /// The last look before the store must have let us in is a short one.
@@ -230,6 +233,24 @@ impl Stage<'_> {
     }
 }
 
+/// Whether something may begin under what is held: at once as long as no renewal is due, then only when it was renewed, and not if it is lost
+/// before that.
+async fn is_sure<L, R>(
+    due: Moment,
+    now: Moment,
+    lost: impl Future<Output = L>,
+    renewed: impl Future<Output = R>,
+) -> bool {
+    if now < due {
+        return true;
+    }
+    tokio::select! {
+        biased;
+        _ = lost => false,
+        _ = renewed => true,
+    }
+}
+
 fn unavailable(name: &str, within: Duration) -> Failure {
     Failure::new(
         Code::Unavailable,
@@ -246,5 +267,31 @@ fn failed(name: &str, error: StandError) -> Failure {
             Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
         }
         error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// etcd stood still for longer than a third of the TTL, and the lock was ours when it went on: a command that had begun at once would
+    /// have been asked to stop before its first word, by deadlines of the renewal before.
+    #[test]
+    fn nothing_begins_under_a_lock_whose_renewal_is_due_before_it_was_renewed() {
+        let (sent, ttl) = (Moment::from_ms(1_000), Duration::from_secs(3));
+        let after = |ms| (Timing::renewal(sent, ttl), sent + Duration::from_millis(ms));
+        let (due, early) = after(999);
+        assert_eq!(is_sure(due, early, pending::<()>(), pending::<()>()).now_or_never(), Some(true));
+        for late in [1_000, 1_400, 2_400] {
+            let (due, now) = after(late);
+            assert_eq!(is_sure(due, now, pending::<()>(), pending::<()>()).now_or_never(), None, "{late}");
+            assert_eq!(is_sure(due, now, pending::<()>(), ready(())).now_or_never(), Some(true), "{late}");
+            assert_eq!(is_sure(due, now, ready(()), pending::<()>()).now_or_never(), Some(false), "{late}");
+            assert_eq!(is_sure(due, now, ready(()), ready(())).now_or_never(), Some(false), "lost is lost");
+        }
     }
 }

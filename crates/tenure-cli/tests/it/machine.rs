@@ -150,6 +150,29 @@ impl Running {
         }
     }
 
+    /// Waits until stderr tells something, unless stdout has a line first: that is the error.
+    pub(crate) async fn hear_before_line(&mut self, text: &str) -> Result<String, String> {
+        loop {
+            let line = tokio::time::timeout(PATIENCE, async {
+                tokio::select! {
+                    biased;
+                    line = self.stderr.next_line() => Ok(line),
+                    line = self.stdout.next_line() => Err(line),
+                }
+            });
+            let ended = "the command has ended";
+            match line.await.expect("the command says nothing") {
+                Ok(line) => {
+                    let line = line.unwrap().expect(ended);
+                    if line.contains(text) {
+                        return Ok(line);
+                    }
+                }
+                Err(line) => return Err(line.unwrap().expect(ended)),
+            }
+        }
+    }
+
     /// Writes to its stdin, which stays open.
     pub(crate) async fn feed(&mut self, bytes: &[u8]) {
         let stdin = self.child.stdin.as_mut().unwrap();

@@ -135,7 +135,7 @@ async fn hostile_input_is_125_or_2_and_changes_nothing() {
         &["a=1", "--ttl", "0s"],
         &["a=1", "--ttl", "1ms"],
         &["a=1", "--ttl", "99999999999h"],
-        &["a=1", "--namespace", "x/y"],
+        &["a=1", "--namespace", "x//y"],
         &["a=1", "--frobnicate"],
         &["a=1", "--store", "redis://a"],
         &[],

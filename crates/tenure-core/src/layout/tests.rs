@@ -80,6 +80,14 @@ fn one_task_s_parts_are_not_another_s() {
 
 proptest! {
     #[test]
+    fn every_namespace_has_one_folder_and_no_two_have_the_same(a in "[./%2Eab]{1,6}", b in "[./%2Eab]{1,6}") {
+        let (Ok(first), Ok(second)) = (Namespace::parse(&a), Namespace::parse(&b)) else { return Ok(()) };
+        let folder = folder_name(&first);
+        prop_assert!(!folder.contains('/') && folder != "." && folder != "..", "{}", folder);
+        prop_assert_eq!(first == second, folder == folder_name(&second));
+    }
+
+    #[test]
     fn every_name_comes_back_and_keeps_to_its_own_keys(a in "[^\\p{Cc}\\p{Cf}]{1,40}", b in "[^\\p{Cc}\\p{Cf}]{1,40}") {
         let (Ok(first), Ok(second)) = (TaskId::parse(&a), TaskId::parse(&b)) else { return Ok(()) };
         let key = Key::TaskOwner(first.clone());

@@ -142,15 +142,14 @@ async fn a_dead_cluster_sees_at_most_four_connects_a_second() {
     for user in users {
         within(Duration::from_secs(20), "a user", user).await.unwrap();
     }
+    let dead_for = dead_from.elapsed();
     let mut times: Vec<Instant> = proxies.iter().flat_map(Proxy::accept_times).collect();
     times.retain(|time| *time >= dead_from);
-    times.sort();
     assert!(times.len() > 5, "somebody must knock: {}", times.len());
-    for (index, start) in times.iter().enumerate() {
-        let second = times[index..].iter().take_while(|time| **time - *start < Duration::from_secs(1));
-        let count = second.count();
-        assert!(count <= 4, "{count} connects within a second");
-    }
+    // A busy machine accepts late, and together, what was sent apart: here the whole time counts, and every single second where time is
+    // virtual (`choice::tests`).
+    let allowed = 4.0 * dead_for.as_secs_f64() + 4.0;
+    assert!(times.len() as f64 <= allowed, "{} connects in {dead_for:?}", times.len());
     for proxy in &proxies {
         proxy.set(Mode::Pass);
     }

@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stderr, reason = "standard error is how a child speaks to its test")]
 
+mod lost_answers;
+
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -333,13 +335,12 @@ fn every_test_that_the_guarantees_name_exists() {
     assert!(names.len() > 30, "{} names", names.len());
     for name in names {
         let (module, claim) = name.rsplit_once("::").unwrap();
-        let file = match module {
-            "line::tests" => root.join("../tenure-core/src/line/tests.rs"),
-            module => {
-                let is_of_the_command = module.starts_with("elect::");
-                let tests = if is_of_the_command { "../tenure-cli/tests/it" } else { "tests/it" };
-                root.join(tests).join(format!("{}.rs", module.replace("::", "/")))
-            }
+        let below =
+            |folder: &str, module: &str| root.join(folder).join(format!("{}.rs", module.replace("::", "/")));
+        let file = match (module, module.strip_prefix("cli::")) {
+            ("line::tests", _) => root.join("../tenure-core/src/line/tests.rs"),
+            (_, Some(module)) => below("../tenure-cli/tests/it", module),
+            (module, None) => below("tests/it", module),
         };
         let source =
             std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{name}: no {}", file.display()));

@@ -193,8 +193,22 @@ fn a_decision_shows_no_password() {
 }
 
 #[test]
+fn a_namespace_has_segments_and_a_folder_of_its_own() {
+    for (namespace, folder) in
+        [("/shop/", "shop"), ("shop/eu", "shop%2Feu"), ("shop%2Feu", "shop%252Feu"), ("..", "%2E%2E")]
+    {
+        let decision = decide(&sources(&[("--namespace", namespace), ("XDG_STATE_HOME", "/state")])).unwrap();
+        assert_eq!(decision.namespace.value, namespace.trim_matches('/'));
+        let StoreUrl::File(path) = decision.store.unwrap().value else {
+            panic!("the embedded store is a file")
+        };
+        assert_eq!(path, PathBuf::from(format!("/state/tenure/{folder}/store.db")));
+    }
+}
+
+#[test]
 fn a_namespace_cannot_reach_into_another() {
-    for bad in ["a/b", "a\n", "\0", ".", ".."] {
+    for bad in ["a//b", "//a", "/", "a\n", "\0", "\u{202e}a"] {
         assert!(decide(&sources(&[("--namespace", bad)])).is_err(), "{bad:?}");
     }
 }

@@ -1,9 +1,13 @@
 //! At most one run per period.
 
+use std::time::{Duration, Instant};
+
 use futures_util::future;
 use serde_json::json;
+use tenure_fixture::{Etcd, Mode, Proxy};
 
-use super::machine;
+use super::{machine, on};
+use crate::machine::PATIENCE;
 
 /// Long enough that no test crosses its end: a century.
 const EVER: &str = "36500d";
@@ -60,8 +64,38 @@ async fn a_run_that_goes_on_keeps_others_away_and_one_that_was_killed_still_coun
         assert_eq!(machine.run(&args).await.code, Some(124), "{flags:?}");
     }
     first.signal(rustix::process::Signal::KILL);
-    first.silence(std::time::Duration::from_secs(10)).await;
-    assert_eq!(machine.run(&["once", "a", "--every", EVER, "--", "true"]).await.code, Some(124));
+    first.silence(Duration::from_secs(10)).await;
+    // Its lock would keep others away for a while; what counts is that the run was noted.
+    machine.ok(&["locks", "break", "once/a"]).await;
+    let again = machine.run(&["once", "a", "--every", EVER, "--json", "--", "true"]).await;
+    assert_eq!(again.code, Some(124), "{again:?}");
+    assert!(again.error()["message"].as_str().unwrap().contains("nobody saw its end"), "{again:?}");
+}
+
+/// One looks, and is so slow that another has run and ended before it has the lock: it must look again.
+#[tokio::test]
+async fn one_who_looked_before_another_ran_does_not_run_after_it() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let (quick, slow) = (on(&etcd), machine().with("TENURE_ENDPOINTS", proxy.addr().to_string()));
+    proxy.set(Mode::Delay(Duration::from_millis(250)));
+    let reads = || etcd.member(0).metric_with("grpc_server_started_total", "grpc_method=\"Range\"");
+    let before = reads();
+    let args = ["once", "a", "--every", EVER, "--", "echo", "ran"];
+    let late = async {
+        let deadline = Instant::now() + PATIENCE;
+        while reads() <= before {
+            assert!(Instant::now() < deadline, "the slow one does not look");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Its answer, the lease and the lock take the slow one four times the delay.
+        quick.run(&args).await
+    };
+    let (slow, quick) = tokio::join!(slow.run(&args), late);
+    let mut codes = [slow.code, quick.code];
+    codes.sort();
+    assert_eq!(codes, [Some(0), Some(124)], "{slow:?} {quick:?}");
+    assert_eq!(slow.stdout + &quick.stdout, "ran\n");
 }
 
 #[tokio::test]

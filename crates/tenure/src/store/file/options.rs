@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::layout;
+use tenure_core::name::Namespace;
+
 use crate::store::file::SharedFile;
 use crate::store::file::time::{MachineTime, Time};
 use crate::store::{Durability, Invalid, Limits, StoreError};
@@ -87,17 +90,13 @@ impl std::fmt::Debug for Options {
 }
 
 /// Where the store of a namespace lies unless told otherwise: `$XDG_STATE_HOME/tenure/<namespace>/store.db`, and below
-/// `~/.local/state` if that is not set.
+/// `~/.local/state` if that is not set. A namespace of several segments is one folder too: `shop/eu` lies in `shop%2Feu`.
 ///
 /// # Errors
 ///
-/// A namespace that is no single folder name, and a user without a home.
+/// What is no namespace, and a user without a home.
 pub fn default_path(namespace: &str) -> Result<PathBuf, StoreError> {
-    let is_folder_name = !matches!(namespace, "" | "." | "..") && !namespace.contains(['/', '\0']);
-    if !is_folder_name {
-        let reason = format!("the namespace {namespace:?} is not the name of a folder");
-        return Err(Invalid::Other(reason).into());
-    }
+    let namespace = Namespace::parse(namespace).map_err(|error| Invalid::Other(error.to_string()))?;
     let state = match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
         (Some(state), _) => state,
         (None, Some(home)) => home.join(".local/state"),
@@ -106,7 +105,7 @@ pub fn default_path(namespace: &str) -> Result<PathBuf, StoreError> {
             return Err(Invalid::Other(reason.into()).into());
         }
     };
-    Ok(state.join("tenure").join(namespace).join("store.db"))
+    Ok(state.join("tenure").join(layout::folder_name(&namespace)).join("store.db"))
 }
 
 /// A folder from the environment. The XDG rules say that a relative one counts as not set.

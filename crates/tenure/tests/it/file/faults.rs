@@ -258,7 +258,7 @@ async fn the_default_place_is_the_state_folder_of_the_user() {
         command.env("XDG_STATE_HOME", "relative").env("HOME", "/home/me");
     });
     child.expect("/home/me/.local/state/tenure/app/store.db").await;
-    for namespace in ["", "..", "a/b"] {
+    for namespace in ["", "/", "a//b", "a\0"] {
         assert!(tenure::store::file::default_path(namespace).is_err());
     }
 }
