@@ -27,6 +27,7 @@ mod company;
 mod draft;
 mod ending;
 mod event;
+mod feeds;
 mod held;
 mod holding;
 mod mailbox;
@@ -46,10 +47,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::balance::Balancer;
 use crate::board::Board;
-use crate::layout::{Key, Layout};
+use crate::layout::Layout;
 use crate::lease::LeaseId;
 use crate::name::TaskId;
-use crate::picture::FeedItem;
 use crate::record::{NodeState, WallTime};
 use crate::revision::{Epoch, Token};
 use crate::task::retry::ErrorPolicy;
@@ -259,61 +259,6 @@ impl Node {
         self.tally
     }
 
-    fn handle_seen(&mut self, feed: Feed, item: FeedItem, now: Now) {
-        match feed {
-            Feed::Tasks => {
-                let mut changes = Vec::new();
-                self.board.handle_item(item, &mut changes);
-                for node in self.board.take_shifted() {
-                    self.company.set_load(&node, self.board.load_of(&node), now.at);
-                }
-                self.tally.changes += changes.len() as u64;
-                for change in changes {
-                    self.handle_board(change, now);
-                }
-            }
-            Feed::Nodes => {
-                match &item {
-                    FeedItem::Put(pair) => {
-                        if let Some(id) = self.order_id(&pair.key) {
-                            return self.orders.see_put(id, pair);
-                        }
-                    }
-                    FeedItem::Delete { key, .. } => {
-                        if let Some(id) = self.order_id(key) {
-                            return self.orders.see_delete(id);
-                        }
-                    }
-                    FeedItem::Whole(_) => self.orders.see_whole(),
-                    FeedItem::Begin => {}
-                }
-                if self.company.handle_node(item, now.at) {
-                    self.company_changed(now);
-                }
-            }
-            Feed::Frozen => {
-                let was_frozen = self.company.am_frozen();
-                if self.company.handle_frozen(item, now.at) {
-                    self.company_changed(now);
-                }
-                self.tell_frozen(was_frozen);
-            }
-            Feed::Commands => {
-                for change in self.mailbox.handle_item(item) {
-                    self.handle_mail(change, now);
-                }
-            }
-        }
-    }
-
-    /// Which command to this node lies under a key.
-    fn order_id(&self, key: &[u8]) -> Option<crate::name::CommandId> {
-        match self.layout.parse(key)? {
-            Key::NodeCommand(node, id) if node == self.settings.node => Some(id),
-            _ => None,
-        }
-    }
-
     fn handle_time(&mut self, now: Now) {
         while let Some(timer) = self.timers.pop(now.at) {
             self.tally.timers += 1;
@@ -321,7 +266,7 @@ impl Node {
                 Timer::Offer(task) => self.offer_due(task),
                 Timer::Stop(task) => self.stop_due(&task, now),
                 Timer::Retry(task) => self.retry_due(&task, now),
-                Timer::Stray(task) => self.stray_due(task),
+                Timer::Stray(task) => self.stray_due(task, now),
                 Timer::Order => self.order_due(),
                 Timer::Round => drop(self.balance_round(now)),
                 Timer::Periodic => {

@@ -106,7 +106,9 @@ pub struct Start {
     pub task: TaskId,
     /// The claim.
     pub token: Token,
-    /// The lease that its validity hangs on.
+    /// By which the claim's loan is found: its validity is the handler's.
+    pub nonce: String,
+    /// The lease of that loan.
     pub lease: LeaseId,
     /// What was submitted.
     pub record: TaskRecord,

@@ -134,9 +134,7 @@ impl Node {
         match self.held.get(&task) {
             Some(held) if token > held.token => self.lose(&task, LossReason::Owner, now),
             Some(_) => {}
-            // Its answer will come.
-            None if self.claims.contains(&task) => {}
-            // What was just given up may still be shown.
+            // It may be answered yet; and what was just given up may still be shown.
             None => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
         }
     }

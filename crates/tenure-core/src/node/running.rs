@@ -67,6 +67,7 @@ impl Node {
                 self.actions.push_back(Action::Start(Box::new(Start {
                     task: task.clone(),
                     token,
+                    nonce: held.nonce.clone(),
                     lease: held.lease,
                     record: held.posted.clone(),
                     props: held.props.clone(),

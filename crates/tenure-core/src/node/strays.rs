@@ -30,12 +30,16 @@ impl Node {
     }
 
     /// Gives back what the board still shows as ours although we know of no such claim.
-    pub(super) fn stray_due(&mut self, task: TaskId) {
+    pub(super) fn stray_due(&mut self, task: TaskId, now: Now) {
         if let Some(&token) = self.strays.get(&task) {
             return self.give_back(task, token);
         }
-        if self.held.contains_key(&task) || self.claims.contains(&task) {
+        if self.held.contains_key(&task) {
             return;
+        }
+        if self.claims.contains(&task) {
+            // Its answer may say that this is it; or that it is not.
+            return self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER);
         }
         let owner = self.board.get(&task).and_then(|card| card.owner.as_ref());
         let Some(owner) = owner else { return };

@@ -4,9 +4,13 @@ use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
+use crate::name::NodeId;
+use crate::node::company::Company;
 use crate::node::{Action, ClaimAnswer, Event, Feed, LossReason, Notice};
 use crate::picture::FeedItem;
+use crate::record::NodeState;
 use crate::revision::{Revision, Token};
+use crate::time::Moment;
 use crate::txn::{Op, Txn};
 
 #[test]
@@ -101,6 +105,23 @@ fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
     assert_eq!(world.owner("a"), None);
 }
 
+/// The first request of a claim was lost, somebody else had the task meanwhile, and when that one let it go the request arrived after all, just before
+/// the next claim of ours. The board shows our name, and the answer says that it is not this claim.
+#[test]
+fn a_claim_that_arrives_when_another_is_asked_is_given_back() {
+    let mut world = World::calm(1);
+    let incarnation = world.processes[0].incarnation.unwrap();
+    let owner = format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"lost"}}"#);
+    world.holds_answers = true;
+    world.submit("a");
+    world.put_raw(&Key::TaskOwner(task("a")), &owner);
+    world.pass(seconds(3));
+    assert_eq!(world.withheld.len(), 1, "the next claim is still asked for");
+    world.release_answers();
+    world.pass(seconds(4));
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "given back, and then claimed");
+}
+
 #[test]
 fn a_claim_of_an_earlier_life_of_the_node_is_left_to_lapse() {
     let mut world = World::calm(1);
@@ -148,13 +169,19 @@ fn a_task_whose_first_node_is_silent_goes_to_the_next_after_a_delay() {
 #[test]
 fn nobody_claims_on_half_a_picture() {
     let mut world = World::calm(1);
-    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Begin));
+    world.fate = Fate::NotDone;
     world.submit("a");
-    let pair = world.get(&Key::Task(task("a"))).unwrap();
-    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Put(pair)));
-    world.processes[0].is_cut = true;
-    world.pass(seconds(1));
-    assert_eq!(world.processes[0].machine.tally().tries, 0);
+    world.pass(ms(4));
+    let tries = world.processes[0].machine.tally().tries;
+    assert_eq!((tries, world.owner("a")), (1, None), "it failed, and would be tried again");
+    world.fate = Fate::Works;
+    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Begin));
+    world.pass(seconds(5));
+    assert_eq!(world.processes[0].machine.tally().tries, tries);
+    let revision = world.store.revision();
+    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Whole(revision)));
+    world.pass(ms(10));
+    assert_eq!(world.runs_on("a"), Some(0));
 }
 
 #[test]
@@ -306,4 +333,49 @@ fn a_node_holds_no_more_than_its_capacity_and_goes_on_when_there_is_room() {
     world.finish("a", crate::node::Outcome::Done);
     world.settle();
     assert_eq!(world.runs_on("c"), Some(0));
+}
+
+#[test]
+fn claims_go_out_a_hundred_at_a_time_and_two_requests_at_once() {
+    let mut world = World::calm(1);
+    world.holds_answers = true;
+    world.submit("first");
+    world.pass(ms(5));
+    for n in 0..250 {
+        world.submit(&format!("t{n}"));
+    }
+    world.pass(seconds(2));
+    assert_eq!(world.processes[0].requests, [1, 1], "one that is alone does not wait for company");
+    world.release_answers();
+    world.pass(ms(20));
+    assert_eq!(world.processes[0].requests, [1, 1, 100, 100, 49], "what waited goes out together");
+    assert_eq!(world.shares(), [251]);
+}
+
+#[test]
+fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
+    let world = World::calm(1);
+    let (me, other) = (NodeId::parse("me").unwrap(), NodeId::parse("other").unwrap());
+    let mut company = Company::new(me, world.layout.clone());
+    let record = super::world::node_record(NodeState::Ready);
+    let key = world.layout.encode(&Key::Node(other.clone()));
+    let (created, modified, version, lease) = (Revision(2), Revision(2), 1, None);
+    let pair = crate::kv::KeyValue { key, value: record, created, modified, version, lease };
+    let at = Moment::from_ms;
+    company.handle_node(FeedItem::Put(pair), at(0));
+    assert!(company.handle_node(FeedItem::Whole(Revision(2)), at(0)));
+    let tasks = (0..100).map(|n| task(&format!("t{n}")));
+    let (mine, theirs): (Vec<_>, Vec<_>) = tasks.partition(|task| company.turn(task, at(0)).rank == 0);
+    assert!(mine.len() > 30 && theirs.len() > 30);
+    assert_eq!(company.turn(&mine[0], at(5)).at, at(5), "at once");
+    assert_eq!(company.turn(&theirs[0], at(5)).at, at(255), "a little later");
+    company.note_claim(&other, at(900));
+    assert_eq!(company.turn(&mine[0], at(5)).at, at(5));
+    assert_eq!(company.turn(&theirs[0], at(5)).at, at(1_150), "it is working through its share");
+    company.note_claim(&other, at(2_990));
+    assert_eq!(
+        company.turn(&theirs[0], at(5)).at,
+        at(3_005),
+        "but nobody is waited for longer than three seconds"
+    );
 }

@@ -202,6 +202,7 @@ impl World {
             self.trace = self.trace.wrapping_mul(31).wrapping_add(self.counter);
             self.act(n, action);
         }
+        self.processes[n].wake = self.processes[n].machine.next_wake(now);
         while let Some(notice) = self.processes[n].machine.poll_notice() {
             self.processes[n].notices.push(notice);
         }
@@ -218,7 +219,9 @@ impl World {
                     let lease = *process.loans.entry(ask.nonce.clone()).or_insert(lease);
                     (ask, lease)
                 });
-                let ask = Ask::Claim { epoch, claims: claims.collect() };
+                let claims: Vec<_> = claims.collect();
+                process.requests.push(claims.len());
+                let ask = Ask::Claim { epoch, claims };
                 self.soon(Item::Arrive(n, ask), n);
             }
             Action::LetGo { nonce } => {
@@ -301,12 +304,8 @@ impl World {
         self.announce_reads();
         for _ in 0..10_000_000_u64 {
             let next = self.queue.keys().next().map(|(at, _)| *at);
-            let wake = (0..self.processes.len())
-                .filter_map(|n| {
-                    let now = self.clock_of(n);
-                    self.processes[n].machine.next_wake(now).map(|at| (at.max(self.now), n))
-                })
-                .min();
+            let wakes = self.processes.iter().enumerate();
+            let wake = wakes.filter_map(|(n, process)| Some((process.wake?.max(self.now), n))).min();
             let lapse = self.processes.iter().filter_map(Process::lapses_at).min();
             let store = self.store.next_deadline();
             let Some(at) = [next, wake.map(|(at, _)| at), lapse, store].into_iter().flatten().min() else {
@@ -333,11 +332,6 @@ impl World {
         self.store.expire(self.now);
         self.announce_reads();
         self.lapse();
-    }
-
-    fn clock_of(&self, n: usize) -> Now {
-        let wall = WallTime(self.wall().0.saturating_add_signed(self.processes[n].wall_skew));
-        Now { at: self.now, wall, jitter: 0.5 }
     }
 
     pub(super) fn settle(&mut self) {

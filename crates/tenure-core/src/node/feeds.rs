@@ -1,0 +1,65 @@
+//! What the feeds say, and whom it concerns.
+
+use crate::layout::Key;
+use crate::name::CommandId;
+use crate::picture::FeedItem;
+
+use super::Node;
+use super::event::{Feed, Now};
+
+impl Node {
+    pub(super) fn handle_seen(&mut self, feed: Feed, item: FeedItem, now: Now) {
+        match feed {
+            Feed::Tasks => {
+                let mut changes = Vec::new();
+                self.board.handle_item(item, &mut changes);
+                for node in self.board.take_shifted() {
+                    self.company.set_load(&node, self.board.load_of(&node), now.at);
+                }
+                self.tally.changes += changes.len() as u64;
+                for change in changes {
+                    self.handle_board(change, now);
+                }
+            }
+            Feed::Nodes => {
+                match &item {
+                    FeedItem::Put(pair) => {
+                        if let Some(id) = self.order_id(&pair.key) {
+                            return self.orders.see_put(id, pair);
+                        }
+                    }
+                    FeedItem::Delete { key, .. } => {
+                        if let Some(id) = self.order_id(key) {
+                            return self.orders.see_delete(id);
+                        }
+                    }
+                    FeedItem::Whole(_) => self.orders.see_whole(),
+                    FeedItem::Begin => {}
+                }
+                if self.company.handle_node(item, now.at) {
+                    self.company_changed(now);
+                }
+            }
+            Feed::Frozen => {
+                let was_frozen = self.company.am_frozen();
+                if self.company.handle_frozen(item, now.at) {
+                    self.company_changed(now);
+                }
+                self.tell_frozen(was_frozen);
+            }
+            Feed::Commands => {
+                for change in self.mailbox.handle_item(item) {
+                    self.handle_mail(change, now);
+                }
+            }
+        }
+    }
+
+    /// Which command to this node lies under a key.
+    fn order_id(&self, key: &[u8]) -> Option<CommandId> {
+        match self.layout.parse(key)? {
+            Key::NodeCommand(node, id) if node == self.settings.node => Some(id),
+            _ => None,
+        }
+    }
+}
