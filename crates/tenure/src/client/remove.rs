@@ -153,7 +153,7 @@ impl Client {
                 Ok(reply) if reply.succeeded => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {
-                    lost = Some((error, state.modified))
+                    lost = Some((error, state.modified));
                 }
                 Err(error) if error.is_ambiguous() => return Err(ForgetError::Unknown(error)),
                 Err(error) => return Err(failed(lost, error)),

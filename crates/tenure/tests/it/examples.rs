@@ -201,3 +201,21 @@ fn leader_only_is_followed_by_the_next_when_it_is_killed_and_when_it_stops() {
     third.interrupt();
     third.ends();
 }
+
+#[test]
+fn two_workers_share_their_tasks_and_the_second_goes_on_where_the_first_stopped() {
+    let said = Running::start("two_workers", &["memory:"]).ends();
+    let lines = |words: &str| said.iter().filter(|line| line.contains(words)).count();
+    assert!(lines("goes on at 0,") == 12 && lines("goes on at") > 12, "{}", said.join("\n"));
+    assert_eq!(said.last().unwrap(), "all 12 tasks are completed");
+}
+
+#[test]
+fn custom_balancer_gives_each_zone_its_own_tasks_and_leaves_none_behind() {
+    let said = Running::start("custom_balancer", &[]).ends();
+    assert_eq!(said.len(), 2, "{}", said.join("\n"));
+    for (line, zone, other) in [(&said[0], "eu", "us-"), (&said[1], "us", "eu-")] {
+        assert!(line.starts_with(&format!("{zone} runs ")) && !line.contains(other), "{}", said.join("\n"));
+    }
+    assert_eq!(said.iter().map(|line| line.matches("asia-").count()).sum::<usize>(), 3);
+}

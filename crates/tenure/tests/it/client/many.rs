@@ -61,7 +61,7 @@ async fn each_of_many_has_a_result_of_its_own() {
             let n: usize = view.id.as_str()[1..].parse().unwrap();
             let wanted = [StateKind::Killed, StateKind::Paused, StateKind::Runnable][n % 3];
             assert_eq!(view.state_kind(), Some(wanted));
-            assert_eq!(view.record().unwrap().ended, n % 3 == 0);
+            assert_eq!(view.record().unwrap().ended, n.is_multiple_of(3));
         }
         assert_eq!(client.props(&task(7)).await.unwrap().unwrap(), "7");
     })

@@ -1,0 +1,85 @@
+//! A balancer of your own: tasks go to the node in their own zone, and to any other only if nobody there takes them.
+//!
+//! `cargo run -p tenure --example custom_balancer` runs two nodes in two zones on a store in memory.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::time::Duration;
+
+use tenure::client::{Client, NewTask, TaskFilter};
+use tenure::core::name::{Namespace, NodeId, TaskId};
+use tenure::handler::{Context, Outcome};
+use tenure::node::Node;
+use tenure::node::balance::{Balancer, Loads, Offer, Parting, Verdict};
+use tenure::session::Session;
+use tenure::store::Store;
+
+/// How long a task waits for a node of its zone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Takes the tasks of one zone at once, and those of others when they have waited. It decides from what it is told and never waits itself.
+struct Zone(&'static str);
+
+impl Balancer for Zone {
+    fn may_claim(&mut self, offer: &Offer<'_>, _: &Loads<'_>) -> Verdict {
+        let is_ours = offer.record.labels.get("zone").is_none_or(|zone| zone == self.0);
+        if is_ours || offer.waited >= PATIENCE {
+            return Verdict::Take;
+        }
+        Verdict::wait_secs(1, "it waits for a node of its zone")
+    }
+
+    fn release(&mut self, _: &Loads<'_>) -> Vec<Parting> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &'static str {
+        "zone"
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let store = Store::memory();
+    let namespace = Namespace::parse("example/zones")?;
+    let client = Client::new(store.clone(), &namespace);
+    let session = Session::open(store.clone())?;
+    let mut nodes = Vec::new();
+    for zone in ["eu", "us"] {
+        let options = Node::options(NodeId::parse(zone)?).balancer(Zone(zone));
+        nodes.push(options.start(&session, &namespace, run).await?);
+    }
+    for n in 0..9 {
+        // Nobody is in the third zone, so its tasks go to whoever takes them first.
+        let zone = ["eu", "us", "asia"][n % 3];
+        let id = TaskId::parse(&format!("{zone}-{n}"))?;
+        client.submit(NewTask::new(id).label("zone", zone)).await?;
+    }
+    let mut tenancies: Vec<_> = nodes.iter().map(Node::tenancy).collect();
+    while tenancies.iter().map(|tenancy| tenancy.borrow().tasks).sum::<usize>() < 9 {
+        let [eu, us] = &mut tenancies[..] else { break };
+        tokio::select! {
+            changed = eu.changed() => changed?,
+            changed = us.changed() => changed?,
+        }
+    }
+    let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for task in client.tasks(&TaskFilter::default()).await?.tasks {
+        let owner = task.owner().map_or("nobody", NodeId::as_str);
+        owners.entry(owner.to_owned()).or_default().push(task.id.as_str().to_owned());
+    }
+    for (owner, tasks) in owners {
+        writeln!(std::io::stdout(), "{owner} runs {}", tasks.join(", "))?;
+    }
+    for node in nodes {
+        node.shutdown(Duration::from_secs(5)).await?;
+    }
+    session.close().await?;
+    Ok(())
+}
+
+async fn run(ctx: Context) -> Outcome {
+    ctx.stopped().await;
+    Outcome::Release
+}

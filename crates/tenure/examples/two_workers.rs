@@ -1,0 +1,80 @@
+//! Tasks that move: two workers share twelve of them, one worker ends, and the other goes on where it stopped.
+//!
+//! `cargo run -p tenure --example two_workers` runs on a store in memory; with an address, such as `etcd://127.0.0.1:2379`, on that store.
+
+use std::error::Error;
+use std::io::Write;
+use std::time::Duration;
+
+use tenure::client::{Client, NewTask};
+use tenure::core::name::{Namespace, NodeId, TaskId};
+use tenure::handler::{Context, Outcome};
+use tenure::node::Node;
+use tenure::session::Session;
+use tenure::store::Store;
+
+const TASKS: usize = 12;
+
+/// How far each task counts.
+const STEPS: u8 = 30;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let address = std::env::args().nth(1).or_else(|| std::env::var("TENURE_STORE").ok());
+    let store = Store::open(&address.as_deref().unwrap_or("memory:").parse()?).await?;
+    let namespace = Namespace::parse("example/two_workers")?;
+    let client = Client::new(store.clone(), &namespace);
+
+    let session = Session::options().ttl(Duration::from_secs(5)).open(store.clone())?;
+    let first = Node::options(NodeId::parse("first")?).start(&session, &namespace, count).await?;
+    let second = Node::options(NodeId::parse("second")?).start(&session, &namespace, count).await?;
+
+    let ids: Vec<TaskId> =
+        (0..TASKS).map(|n| TaskId::parse(&format!("count-{n}"))).collect::<Result<_, _>>()?;
+    for submitted in client.submit_many(ids.iter().cloned().map(NewTask::new).collect()).await {
+        submitted?;
+    }
+    // Both hold their share before one of them goes.
+    let (mut of_first, mut of_second) = (first.tenancy(), second.tenancy());
+    of_first.wait_for(|tenancy| tenancy.tasks > 0).await?;
+    of_second.wait_for(|tenancy| tenancy.tasks > 0).await?;
+    first.shutdown(Duration::from_secs(5)).await?;
+    say(format_args!("the first worker has ended"))?;
+
+    for id in &ids {
+        client.wait(id, Duration::from_secs(60)).await?;
+    }
+    say(format_args!("all {TASKS} tasks are completed"))?;
+
+    second.shutdown(Duration::from_secs(5)).await?;
+    for id in &ids {
+        // The state of a task stays when it has ended; this is an example, so it tidies up.
+        client.forget(id).await?;
+    }
+    session.close().await?;
+    store.close().await;
+    Ok(())
+}
+
+/// Counts, and leaves its count to whoever goes on.
+async fn count(ctx: Context) -> Outcome {
+    let begun = ctx.checkpoint().and_then(|bytes| bytes.first().copied()).unwrap_or(0);
+    let _ = say(format_args!("{} goes on at {begun}, token {}", ctx.task(), ctx.token()));
+    for step in begun..STEPS {
+        tokio::select! {
+            biased;
+            _ = ctx.stopped() => {
+                return match ctx.save_checkpoint(vec![step]).await {
+                    Ok(()) => Outcome::Release,
+                    Err(error) => Outcome::Fault(error.to_string()),
+                };
+            }
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        }
+    }
+    Outcome::Done
+}
+
+fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{line}")
+}
