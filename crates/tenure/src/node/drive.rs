@@ -113,7 +113,7 @@ impl Driver {
             Done::Left
         }));
         let mut why = None;
-        self.see_standing(first, &mut under_way, &clock);
+        self.see_standing(&first, &mut under_way, &clock);
         let mut measure_at = self.gauge.as_ref().map(|_| clock.now());
         loop {
             self.act(&mut under_way);
@@ -143,10 +143,10 @@ impl Driver {
                     if matches!(now, Standing::Displaced(_)) && why.is_none() {
                         warn!(node = %self.node, "somebody else has this node's id: it ends");
                         why = Some(NodeEnd::Displaced);
-                        self.see_standing(now, &mut under_way, &clock);
+                        self.see_standing(&now, &mut under_way, &clock);
                         self.handle(Event::Shutdown { deadline: clock.now() + self.grace }, &clock);
                     } else {
-                        self.see_standing(now, &mut under_way, &clock);
+                        self.see_standing(&now, &mut under_way, &clock);
                     }
                 }
                 Woken::Wish(Wish::Shutdown(deadline)) => self.handle(Event::Shutdown { deadline }, &clock),
@@ -175,9 +175,9 @@ impl Driver {
     }
 
     /// Tells the machine whether the node has its place.
-    fn see_standing(&mut self, standing: Standing, under_way: &mut UnderWay, clock: &Arc<dyn Clock>) {
+    fn see_standing(&mut self, standing: &Standing, under_way: &mut UnderWay, clock: &Arc<dyn Clock>) {
         let token = match standing {
-            Standing::Member(token) => Some(token),
+            Standing::Member(token) => Some(*token),
             Standing::Lost | Standing::Displaced(_) | Standing::Left => None,
         };
         if under_way.incarnation == token {

@@ -48,22 +48,22 @@ impl Shop {
     pub(crate) async fn submit_with(&self, id: &str, props: &str) {
         let record = TaskRecord::decode(b"{}").unwrap().encode();
         let txn = Txn::new()
-            .then(Op::put(self.key(Key::Task(task(id))), record))
-            .then(Op::put(self.key(Key::TaskProps(task(id))), props.to_owned()));
+            .then(Op::put(self.key(&Key::Task(task(id))), record))
+            .then(Op::put(self.key(&Key::TaskProps(task(id))), props.to_owned()));
         self.store.txn(txn).await.unwrap();
     }
 
-    pub(crate) fn key(&self, key: Key) -> bytes::Bytes {
-        self.layout.encode(&key)
+    pub(crate) fn key(&self, key: &Key) -> bytes::Bytes {
+        self.layout.encode(key)
     }
 
     pub(crate) async fn state(&self, id: &str) -> StateRecord {
-        let pair = self.store.get_key(self.key(Key::TaskState(task(id)))).await.unwrap();
+        let pair = self.store.get_key(self.key(&Key::TaskState(task(id)))).await.unwrap();
         pair.map_or_else(StateRecord::default, |pair| StateRecord::decode(&pair.value).unwrap())
     }
 
     pub(crate) async fn owner(&self, id: &str) -> Option<(String, Token)> {
-        let pair = self.store.get_key(self.key(Key::TaskOwner(task(id)))).await.unwrap()?;
+        let pair = self.store.get_key(self.key(&Key::TaskOwner(task(id)))).await.unwrap()?;
         let record = OwnerRecord::decode(&pair.value).unwrap();
         Some((record.node.as_str().to_owned(), Token(pair.created)))
     }

@@ -154,15 +154,15 @@ async fn a_drained_node_gives_everything_away_and_leaves() {
 async fn what_cannot_be_read_ends_nothing_and_is_told() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
-        shop.store.put(shop.key(Key::TaskState(task("state"))), "{\"state\":17").await.unwrap();
+        shop.store.put(shop.key(&Key::TaskState(task("state"))), "{\"state\":17").await.unwrap();
         let a = shop.join("a").await;
         let mut notices = a.node.notices();
         shop.submit("state").await;
         shop.submit_with("props", "{{{").await;
         shop.submit("command").await;
         until("one runs", async || shop.ledger.running().len() == 1).await;
-        shop.store.put(shop.key(Key::TaskCommand(task("command"))), "not json").await.unwrap();
-        let command = shop.key(Key::TaskCommand(task("command")));
+        shop.store.put(shop.key(&Key::TaskCommand(task("command"))), "not json").await.unwrap();
+        let command = shop.key(&Key::TaskCommand(task("command")));
         until("the command is gone", async || shop.store.get_key(command.clone()).await.unwrap().is_none())
             .await;
         let order = b"/shop/nodes/a/commands/01890000-0000-7000-8000-000000000000".as_slice();
@@ -170,7 +170,7 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
         until("the order is gone", async || shop.store.get_key(order).await.unwrap().is_none()).await;
         assert_eq!(shop.ledger.running().len(), 1, "nothing was stopped");
         for id in ["state", "props", "command"] {
-            let found = shop.store.get_key(shop.key(Key::Task(task(id)))).await.unwrap();
+            let found = shop.store.get_key(shop.key(&Key::Task(task(id)))).await.unwrap();
             assert!(found.is_some(), "{id} is there");
         }
         let mut told = Vec::new();

@@ -93,7 +93,7 @@ async fn three_nodes_share_a_thousand_tasks_evenly() {
         }
         let puts = (0..1_000).map(|n| {
             let record = TaskRecord::decode(b"{}").unwrap().encode();
-            Op::put(shop.key(Key::Task(task(&format!("t{n}")))), record)
+            Op::put(shop.key(&Key::Task(task(&format!("t{n}")))), record)
         });
         for outcome in shop.store.apply_all(puts).await.unwrap() {
             outcome.unwrap();

@@ -14,7 +14,7 @@ async fn a_task_deleted_while_it_runs_stops() {
         until("both run", async || shop.ledger.running().len() == 2).await;
         for id in ["t1", "t2"] {
             let parts = Txn::new()
-                .then(Op::delete(shop.key(Key::Task(task(id)))))
+                .then(Op::delete(shop.key(&Key::Task(task(id)))))
                 .then(Op::Delete(shop.layout.task_parts(&task(id))));
             shop.store.txn(parts).await.unwrap();
         }
