@@ -34,10 +34,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for submitted in client.submit_many(ids.iter().cloned().map(NewTask::new).collect()).await {
         submitted?;
     }
-    // Both hold their share before one of them goes.
-    let (mut of_first, mut of_second) = (first.tenancy(), second.tenancy());
-    of_first.wait_for(|tenancy| tenancy.tasks > 0).await?;
-    of_second.wait_for(|tenancy| tenancy.tasks > 0).await?;
+    // Both have their share, and have worked on it for a while, before one of them goes.
+    for node in [&first, &second] {
+        node.tenancy().wait_for(|tenancy| tenancy.tasks >= TASKS / 2).await?;
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
     first.shutdown(Duration::from_secs(5)).await?;
     say(format_args!("the first worker has ended"))?;
 
