@@ -3,9 +3,8 @@
 //! **Invariant**: a claim whose answer says "ours" is held, or given back; it is never forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::backoff::Backoff;
 use crate::lease::LeaseId;
 use crate::name::TaskId;
 use crate::record::{OwnerRecord, Record, UnknownFields};
@@ -15,17 +14,9 @@ use crate::time::Moment;
 use super::action::{Action, ClaimAsk};
 use super::event::{ClaimAnswer, Now, Won};
 use super::notice::LossReason;
-use super::settings::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, LOOK_AGAIN};
+use super::settings::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, LOOK_AGAIN, RETRY};
 use super::timers::Timer;
 use super::{Node, Standing};
-
-const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(100),
-    cap: Duration::from_secs(2),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
 
 /// Claims that are under way.
 #[derive(Clone, Debug)]

@@ -1,25 +1,26 @@
 //! One task that is ours, with everything that is known and wished about it.
 //!
 //! ```text
-//!            runnable                      stop                         returned, aborted
-//!   Claiming ────────► Running ──────────────────────────► Stopping ─────────────────────┐
-//!      │                  │ returned                          │ aborted, and still there ▼
-//!      │                  └──────────────► Saving ◄───────── Stuck (for good or until it ends)
-//!      │ sleeping, paused                    │ ▲
-//!      └───────────────► Parked ◄────────────┤ │ time to wake, a command, a wish to release
-//!                           └────────────────┼─┘
-//!                                            └──► Running again · released · ended · lost
+//!                runnable                         stop
+//!   claim won ──────────────────► Running ────────────────────► Stopping ──► Stuck
+//!       │                         ▲  │ returned                    │ ended     │ ended after all
+//!       │                kept,    │  ▼                             ▼           │
+//!       │                runnable └─ Saving ◄──────────────────────◄───────────┘
+//!       │ sleeping, paused           │  ▲ │
+//!       └────────────────► Parked ◄──┘  │ └──► released, or ended
+//!                             └─────────┘
+//!                       wakes, is told something, is to go
+//!
+//!   from anywhere, when the claim is over: Stopping if a handler runs, then gone; nothing is written
 //! ```
 //!
 //! Nothing of this is stored as such: where a task stands follows from whether its handler runs, whether something is being written, and the
 //! stored state. So every decision is taken afresh from all that is known at that moment, and a command or a loss that arrives
 //! between two steps is simply known at the next.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
-use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::backoff::Backoff;
 use crate::lease::LeaseId;
 use crate::name::CommandId;
 use crate::record::{CommandOutcome, TaskRecord, WallTime};
@@ -31,15 +32,7 @@ use super::action::{Save, StopReason};
 use super::event::Outcome;
 use super::mailbox::Mail;
 use super::notice::{LossReason, ReleaseReason};
-
-/// How long to wait before a save is asked again.
-const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(100),
-    cap: Duration::from_secs(2),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
+use super::settings::RETRY;
 
 /// A task that is ours.
 #[derive(Clone, Debug)]

@@ -91,6 +91,10 @@ impl Node {
         let Some(held) = self.held.get_mut(task) else { return };
         if held.over.is_none() {
             held.over = Some(why);
+            // Somebody else has it because we gave it away; only the answer is missing.
+            if held.is_giving_up() && why == LossReason::Owner {
+                self.scales.cooling.note(task, self.settings.cool_down, now.at);
+            }
             held.write = Write::Idle;
             let (token, asks) = (held.token, std::mem::take(&mut held.asks));
             if !asks.is_empty() {

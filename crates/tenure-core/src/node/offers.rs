@@ -131,11 +131,13 @@ impl Node {
 
     /// The board shows a claim of this node's name.
     fn see_own_claim(&mut self, task: TaskId, token: Token, now: Now) {
-        match self.held.get(&task) {
-            Some(held) if token > held.token => self.lose(&task, LossReason::Owner, now),
-            Some(_) => {}
-            // It may be answered yet; and what was just given up may still be shown.
-            None => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
+        let held = self.held.get(&task).map(|held| held.token);
+        if held != Some(token) {
+            // It may be answered yet, and what was just given up may still be shown; but a request that was taken for lost may have been carried out.
+            self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
+        }
+        if held.is_some_and(|held| held < token) {
+            self.lose(&task, LossReason::Owner, now);
         }
     }
 

@@ -1,9 +1,8 @@
 //! The commands to this node that wait, and the one that is worked on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::backoff::Backoff;
 use crate::command::NodeCommand;
 use crate::kv::KeyValue;
 use crate::name::{CommandId, TaskId};
@@ -11,14 +10,7 @@ use crate::record::{CommandOutcome, CommandRecord, Record};
 use crate::revision::Revision;
 
 use super::action::Answer;
-
-const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(100),
-    cap: Duration::from_secs(2),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
+use super::settings::RETRY;
 
 /// The orders that wait, and the one that is worked on.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::backoff::{Growth, Jitter, Retry};
 use crate::balance::COOL_DOWN;
 use crate::name::NodeId;
 use crate::record::TaskRecord;
@@ -58,6 +59,16 @@ impl Wanted {
             && self.labels.iter().all(|(name, value)| record.labels.get(name) == Some(value))
     }
 }
+
+/// How long to wait before the store is asked again that did not answer. The cap is a fraction of any usual validity, so that there are
+/// several tries before it ends.
+pub(super) const RETRY: Retry = Retry {
+    growth: Growth::Exponential,
+    initial: Duration::from_millis(100),
+    cap: Duration::from_secs(2),
+    jitter: Jitter::Full,
+    healthy_after: Duration::from_secs(10),
+};
 
 /// How many claims go out in one request. A request has at most 128 operations; a little room is left for whoever lets requests
 /// travel together. Halved, claiming ten thousand tasks takes twice as many round trips.

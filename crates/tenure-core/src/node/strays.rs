@@ -34,15 +34,14 @@ impl Node {
         if let Some(&token) = self.strays.get(&task) {
             return self.give_back(task, token);
         }
-        if self.held.contains_key(&task) {
-            return;
-        }
         if self.claims.contains(&task) {
             // Its answer may say that this is it; or that it is not.
             return self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER);
         }
-        let owner = self.board.get(&task).and_then(|card| card.owner.as_ref());
-        let Some(owner) = owner else { return };
+        let Some(owner) = self.board.owner_of(&task) else { return };
+        if self.held.get(&task).is_some_and(|held| held.token == owner.token) {
+            return;
+        }
         let Ok(holder) = &owner.holder else { return };
         // A claim of another life of this node is not ours to delete: its process may only be paused.
         let is_ours = holder.node == self.settings.node

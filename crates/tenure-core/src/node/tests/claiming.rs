@@ -122,6 +122,25 @@ fn a_claim_that_arrives_when_another_is_asked_is_given_back() {
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "given back, and then claimed");
 }
 
+/// A claim was asked twice because the first answer was lost. The task was run and released, and then the first request arrived after all.
+#[test]
+fn a_claim_that_arrives_after_its_task_was_released_is_given_back() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.settle();
+    world.holds_answers = true;
+    world.finish("a", crate::node::Outcome::Release);
+    world.pass(ms(5));
+    assert_eq!(world.owner("a"), None);
+    let incarnation = world.processes[0].incarnation.unwrap();
+    let owner = format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"again"}}"#);
+    world.put_raw(&Key::TaskOwner(task("a")), &owner);
+    world.pass(ms(5));
+    world.release_answers();
+    world.pass(seconds(4));
+    assert_eq!((world.owner("a"), world.starts_of("a")), (None, 1));
+}
+
 #[test]
 fn a_claim_of_an_earlier_life_of_the_node_is_left_to_lapse() {
     let mut world = World::calm(1);

@@ -109,6 +109,11 @@ fn orders_are_handled_in_the_order_of_their_ids_while_tasks_are_claimed() {
     }
     world.settle();
     assert!(orders.iter().all(|id| world.outcome(id) == Some(Done)));
+    let handled = world.processes[0].notices.iter().filter_map(|notice| match notice {
+        Notice::OrderHandled { id, .. } => Some(id.clone()),
+        _ => None,
+    });
+    assert_eq!(handled.collect::<Vec<_>>(), orders);
     assert_eq!((world.shares(), world.processes[0].machine.is_frozen()), (vec![50], false));
 }
 

@@ -58,7 +58,6 @@ fn claiming_takes_few_tries_and_as_much_work_for_each_of_many_tasks_as_of_few_so
     assert_eq!(large.won, many as u64);
     assert!(large.tries * 10 <= large.won * 11, "{large:?}");
     let (small, large) = (per(small, few), per(large, many));
-    println!("per 100 tasks (weighed, timers, changes): {few} {small:?}, {many} {large:?}");
     assert!(large.0 <= small.0 * 3 / 2 + 100, "weighing: {small:?} {large:?}");
     assert!(large.1 <= small.1 * 3 / 2 + 100, "timers: {small:?} {large:?}");
     assert_eq!(large.2, small.2, "changes of the board");
