@@ -6,8 +6,9 @@
 
 use tonic::{Code, Status};
 
-use crate::dial::{explain, is_unsent};
+use crate::dial::explain;
 use crate::error::{Error, Invalid};
+use crate::wire::is_unsent;
 
 /// What a failed call means.
 #[derive(Clone, Debug, PartialEq, Eq)]

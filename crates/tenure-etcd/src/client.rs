@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Stops all background work and waits for it. Later calls give [`Error::Closed`].
+    /// Stops all background work and waits for it. Later calls give [`Error::Closed`]; those under way have a second to end.
     ///
     /// # Cancellation
     ///

@@ -7,18 +7,17 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
 use crate::choice::EndpointId;
-use crate::dial::Spent;
 use crate::error::Error;
+use crate::wire::Wire;
 
 /// Answers up to this size are taken. 3,000 deletes with their old values are 6 MB in one message, which
 /// the default of 4 MiB would refuse again on every resume.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A channel and the token that goes with it.
+/// A wire and the token that goes with it.
 pub(crate) struct Connection {
     /// The member behind it.
     pub(crate) endpoint: EndpointId,
@@ -26,7 +25,7 @@ pub(crate) struct Connection {
     pub(crate) address: Arc<str>,
     /// Counts the connections of this endpoint, so that a late report cannot harm a newer one.
     pub(crate) generation: u64,
-    pub(crate) channel: Channel,
+    pub(crate) wire: Wire,
     pub(crate) token: Option<Token>,
     /// Shared, because cloning the token itself takes a lock for every request.
     pub(crate) closed: Arc<CancellationToken>,
@@ -66,9 +65,10 @@ impl Connection {
         Ok(request)
     }
 
-    /// The channel, ready for calls.
-    pub(crate) fn grpc(&self) -> Grpc<Channel> {
-        Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    /// The wire, ready for calls.
+    pub(crate) fn grpc(&self) -> Grpc<Wire> {
+        Grpc::with_origin(self.wire.clone(), self.wire.origin().clone())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
     /// Sends one request and waits for its answer, without any timer.
@@ -82,8 +82,6 @@ impl Connection {
         R: prost::Message + Default + 'static,
     {
         let mut grpc = self.grpc();
-        // The channel's worker ends only when it never connected: nothing was sent.
-        grpc.ready().await.map_err(|_| Status::from_error(Box::new(Spent)))?;
         let path = PathAndQuery::from_static(path);
         grpc.unary(request, path, ProstCodec::<Q, R>::default()).await.map(tonic::Response::into_inner)
     }

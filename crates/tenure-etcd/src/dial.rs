@@ -1,32 +1,17 @@
 //! One connection, made once: TCP, TLS, HTTP/2.
-//!
-//! tonic's channel reconnects by itself when it is used after a break. That would hide two things we must
-//! know: how often anybody connects, and whether a request ever left. So the channel gets a socket that is
-//! already open, exactly once; when it asks for another it is told [`Spent`], which proves that the request
-//! it had in hand was never sent.
 
 use std::error::Error as StdError;
-use std::future::{Ready, ready};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tonic::codegen::Service;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::config::{Config, Tls};
+use crate::config::Config;
 use crate::error::{Cause, Error, Invalid};
+use crate::tls::Trust;
+use crate::wire::{Owner, Socket, Wire};
 
 /// Where etcd listens when an address names no port.
 const PORT_DEFAULT: u16 = 2379;
-
-/// etcd closes connections that are pinged more often than every five seconds. Only connections with a
-/// stream or a call under way are pinged: with pings on an idle one etcd closed it after 24 s.
-const HTTP2_PING_EVERY: Duration = Duration::from_secs(6);
-
-/// A ping unanswered this long means that the peer is gone.
-const HTTP2_PING_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Everything needed to connect to one address.
 #[derive(Clone, Debug)]
@@ -35,7 +20,10 @@ pub(crate) struct Dialer {
     pub(crate) address: String,
     host: String,
     port: u16,
-    endpoint: Endpoint,
+    /// What requests say about whom they are for.
+    origin: http::Uri,
+    /// Present where TLS is spoken.
+    trust: Option<Trust>,
 }
 
 /// Why there is no connection. In every case nothing was sent.
@@ -73,46 +61,49 @@ impl Dialer {
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("the host is missing"))?;
         let port = uri.port_u16().unwrap_or(PORT_DEFAULT);
         let address = format!("{}://{host}:{port}", if secure { "https" } else { "http" });
-        let mut endpoint = Endpoint::from_shared(address.clone())
-            .map_err(|error| wrong(&explain(&error)))?
-            .user_agent(concat!("tenure-etcd/", env!("CARGO_PKG_VERSION")))
-            .map_err(|error| wrong(&explain(&error)))?
-            .http2_keep_alive_interval(HTTP2_PING_EVERY)
-            .keep_alive_timeout(HTTP2_PING_PATIENCE);
-        if secure {
-            let tls = config.tls.clone().unwrap_or_default();
-            endpoint = endpoint.tls_config(tls_config(&tls)).map_err(|error| wrong(&explain(&error)))?;
-        }
+        let origin = address.parse().map_err(|_| wrong("not host:port nor a URL"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { address, host, port, endpoint })
+        let trust = if secure {
+            let tls = config.tls.clone().unwrap_or_default();
+            Some(Trust::new(&tls, &host).map_err(|error| wrong(&explain(&error)))?)
+        } else {
+            None
+        };
+        Ok(Self { address, host, port, origin, trust })
     }
 
     /// Whether it speaks TLS.
     pub(crate) fn is_secure(&self) -> bool {
-        self.address.starts_with("https:")
+        self.trust.is_some()
     }
 
     /// Connects, within the time given.
-    pub(crate) async fn dial(&self, within: Duration) -> Result<Channel, DialError> {
-        match tokio::time::timeout(within, self.connect()).await {
+    pub(crate) async fn dial(&self, within: Duration, owner: Owner<'_>) -> Result<Wire, DialError> {
+        match tokio::time::timeout(within, self.connect(owner)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.unreachable(format!("no connection within {within:?}"))),
         }
     }
 
-    async fn connect(&self) -> Result<Channel, DialError> {
+    async fn connect(&self, owner: Owner<'_>) -> Result<Wire, DialError> {
         let socket = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .map_err(|error| self.unreachable(error.to_string()))?;
         socket.set_nodelay(true).map_err(|error| self.unreachable(error.to_string()))?;
-        self.endpoint.connect_with_connector(Handover(Some(socket))).await.map_err(|error| {
-            let text = explain(&error);
-            if is_certificate_trouble(&error) {
-                DialError::Untrusted(Cause::at(&self.address, text))
-            } else {
-                self.unreachable(text)
-            }
-        })
+        let socket: Box<dyn Socket> = match &self.trust {
+            None => Box::new(socket),
+            Some(trust) => Box::new(trust.greet(socket).await.map_err(|error| self.failed(&error))?),
+        };
+        Wire::open(socket, self.origin.clone(), owner).await.map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &(dyn StdError + 'static)) -> DialError {
+        let text = explain(error);
+        if is_certificate_trouble(&text) {
+            DialError::Untrusted(Cause::at(&self.address, text))
+        } else {
+            self.unreachable(text)
+        }
     }
 
     fn unreachable(&self, text: String) -> DialError {
@@ -120,53 +111,10 @@ impl Dialer {
     }
 }
 
-fn tls_config(tls: &Tls) -> ClientTlsConfig {
-    let mut config = match &tls.ca_pem {
-        Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
-        None => ClientTlsConfig::new().with_native_roots(),
-    };
-    if let Some(certificate) = &tls.identity {
-        let identity =
-            tonic::transport::Identity::from_pem(&certificate.certificate_pem, certificate.key_pem.reveal());
-        config = config.identity(identity);
-    }
-    match &tls.server_name {
-        Some(name) => config.domain_name(name),
-        None => config,
-    }
-}
-
-/// Hands over one open socket, once.
-struct Handover(Option<TcpStream>);
-
-impl Service<http::Uri> for Handover {
-    type Response = TokioIo<TcpStream>;
-    type Error = Spent;
-    type Future = Ready<Result<Self::Response, Spent>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Spent>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: http::Uri) -> Self::Future {
-        ready(self.0.take().map(TokioIo::new).ok_or(Spent))
-    }
-}
-
-/// The connection is gone and the channel had nothing to send the request on.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the connection is gone")]
-pub(crate) struct Spent;
-
-/// Whether an error proves that its request was never sent.
-pub(crate) fn is_unsent(error: &(dyn StdError + 'static)) -> bool {
-    chain(error).any(<dyn StdError>::is::<Spent>)
-}
-
 /// The whole chain of an error in one line, without repeating what a link took over from the next.
 pub(crate) fn explain(error: &(dyn StdError + 'static)) -> String {
     let mut text = String::new();
-    for link in chain(error) {
+    for link in std::iter::successors(Some(error), |error| (*error).source()) {
         let link = link.to_string();
         if !text.contains(&link) {
             if !text.is_empty() {
@@ -178,16 +126,12 @@ pub(crate) fn explain(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// rustls is not named in our manifest, so its errors are known by their words.
-fn is_certificate_trouble(error: &(dyn StdError + 'static)) -> bool {
-    let text = explain(error).to_ascii_lowercase();
+/// The other side's words for it come as an alert, ours as an error of the handshake: both are known by their words.
+fn is_certificate_trouble(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
     ["certificate", "unknownissuer", "handshakefailure", "badsignature", "received fatal alert"]
         .iter()
         .any(|word| text.contains(word))
-}
-
-fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |error| (*error).source())
 }
 
 #[cfg(test)]

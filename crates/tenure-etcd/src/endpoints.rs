@@ -16,7 +16,6 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::transport::Channel;
 
 use crate::choice::{Choice, EndpointId, Errand};
 use crate::config::Config;
@@ -26,6 +25,7 @@ use crate::endpoints::opening::{OpenError, Outcome};
 use crate::error::{Cause, Error};
 use crate::identity::Identity;
 use crate::pulse::Pulse;
+use crate::wire::{Owner, Wire};
 
 /// All members, their connections, and what is known about them.
 pub(crate) struct Endpoints {
@@ -56,8 +56,8 @@ struct Slot {
 
 #[derive(Default)]
 struct SlotState {
-    channel: Option<Channel>,
-    /// The channel, signed in. Shared by all calls, because a copy of a channel costs each of them allocations and locks.
+    wire: Option<Wire>,
+    /// The wire, signed in. Shared by all calls, because a copy costs each of them atomics and locks.
     ///
     /// **Invariant**: its generation is the slot's; both change under this lock.
     connection: Option<Arc<Connection>>,
@@ -71,7 +71,7 @@ struct SlotState {
 pub(crate) enum Verdict {
     /// It answered.
     Healthy,
-    /// It did not answer, or not sensibly: quarantine, and a new channel when it is back.
+    /// It did not answer, or not sensibly: quarantine, and a new wire when it is back.
     Failed(String),
     /// The connection was closed, which says nothing about the member: reconnect without quarantine.
     Gone,
@@ -212,7 +212,7 @@ impl Endpoints {
             }
             Verdict::Gone => {
                 if self.is_current(connection) {
-                    self.drop_channel(id);
+                    self.drop_wire(id);
                 }
             }
             Verdict::Unauthenticated => {
@@ -266,14 +266,19 @@ impl Endpoints {
         &self.tasks
     }
 
-    /// Stops everything and waits for it.
+    /// Who ends the tasks of connections.
+    fn owner(&self) -> Owner<'_> {
+        Owner { tasks: &self.tasks, stop: &self.stop }
+    }
+
+    /// Stops everything and waits for it; calls under way get a moment to end.
     pub(crate) async fn close(&self) {
         self.stop.cancel();
+        for index in 0..self.slots.len() {
+            self.drop_wire(EndpointId(index));
+        }
         self.tasks.close();
         self.tasks.wait().await;
-        for index in 0..self.slots.len() {
-            self.drop_channel(EndpointId(index));
-        }
     }
 
     /// Puts a member into quarantine and gives up its connection.
@@ -282,14 +287,14 @@ impl Endpoints {
         tracing::debug!(endpoint = %slot.address, %error, "member left");
         self.choice().failed(id, self.now(), f64::from(random_byte()) / 256.0);
         slot.state().last_error = Some(error);
-        self.drop_channel(id);
+        self.drop_wire(id);
         slot.wake.notify_one();
     }
 
-    fn drop_channel(&self, id: EndpointId) {
+    fn drop_wire(&self, id: EndpointId) {
         let slot = &self.slots[id.0];
         let mut state = slot.state();
-        state.channel = None;
+        state.wire = None;
         state.connection = None;
         slot.generation.send_modify(|generation| *generation += 1);
     }

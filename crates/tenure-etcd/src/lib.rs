@@ -29,8 +29,10 @@ mod pulse;
 pub mod raw;
 mod secret;
 mod stream;
+mod tls;
 mod version;
 mod watch;
+mod wire;
 
 pub use client::Client;
 pub use clock::boot_time;

@@ -16,7 +16,6 @@ use tonic_prost::ProstCodec;
 
 use crate::classify::{Asked, Class, classify};
 use crate::connection::{Connection, RequireLeader};
-use crate::dial::Spent;
 use crate::endpoints::{Endpoints, Verdict};
 use crate::error::{Cause, Error};
 
@@ -47,7 +46,6 @@ impl<R: prost::Message + Default + 'static> Incoming<R> {
         let request = connection.request(Requests(requests), RequireLeader::Yes)?;
         let mut grpc = connection.grpc();
         Ok(Incoming::Opening(Box::pin(async move {
-            grpc.ready().await.map_err(|_| Status::from_error(Box::new(Spent)))?;
             let codec = ProstCodec::<Q, R>::default();
             let response = grpc.streaming(request, PathAndQuery::from_static(path), codec).await?;
             Ok(response.into_inner())

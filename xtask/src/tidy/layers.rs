@@ -23,7 +23,8 @@ const LAYERS: &[Layer] = &[
 const CORE_USES: [&str; 5] = ["bytes", "serde", "serde_json", "thiserror", "xxhash-rust"];
 
 /// Crates, by the beginning of their name, and the one crate of ours that may name them.
-const CONFINED: [(&str, &str, &str); 6] = [
+const CONFINED: [(&str, &str, &str); 7] = [
+    ("h2", "tenure-etcd", "the protocol stays behind our own client"),
     ("tonic", "tenure-etcd", "the protocol stays behind our own client"),
     ("prost", "tenure-etcd", "the protocol stays behind our own client"),
     ("rusqlite", "tenure", "the file engine is its only user"),

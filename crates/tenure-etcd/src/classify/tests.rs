@@ -3,8 +3,8 @@
 use tonic::{Code, Status};
 
 use super::{Asked, Class, classify};
-use crate::dial::Spent;
 use crate::error::{Error, Invalid};
+use crate::wire::WireError;
 
 const ASKED: Asked =
     Asked { bytes: 2_000_000, bytes_max: 1_572_864, ops: 129, ops_max: 128, ttl: 9_000_000_001 };
@@ -34,9 +34,12 @@ fn what_the_transport_says_is_unknown_whatever_it_says() {
 }
 
 #[test]
-fn only_a_spent_connection_proves_that_nothing_was_sent() {
-    let status = Status::from_error(Box::new(Spent));
+fn only_a_request_the_connection_refused_was_certainly_not_sent() {
+    let broken = || h2::Error::from(h2::Reason::REFUSED_STREAM);
+    let status = Status::from_error(Box::new(WireError::Unsent(broken())));
     assert!(matches!(classify(&status, ASKED), Class::Unsent(_)));
+    let status = Status::from_error(Box::new(WireError::Broken(broken())));
+    assert!(matches!(classify(&status, ASKED), Class::Lost(_)));
 }
 
 #[test]

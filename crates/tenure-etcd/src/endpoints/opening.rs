@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
-use tonic::transport::Channel;
 
 use crate::choice::EndpointId;
 use crate::classify::{Asked, Class, classify};
@@ -21,6 +20,7 @@ use crate::error::{Cause, Error};
 use crate::message::auth::{AuthenticateRequest, AuthenticateResponse};
 use crate::message::cluster::{StatusRequest, StatusResponse};
 use crate::version::{Version, known_defects};
+use crate::wire::Wire;
 
 /// Why a learner is passed over.
 pub(super) const LEARNER: &str = "the member is a learner and serves no linearizable reads yet";
@@ -92,27 +92,31 @@ impl Endpoints {
 
     async fn establish(self: &Arc<Self>, id: EndpointId) -> Outcome {
         let slot = &self.slots[id.0];
-        let held = slot.state().channel.clone();
+        let held = slot.state().wire.clone();
         let fresh = held.is_none();
-        let channel = match held {
-            Some(channel) => channel,
+        let wire = match held {
+            Some(wire) => wire,
             None => {
                 let at = self.choice().reserve_connect(self.now());
                 sleep_until(self.started + at).await;
-                slot.dialer.dial(self.config.connect_timeout).await?
+                slot.dialer.dial(self.config.connect_timeout, self.owner()).await?
             }
         };
         let token = match &self.config.user {
-            Some(user) => Some(self.sign_in(slot, id, &channel, user).await?),
+            Some(user) => Some(self.sign_in(slot, id, &wire, user).await?),
             None => None,
         };
         if fresh {
-            self.introduce(&self.connect_to(id, channel.clone(), token.clone())).await?;
+            self.introduce(&self.connect_to(id, wire.clone(), token.clone())).await?;
         }
         let mut state = slot.state();
+        if self.stop.is_cancelled() {
+            // Whoever closes has emptied this slot, or will: what is put in now would stay.
+            return Err(OpenError::Fatal(Error::Closed));
+        }
         // Somebody may have given up an older connection meanwhile, so the generation is read here.
-        let connection = Arc::new(self.connect_to(id, channel.clone(), token));
-        state.channel = Some(channel);
+        let connection = Arc::new(self.connect_to(id, wire.clone(), token));
+        state.wire = Some(wire);
         state.connection = Some(Arc::clone(&connection));
         state.last_error = None;
         Ok(connection)
@@ -123,12 +127,12 @@ impl Endpoints {
         &self,
         slot: &Slot,
         id: EndpointId,
-        channel: &Channel,
+        wire: &Wire,
         user: &User,
     ) -> Result<Token, OpenError> {
         let message =
             AuthenticateRequest { name: user.name.clone(), password: user.password.reveal().to_owned() };
-        let connection = self.connect_to(id, channel.clone(), None);
+        let connection = self.connect_to(id, wire.clone(), None);
         let request = connection.request(message, RequireLeader::No).map_err(OpenError::Fatal)?;
         let unreachable = |text: String| OpenError::Unreachable(Cause::at(&slot.address, text));
         let answer: AuthenticateResponse =
@@ -222,13 +226,13 @@ impl Endpoints {
         OpenError::Unreachable(Cause::at(&slot.address, text))
     }
 
-    fn connect_to(&self, id: EndpointId, channel: Channel, token: Option<Token>) -> Connection {
+    fn connect_to(&self, id: EndpointId, wire: Wire, token: Option<Token>) -> Connection {
         let slot = &self.slots[id.0];
         Connection {
             endpoint: id,
             address: Arc::clone(&slot.address),
             generation: *slot.generation.borrow(),
-            channel,
+            wire,
             token,
             closed: Arc::clone(&self.stop),
         }

@@ -1,5 +1,6 @@
 //! One member of three gone: no errors, no long waits. All gone: no hammering, and an answer in time.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use tenure_etcd::{Client, Config, Error};
@@ -171,6 +172,39 @@ async fn where_nothing_listens_the_answer_comes_in_time_and_names_the_address() 
     assert!(matches!(lazy.range(get("k")).await, Err(Error::Unavailable(_))));
     assert!(matches!(lazy.put(put("k", "v")).await, Err(Error::Unavailable(_))), "never left");
     assert!(start.elapsed() < Duration::from_millis(2_500), "{:?}", start.elapsed());
+}
+
+/// Connections that were cut and replaced leave nothing behind, and neither does the last one.
+#[tokio::test]
+async fn closing_leaves_no_task_of_any_connection() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.member(0).client_addr());
+    let client = Client::connect(Config::new([proxy.url()])).await.unwrap();
+    let lease = client.lease_grant(0, Duration::from_secs(60)).await.unwrap().id;
+    client.keep_alive_once(lease, Duration::from_secs(1)).await.unwrap();
+    let connected = tasks();
+    for _ in 0..3 {
+        proxy.cut();
+        within(Duration::from_secs(10), "recovery", async {
+            while client.keep_alive_once(lease, Duration::from_secs(1)).await.is_err() {}
+        })
+        .await;
+    }
+    within(Duration::from_secs(5), "the tasks of the connections that were cut", async {
+        while tasks() > connected {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // Nobody asks for this answer any more, and still it holds the connection.
+    proxy.set(Mode::BlackHoleAnswers);
+    let mut writing = pin!(client.put(put("k", "v")));
+    assert!(futures_util::poll!(&mut writing).is_pending());
+    within(Duration::from_secs(3), "closing", client.close()).await;
+    assert_eq!(tasks(), 0);
+    let outcome = writing.await;
+    assert!(matches!(outcome, Err(Error::Ambiguous(_))), "{outcome:?}");
 }
 
 #[tokio::test]
