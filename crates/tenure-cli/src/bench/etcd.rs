@@ -17,6 +17,10 @@ use crate::part::VALUE;
 /// Turns for each side. Many short ones: a neighbour that takes the machine for a second spoils a few pairs and not the median.
 const ROUNDS: usize = 15;
 
+/// Puts in flight for which a turn is as long as one of single puts. A turn of a wider workload is longer by as much as it is wider: all
+/// have as many waves then, and the beginning and the end, when fewer are under way, weigh the same.
+const WIDTH_OF_A_TURN: usize = 64;
+
 /// Keys in the bulk workload, and claims in one batch, as the contract's goals name them.
 const BULK: usize = 10_000;
 const CLAIMS: usize = 100;
@@ -122,7 +126,9 @@ impl Sides<'_> {
     async fn ours(&self, work: Work, effort: Effort) -> Result<Sample, Failure> {
         match work {
             Work::Put => self.ours.put(effort).await,
-            Work::PutInFlight(width) => self.ours.put_in_flight(effort, width).await,
+            Work::PutInFlight(width) => {
+                self.ours.put_in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width).await
+            }
             Work::Get => self.ours.get(effort).await,
             Work::Bulk => self.ours.bulk(BULK.min(effort.n * ROUNDS)).await,
             Work::Batches => self.ours.claims_in_batches(effort, CLAIMS).await,
@@ -139,7 +145,9 @@ impl Sides<'_> {
         };
         match work {
             Work::Put => one_at_a_time(effort, put).await,
-            Work::PutInFlight(width) => in_flight(effort, width, put).await,
+            Work::PutInFlight(width) => {
+                in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width, put).await
+            }
             Work::Get => {
                 put(0).await?;
                 one_at_a_time(effort, |_| async {

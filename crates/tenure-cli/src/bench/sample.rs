@@ -76,6 +76,11 @@ impl Effort {
     pub(super) fn part(self, divisor: usize) -> Effort {
         Effort { n: (self.n / divisor).max(1), ..self }
     }
+
+    /// As much as several of it.
+    pub(super) fn times(self, factor: usize) -> Effort {
+        Effort { n: self.n.saturating_mul(factor), ..self }
+    }
 }
 
 /// Does things one after the other.
