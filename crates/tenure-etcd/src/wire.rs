@@ -2,7 +2,7 @@
 //!
 //! It stands where tonic's channel would stand. That one puts a queue and a task of its own between a call and the connection, dials
 //! again by itself, and then says of a request neither when it left nor whether it did. Here the caller itself hands its request to the
-//! connection, which either takes it or refuses it: what was refused is [`Unsent`], and nothing else is.
+//! connection, which either takes it or refuses it: what was refused is [`WireError::Unsent`], and nothing else is.
 //!
 //! One task moves the bytes (`drive`). It ends when the last user of the connection is gone, and soon after the client closed. The
 //! requests of a stream are moved along by whoever waits for its answers, so that streams need no task either.

@@ -1,5 +1,6 @@
 //! One member of three gone: no errors, no long waits. All gone: no hammering, and an answer in time.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use tenure_etcd::{Client, Config, Error};
@@ -195,8 +196,14 @@ async fn closing_leaves_no_task_of_any_connection() {
         }
     })
     .await;
-    client.close().await;
+    // Nobody asks for this answer any more, and still it holds the connection.
+    proxy.set(Mode::BlackHoleAnswers);
+    let mut writing = pin!(client.put(put("k", "v")));
+    assert!(futures_util::poll!(&mut writing).is_pending());
+    within(Duration::from_secs(3), "closing", client.close()).await;
     assert_eq!(tasks(), 0);
+    let outcome = writing.await;
+    assert!(matches!(outcome, Err(Error::Ambiguous(_))), "{outcome:?}");
 }
 
 #[tokio::test]
