@@ -58,11 +58,9 @@ impl Write {
 
     fn read(self, reply: Result<TxnReply, StoreError>) -> Event {
         match self {
-            Write::Save(save) => Event::Saved {
-                answer: request::read_saved(&save, reply),
-                task: save.task,
-                epoch: save.epoch,
-            },
+            Write::Save(save) => {
+                Event::Saved { answer: request::read_saved(&save, reply), task: save.task, epoch: save.epoch }
+            }
             Write::GiveBack(task, token) => {
                 Event::GivenBack { task, token, answer: request::read_given_back(&reply) }
             }

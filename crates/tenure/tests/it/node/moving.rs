@@ -23,7 +23,8 @@ async fn six_tasks_are_shared_with_a_second_node_and_none_bounces() {
         let runs = shop.ledger.runs().len();
         assert!(runs <= 6 + 4, "{:?}", shop.ledger.runs());
         let moved = |run: &&Run| run.node == "b";
-        let taken: Vec<String> = shop.ledger.runs().iter().filter(moved).map(|run| run.task.clone()).collect();
+        let taken: Vec<String> =
+            shop.ledger.runs().iter().filter(moved).map(|run| run.task.clone()).collect();
         for id in taken {
             assert_eq!(shop.ledger.runs_of(&id).len(), 2, "it went once from a to b: {id}");
         }
@@ -103,7 +104,8 @@ async fn three_nodes_share_a_thousand_tasks_evenly() {
             eprintln!("{:?} {n} {:?}", begun.elapsed(), shop.store);
             tokio::time::sleep(Duration::from_millis(300)).await;
             n == 1_000
-        }).await;
+        })
+        .await;
         let shares = shop.shares().await;
         let (least, most) = (shares.values().min().unwrap(), shares.values().max().unwrap());
         assert!(most - least <= 2, "{shares:?}");

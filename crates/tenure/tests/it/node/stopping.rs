@@ -38,10 +38,7 @@ async fn a_handler_that_cannot_be_stopped_is_named_and_its_task_is_not_released(
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     let ShutdownError::StillRunning { running } = &error else { panic!("{error}") };
     assert_eq!(running, &[task("stubborn")]);
-    assert_eq!(
-        error.to_string(),
-        "one handler did not stop in time, so its task was not released: stubborn"
-    );
+    assert_eq!(error.to_string(), "one handler did not stop in time, so its task was not released: stubborn");
     assert_eq!(shop.owner("meek").await, None);
     assert!(shop.owner("stubborn").await.is_some());
     let _ = a.session.close().await;
