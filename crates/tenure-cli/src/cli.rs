@@ -20,7 +20,9 @@ use crate::once::OnceArgs;
 use crate::output::Color;
 use crate::register::RegisterArgs;
 use crate::service::ServiceCommand;
+use crate::submit::SubmitArgs;
 use crate::supervise::RehearsalArgs;
+use crate::task::TaskCommand;
 
 /// Locks, elections, registrations and tasks for programs on more than one machine.
 #[derive(Parser, Debug)]
@@ -136,6 +138,11 @@ pub(crate) enum Command {
     Election(ElectionCommand),
     /// Keep keys alive under one shared lease, for a command's life or until a signal.
     Register(RegisterArgs),
+    /// Give work to whichever node takes it.
+    Submit(SubmitArgs),
+    /// See tasks, tell them something, wait for their end.
+    #[command(subcommand)]
+    Task(TaskCommand),
     /// Look at leases, and end them.
     #[command(subcommand)]
     Lease(LeaseCommand),

@@ -15,6 +15,7 @@ mod watch;
 use clap::Subcommand;
 use tenure::store::Store;
 
+pub(crate) use input::Input;
 pub(crate) use key::parse_lease;
 pub(crate) use shape::Key;
 

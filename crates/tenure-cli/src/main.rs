@@ -26,14 +26,17 @@ mod part;
 mod register;
 mod remaining;
 mod service;
+mod submit;
 mod supervise;
+mod task;
 mod version;
 
 use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use tenure::core::name::Namespace;
+use tenure::client::Client;
+use tenure::core::name::{Namespace, NodeId};
 use tenure::store::Store;
 
 use crate::cli::{Cli, Command, PartCommand};
@@ -50,9 +53,10 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
   tenure elect scheduler -- ./run    run a command on one of all hosts that start it
   tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
+  tenure submit mail-1 --kind mail   give work to whichever node takes it
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: lock, elect, once, locks, election, register, lease, node, service, kv, doctor, demo, bench, config, completions, version.
+Commands: lock, elect, once, locks, election, register, submit, task, node, service, lease, kv, doctor, demo, bench, config, completions, version.
 `tenure --help` lists everything, `tenure doctor` says whether it will work here.
 ";
 
@@ -164,6 +168,20 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             store.close().await;
             done
         }
+        Command::Submit(args) => {
+            let prepared = submit::prepare(args).await?;
+            let client = open_client(cli, output).await?;
+            let done = submit::run(prepared, &client, output).await;
+            client.store().close().await;
+            done
+        }
+        Command::Task(command) => {
+            task::check(command)?;
+            let client = open_client(cli, output).await?;
+            let done = task::run(command, &client, output).await;
+            client.store().close().await;
+            done
+        }
         Command::Lease(command) => {
             let store = connect::open(&connect::decide(&cli.global)?, output).await?;
             let done = lease::run(command, &store, output).await;
@@ -202,6 +220,19 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
 /// The store and the namespace that are meant.
 async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure> {
     open_decided(&connect::decide(&cli.global)?, output).await
+}
+
+/// The tasks and nodes that are meant, for somebody whom others see as the sender.
+async fn open_client(cli: &Cli, output: &Output) -> Result<Client, Failure> {
+    let decision = connect::decide(&cli.global)?;
+    let (store, namespace) = open_decided(&decision, output).await?;
+    let client = Client::new(store, &namespace);
+    let who = hold::introduce(&decision, &[]);
+    Ok(match NodeId::parse(&format!("{}@{}", who.user, who.node)) {
+        Ok(name) => client.named(name),
+        // A host whose name is none still has commands to send.
+        Err(_) => client,
+    })
 }
 
 async fn open_decided(decision: &Decision, output: &Output) -> Result<(Store, Namespace), Failure> {

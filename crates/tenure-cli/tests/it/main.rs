@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 
 mod bench;
+mod crew;
 mod demo;
 mod doctor;
 mod elect;
@@ -17,7 +18,9 @@ mod lock;
 mod machine;
 mod nodes;
 mod register;
+mod submit;
 mod supervise;
+mod task;
 mod terminal;
 mod watch;
 mod which_store;
