@@ -149,7 +149,7 @@ pub(crate) enum Command {
     /// Read, write and watch raw keys, as etcdctl does.
     #[command(subcommand)]
     Kv(KvCommand),
-    /// See which nodes are alive.
+    /// See which nodes are alive and what they have, and tell them something.
     #[command(subcommand)]
     Node(NodeCommand),
     /// See which services have instances, and watch them.

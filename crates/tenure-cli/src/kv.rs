@@ -16,7 +16,7 @@ use clap::Subcommand;
 use tenure::store::Store;
 
 pub(crate) use input::Input;
-pub(crate) use key::parse_lease;
+pub(crate) use key::{parse_lease, parse_revision_or_zero};
 pub(crate) use shape::Key;
 
 use crate::failure::Failure;

@@ -5,6 +5,7 @@
 mod bench;
 mod child;
 mod cli;
+mod company;
 mod config;
 mod connect;
 mod demo;
@@ -170,14 +171,14 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         }
         Command::Submit(args) => {
             let prepared = submit::prepare(args).await?;
-            let client = open_client(cli, output).await?;
+            let (client, _) = open_client(cli, output).await?;
             let done = submit::run(prepared, &client, output).await;
             client.store().close().await;
             done
         }
         Command::Task(command) => {
             task::check(command)?;
-            let client = open_client(cli, output).await?;
+            let (client, _) = open_client(cli, output).await?;
             let done = task::run(command, &client, output).await;
             client.store().close().await;
             done
@@ -196,9 +197,10 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             done
         }
         Command::Node(command) => {
-            let (store, namespace) = open(cli, output).await?;
-            let done = node::run(command, &store, &namespace, output).await;
-            store.close().await;
+            node::check(command)?;
+            let (client, namespace) = open_client(cli, output).await?;
+            let done = node::run(command, &client, &namespace, output).await;
+            client.store().close().await;
             done
         }
         Command::Service(command) => {
@@ -223,16 +225,17 @@ async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure>
 }
 
 /// The tasks and nodes that are meant, for somebody whom others see as the sender.
-async fn open_client(cli: &Cli, output: &Output) -> Result<Client, Failure> {
+async fn open_client(cli: &Cli, output: &Output) -> Result<(Client, Namespace), Failure> {
     let decision = connect::decide(&cli.global)?;
     let (store, namespace) = open_decided(&decision, output).await?;
     let client = Client::new(store, &namespace);
     let who = hold::introduce(&decision, &[]);
-    Ok(match NodeId::parse(&format!("{}@{}", who.user, who.node)) {
+    let client = match NodeId::parse(&format!("{}@{}", who.user, who.node)) {
         Ok(name) => client.named(name),
         // A host whose name is none still has commands to send.
         Err(_) => client,
-    })
+    };
+    Ok((client, namespace))
 }
 
 async fn open_decided(decision: &Decision, output: &Output) -> Result<(Store, Namespace), Failure> {

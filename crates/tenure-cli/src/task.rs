@@ -15,6 +15,7 @@ use tenure::core::name::{NodeId, TaskId};
 use tenure::core::task::Message;
 
 pub(crate) use asking::{PatienceArgs, acknowledged, settled};
+pub(crate) use shape::unreadable;
 pub(crate) use wait::wait_for;
 
 use crate::duration;

@@ -35,7 +35,8 @@ impl Crew {
     }
 
     async fn on(machine: Machine, url: &str) -> Crew {
-        let machine = machine.with("TENURE_STORE", url).with("TENURE_NODE", "desk");
+        let machine =
+            machine.with("PATH", "/usr/bin:/bin").with("TENURE_STORE", url).with("TENURE_NODE", "desk");
         let store = Store::open(&url.parse().unwrap()).await.unwrap();
         Crew { machine, store, namespace: Namespace::parse("tenure").unwrap() }
     }

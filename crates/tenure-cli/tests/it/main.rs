@@ -17,6 +17,7 @@ mod ledger;
 mod lock;
 mod machine;
 mod nodes;
+mod orders;
 mod register;
 mod submit;
 mod supervise;
