@@ -11,6 +11,7 @@ use crate::bench::BenchCommand;
 use crate::duration;
 use crate::elect::ElectArgs;
 use crate::election::ElectionCommand;
+use crate::events::EventsArgs;
 use crate::kv::KvCommand;
 use crate::lease::LeaseCommand;
 use crate::lock::LockArgs;
@@ -155,6 +156,10 @@ pub(crate) enum Command {
     /// See which services have instances, and watch them.
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// Show on one screen how everything stands, and what somebody should look at.
+    Status,
+    /// Tell what has happened, as far as the store still knows, one event on a line.
+    Events(EventsArgs),
     /// Look at configuration, connection, server and clock, and say what to do next.
     Doctor,
     /// Show the engines at work on a store of its own, in a few seconds, with a verdict.

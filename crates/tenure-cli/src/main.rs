@@ -13,6 +13,7 @@ mod doctor;
 mod duration;
 mod elect;
 mod election;
+mod events;
 mod failure;
 mod hold;
 mod kv;
@@ -27,6 +28,7 @@ mod part;
 mod register;
 mod remaining;
 mod service;
+mod status;
 mod submit;
 mod supervise;
 mod task;
@@ -57,7 +59,7 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure submit mail-1 --kind mail   give work to whichever node takes it
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: lock, elect, once, locks, election, register, submit, task, node, service, lease, kv, doctor, demo, bench, config, completions, version.
+Commands: lock, elect, once, locks, election, register, submit, task, node, service, lease, status, events, kv, doctor, demo, bench, config, completions, version.
 `tenure --help` lists everything, `tenure doctor` says whether it will work here.
 ";
 
@@ -206,6 +208,18 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         Command::Service(command) => {
             let (store, namespace) = open(cli, output).await?;
             let done = service::run(command, &store, &namespace, output).await;
+            store.close().await;
+            done
+        }
+        Command::Status => {
+            let (client, namespace) = open_client(cli, output).await?;
+            let done = status::run(&client, &namespace, output).await;
+            client.store().close().await;
+            done
+        }
+        Command::Events(args) => {
+            let (store, namespace) = open(cli, output).await?;
+            let done = events::run(args, &store, &namespace, output).await;
             store.close().await;
             done
         }
