@@ -172,8 +172,8 @@ impl<'a> Watch<'a> {
         // Before the first whole picture nobody knows; with it, a key that is there was told.
         let (mut is_here, mut is_gone) = (false, false);
         loop {
-            if let (Some(handled), true) = (&handled, is_gone && self.board.is_fresh()) {
-                self.see();
+            if let (Some(handled), true) = (&handled, is_gone) {
+                self.last_look().await?;
                 return Ok(handled.clone());
             }
             if is_gone && handled.is_none() {
@@ -201,6 +201,20 @@ impl<'a> Watch<'a> {
                 }
             }
         }
+    }
+
+    /// The feed of the tasks may be behind that of the nodes.
+    async fn last_look(&mut self) -> Result<(), Failure> {
+        let empty = async {
+            while self.left > 0 {
+                let item = self.tasks.next().await;
+                self.take(item)?;
+            }
+            Ok(())
+        };
+        let seen = tokio::time::timeout(LAST_WORD, empty).await;
+        self.see();
+        seen.unwrap_or(Ok(()))
     }
 
     fn obeyed(&self, answer: Result<Handled, WaitCommandError>) -> Result<Handled, Failure> {

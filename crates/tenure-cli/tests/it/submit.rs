@@ -61,7 +61,7 @@ async fn a_file_of_tasks_is_submitted_whole_or_not_at_all() {
         (&json!("mail"), &json!({"n": 1}), &json!("2"))
     );
 
-    let bad = "{\"id\":\"c\"}\n{\"id\":\"d\",\"prop\":1}\n{\"id\":\"c\"}\n{\"id\":\"\"}\nnot json\n";
+    let bad = "{\"id\":\"c\"}\n{\"id\":\"d\",\"prop\":1}\n{\"id\":\"c\"}\n{\"id\":\"\"}\nnot json\n{\"id\":\"a\\u0000\"}\n";
     let path = crew.machine.file("bad.jsonl", bad);
     let ran = crew.machine.run(&["submit", "--file", &path]).await;
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -70,6 +70,7 @@ async fn a_file_of_tasks_is_submitted_whole_or_not_at_all() {
         "line 3: 'c' is on line 1",
         "line 4: ",
         "line 5: ",
+        "line 6: a name must not contain control characters",
         "nothing was submitted",
     ] {
         assert!(ran.stderr.contains(said), "{said}: {ran:?}");

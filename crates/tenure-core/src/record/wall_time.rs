@@ -43,7 +43,7 @@ fn read(text: &str) -> Option<WallTime> {
             return None;
         }
         let three = digits.iter().chain(b"000").take(3);
-        ms = three.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+        ms = three.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
     }
     let offset_ms = match rest.one_of(b"Zz+-")? {
         sign @ (b'+' | b'-') => {
@@ -62,9 +62,9 @@ fn read(text: &str) -> Option<WallTime> {
     if !rest.0.is_empty() || !is_date || hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    let days = days(year, month, day)?;
-    let here_ms = days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1_000 + ms;
-    here_ms.checked_add_signed(-offset_ms).map(WallTime)
+    let here_s = i64::try_from((hour * 60 + minute) * 60 + second).ok()?;
+    let here_ms = (days(year, month, day)? * 86_400 + here_s) * 1_000 + ms;
+    u64::try_from(here_ms - offset_ms).ok().map(WallTime)
 }
 
 /// What is still to be read.
@@ -107,14 +107,14 @@ fn days_in(year: u64, month: u64) -> u64 {
     }
 }
 
-/// How many days after 1970-01-01 a date is: [`date`] the other way round. None before that.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+/// How many days after 1970-01-01 a date is: [`date`] the other way round.
+fn days(year: u64, month: u64, day: u64) -> Option<i64> {
     let year_from_march = year.checked_sub(u64::from(month <= 2))?;
     let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
     let month_from_march = if month > 2 { month - 3 } else { month + 9 };
     let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    (era * 146_097 + day_of_era).checked_sub(719_468)
+    i64::try_from(era * 146_097 + day_of_era).ok().map(|days| days - 719_468)
 }
 
 impl fmt::Display for WallTime {
