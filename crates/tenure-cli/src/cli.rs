@@ -11,6 +11,7 @@ use crate::bench::BenchCommand;
 use crate::duration;
 use crate::elect::ElectArgs;
 use crate::election::ElectionCommand;
+use crate::events::EventsArgs;
 use crate::kv::KvCommand;
 use crate::lease::LeaseCommand;
 use crate::lock::LockArgs;
@@ -20,7 +21,9 @@ use crate::once::OnceArgs;
 use crate::output::Color;
 use crate::register::RegisterArgs;
 use crate::service::ServiceCommand;
+use crate::submit::SubmitArgs;
 use crate::supervise::RehearsalArgs;
+use crate::task::TaskCommand;
 
 /// Locks, elections, registrations and tasks for programs on more than one machine.
 #[derive(Parser, Debug)]
@@ -136,18 +139,27 @@ pub(crate) enum Command {
     Election(ElectionCommand),
     /// Keep keys alive under one shared lease, for a command's life or until a signal.
     Register(RegisterArgs),
+    /// Give work to whichever node takes it.
+    Submit(SubmitArgs),
+    /// See tasks, tell them something, wait for their end.
+    #[command(subcommand)]
+    Task(TaskCommand),
     /// Look at leases, and end them.
     #[command(subcommand)]
     Lease(LeaseCommand),
     /// Read, write and watch raw keys, as etcdctl does.
     #[command(subcommand)]
     Kv(KvCommand),
-    /// See which nodes are alive.
+    /// See which nodes are alive and what they have, and tell them something.
     #[command(subcommand)]
     Node(NodeCommand),
     /// See which services have instances, and watch them.
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// Show on one screen how everything stands, and what somebody should look at.
+    Status,
+    /// Tell what has happened, as far as the store still knows, one event on a line.
+    Events(EventsArgs),
     /// Look at configuration, connection, server and clock, and say what to do next.
     Doctor,
     /// Show the engines at work on a store of its own, in a few seconds, with a verdict.

@@ -1,7 +1,7 @@
 //! How a command fails: a code for scripts, a message and a hint for people.
 //!
 //! The exit codes are a promise: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict, 5 store unavailable,
-//! 6 denied, 8 wait timed out, 130 interrupted. Wrappers that run a command have their own: 125 for everything that keeps the command
+//! 6 denied, 8 wait timed out, 10 and 11 the awaited task ended failed and killed, 130 interrupted. Wrappers that run a command have their own: 125 for everything that keeps the command
 //! from being started, except 126 not executable and 127 not found; 124 not acquired and 122 lost.
 
 use std::error::Error as StdError;
@@ -31,6 +31,10 @@ pub(crate) enum Code {
     Denied,
     /// The time given ran out.
     TimedOut,
+    /// The task that was waited for has failed.
+    TaskFailed,
+    /// The task that was waited for was killed.
+    TaskKilled,
     /// Somebody pressed Ctrl-C.
     Interrupted,
     /// That part of history is gone.
@@ -84,6 +88,8 @@ impl Code {
             Code::Unavailable => 5,
             Code::Denied => 6,
             Code::TimedOut => 8,
+            Code::TaskFailed => 10,
+            Code::TaskKilled => 11,
             Code::Interrupted => 130,
             Code::NotExecutable => 126,
             Code::CommandNotFound => 127,

@@ -15,7 +15,8 @@ mod watch;
 use clap::Subcommand;
 use tenure::store::Store;
 
-pub(crate) use key::parse_lease;
+pub(crate) use input::Input;
+pub(crate) use key::{parse_lease, parse_revision_or_zero};
 pub(crate) use shape::Key;
 
 use crate::failure::Failure;

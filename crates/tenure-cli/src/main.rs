@@ -5,6 +5,7 @@
 mod bench;
 mod child;
 mod cli;
+mod company;
 mod config;
 mod connect;
 mod demo;
@@ -12,6 +13,7 @@ mod doctor;
 mod duration;
 mod elect;
 mod election;
+mod events;
 mod failure;
 mod hold;
 mod kv;
@@ -26,14 +28,18 @@ mod part;
 mod register;
 mod remaining;
 mod service;
+mod status;
+mod submit;
 mod supervise;
+mod task;
 mod version;
 
 use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use tenure::core::name::Namespace;
+use tenure::client::Client;
+use tenure::core::name::{Namespace, NodeId};
 use tenure::store::Store;
 
 use crate::cli::{Cli, Command, PartCommand};
@@ -50,9 +56,10 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
   tenure elect scheduler -- ./run    run a command on one of all hosts that start it
   tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
+  tenure submit mail-1 --kind mail   give work to whichever node takes it
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: lock, elect, once, locks, election, register, lease, node, service, kv, doctor, demo, bench, config, completions, version.
+Commands: lock, elect, once, locks, election, register, submit, task, node, service, lease, status, events, kv, doctor, demo, bench, config, completions, version.
 `tenure --help` lists everything, `tenure doctor` says whether it will work here.
 ";
 
@@ -164,6 +171,20 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             store.close().await;
             done
         }
+        Command::Submit(args) => {
+            let prepared = submit::prepare(args).await?;
+            let (client, _) = open_client(cli, output).await?;
+            let done = submit::run(prepared, &client, output).await;
+            client.store().close().await;
+            done
+        }
+        Command::Task(command) => {
+            task::check(command)?;
+            let (client, _) = open_client(cli, output).await?;
+            let done = task::run(command, &client, output).await;
+            client.store().close().await;
+            done
+        }
         Command::Lease(command) => {
             let store = connect::open(&connect::decide(&cli.global)?, output).await?;
             let done = lease::run(command, &store, output).await;
@@ -178,14 +199,27 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             done
         }
         Command::Node(command) => {
-            let (store, namespace) = open(cli, output).await?;
-            let done = node::run(command, &store, &namespace, output).await;
-            store.close().await;
+            node::check(command)?;
+            let (client, namespace) = open_client(cli, output).await?;
+            let done = node::run(command, &client, &namespace, output).await;
+            client.store().close().await;
             done
         }
         Command::Service(command) => {
             let (store, namespace) = open(cli, output).await?;
             let done = service::run(command, &store, &namespace, output).await;
+            store.close().await;
+            done
+        }
+        Command::Status => {
+            let (client, namespace) = open_client(cli, output).await?;
+            let done = status::run(&client, &namespace, output).await;
+            client.store().close().await;
+            done
+        }
+        Command::Events(args) => {
+            let (store, namespace) = open(cli, output).await?;
+            let done = events::run(args, &store, &namespace, output).await;
             store.close().await;
             done
         }
@@ -202,6 +236,20 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
 /// The store and the namespace that are meant.
 async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure> {
     open_decided(&connect::decide(&cli.global)?, output).await
+}
+
+/// The tasks and nodes that are meant, for somebody whom others see as the sender.
+async fn open_client(cli: &Cli, output: &Output) -> Result<(Client, Namespace), Failure> {
+    let decision = connect::decide(&cli.global)?;
+    let (store, namespace) = open_decided(&decision, output).await?;
+    let client = Client::new(store, &namespace);
+    let who = hold::introduce(&decision, &[]);
+    let client = match NodeId::parse(&format!("{}@{}", who.user, who.node)) {
+        Ok(name) => client.named(name),
+        // A host whose name is none still has commands to send.
+        Err(_) => client,
+    };
+    Ok((client, namespace))
 }
 
 async fn open_decided(decision: &Decision, output: &Output) -> Result<(Store, Namespace), Failure> {

@@ -1,122 +1,137 @@
-//! `tenure node`: which nodes are alive.
+//! `tenure node`: which nodes are alive, what they have, and telling them something.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+mod asking;
+mod drain;
+mod list;
+mod plan;
 
-use clap::Subcommand;
-use serde::Serialize;
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::{Namespace, NodeId};
-use tenure::core::record::{OwnerRecord, Record, WallTime};
-use tenure::membership::{Cluster, Node};
-use tenure::store::{Store, StoreError};
+use clap::{Args, Subcommand};
+use tenure::client::Client;
+use tenure::core::command::{Balance, NodeCommand as Order};
+use tenure::core::layout::Layout;
+use tenure::core::name::{Namespace, NodeId, TaskId};
+use tenure::core::record::WallTime;
 
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::remaining::{in_seconds, remaining};
+use crate::task::{PatienceArgs, parse, parse_node};
 
 /// What `--json` answers to these verbs carry as `schema`.
 const SCHEMA: &str = "tenure.node/v1";
 
-/// The verbs.
+/// The verbs. Commands go to the node itself, which handles them one after the other, and wait until it has acknowledged them.
 #[derive(Subcommand, Debug)]
 pub(crate) enum NodeCommand {
     /// List the nodes that are alive, all at one revision.
     Ls,
+    /// Show a node and its tasks; exit 3 if it is not alive.
+    Show(NodeArgs),
+    /// Let a node take no new tasks, also after a restart. What it has it keeps.
+    Freeze(AskArgs),
+    /// Let a node take new tasks again.
+    Unfreeze(AskArgs),
+    /// Have a node look now whether others should have some of its tasks.
+    Balance(BalanceArgs),
+    /// Have a node give all its tasks away and leave; shows how many are left, and ends when the node is empty and gone.
+    Drain(drain::DrainArgs),
+    /// Have a node give one of its tasks to another.
+    ReleaseTask(TaskOfArgs),
+    /// Have a node stop running one of its tasks; who runs it next is open.
+    StopTask(TaskOfArgs),
 }
 
-/// Runs a verb on an open store.
+#[derive(Args, Debug)]
+pub(crate) struct NodeArgs {
+    /// The node's id.
+    id: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AskArgs {
+    /// The node's id.
+    id: String,
+    #[command(flatten)]
+    patience: PatienceArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TaskOfArgs {
+    /// The node's id.
+    id: String,
+    /// The task's id.
+    task: String,
+    #[command(flatten)]
+    patience: PatienceArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BalanceArgs {
+    /// The node's id; with --dry-run all nodes if none is given.
+    #[arg(required_unless_present = "dry_run")]
+    id: Option<String>,
+    /// Compute what would be given away, and why; nothing is sent to anybody.
+    #[arg(long)]
+    dry_run: bool,
+    /// By which balancer a dry run computes; use the one that the nodes use.
+    #[arg(long, value_enum, default_value_t, value_name = "NAME", requires = "dry_run")]
+    balance: plan::Choice,
+    #[command(flatten)]
+    patience: PatienceArgs,
+}
+
+/// Refuses what is wrong whatever the store holds.
+pub(crate) fn check(command: &NodeCommand) -> Result<(), Failure> {
+    match command {
+        NodeCommand::Ls => Ok(()),
+        NodeCommand::Show(args) => parse_node(&args.id).map(drop),
+        NodeCommand::Freeze(args) | NodeCommand::Unfreeze(args) => parse_node(&args.id).map(drop),
+        NodeCommand::Balance(args) => args.id.iter().try_for_each(|id| parse_node(id).map(drop)),
+        NodeCommand::Drain(args) => parse_node(&args.id).map(drop),
+        NodeCommand::ReleaseTask(args) | NodeCommand::StopTask(args) => args.names().map(drop),
+    }
+}
+
+impl TaskOfArgs {
+    fn names(&self) -> Result<(NodeId, TaskId), Failure> {
+        Ok((parse_node(&self.id)?, parse(&self.task)?))
+    }
+}
+
+/// Runs a verb.
 pub(crate) async fn run(
     command: &NodeCommand,
-    store: &Store,
+    client: &Client,
     namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
-    match command {
-        NodeCommand::Ls => ls(store, namespace, output).await,
-    }
-}
-
-#[derive(Serialize)]
-struct Answer {
-    schema: &'static str,
-    nodes: Vec<Shown>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    set_aside: Vec<SetAside>,
-    revision: String,
-}
-
-#[derive(Serialize)]
-struct Shown {
-    id: String,
-    address: Option<String>,
-    state: &'static str,
-    tasks: u64,
-    lease_remaining_seconds: Option<f64>,
-    incarnation: String,
-    started: Option<String>,
-    version: String,
-    labels: BTreeMap<String, String>,
-    lease: Option<String>,
-}
-
-/// A key that is no node's record.
-#[derive(Serialize)]
-struct SetAside {
-    id: String,
-    why: String,
-}
-
-async fn ls(store: &Store, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
-    let members = Cluster::new(store.clone(), namespace).members().await?;
-    let left = remaining(store, members.members().iter().filter_map(|node| node.lease)).await?;
-    let tasks = count_tasks(store, namespace).await?;
-    let shown = |node: &Node| {
-        let left = node.lease.and_then(|lease| left.get(&lease)).copied();
-        shown(node, tasks.get(&node.id).copied().unwrap_or(0), left)
+    let layout = Layout::new(namespace);
+    let store = client.store();
+    let ask = async |id: &str, order: Order, patience: &PatienceArgs| {
+        asking::ask(&parse_node(id)?, order, patience.within(), client, output).await
     };
-    let nodes: Vec<Shown> = members.members().iter().map(|node| shown(node)).collect();
-    if output.is_json {
-        let set_aside = members
-            .set_aside()
-            .iter()
-            .map(|aside| SetAside { id: aside.id.to_string(), why: aside.why.clone() });
-        let (set_aside, revision) = (set_aside.collect(), members.revision.to_string());
-        return output.object(&Answer { schema: SCHEMA, nodes, set_aside, revision });
-    }
-    for aside in members.set_aside() {
-        output.note(&format!("node {} is set aside, its record cannot be read: {}", aside.id, aside.why));
-    }
-    let rows: Vec<Vec<String>> = nodes
-        .into_iter()
-        .map(|node| {
-            let left = node.lease_remaining_seconds.map(Duration::from_secs_f64);
-            vec![
-                node.id,
-                node.address.unwrap_or_else(|| "-".to_owned()),
-                node.state.to_owned(),
-                node.tasks.to_string(),
-                in_seconds(left),
-                node.incarnation,
-                node.started.unwrap_or_else(|| "-".to_owned()),
-            ]
-        })
-        .collect();
-    output.table(&["id", "address", "state", "tasks", "lease s", "incarnation", "started"], &rows)
-}
-
-fn shown(node: &Node, tasks: u64, left: Option<Duration>) -> Shown {
-    Shown {
-        id: node.id.to_string(),
-        address: node.record.address.clone(),
-        state: node.record.state.as_str(),
-        tasks,
-        lease_remaining_seconds: left.map(|left| left.as_secs_f64()),
-        incarnation: node.token.to_string(),
-        started: said(node.record.started),
-        version: node.record.version.clone(),
-        labels: node.record.labels.clone(),
-        lease: node.lease.map(|lease| lease.to_string()),
+    match command {
+        NodeCommand::Ls => list::list(store, &layout, output).await,
+        NodeCommand::Show(args) => list::show(&parse_node(&args.id)?, store, &layout, output).await,
+        NodeCommand::Freeze(args) => ask(&args.id, Order::Freeze, &args.patience).await,
+        NodeCommand::Unfreeze(args) => ask(&args.id, Order::Unfreeze, &args.patience).await,
+        NodeCommand::Balance(args) => match &args.id {
+            Some(id) if !args.dry_run => ask(id, Order::Balance(Balance::Act), &args.patience).await,
+            id => {
+                let node = id.as_deref().map(parse_node).transpose()?;
+                plan::plan(node.as_ref(), args.balance, store, &layout, output).await
+            }
+        },
+        NodeCommand::Drain(args) => {
+            drain::drain(&parse_node(&args.id)?, args.within(), client, &layout, output).await
+        }
+        NodeCommand::ReleaseTask(args) => {
+            let (_, task) = args.names()?;
+            ask(&args.id, Order::ReleaseTask(task), &args.patience).await
+        }
+        NodeCommand::StopTask(args) => {
+            let (_, task) = args.names()?;
+            ask(&args.id, Order::StopTask(task), &args.patience).await
+        }
     }
 }
 
@@ -125,16 +140,8 @@ pub(crate) fn said(time: WallTime) -> Option<String> {
     (time != WallTime::default()).then(|| time.to_string())
 }
 
-/// How many tasks each node owns. An owner that cannot be read counts for nobody.
-async fn count_tasks(store: &Store, namespace: &Namespace) -> Result<BTreeMap<NodeId, u64>, StoreError> {
-    let layout = Layout::new(namespace);
-    let mut counts = BTreeMap::new();
-    for pair in store.list(layout.tasks()).await?.pairs {
-        if let Some(Key::TaskOwner(_)) = layout.parse(&pair.key)
-            && let Ok(owner) = OwnerRecord::decode(&pair.value)
-        {
-            *counts.entry(owner.node).or_default() += 1;
-        }
-    }
-    Ok(counts)
+/// The node is not alive.
+fn not_there(id: &NodeId) -> Failure {
+    Failure::new(Code::NotFound, format!("no node '{id}' is alive"))
+        .hint("list those that are with `tenure node ls`")
 }

@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::line::Mode;
 use crate::revision::Token;
 
+pub use wall_time::BadTime;
 pub use work::{CommandOutcome, CommandRecord, OwnerRecord, ResultRecord, TaskRecord};
 
 /// The version of all records that this program writes.

@@ -24,10 +24,10 @@ use crate::store::{Cause, Store, StoreError};
 
 pub use answer::{Handled, Replaced, Sent, WaitCommandError};
 pub use command::{CommandError, NodeCommandError};
-pub use listing::{Listing, TaskFilter, TaskView};
+pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
 pub use remove::{DeleteError, Deleted, ForgetError};
-pub use submit::{BadProps, NewTask, PROPS_BYTES_MAX, SubmitError, Submitted};
-pub use wait::{Ended, WaitTaskError};
+pub use submit::{BadProps, NewTask, PROPS_BYTES_MAX, SubmitError, Submitted, new_task_ids};
+pub use wait::{Ended, Ends, WaitTaskError};
 
 /// How often a client looks again when somebody else has changed what it was about to change. Each turn means that another client got through, so this
 /// many in a row means that the task is fought over.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::failure::{Code, Failure};
 
 /// Where it is read from.
-pub(super) enum Input {
+pub(crate) enum Input {
     Stdin,
     File(PathBuf),
 }
@@ -17,7 +17,7 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 impl Input {
     /// Reads all of it, on a thread that may wait for as long as a person types.
-    pub(super) async fn read(self) -> Result<Vec<u8>, Failure> {
+    pub(crate) async fn read(self) -> Result<Vec<u8>, Failure> {
         let reading = tokio::task::spawn_blocking(move || match self {
             Input::Stdin => read_all("stdin", stdin()),
             Input::File(path) => {

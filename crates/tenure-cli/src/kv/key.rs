@@ -118,7 +118,7 @@ pub(super) fn parse_revision(text: &str) -> Result<Revision, String> {
 }
 
 /// A revision to compare or go on from; 0 is before everything.
-pub(super) fn parse_revision_or_zero(text: &str) -> Result<Revision, String> {
+pub(crate) fn parse_revision_or_zero(text: &str) -> Result<Revision, String> {
     if text == "0" { Ok(Revision::ZERO) } else { parse_revision(text) }
 }
 

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 
 mod bench;
+mod crew;
 mod demo;
 mod doctor;
 mod elect;
 mod election;
 mod etcd;
+mod events;
 mod exit_codes;
 mod hostile;
 mod json;
@@ -16,8 +18,12 @@ mod ledger;
 mod lock;
 mod machine;
 mod nodes;
+mod orders;
 mod register;
+mod status;
+mod submit;
 mod supervise;
+mod task;
 mod terminal;
 mod watch;
 mod which_store;

@@ -34,7 +34,7 @@ async fn nodes_are_listed_with_what_scripts_rely_on() {
         assert!((30.0..=60.0).contains(&left), "{left}");
         assert_eq!(
             nodes[1],
-            json!({"id": "web/1", "address": "10.0.0.7:80", "state": "ready", "tasks": 3,
+            json!({"id": "web/1", "address": "10.0.0.7:80", "state": "ready", "frozen": false, "tasks": 3, "commands": 0,
                    "lease_remaining_seconds": left, "incarnation": put["revision"], "started": "2026-12-31T23:59:59.123Z",
                    "version": "", "labels": {}, "lease": put["lease"]})
         );

@@ -7,11 +7,11 @@ use tenure_core::board::{Board, Card};
 use tenure_core::layout::Key;
 use tenure_core::name::{NodeId, TaskId};
 use tenure_core::picture::FeedItem;
-use tenure_core::record::{Record, TaskRecord};
+use tenure_core::record::{CommandRecord, Record, TaskRecord};
 use tenure_core::task::{StateKind, StateRecord};
 
 use super::Client;
-use super::task::Keys;
+use super::task::{Found, Keys, Reading};
 use crate::store::{Get, KeyValue, Op, OpReply, Revision, Selection, StoreError, Txn};
 
 /// How many states are read in one request: a state with a checkpoint may be long, and this many of the longest still fit into one answer.
@@ -58,6 +58,27 @@ impl TaskView {
     /// Which attempt it is in, from 1 on; none if its state cannot be read.
     pub fn attempt(&self) -> Option<u64> {
         self.state.as_ref().ok().map(StateRecord::attempt)
+    }
+}
+
+/// Everything that is stored about one task, as it was at one revision.
+#[derive(Clone, PartialEq)]
+pub struct TaskDossier {
+    /// The task; none if there is none, nor any memory of one.
+    pub task: Option<TaskView>,
+    /// What its submitter gave it.
+    pub props: Option<bytes::Bytes>,
+    /// The command that nobody has handled yet; or why it cannot be read.
+    pub command: Option<Result<CommandRecord, String>>,
+    /// When it was so.
+    pub revision: Revision,
+}
+
+/// Props may be secret, so only their size is shown.
+impl std::fmt::Debug for TaskDossier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let props = self.props.as_ref().map(bytes::Bytes::len);
+        write!(f, "TaskDossier({:?}, {props:?} bytes of props, {:?})", self.task, self.command)
     }
 }
 
@@ -136,13 +157,32 @@ pub struct Listing {
 impl Client {
     /// One task; none if there is none, nor any memory of one.
     pub async fn get(&self, task: &TaskId) -> Result<Option<TaskView>, StoreError> {
-        let found = Keys::of(&self.layout, task).read(&self.store).await?;
+        Ok(self.view_of(task, Keys::of(&self.layout, task).read(&self.store).await?))
+    }
+
+    /// Everything about one task, with its props and the command that waits for it.
+    pub async fn dossier(&self, task: &TaskId) -> Result<TaskDossier, StoreError> {
+        let keys = Keys::of(&self.layout, task);
+        let all = keys.reading(Txn::new(), Reading::Always).then(Op::get(keys.props.clone()));
+        let reply = self.store.txn(all).await?;
+        let found = Found::in_reply(&reply)?;
+        let props = match reply.results.last() {
+            Some(OpReply::Get(page)) => page.pairs.first().map(|pair| pair.value.clone()),
+            Some(OpReply::Put | OpReply::Delete { .. }) | None => None,
+        };
+        let command = found.command.as_ref();
+        let command = command.map(|pair| CommandRecord::decode(&pair.value).map_err(|bad| bad.reason()));
+        let revision = found.revision;
+        Ok(TaskDossier { task: self.view_of(task, found), props, command, revision })
+    }
+
+    fn view_of(&self, task: &TaskId, found: Found) -> Option<TaskView> {
         if found.task.is_none() && found.state.is_none() {
-            return Ok(None);
+            return None;
         }
         let state = found.state();
         let board = self.board(found.task.into_iter().chain(found.owner), found.revision);
-        Ok(Some(TaskView { id: task.clone(), card: board.get(task).cloned(), state }))
+        Some(TaskView { id: task.clone(), card: board.get(task).cloned(), state })
     }
 
     /// What a task has been through: its state with the newest errors and steps. None if nothing is stored about it.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 use tenure_core::layout::Layout;
-use tenure_core::name::TaskId;
+use tenure_core::name::{CommandIds, TaskId};
 use tenure_core::record::{Record, TaskRecord};
 use tenure_core::task::{StateKind, StateRecord};
 use thiserror::Error;
@@ -27,6 +27,15 @@ pub const PROPS_BYTES_MAX: usize = 256 * 1024;
 
 /// How many tasks are prepared at a time: some forty requests, so that all connections are busy, and a few MiB at most as long as props are small.
 const ROUND_LEN: usize = 4_096;
+
+/// Ids for tasks that need no name, as many as you take: each is new, and they sort by the time at which they were made.
+pub fn new_task_ids() -> impl Iterator<Item = TaskId> {
+    let mut ids = CommandIds::default();
+    std::iter::repeat_with(move || {
+        let id = ids.next(wall_time(), dice::nonce().to_be_bytes());
+        TaskId::parse(id.as_str()).expect("a UUID is a name")
+    })
+}
 
 /// A task to submit.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,17 +1,25 @@
-//! Waiting for the end of a task.
+//! Waiting for the end of a task, or of many.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tenure_core::board::{Board, BoardChange};
 use tenure_core::name::TaskId;
 use tenure_core::task::StateRecord;
 use thiserror::Error;
 
 use super::Client;
 use super::patience::answered;
-use super::task::Keys;
+use super::task::{Found, Keys};
 use crate::feed::{Feed, FeedItem};
 use crate::store::{Selection, StoreError};
+
+/// How many tasks are looked at together when many end at once.
+const LOOKS_IN_FLIGHT: usize = 16;
+
+/// How each of several tasks has ended, or why that was not seen.
+pub type Ends = BTreeMap<TaskId, Result<Ended, WaitTaskError>>;
 
 /// How a task has ended: its state is completed, failed or killed, and the record says why.
 #[derive(Clone, PartialEq, Debug)]
@@ -75,16 +83,102 @@ impl Client {
                 None => return Err(WaitTaskError::Store(StoreError::Closed)),
             }
             let found = answered(|| keys.read(&self.store)).await.map_err(WaitTaskError::Store)?;
-            if found.ended().is_some()
-                && let Ok(state) = found.state()
-            {
-                return Ok(Ended { state });
-            }
-            match (&found.task, was_there) {
-                (Some(_), _) => was_there = true,
-                (None, true) => return Err(WaitTaskError::Deleted),
-                (None, false) => return Err(WaitTaskError::NotFound),
+            match end_of(&found, was_there) {
+                Some(end) => return end,
+                None => was_there = true,
             }
         }
+    }
+
+    /// Waits until all of these tasks have ended, and tells how each did. They are followed together, through one feed, however many they are.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitTaskError::Store`] if nothing can be seen at all. What became of a single task is told with it, also that it has not ended in time.
+    pub async fn wait_all(
+        &self,
+        tasks: impl IntoIterator<Item = TaskId>,
+        within: Duration,
+    ) -> Result<Ends, WaitTaskError> {
+        let mut open: BTreeSet<TaskId> = tasks.into_iter().collect();
+        let mut ends = Ends::new();
+        match tokio::time::timeout(within, self.all_ended(&mut open, &mut ends)).await {
+            Ok(all) => all?,
+            Err(_) => {
+                let late = |task| (task, Err(WaitTaskError::Deadline(within)));
+                ends.extend(open.into_iter().map(late));
+            }
+        }
+        Ok(ends)
+    }
+
+    async fn all_ended(&self, open: &mut BTreeSet<TaskId>, ends: &mut Ends) -> Result<(), WaitTaskError> {
+        let mut feed = Feed::open(self.store.clone(), self.layout.tasks()).map_err(WaitTaskError::Store)?;
+        let mut board = Board::new(self.layout.clone());
+        let mut told = Vec::new();
+        // Those that were seen on the board: one that is gone without an end was deleted.
+        let mut was_there = BTreeSet::new();
+        let mut is_first = true;
+        while !open.is_empty() {
+            let item = match feed.next().await {
+                Some(item) => item.map_err(WaitTaskError::Store)?,
+                None => return Err(WaitTaskError::Store(StoreError::Closed)),
+            };
+            board.handle_item(item, &mut told);
+            let mut changed: BTreeSet<TaskId> = told.drain(..).map(subject).collect();
+            if board.is_fresh() && std::mem::take(&mut is_first) {
+                changed.clone_from(open);
+            }
+            // A task that is on the board and has not ended need not be looked at: its end takes it off.
+            let is_over = |task: &TaskId| board.get(task).is_none_or(|card| !card.is_live());
+            let (over, running): (Vec<_>, Vec<_>) =
+                changed.into_iter().filter(|task| open.contains(task)).partition(is_over);
+            was_there.extend(running);
+            let looks = over.into_iter().map(|task| async move {
+                let keys = Keys::of(&self.layout, &task);
+                let found = answered(|| keys.read(&self.store)).await?;
+                Ok::<_, StoreError>((task, found))
+            });
+            let looks: Vec<(TaskId, Found)> = stream::iter(looks)
+                .buffer_unordered(LOOKS_IN_FLIGHT)
+                .try_collect()
+                .await
+                .map_err(WaitTaskError::Store)?;
+            for (task, found) in looks {
+                if let Some(end) = end_of(&found, was_there.contains(&task)) {
+                    open.remove(&task);
+                    ends.insert(task, end);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a task has ended, if it has.
+fn end_of(found: &Found, was_there: bool) -> Option<Result<Ended, WaitTaskError>> {
+    if found.ended().is_some()
+        && let Ok(state) = found.state()
+    {
+        return Some(Ok(Ended { state }));
+    }
+    match (&found.task, was_there) {
+        (Some(_), _) => None,
+        (None, true) => Some(Err(WaitTaskError::Deleted)),
+        (None, false) => Some(Err(WaitTaskError::NotFound)),
+    }
+}
+
+fn subject(change: BoardChange) -> TaskId {
+    match change {
+        BoardChange::Gone { task, .. }
+        | BoardChange::OwnerGone { task, .. }
+        | BoardChange::Owned { task, .. }
+        | BoardChange::Changed(task)
+        | BoardChange::Unowned(task) => task,
     }
 }

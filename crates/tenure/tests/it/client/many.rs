@@ -1,11 +1,13 @@
 //! Many tasks at once: few requests, one picture.
 
-use tenure::client::{Client, NewTask, SubmitError, Submitted, TaskFilter};
+use std::time::Duration;
+
+use tenure::client::{Client, NewTask, SubmitError, Submitted, TaskFilter, WaitTaskError, new_task_ids};
 use tenure::core::layout::Key;
 use tenure::core::name::TaskId;
 use tenure::core::record::Record;
 use tenure::core::task::{State, StateKind, StateRecord};
-use tenure::store::{Op, Store};
+use tenure::store::{Op, Selection, Store, Txn};
 use tenure_fixture::Etcd;
 
 use super::{client, layout};
@@ -89,7 +91,7 @@ async fn a_listing_is_one_picture_while_tasks_change() {
                     let state = if round % 2 == 0 { State::Paused } else { State::Runnable };
                     let value = StateRecord { state, ..StateRecord::default() }.encode();
                     let put = |n: usize| Op::put(layout().encode(&Key::TaskState(task(n))), value.clone());
-                    let txn = tenure::store::Txn { then: (0..100).map(put).collect(), ..Default::default() };
+                    let txn = Txn { then: (0..100).map(put).collect(), ..Default::default() };
                     store.txn(txn).await.unwrap();
                 }
             })
@@ -106,4 +108,57 @@ async fn a_listing_is_one_picture_while_tasks_change() {
         writing.await.unwrap();
     })
     .await;
+}
+
+/// Ends a task as its owner would: the state is written in the step that takes the task away.
+async fn end(store: &Store, n: usize, state: State) {
+    let record = StateRecord { state, ..StateRecord::default() };
+    let txn = Txn::new()
+        .then(Op::put(layout().encode(&Key::TaskState(task(n))), record.encode()))
+        .then(Op::delete(layout().encode(&Key::Task(task(n)))));
+    store.txn(txn).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ends_of_many_are_waited_for_together_and_each_is_told() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        submit_all(&client, 40).await;
+        // One has ended before anybody waits, one is not there at all.
+        end(&store, 0, State::Completed).await;
+        let waiting = client.clone();
+        let ids: Vec<TaskId> = (0..30).chain([99]).map(task).collect();
+        let waiting = tokio::spawn(async move { waiting.wait_all(ids, Duration::from_secs(20)).await });
+        for n in 1..30 {
+            match n % 3 {
+                0 => end(&store, n, State::Completed).await,
+                1 => end(&store, n, State::Failed).await,
+                _ => drop(client.delete(&task(n)).await.unwrap()),
+            }
+        }
+        let ends = waiting.await.unwrap().unwrap();
+        assert_eq!(ends.len(), 31);
+        for n in 1..30 {
+            let end = &ends[&task(n)];
+            match n % 3 {
+                0 => assert_eq!(end.as_ref().unwrap().state.state, State::Completed, "{n}"),
+                1 => assert_eq!(end.as_ref().unwrap().state.state, State::Failed, "{n}"),
+                // It may have been deleted before the first look.
+                _ => assert!(matches!(end, Err(WaitTaskError::Deleted | WaitTaskError::NotFound)), "{end:?}"),
+            }
+        }
+        assert!(ends[&task(0)].is_ok());
+        assert!(matches!(ends[&task(99)], Err(WaitTaskError::NotFound)));
+        let late = client.wait_all([task(30), task(31)], Duration::from_millis(100)).await.unwrap();
+        assert!(late.values().all(|end| matches!(end, Err(WaitTaskError::Deadline(_)))), "{late:?}");
+        assert!(client.wait_all([], Duration::ZERO).await.unwrap().is_empty());
+        store.delete(Selection::everything()).await.unwrap();
+    })
+    .await;
+}
+
+#[test]
+fn new_ids_are_all_different_and_sort_by_time() {
+    let ids: Vec<TaskId> = new_task_ids().take(10_000).collect();
+    assert!(ids.is_sorted_by(|a, b| a < b));
 }

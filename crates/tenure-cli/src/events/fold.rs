@@ -1,0 +1,256 @@
+//! From changes of keys to what happened. The changes of one revision belong together: an end is a state that was written and a task that was deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use tenure::core::layout::{Key, Layout};
+use tenure::core::name::TaskId;
+use tenure::core::record::{CommandRecord, NodeRecord, OwnerRecord, Record, TaskRecord, WallTime};
+use tenure::core::revision::Token;
+use tenure::core::task::{StateKind, StateRecord};
+use tenure::store::{Change, KeyValue, Revision};
+
+use super::lines::{LineOf, Lines, place};
+use crate::node::said;
+
+/// What streams of events carry as `schema`.
+const SCHEMA: &str = "tenure.event/v1";
+
+/// Something that happened.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub(super) struct Event {
+    schema: &'static str,
+    pub(super) revision: String,
+    /// What it happened to: `task`, `node`, `lock`, `election`.
+    pub(super) subject: &'static str,
+    pub(super) event: &'static str,
+    pub(super) name: String,
+    /// The node, holder or candidate that has to do with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fence: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+    /// What was said: a command, or why a task ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    said: Option<String>,
+    /// When, where somebody wrote that down: the store itself counts revisions, not time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+}
+
+impl Event {
+    fn new(revision: Revision, subject: &'static str, event: &'static str, name: impl Into<String>) -> Event {
+        let (revision, name) = (revision.to_string(), name.into());
+        Event { schema: SCHEMA, revision, subject, event, name, ..Event::default() }
+    }
+
+    fn node(mut self, node: Option<impl ToString>) -> Event {
+        self.node = node.map(|node| node.to_string());
+        self
+    }
+
+    fn fence(mut self, revision: Revision) -> Event {
+        self.fence = Some(Token(revision).to_string());
+        self
+    }
+
+    fn at(mut self, time: WallTime) -> Event {
+        self.at = said(time);
+        self
+    }
+
+    /// The details as one cell.
+    pub(super) fn said(&self) -> String {
+        let step = match (self.from, self.to) {
+            (Some(from), Some(to)) => Some(format!("{from} to {to}")),
+            (None, Some(to)) => Some(to.to_owned()),
+            (_, None) => None,
+        };
+        let node = self.node.as_ref().map(|node| format!("by {node}"));
+        let fence = self.fence.as_ref().map(|fence| format!("fence {fence}"));
+        let details: Vec<String> = [step, node, fence, self.said.clone()].into_iter().flatten().collect();
+        if details.is_empty() { "-".to_owned() } else { details.join(", ") }
+    }
+}
+
+/// Makes events of changes.
+pub(super) struct Fold {
+    layout: Layout,
+    lines: Lines,
+}
+
+/// What one revision says of tasks.
+#[derive(Default)]
+struct Batch {
+    deleted: BTreeSet<TaskId>,
+    states: BTreeMap<TaskId, StateRecord>,
+    owners: BTreeMap<TaskId, OwnerRecord>,
+}
+
+impl Fold {
+    pub(super) fn new(layout: Layout) -> Fold {
+        Fold { layout, lines: Lines::default() }
+    }
+
+    /// A key that was there before the first change.
+    pub(super) fn seed(&mut self, pair: &KeyValue) {
+        self.lines.stand(&self.layout, pair);
+    }
+
+    /// All changes of one revision.
+    pub(super) fn handle(&mut self, changes: &[Change]) -> Vec<Event> {
+        let batch = self.gather(changes);
+        let mut events: Vec<Event> = changes.iter().filter_map(|change| self.event(change, &batch)).collect();
+        if let Some(first) = changes.first() {
+            events.extend(self.line_events(changes, first.revision()));
+        }
+        events
+    }
+
+    fn gather(&self, changes: &[Change]) -> Batch {
+        let mut batch = Batch::default();
+        for change in changes {
+            match (self.layout.parse(change.key()), change) {
+                (Some(Key::Task(task)), Change::Delete { .. }) => drop(batch.deleted.insert(task)),
+                (Some(Key::TaskState(task)), Change::Put { pair, .. }) => {
+                    batch.states.extend(StateRecord::decode(&pair.value).ok().map(|state| (task, state)));
+                }
+                (Some(Key::TaskOwner(task)), Change::Delete { previous: Some(previous), .. }) => {
+                    batch.owners.extend(OwnerRecord::decode(&previous.value).ok().map(|owner| (task, owner)));
+                }
+                _ => {}
+            }
+        }
+        batch
+    }
+
+    fn event(&self, change: &Change, batch: &Batch) -> Option<Event> {
+        let revision = change.revision();
+        let task = |event, task: &TaskId| Event::new(revision, "task", event, task.as_str());
+        let key = self.layout.parse(change.key())?;
+        Some(match (key, change) {
+            (Key::Task(id), Change::Put { pair, .. }) => {
+                if pair.version != 1 {
+                    return None;
+                }
+                let record = TaskRecord::decode(&pair.value).unwrap_or_default();
+                let event = task("submitted", &id).at(record.submitted_at);
+                let said = record.ended.then(|| "it has ended before and does not run".to_owned());
+                Event { kind: record.kind, said, ..event }
+            }
+            (Key::Task(id), Change::Delete { .. }) => {
+                let owner = batch.owners.get(&id).map(|owner| &owner.node);
+                match batch.states.get(&id).filter(|state| state.state.is_terminal()) {
+                    Some(state) => {
+                        let event = task("ended", &id).node(state.by.as_ref().or(owner)).at(state.updated_at);
+                        Event { to: Some(state.state.kind().as_str()), said: state.reason.clone(), ..event }
+                    }
+                    None => task("deleted", &id).node(owner),
+                }
+            }
+            (Key::TaskOwner(id), Change::Put { pair, .. }) => {
+                let owner = OwnerRecord::decode(&pair.value).ok().map(|owner| owner.node);
+                task("claimed", &id).node(owner).fence(pair.created)
+            }
+            (Key::TaskOwner(id), Change::Delete { previous, .. }) => {
+                if batch.deleted.contains(&id) {
+                    return None;
+                }
+                let event = task("released", &id).node(batch.owners.get(&id).map(|owner| &owner.node));
+                match previous {
+                    Some(previous) => event.fence(previous.created),
+                    None => event,
+                }
+            }
+            (Key::TaskState(id), Change::Put { previous, .. }) => {
+                let state = batch.states.get(&id)?;
+                let before = previous.as_ref().and_then(|pair| StateRecord::decode(&pair.value).ok());
+                let from = before.map_or(StateKind::Runnable, |before| before.state.kind());
+                let to = state.state.kind();
+                if from == to || batch.deleted.contains(&id) {
+                    return None;
+                }
+                let event = task("moved", &id).node(state.by.as_ref()).at(state.updated_at);
+                Event { from: Some(from.as_str()), to: Some(to.as_str()), ..event }
+            }
+            (Key::TaskState(id), Change::Delete { .. }) => task("forgotten", &id),
+            (Key::TaskCommand(id), Change::Put { pair, .. }) => told(task("told", &id), pair),
+            (Key::Node(id), Change::Put { pair, previous }) => {
+                let record = NodeRecord::decode(&pair.value).ok()?;
+                let node = |event| Event::new(revision, "node", event, id.as_str());
+                let Some(before) = previous.as_ref().filter(|_| pair.version > 1) else {
+                    let event = node("joined").fence(pair.created).at(record.started);
+                    return Some(Event { to: Some(record.state.as_str()), ..event });
+                };
+                let before = NodeRecord::decode(&before.value).ok()?.state;
+                if before == record.state {
+                    return None;
+                }
+                Event { from: Some(before.as_str()), to: Some(record.state.as_str()), ..node("moved") }
+            }
+            (Key::Node(id), Change::Delete { .. }) => Event::new(revision, "node", "left", id.as_str()),
+            (Key::NodeCommand(id, _), Change::Put { pair, .. }) => {
+                told(Event::new(revision, "node", "told", id.as_str()), pair)
+            }
+            (Key::Frozen(id), Change::Put { pair, .. }) => {
+                if pair.version != 1 {
+                    return None;
+                }
+                Event::new(revision, "node", "frozen", id.as_str())
+            }
+            (Key::Frozen(id), Change::Delete { .. }) => Event::new(revision, "node", "unfrozen", id.as_str()),
+            _ => return None,
+        })
+    }
+
+    /// Who holds and who leads after these changes and did not before.
+    fn line_events(&mut self, changes: &[Change], revision: Revision) -> Vec<Event> {
+        let touched = changes.iter().filter_map(|change| place(&self.layout, change.key()));
+        let lines: BTreeSet<LineOf> = touched.map(|(line, _)| line).collect();
+        let before: Vec<(LineOf, BTreeMap<Token, String>)> =
+            lines.into_iter().map(|line| (line.clone(), self.lines.first(&line))).collect();
+        for change in changes {
+            match change {
+                Change::Put { pair, .. } => drop(self.lines.stand(&self.layout, pair)),
+                Change::Delete { .. } => drop(self.lines.leave(&self.layout, change)),
+            }
+        }
+        let mut events = Vec::new();
+        for (line, before) in before {
+            let now = self.lines.first(&line);
+            let gone = before.iter().filter(|(token, _)| !now.contains_key(token));
+            let come = now.iter().filter(|(token, _)| !before.contains_key(token));
+            let event = |subject, event, name: &String, (token, who): (&Token, &String)| {
+                Event::new(revision, subject, event, name.as_str()).node(Some(who)).fence(token.0)
+            };
+            match &line {
+                LineOf::Lock(name) => {
+                    events.extend(gone.map(|one| event("lock", "unlocked", name, one)));
+                    events.extend(come.map(|one| event("lock", "locked", name, one)));
+                }
+                LineOf::Election(name) => {
+                    let is_led = !now.is_empty();
+                    events.extend(gone.filter(|_| !is_led).map(|one| event("election", "none", name, one)));
+                    events.extend(come.map(|one| event("election", "leader", name, one)));
+                }
+            }
+        }
+        events
+    }
+}
+
+fn told(event: Event, pair: &KeyValue) -> Event {
+    match CommandRecord::decode(&pair.value) {
+        Ok(record) => {
+            let event = event.node(Some(record.by).filter(|by| !by.is_empty())).at(record.sent_at);
+            Event { said: Some(record.command), ..event }
+        }
+        Err(bad) => Event { said: Some(format!("a command that cannot be read: {}", bad.reason())), ..event },
+    }
+}

@@ -1,0 +1,81 @@
+//! Who is first in which line, for locks and elections: whoever holds is computed, not written, so it is computed again after every change.
+
+use std::collections::BTreeMap;
+
+use tenure::core::layout::{Key, Layout, Place};
+use tenure::core::line::{Mode, RollCall};
+use tenure::core::record::{CandidateRecord, HolderRecord, Record};
+use tenure::core::revision::Token;
+use tenure::store::{Change, KeyValue};
+
+/// Which line.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum LineOf {
+    Lock(String),
+    Election(String),
+}
+
+/// One in a line.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Standing {
+    pub(super) who: String,
+    mode: Mode,
+    place: Place,
+}
+
+/// All lines.
+#[derive(Default)]
+pub(super) struct Lines(BTreeMap<LineOf, BTreeMap<Token, Standing>>);
+
+impl Lines {
+    /// Somebody stands in a line. A place that is written again is still the same.
+    pub(super) fn stand(&mut self, layout: &Layout, pair: &KeyValue) -> Option<LineOf> {
+        let (line, place) = place(layout, &pair.key)?;
+        let (who, mode) = match line {
+            LineOf::Lock(_) => {
+                let record = HolderRecord::decode(&pair.value).unwrap_or_default();
+                (record.node, record.mode)
+            }
+            LineOf::Election(_) => {
+                let record = CandidateRecord::decode(&pair.value).unwrap_or_default();
+                (record.candidate, Mode::Exclusive)
+            }
+        };
+        self.0.entry(line.clone()).or_default().insert(Token(pair.created), Standing { who, mode, place });
+        Some(line)
+    }
+
+    /// Somebody has left a line.
+    pub(super) fn leave(&mut self, layout: &Layout, change: &Change) -> Option<LineOf> {
+        let (line, place) = place(layout, change.key())?;
+        let standing = self.0.get_mut(&line)?;
+        let token = match change {
+            Change::Delete { previous: Some(previous), .. } => Some(Token(previous.created)),
+            Change::Delete { .. } | Change::Put { .. } => {
+                standing.iter().find(|(_, one)| one.place == place).map(|(token, _)| *token)
+            }
+        };
+        standing.remove(&token?);
+        if standing.is_empty() {
+            self.0.remove(&line);
+        }
+        Some(line)
+    }
+
+    /// Who holds or leads.
+    pub(super) fn first(&self, line: &LineOf) -> BTreeMap<Token, String> {
+        let mut roll_call = RollCall::default();
+        let standing = self.0.get(line).into_iter().flatten();
+        let holding = standing.filter(|(_, one)| roll_call.holds(one.mode));
+        holding.map(|(token, one)| (*token, one.who.clone())).collect()
+    }
+}
+
+/// Which line a key is in, and where.
+pub(super) fn place(layout: &Layout, key: &[u8]) -> Option<(LineOf, Place)> {
+    match layout.parse(key)? {
+        Key::Waiter(name, place) => Some((LineOf::Lock(name.to_string()), place)),
+        Key::Candidate(name, place) => Some((LineOf::Election(name.to_string()), place)),
+        _ => None,
+    }
+}

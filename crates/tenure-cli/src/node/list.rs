@@ -1,0 +1,163 @@
+//! `node ls` and `node show`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use tenure::core::board::Board;
+use tenure::core::layout::Layout;
+use tenure::core::name::NodeId;
+use tenure::membership::Node;
+use tenure::store::Store;
+
+use super::{SCHEMA, not_there, said};
+use crate::company::{Company, Picture};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::remaining::{in_seconds, remaining};
+
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    address: Option<String>,
+    state: &'static str,
+    /// Whether it takes no new tasks.
+    frozen: bool,
+    tasks: u64,
+    lease_remaining_seconds: Option<f64>,
+    incarnation: String,
+    started: Option<String>,
+    version: String,
+    labels: BTreeMap<String, String>,
+    lease: Option<String>,
+    /// How many commands it has not handled yet.
+    commands: usize,
+}
+
+impl Shown {
+    fn new(node: &Node, board: &Board, company: &Company, left: Option<Duration>) -> Shown {
+        Shown {
+            id: node.id.to_string(),
+            address: node.record.address.clone(),
+            state: node.record.state.as_str(),
+            frozen: company.frozen.contains(&node.id),
+            tasks: board.load_of(&node.id).tasks,
+            lease_remaining_seconds: left.map(|left| left.as_secs_f64()),
+            incarnation: node.token.to_string(),
+            started: said(node.record.started),
+            version: node.record.version.clone(),
+            labels: node.record.labels.clone(),
+            lease: node.lease.map(|lease| lease.to_string()),
+            commands: company.waiting.get(&node.id).copied().unwrap_or(0),
+        }
+    }
+
+    fn into_row(self, state: &str) -> Vec<String> {
+        let left = self.lease_remaining_seconds.map(Duration::from_secs_f64);
+        let dash = || "-".to_owned();
+        vec![
+            self.id,
+            self.address.unwrap_or_else(dash),
+            state.to_owned(),
+            self.tasks.to_string(),
+            in_seconds(left),
+            self.incarnation,
+            self.started.unwrap_or_else(dash),
+        ]
+    }
+}
+
+const HEADING: [&str; 7] = ["id", "address", "state", "tasks", "lease s", "incarnation", "started"];
+
+pub(super) async fn list(store: &Store, layout: &Layout, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        nodes: Vec<Shown>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        set_aside: Vec<SetAside>,
+        revision: String,
+    }
+    /// A key that is no node's record.
+    #[derive(Serialize)]
+    struct SetAside {
+        id: String,
+        why: String,
+    }
+    let Picture { board, company, revision } = Picture::take(store, layout).await?;
+    let members = company.members.members();
+    let left = remaining(store, members.iter().filter_map(|node| node.lease)).await?;
+    let shown = |node: &Node| {
+        let left = node.lease.and_then(|lease| left.get(&lease)).copied();
+        Shown::new(node, &board, &company, left)
+    };
+    let aside = company.members.set_aside();
+    if output.is_json {
+        let nodes = members.iter().map(|node| shown(node)).collect();
+        let set_aside =
+            aside.iter().map(|aside| SetAside { id: aside.id.to_string(), why: aside.why.clone() });
+        let (set_aside, revision) = (set_aside.collect(), revision.to_string());
+        return output.object(&Answer { schema: SCHEMA, nodes, set_aside, revision });
+    }
+    for aside in aside {
+        output.note(&format!("node {} is set aside, its record cannot be read: {}", aside.id, aside.why));
+    }
+    let row = |node: &Node| shown(node).into_row(company.state_of(node));
+    let rows: Vec<Vec<String>> = members.iter().map(|node| row(node)).collect();
+    output.table(&HEADING, &rows)
+}
+
+pub(super) async fn show(
+    id: &NodeId,
+    store: &Store,
+    layout: &Layout,
+    output: &Output,
+) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        #[serde(flatten)]
+        shown: Shown,
+        owned: Vec<Owned>,
+        revision: String,
+    }
+    #[derive(Serialize)]
+    struct Owned {
+        id: String,
+        kind: Option<String>,
+        fence: String,
+    }
+    let Picture { board, company, revision } = Picture::take(store, layout).await?;
+    let Some(node) = company.members.get(id) else {
+        let failure = not_there(id);
+        return Err(match company.members.set_aside().iter().find(|aside| aside.id == *id) {
+            Some(aside) => {
+                failure.while_doing(&format!("the record of '{id}' cannot be read ({})", aside.why))
+            }
+            None => failure,
+        });
+    };
+    let left = remaining(store, node.lease).await?.into_values().next();
+    let shown = Shown::new(node, &board, &company, left);
+    let owned = board.tasks().filter_map(|(task, card)| {
+        let owner = card.owner.as_ref().filter(|owner| owner.node() == Some(id))?;
+        let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
+        Some(Owned { id: task.to_string(), kind, fence: owner.token.to_string() })
+    });
+    if output.is_json {
+        let (owned, revision) = (owned.collect(), revision.to_string());
+        return output.object(&Answer { schema: SCHEMA, shown, owned, revision });
+    }
+    let owned: Vec<Owned> = owned.collect();
+    let (version, commands) = (shown.version.clone(), shown.commands);
+    let labels = shown.labels.clone();
+    let cells = HEADING.into_iter().zip(shown.into_row(company.state_of(node)));
+    let mut rows: Vec<Vec<String>> = cells.map(|(name, cell)| vec![name.to_owned(), cell]).collect();
+    if !version.is_empty() {
+        rows.push(vec!["version".to_owned(), version]);
+    }
+    rows.extend(labels.into_iter().map(|(name, value)| vec!["label".to_owned(), format!("{name}={value}")]));
+    rows.push(vec!["commands".to_owned(), commands.to_string()]);
+    rows.extend(owned.into_iter().map(|task| vec!["owns".to_owned(), task.id]));
+    output.table(&["", ""], &rows)
+}

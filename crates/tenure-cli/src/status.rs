@@ -1,0 +1,233 @@
+//! `tenure status`: one screen that says how everything stands, and what somebody should look at.
+
+mod warnings;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use tenure::client::{Client, Listing, TaskFilter};
+use tenure::core::layout::Layout;
+use tenure::core::name::Namespace;
+use tenure::core::task::StateKind;
+use tenure::election::{ElectionView, Elections};
+use tenure::lock::{LockView, Locks};
+use tenure::session::Session;
+use tenure::store::{Get, LeaseId, Store, StoreError};
+
+use self::warnings::Warning;
+use crate::company::Company;
+use crate::failure::Failure;
+use crate::lock::named;
+use crate::output::Output;
+
+/// What `--json` answers carry as `schema`.
+const SCHEMA: &str = "tenure.status/v1";
+
+/// How many of each kind fit on one screen.
+const LISTED_MAX: usize = 12;
+
+/// How often a picture is taken anew because the history it stands on was compacted away meanwhile.
+const TRIES_MAX: usize = 3;
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    schema: &'static str,
+    backend: &'static str,
+    namespace: &'a str,
+    /// How many leases live keys of the namespace hang on: a process has one, or a few if it has thousands of keys.
+    sessions: usize,
+    elections: Vec<ShownElection>,
+    locks: Vec<ShownLock>,
+    nodes: Vec<ShownNode>,
+    tasks: Tasks,
+    warnings: Vec<Warning>,
+    revision: String,
+}
+
+#[derive(Serialize)]
+struct ShownElection {
+    name: String,
+    leader: Option<String>,
+    fence: Option<String>,
+    candidates: usize,
+}
+
+#[derive(Serialize)]
+struct ShownLock {
+    name: String,
+    fence: Option<String>,
+    holders: usize,
+    waiters: usize,
+    held_by: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ShownNode {
+    id: String,
+    address: Option<String>,
+    state: &'static str,
+    frozen: bool,
+    tasks: u64,
+    incarnation: String,
+}
+
+#[derive(Serialize)]
+struct Tasks {
+    total: usize,
+    /// Tasks that are there, by their states; what is left of those that have ended is not counted.
+    by_state: BTreeMap<&'static str, usize>,
+    unclaimed: usize,
+}
+
+/// Shows how everything stands.
+pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
+    let store = client.store();
+    let layout = Layout::new(namespace);
+    // A session that is asked for nothing asks nothing of the store.
+    let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+    let (listing, company) = tasks_and_nodes(client, &layout).await?;
+    let elections = Elections::new(&session, namespace).list().await?.elections;
+    let locks = Locks::new(&session, namespace).list().await?.locks;
+    let leases = leases(store, &layout, &listing, &company, &elections, &locks).await?;
+    let answer = Answer {
+        schema: SCHEMA,
+        backend: store.info().kind,
+        namespace: namespace.as_str(),
+        sessions: leases.len(),
+        elections: elections.iter().map(shown_election).collect(),
+        locks: locks.iter().map(shown_lock).collect(),
+        nodes: shown_nodes(&listing, &company),
+        tasks: count(&listing),
+        warnings: warnings::warnings(&listing, &company),
+        revision: listing.revision.to_string(),
+    };
+    if output.is_json {
+        return output.object(&answer);
+    }
+    output.table(&["", ""], &answer.into_rows())
+}
+
+/// Tasks and nodes at one revision: a node that came or went in between would look like trouble.
+async fn tasks_and_nodes(client: &Client, layout: &Layout) -> Result<(Listing, Company), StoreError> {
+    let mut tries = 1;
+    loop {
+        let listing = client.tasks(&TaskFilter::new()).await?;
+        match Company::at(listing.revision, client.store(), layout).await {
+            Err(StoreError::Compacted { .. }) if tries < TRIES_MAX => tries += 1,
+            company => return Ok((listing, company?)),
+        }
+    }
+}
+
+/// The leases that live keys hang on.
+async fn leases(
+    store: &Store,
+    layout: &Layout,
+    listing: &Listing,
+    company: &Company,
+    elections: &[ElectionView],
+    locks: &[LockView],
+) -> Result<BTreeSet<LeaseId>, StoreError> {
+    let mut leases: BTreeSet<LeaseId> =
+        company.members.members().iter().filter_map(|node| node.lease).collect();
+    let owners = listing.tasks.iter().filter_map(|task| task.card.as_ref()?.owner.as_ref()?.lease);
+    leases.extend(owners);
+    for election in elections {
+        leases.extend(election.leader.iter().map(|leader| leader.place.lease));
+        leases.extend(election.candidates.iter().map(|candidate| candidate.place.lease));
+    }
+    for lock in locks {
+        leases.extend(lock.holders.iter().chain(&lock.waiters).map(|holder| holder.place.lease));
+    }
+    let registered = store.get(Get::new(layout.registry()).keys_only()).await?;
+    leases.extend(registered.pairs.iter().filter_map(|pair| pair.lease));
+    Ok(leases)
+}
+
+fn shown_election(election: &ElectionView) -> ShownElection {
+    let leader = election.leader.as_ref();
+    ShownElection {
+        name: election.name.to_string(),
+        leader: leader.map(|leader| leader.record.candidate.clone()),
+        fence: leader.map(|leader| leader.token.to_string()),
+        candidates: election.candidates.len(),
+    }
+}
+
+fn shown_lock(lock: &LockView) -> ShownLock {
+    ShownLock {
+        name: lock.name.to_string(),
+        fence: lock.holders.first().map(|holder| holder.token.to_string()),
+        holders: lock.holders.len(),
+        waiters: lock.waiters.len(),
+        held_by: lock.holders.first().map(|holder| named(&holder.record)),
+    }
+}
+
+fn shown_nodes(listing: &Listing, company: &Company) -> Vec<ShownNode> {
+    let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+    for owner in listing.tasks.iter().filter_map(|task| task.owner()) {
+        *counts.entry(owner).or_default() += 1;
+    }
+    let nodes = company.members.members().iter().map(|node| ShownNode {
+        id: node.id.to_string(),
+        address: node.record.address.clone(),
+        state: node.record.state.as_str(),
+        frozen: company.frozen.contains(&node.id),
+        tasks: counts.get(&node.id).copied().unwrap_or(0),
+        incarnation: node.token.to_string(),
+    });
+    nodes.collect()
+}
+
+fn count(listing: &Listing) -> Tasks {
+    let mut by_state = BTreeMap::new();
+    for task in &listing.tasks {
+        *by_state.entry(task.state_kind().map_or("unreadable", StateKind::as_str)).or_default() += 1;
+    }
+    Tasks { total: listing.tasks.len(), by_state, unclaimed: warnings::unclaimed(listing).count() }
+}
+
+impl Answer<'_> {
+    fn into_rows(self) -> Vec<Vec<String>> {
+        let mut rows = Vec::new();
+        let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
+        row("backend", self.backend.to_owned());
+        row("namespace", self.namespace.to_owned());
+        row("sessions", self.sessions.to_string());
+        let states: Vec<String> =
+            self.tasks.by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        let states = if states.is_empty() { String::new() } else { format!(": {}", states.join(", ")) };
+        row("tasks", format!("{}{states}; {} unclaimed", self.tasks.total, self.tasks.unclaimed));
+        let mut list = |name: &str, lines: Vec<String>| {
+            let more = lines.len().saturating_sub(LISTED_MAX);
+            lines.into_iter().take(LISTED_MAX).for_each(|line| row(name, line));
+            if more > 0 {
+                row(name, format!("and {more} more"));
+            }
+        };
+        let nodes = self.nodes.iter().map(|node| {
+            let state = if node.frozen { "frozen" } else { node.state };
+            format!("{}: {state}, {} tasks", node.id, node.tasks)
+        });
+        list("node", nodes.collect());
+        let elections = self.elections.iter().map(|election| {
+            let leader = election.leader.as_deref().unwrap_or("nobody");
+            format!("{}: led by {leader}, {} wait", election.name, election.candidates)
+        });
+        list("election", elections.collect());
+        let locks = self.locks.iter().map(|lock| {
+            let by = lock.held_by.as_deref().unwrap_or("nobody");
+            let others = lock.holders.saturating_sub(1);
+            let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+            format!("{}: held by {by}{others}, {} wait", lock.name, lock.waiters)
+        });
+        list("lock", locks.collect());
+        let warnings = self.warnings.into_iter().map(|warning| match warning.hint {
+            Some(hint) => format!("{} ({hint})", warning.message),
+            None => warning.message,
+        });
+        list("warning", warnings.collect());
+        rows
+    }
+}

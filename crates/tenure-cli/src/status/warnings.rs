@@ -1,0 +1,106 @@
+//! What somebody should look at.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tenure::client::{Listing, TaskView};
+use tenure::core::name::NodeId;
+use tenure::core::record::NodeState;
+
+use crate::company::Company;
+use crate::task::unreadable;
+
+/// How many names a warning has.
+const NAMED_MAX: usize = 5;
+
+/// Something that may be as it should be, or not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Warning {
+    /// A stable word for scripts.
+    kind: &'static str,
+    pub(super) message: String,
+    /// What to do next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hint: Option<String>,
+}
+
+/// The tasks that somebody should own and nobody does.
+pub(super) fn unclaimed(listing: &Listing) -> impl Iterator<Item = &TaskView> {
+    let is_unclaimed = |task: &&TaskView| {
+        let card = task.card.as_ref().filter(|card| card.is_live() && card.owner.is_none());
+        card.is_some() && task.state_kind().is_none_or(|state| !state.is_terminal())
+    };
+    listing.tasks.iter().filter(is_unclaimed)
+}
+
+pub(super) fn warnings(listing: &Listing, company: &Company) -> Vec<Warning> {
+    let mut all = Vec::new();
+    let mut warn = |kind, message: String, hint: Option<String>| all.push(Warning { kind, message, hint });
+    for aside in company.members.set_aside() {
+        let message = format!("the record of node {} cannot be read: {}", aside.id, aside.why);
+        warn("unreadable_node", message, None);
+    }
+    for node in company.members.members() {
+        if company.frozen.contains(&node.id) {
+            let hint = format!("tenure node unfreeze {}", node.id);
+            warn("frozen_node", format!("node {} is frozen and takes no new tasks", node.id), Some(hint));
+        } else if node.record.state == NodeState::Draining {
+            warn("draining_node", format!("node {} gives its tasks away and leaves", node.id), None);
+        }
+    }
+    for node in company.frozen.iter().filter(|node| company.members.get(node).is_none()) {
+        let message =
+            format!("node {node} is not there, and will take no tasks when it comes back: it is frozen");
+        warn("frozen_node", message, None);
+    }
+    for (node, count) in company.waiting.iter().filter(|(node, _)| company.members.get(node).is_none()) {
+        let message = format!("{count} commands wait for node {node}, which is not there");
+        warn("waiting_commands", message, None);
+    }
+    let unclaimed: Vec<&TaskView> = unclaimed(listing).collect();
+    if !unclaimed.is_empty() {
+        let willing = company.members.members().iter().filter(|node| company.is_willing(node)).count();
+        let why = match willing {
+            0 => "no node takes tasks".to_owned(),
+            1 => "one node takes tasks".to_owned(),
+            count => format!("{count} nodes take tasks"),
+        };
+        let message =
+            format!("{} without an owner, while {why}: {}", tasks(unclaimed.len()), names(&unclaimed));
+        warn("unclaimed_tasks", message, Some("tenure node ls".to_owned()));
+    }
+    for (node, owned) in orphans(listing, company) {
+        let message =
+            format!("{} owned by node {node}, which is not there: {}", tasks(owned.len()), names(&owned));
+        warn("absent_owner", message, Some("they are free when its lease ends; tenure lease ls".to_owned()));
+    }
+    let broken: Vec<&TaskView> = listing.tasks.iter().filter(|task| !unreadable(task).is_empty()).collect();
+    if let Some(first) = broken.first() {
+        let message = format!("{} cannot be read whole: {}", tasks(broken.len()), names(&broken));
+        warn("unreadable_tasks", message, Some(format!("tenure task show {}", first.id)));
+    }
+    all
+}
+
+/// Tasks whose owners are not there.
+fn orphans<'a>(listing: &'a Listing, company: &Company) -> BTreeMap<&'a NodeId, Vec<&'a TaskView>> {
+    let mut orphans: BTreeMap<&NodeId, Vec<&TaskView>> = BTreeMap::new();
+    for task in &listing.tasks {
+        if let Some(owner) = task.owner().filter(|owner| company.members.get(owner).is_none()) {
+            orphans.entry(owner).or_default().push(task);
+        }
+    }
+    orphans
+}
+
+fn tasks(count: usize) -> String {
+    if count == 1 { "one task".to_owned() } else { format!("{count} tasks") }
+}
+
+fn names(tasks: &[&TaskView]) -> String {
+    let mut names: Vec<&str> = tasks.iter().take(NAMED_MAX).map(|task| task.id.as_str()).collect();
+    if tasks.len() > NAMED_MAX {
+        names.push("…");
+    }
+    names.join(", ")
+}

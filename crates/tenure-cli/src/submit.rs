@@ -1,0 +1,231 @@
+//! `tenure submit`: give work to whichever node takes it, one task, many alike, or a file of them.
+//!
+//! Everything that was typed is checked before the store is asked anything: a file with one bad line submits nothing.
+
+mod batch;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tenure::client::{Client, NewTask, SubmitError, Submitted, new_task_ids};
+use tenure::core::name::TaskId;
+
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+use crate::task::{self, parse};
+
+/// What `--json` answers carry as `schema`.
+const SCHEMA: &str = "tenure.submit/v1";
+
+/// As many as one command line can mean; beyond it a number was mistyped.
+const COUNT_MAX: i64 = 1_000_000;
+
+/// How many are named when something is wrong with many.
+const NAMED_MAX: usize = 10;
+
+#[derive(Args, Debug)]
+pub(crate) struct SubmitArgs {
+    /// The task's id; without one a new one is made and printed.
+    #[arg(conflicts_with = "file")]
+    id: Option<String>,
+    /// What its handler needs to know.
+    #[arg(long, value_name = "JSON", conflicts_with = "file")]
+    props: Option<String>,
+    /// What kind of work it is, so that nodes can choose.
+    #[arg(long, value_name = "K", conflicts_with = "file")]
+    kind: Option<String>,
+    /// Something to say of it; `weight` counts for nodes that share work by weight. May be given several times.
+    #[arg(long = "label", value_name = "K=V", value_parser = parse_label, conflicts_with = "file")]
+    labels: Vec<(String, String)>,
+    /// Submit this many alike: ID-0, ID-1 and so on, or with new ids.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=COUNT_MAX), conflicts_with = "file")]
+    count: Option<i64>,
+    /// Submit what a file says, one JSON object on each line: {"id", "kind", "props", "labels"}, of which none is needed. `-` is stdin.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Wait for the end of every task, and not longer than DUR. Exit 0 if all completed, 10 if one failed, 11 if one was killed, 8 if
+    /// it takes longer.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, num_args = 0..=1, require_equals = true)]
+    #[expect(
+        clippy::option_option,
+        reason = "clap says by it whether there was a flag, and whether it had a value"
+    )]
+    wait: Option<Option<Duration>>,
+}
+
+/// What is to be submitted, checked.
+pub(crate) struct Prepared {
+    tasks: Vec<NewTask>,
+    /// How long to wait for their ends; not at all if none.
+    wait: Option<Duration>,
+}
+
+/// Reads and checks what was typed.
+pub(crate) async fn prepare(args: &SubmitArgs) -> Result<Prepared, Failure> {
+    let wait = args.wait.map(|within| within.unwrap_or(Duration::MAX));
+    let tasks = match &args.file {
+        Some(path) => batch::read(path).await?,
+        None => alike(args)?,
+    };
+    Ok(Prepared { tasks, wait })
+}
+
+fn alike(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
+    let ids: Vec<TaskId> = match (&args.id, args.count) {
+        (Some(id), None) => vec![parse(id)?],
+        (Some(id), Some(count)) => {
+            parse(id)?;
+            (0..count).map(|n| parse(&format!("{id}-{n}"))).collect::<Result<_, _>>()?
+        }
+        (None, count) => new_task_ids().take(usize::try_from(count.unwrap_or(1)).unwrap_or(1)).collect(),
+    };
+    let labels: BTreeMap<&String, &String> = args.labels.iter().map(|(name, value)| (name, value)).collect();
+    if labels.len() < args.labels.len() {
+        return Err(Failure::usage("a label is given twice").hint("leave one of them out"));
+    }
+    let alike = |id: TaskId| {
+        let mut task = NewTask::new(id);
+        if let Some(kind) = &args.kind {
+            task = task.kind(kind);
+        }
+        for (name, value) in &args.labels {
+            task = task.label(name, value);
+        }
+        match &args.props {
+            None => Ok(task),
+            Some(props) => task.props_text(props).map_err(|bad| {
+                Failure::usage(format!("--props: {bad}"))
+                    .hint(r#"quote it for the shell, as in --props '{"to":"a@example.org"}'"#)
+            }),
+        }
+    };
+    ids.into_iter().map(alike).collect()
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) => Err("a name is missing in front of '='".to_owned()),
+        None => Err(format!("{text:?} has no '='; write it as {text}=VALUE")),
+    }
+}
+
+/// Submits it, and waits if that is wanted.
+pub(crate) async fn run(prepared: Prepared, client: &Client, output: &Output) -> Result<(), Failure> {
+    let Prepared { tasks, wait } = prepared;
+    let ids: Vec<TaskId> = tasks.iter().map(|task| task.id().clone()).collect();
+    let results = client.submit_many(tasks).await;
+    let mut told = Told::default();
+    for (id, result) in ids.into_iter().zip(results) {
+        match result {
+            Ok(Submitted::Accepted) => told.accepted.push(id),
+            Ok(Submitted::Ended(state)) => {
+                told.ended.push(Before { id: id.to_string(), state: state.as_str() });
+                told.accepted.push(id);
+            }
+            Err(error) => told.refused.push((id, error)),
+        }
+    }
+    told.tell(output)?;
+    if let Some(failure) = told.failure() {
+        return Err(failure);
+    }
+    match wait {
+        None => Ok(()),
+        Some(within) => task::wait_for(told.accepted, within, client, output).await,
+    }
+}
+
+/// What came of it.
+#[derive(Default)]
+struct Told {
+    accepted: Vec<TaskId>,
+    /// Those of the accepted that will not run.
+    ended: Vec<Before>,
+    refused: Vec<(TaskId, SubmitError)>,
+}
+
+/// A task that has ended before.
+#[derive(Serialize)]
+struct Before {
+    id: String,
+    state: &'static str,
+}
+
+impl Told {
+    fn tell(&self, output: &Output) -> Result<(), Failure> {
+        #[derive(Serialize)]
+        struct Answer<'a> {
+            schema: &'static str,
+            submitted: usize,
+            ids: Vec<&'a str>,
+            ended: &'a [Before],
+        }
+        for Before { id, state } in self.ended.iter().take(NAMED_MAX) {
+            output.note(&format!(
+                "'{id}' is accepted and will not run, because a task with this id is {state} already; \
+                 `tenure task forget {id}` lets it run"
+            ));
+        }
+        if self.ended.len() > NAMED_MAX {
+            output.note(&format!("and {} more that have ended before", self.ended.len() - NAMED_MAX));
+        }
+        if self.accepted.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&str> = self.accepted.iter().map(TaskId::as_str).collect();
+        if output.is_json {
+            return output.object(&Answer { schema: SCHEMA, submitted: ids.len(), ids, ended: &self.ended });
+        }
+        let rows: Vec<Vec<String>> = ids.into_iter().map(|id| vec![id.to_owned()]).collect();
+        output.table(&["id"], &rows)
+    }
+
+    /// Of several failures the first that is not about an id alone: it is about all of them.
+    fn failure(&self) -> Option<Failure> {
+        let is_conflict = |error: &SubmitError| matches!(error, SubmitError::Exists);
+        let first = self.refused.iter().find(|(_, error)| !is_conflict(error)).or(self.refused.first());
+        let (id, error) = first?;
+        let failure = refused(id, error);
+        Some(match self.refused.len() {
+            1 if self.accepted.is_empty() => failure,
+            len => {
+                let names: Vec<&str> =
+                    self.refused.iter().take(NAMED_MAX).map(|(id, _)| id.as_str()).collect();
+                let more = if len > NAMED_MAX { ", …" } else { "" };
+                let all = len + self.accepted.len();
+                let what = format!("{len} of {all} tasks were not submitted ({}{more})", names.join(", "));
+                failure.while_doing(&what)
+            }
+        })
+    }
+}
+
+fn refused(id: &TaskId, error: &SubmitError) -> Failure {
+    match error {
+        SubmitError::Exists => Failure::new(
+            Code::Conflict,
+            format!("a task '{id}' is there already, so nothing was submitted for it"),
+        )
+        .hint(format!(
+            "see it with `tenure task show {id}`, take another id, or delete it with `tenure task rm {id}`"
+        )),
+        SubmitError::UnreadableState(why) => {
+            let message = format!("an earlier task '{id}' has left a state that cannot be read: {why}");
+            Failure::new(Code::Conflict, message).hint(format!("forget it with `tenure task forget {id}`"))
+        }
+        SubmitError::Unknown(error) => {
+            let message = format!("it is not known whether '{id}' was submitted: {error}");
+            Failure::new(Code::Ambiguous, message)
+                .hint(format!("look with `tenure task show {id}` before you submit it again"))
+        }
+        SubmitError::Store(error) => {
+            Failure::from(error.clone()).while_doing(&format!("'{id}' was not submitted"))
+        }
+        other => Failure::new(Code::Failed, format!("'{id}' was not submitted: {other}")),
+    }
+}

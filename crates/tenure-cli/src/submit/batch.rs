@@ -1,0 +1,83 @@
+//! A file of tasks, one JSON object on each line.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tenure::client::{NewTask, new_task_ids};
+use tenure::core::name::TaskId;
+
+use super::NAMED_MAX;
+use crate::failure::Failure;
+use crate::kv::Input;
+
+/// A line. A word that we do not know is a mistake: it would be lost.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    id: Option<TaskId>,
+    kind: Option<String>,
+    props: Option<Value>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+/// Reads all tasks of a file, or says which lines are none.
+pub(super) async fn read(path: &Path) -> Result<Vec<NewTask>, Failure> {
+    let input = if path == Path::new("-") { Input::Stdin } else { Input::File(path.to_owned()) };
+    let bytes = input.read().await?;
+    tasks(&bytes).map_err(|bad| {
+        let failure = Failure::usage(format!("{}: {bad}; nothing was submitted", path.display()));
+        failure.hint(
+            r#"each line is an object such as {"id":"mail-1","kind":"mail","props":{"to":"a@example.org"}}"#,
+        )
+    })
+}
+
+fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
+    let mut ids = new_task_ids();
+    let mut seen: BTreeMap<TaskId, usize> = BTreeMap::new();
+    let (mut tasks, mut bad) = (Vec::new(), Vec::new());
+    let lines = bytes.split(|byte| *byte == b'\n').enumerate();
+    for (index, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        let number = index + 1;
+        let task = task(line, &mut ids);
+        let task = task.and_then(|task| match seen.insert(task.id().clone(), number) {
+            None => Ok(task),
+            Some(first) => Err(format!("'{}' is on line {first} already", task.id())),
+        });
+        match task {
+            Ok(task) => tasks.push(task),
+            Err(why) => bad.push(format!("line {number}: {why}")),
+        }
+    }
+    if bad.is_empty() && tasks.is_empty() {
+        return Err("there is no task in it".to_owned());
+    }
+    if bad.is_empty() {
+        return Ok(tasks);
+    }
+    let more = bad.len().saturating_sub(NAMED_MAX);
+    bad.truncate(NAMED_MAX);
+    if more > 0 {
+        bad.push(format!("and {more} more lines"));
+    }
+    Err(bad.join("; "))
+}
+
+fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, String> {
+    let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let id = line.id.or_else(|| ids.next()).expect("there are always more ids");
+    let mut task = NewTask::new(id);
+    if let Some(kind) = line.kind {
+        task = task.kind(kind);
+    }
+    for (name, value) in line.labels {
+        task = task.label(name, value);
+    }
+    match line.props {
+        None => Ok(task),
+        Some(props) => task.props(&props).map_err(|error| error.to_string()),
+    }
+}

@@ -1,0 +1,168 @@
+//! `tenure task`: what tasks there are, how they stand, and telling them something.
+
+mod asking;
+mod list;
+mod removing;
+mod shape;
+mod show;
+mod wait;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use tenure::client::Client;
+use tenure::core::name::{NodeId, TaskId};
+use tenure::core::task::Message;
+
+pub(crate) use asking::{PatienceArgs, acknowledged, settled};
+pub(crate) use shape::unreadable;
+pub(crate) use wait::wait_for;
+
+use crate::duration;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What `--json` answers to these verbs carry as `schema`.
+const SCHEMA: &str = "tenure.task/v1";
+
+/// The verbs. Commands go to whoever owns the task, and wait until it has acknowledged them.
+#[derive(Subcommand, Debug)]
+pub(crate) enum TaskCommand {
+    /// List the tasks, all at one revision: id, kind, state, owner, fence, attempt, when it was submitted and last changed.
+    Ls(list::ListArgs),
+    /// Show all that is known of a task; exit 3 if nothing is.
+    Show(TaskArgs),
+    /// Stop a task until it is resumed.
+    Pause(AskArgs),
+    /// Run a task that is paused or sleeps.
+    Resume(AskArgs),
+    /// Stop a task until a time, and run it again then.
+    Sleep(SleepArgs),
+    /// End a task, not done.
+    Kill(KillArgs),
+    /// Have a task run by another node.
+    Release(AskArgs),
+    /// Have a task's progress kept now.
+    Checkpoint(AskArgs),
+    /// Show what a task has been through: every change of its state, and its errors.
+    History(TaskArgs),
+    /// Wait until tasks have ended. Exit 0 if all completed, 10 if one failed, 11 if one was killed, 8 if it takes longer than --wait.
+    Wait(WaitArgs),
+    /// Delete a task; whoever runs it stops. Its state stays: submitted again, it goes on where it was.
+    Rm(TaskArgs),
+    /// Forget how a task ended, with its history. If it was submitted again, it runs now.
+    Forget(TaskArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TaskArgs {
+    /// The task's id.
+    id: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AskArgs {
+    /// The task's id.
+    id: String,
+    #[command(flatten)]
+    patience: PatienceArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SleepArgs {
+    /// The task's id.
+    id: String,
+    /// For how long, as 90s or 2h; or until when, as 2026-12-31T23:59:59Z.
+    #[arg(value_name = "DUR|TIME")]
+    until: String,
+    #[command(flatten)]
+    patience: PatienceArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KillArgs {
+    /// The task's id.
+    id: String,
+    /// Why, for those who read its history.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    patience: PatienceArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WaitArgs {
+    /// The tasks' ids.
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    /// How long to wait at most.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    wait: Option<Duration>,
+}
+
+/// Refuses what is wrong whatever the store holds.
+pub(crate) fn check(command: &TaskCommand) -> Result<(), Failure> {
+    match command {
+        TaskCommand::Ls(args) => list::filter(args).map(drop),
+        TaskCommand::Show(args)
+        | TaskCommand::History(args)
+        | TaskCommand::Rm(args)
+        | TaskCommand::Forget(args) => parse(&args.id).map(drop),
+        TaskCommand::Pause(args)
+        | TaskCommand::Resume(args)
+        | TaskCommand::Release(args)
+        | TaskCommand::Checkpoint(args) => parse(&args.id).map(drop),
+        TaskCommand::Kill(args) => parse(&args.id).map(drop),
+        TaskCommand::Sleep(args) => {
+            parse(&args.id)?;
+            asking::until(&args.until).map(drop)
+        }
+        TaskCommand::Wait(args) => args.ids.iter().try_for_each(|id| parse(id).map(drop)),
+    }
+}
+
+/// Runs a verb.
+pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
+    let ask = async |args: &AskArgs, message: Message| {
+        asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
+    };
+    match command {
+        TaskCommand::Ls(args) => list::list(args, client, output).await,
+        TaskCommand::Show(args) => show::show(&parse(&args.id)?, client, output).await,
+        TaskCommand::History(args) => show::history(&parse(&args.id)?, client, output).await,
+        TaskCommand::Pause(args) => ask(args, Message::Pause).await,
+        TaskCommand::Resume(args) => ask(args, Message::Run).await,
+        TaskCommand::Release(args) => ask(args, Message::Release).await,
+        TaskCommand::Checkpoint(args) => ask(args, Message::Checkpoint { blob: None }).await,
+        TaskCommand::Kill(args) => {
+            let message = Message::Kill { reason: args.reason.clone() };
+            asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
+        }
+        TaskCommand::Sleep(args) => {
+            let message = Message::Sleep { until: asking::until(&args.until)? };
+            asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
+        }
+        TaskCommand::Wait(args) => {
+            let ids = args.ids.iter().map(|id| parse(id)).collect::<Result<_, _>>()?;
+            wait_for(ids, args.wait.unwrap_or(Duration::MAX), client, output).await
+        }
+        TaskCommand::Rm(args) => removing::remove(&parse(&args.id)?, client, output).await,
+        TaskCommand::Forget(args) => removing::forget(&parse(&args.id)?, client, output).await,
+    }
+}
+
+/// The id of a task.
+pub(crate) fn parse(id: &str) -> Result<TaskId, Failure> {
+    TaskId::parse(id).map_err(|error| Failure::usage(format!("the task's id: {error}")))
+}
+
+/// The id of a node.
+pub(crate) fn parse_node(id: &str) -> Result<NodeId, Failure> {
+    NodeId::parse(id).map_err(|error| Failure::usage(format!("the node's id: {error}")))
+}
+
+/// There is no such task.
+fn nothing_known(id: &TaskId) -> Failure {
+    Failure::new(crate::failure::Code::NotFound, format!("there is no task '{id}'"))
+        .hint("list what there is with `tenure task ls`, and what has ended with `tenure task ls --ended`")
+}

@@ -1,0 +1,64 @@
+//! `task ls`.
+
+use clap::Args;
+use serde::Serialize;
+use tenure::client::{Client, TaskFilter};
+use tenure::core::task::StateKind;
+
+use super::shape::Shown;
+use super::{SCHEMA, parse_node};
+use crate::failure::Failure;
+use crate::output::Output;
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Only tasks in this state; may be given several times. A state that is an end finds tasks that are gone, too.
+    #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
+    states: Vec<StateKind>,
+    /// Only tasks that this node owns.
+    #[arg(long, value_name = "ID")]
+    node: Option<String>,
+    /// Only tasks of this kind.
+    #[arg(long, value_name = "K")]
+    kind: Option<String>,
+    /// Also tasks that have ended, of which only their state is left.
+    #[arg(long)]
+    ended: bool,
+}
+
+fn parse_state(text: &str) -> Result<StateKind, String> {
+    StateKind::parse(text).ok_or_else(|| {
+        let states: Vec<&str> = StateKind::ALL.iter().map(|state| state.as_str()).collect();
+        format!("no task is ever {text:?}; states are {}", states.join(", "))
+    })
+}
+
+pub(super) fn filter(args: &ListArgs) -> Result<TaskFilter, Failure> {
+    let mut filter = args.states.iter().fold(TaskFilter::new(), |filter, state| filter.state(*state));
+    if let Some(node) = &args.node {
+        filter = filter.node(parse_node(node)?);
+    }
+    if let Some(kind) = &args.kind {
+        filter = filter.kind(kind);
+    }
+    Ok(if args.ended { filter.with_ended() } else { filter })
+}
+
+pub(super) async fn list(args: &ListArgs, client: &Client, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        tasks: Vec<Shown>,
+        revision: String,
+    }
+    let listing = client.tasks(&filter(args)?).await?;
+    let tasks: Vec<Shown> = listing.tasks.iter().map(Shown::new).collect();
+    if output.is_json {
+        return output.object(&Answer { schema: SCHEMA, tasks, revision: listing.revision.to_string() });
+    }
+    for task in tasks.iter().filter(|task| !task.unreadable.is_empty()) {
+        output.note(&format!("task '{}' cannot be read whole: {}", task.id, task.unreadable.join("; ")));
+    }
+    let rows: Vec<Vec<String>> = tasks.into_iter().map(Shown::into_row).collect();
+    output.table(&["id", "kind", "state", "owner", "fence", "attempt", "submitted", "updated"], &rows)
+}

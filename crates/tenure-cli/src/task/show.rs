@@ -1,0 +1,225 @@
+//! `task show` and `task history`: all that is known of one task.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
+use serde_json::Value;
+use tenure::client::{Client, TaskDossier};
+use tenure::core::name::TaskId;
+use tenure::core::record::CommandRecord;
+use tenure::core::task::{Checkpoint, Step, TaskError};
+
+use super::shape::Shown;
+use super::{SCHEMA, nothing_known};
+use crate::failure::Failure;
+use crate::node::said;
+use crate::output::Output;
+
+pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        #[serde(flatten)]
+        shown: Shown,
+        #[serde(flatten)]
+        more: More,
+        revision: String,
+    }
+    let dossier = client.dossier(id).await?;
+    let Some(task) = &dossier.task else { return Err(nothing_known(id)) };
+    let (shown, more) = (Shown::new(task), More::new(&dossier));
+    if output.is_json {
+        let revision = dossier.revision.to_string();
+        return output.object(&Answer { schema: SCHEMA, shown, more, revision });
+    }
+    for why in &shown.unreadable {
+        output.note(&format!("task '{id}' cannot be read whole: {why}"));
+    }
+    if let Some(note) = note(id, &dossier) {
+        output.note(&note);
+    }
+    let names = ["id", "kind", "state", "owner", "fence", "attempt", "submitted", "updated"];
+    let until = shown.until.clone();
+    let mut rows: Vec<Vec<String>> =
+        names.into_iter().zip(shown.into_row()).map(|(name, cell)| vec![name.to_owned(), cell]).collect();
+    rows.extend(until.map(|until| vec!["until".to_owned(), until]));
+    rows.extend(more.into_rows());
+    output.table(&["", ""], &rows)
+}
+
+/// What somebody who looks at the task should know.
+fn note(id: &TaskId, dossier: &TaskDossier) -> Option<String> {
+    let task = dossier.task.as_ref()?;
+    let is_submitted_again = task.record().is_some_and(|record| record.ended);
+    match (&task.card, task.state_kind()) {
+        (Some(_), Some(state)) if is_submitted_again => Some(format!(
+            "it was submitted again after it was {state}, and does not run; `tenure task forget {id}` lets it run"
+        )),
+        (Some(card), Some(state)) if card.owner.is_none() && !state.is_terminal() => {
+            Some("nobody owns it; see who takes tasks with `tenure node ls`".to_owned())
+        }
+        (Some(_) | None, _) => None,
+    }
+}
+
+/// What `show` says and listings do not.
+#[derive(Serialize)]
+struct More {
+    labels: BTreeMap<String, String>,
+    props: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    props_b64: Option<String>,
+    faults: Option<u64>,
+    errors: Vec<Failed>,
+    reason: Option<String>,
+    /// Who wrote its state.
+    updated_by: Option<String>,
+    checkpoint_bytes: Option<usize>,
+    command: Option<Pending>,
+}
+
+#[derive(Serialize)]
+struct Failed {
+    at: String,
+    message: String,
+}
+
+/// A command that nobody has handled.
+#[derive(Serialize)]
+struct Pending {
+    command: Option<String>,
+    by: Option<String>,
+    sent_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
+}
+
+impl Pending {
+    fn new(command: &Result<CommandRecord, String>) -> Pending {
+        match command {
+            Ok(record) => Pending {
+                command: Some(record.command.clone()),
+                by: Some(record.by.clone()),
+                sent_at: said(record.sent_at),
+                unreadable: None,
+            },
+            Err(why) => Pending { command: None, by: None, sent_at: None, unreadable: Some(why.clone()) },
+        }
+    }
+}
+
+impl More {
+    fn new(dossier: &TaskDossier) -> More {
+        let task = dossier.task.as_ref();
+        let state = task.and_then(|task| task.state.as_ref().ok());
+        let bytes = dossier.props.as_deref();
+        let props: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(bytes).ok());
+        let is_foreign = bytes.is_some() && props.is_none();
+        More {
+            labels: task
+                .and_then(|task| task.record())
+                .map(|record| record.labels.clone())
+                .unwrap_or_default(),
+            props_b64: bytes.filter(|_| is_foreign).map(|bytes| BASE64_STANDARD.encode(bytes)),
+            props,
+            faults: state.map(|state| state.faults),
+            errors: state.map(|state| state.errors.iter().map(failed).collect()).unwrap_or_default(),
+            reason: state.and_then(|state| state.reason.clone()),
+            updated_by: state.and_then(|state| state.by.as_ref()).map(ToString::to_string),
+            checkpoint_bytes: state
+                .and_then(|state| state.checkpoint.as_ref())
+                .map(Checkpoint::bytes)
+                .map(bytes::Bytes::len),
+            command: dossier.command.as_ref().map(Pending::new),
+        }
+    }
+
+    fn into_rows(self) -> Vec<Vec<String>> {
+        let mut rows = Vec::new();
+        let mut row = |name: &str, cell: String| rows.push(vec![name.to_owned(), cell]);
+        for (name, value) in &self.labels {
+            row("label", format!("{name}={value}"));
+        }
+        if let Some(props) = &self.props {
+            row("props", props.to_string());
+        }
+        if let Some(props) = self.props_b64 {
+            row("props_b64", props);
+        }
+        if let Some(by) = self.updated_by {
+            row("updated by", by);
+        }
+        if let Some(reason) = self.reason {
+            row("reason", reason);
+        }
+        if let Some(bytes) = self.checkpoint_bytes {
+            row("checkpoint", format!("{bytes} bytes"));
+        }
+        for error in self.errors {
+            row("error", format!("{} {}", error.at, error.message));
+        }
+        if let Some(command) = self.command {
+            let what = command.command.or(command.unreadable).unwrap_or_default();
+            let by = command.by.filter(|by| !by.is_empty()).unwrap_or_else(|| "somebody".to_owned());
+            row("waiting", format!("{what}, sent by {by}"));
+        }
+        rows
+    }
+}
+
+fn failed(error: &TaskError) -> Failed {
+    Failed { at: error.at.to_string(), message: error.message.clone() }
+}
+
+pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Answer {
+        schema: &'static str,
+        id: String,
+        state: &'static str,
+        history: Vec<Shown>,
+        errors: Vec<Failed>,
+    }
+    #[derive(Serialize)]
+    struct Shown {
+        at: String,
+        from: &'static str,
+        message: &'static str,
+        to: &'static str,
+        by: String,
+    }
+    let task = client.get(id).await?.ok_or_else(|| nothing_known(id))?;
+    let state = task.state.map_err(|why| {
+        let message = format!("the state of '{id}' cannot be read: {why}");
+        Failure::new(crate::failure::Code::Failed, message)
+            .hint(format!("the task is not run as long as it is there; `tenure task forget {id}` removes it"))
+    })?;
+    if output.is_json {
+        let step = |step: &Step| Shown {
+            at: step.at.to_string(),
+            from: step.from.as_str(),
+            message: step.message.as_str(),
+            to: step.to.as_str(),
+            by: step.by.to_string(),
+        };
+        let history = state.history.iter().map(step).collect();
+        let errors = state.errors.iter().map(failed).collect();
+        let state = state.state.kind().as_str();
+        return output.object(&Answer { schema: SCHEMA, id: id.to_string(), state, history, errors });
+    }
+    if state.history.is_empty() {
+        output.note(&format!("nothing has happened to '{id}' yet"));
+    }
+    for error in &state.errors {
+        output.note(&format!("{} it failed: {}", error.at, error.message));
+    }
+    let row = |step: &Step| {
+        let (at, by) = (step.at.to_string(), step.by.to_string());
+        let [from, message, to] = [step.from.as_str(), step.message.as_str(), step.to.as_str()];
+        vec![at, from.to_owned(), message.to_owned(), to.to_owned(), by]
+    };
+    let rows: Vec<Vec<String>> = state.history.iter().map(row).collect();
+    output.table(&["at", "from", "message", "to", "by"], &rows)
+}

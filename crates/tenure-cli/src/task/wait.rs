@@ -1,0 +1,121 @@
+//! `task wait` and `submit --wait`: until tasks have ended, with an exit code that says how.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tenure::client::{Client, Ended, WaitTaskError};
+use tenure::core::name::TaskId;
+use tenure::core::task::StateKind;
+
+use super::{SCHEMA, nothing_known};
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// Up to this many are followed each by itself. More are followed together, which shows us every task there is.
+const ALONE_MAX: usize = 1;
+
+/// Waits for all of them, tells how each has ended, and fails as the worst of them.
+pub(crate) async fn wait_for(
+    ids: Vec<TaskId>,
+    within: Duration,
+    client: &Client,
+    output: &Output,
+) -> Result<(), Failure> {
+    let ends: Vec<(TaskId, Result<Ended, WaitTaskError>)> = match &ids[..] {
+        [id] if ids.len() <= ALONE_MAX => vec![(id.clone(), client.wait(id, within).await)],
+        _ => client.wait_all(ids, within).await.map_err(|error| unseen(None, error))?.into_iter().collect(),
+    };
+    tell(&ends, output)?;
+    let mut failures: Vec<Failure> = ends.into_iter().filter_map(|(id, end)| failure(&id, end)).collect();
+    // What is not known comes first, then the worst that is.
+    failures.sort_by_key(|failure| match failure.code {
+        Code::TaskKilled => 2,
+        Code::TaskFailed => 1,
+        _ => 0,
+    });
+    let count = failures.len();
+    match failures.into_iter().next() {
+        None => Ok(()),
+        Some(failure) if count == 1 => Err(failure),
+        Some(failure) => Err(failure.while_doing(&format!("{count} tasks have not completed, among them"))),
+    }
+}
+
+#[derive(Serialize)]
+struct Answer {
+    schema: &'static str,
+    tasks: Vec<Shown>,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    state: Option<&'static str>,
+    by: Option<String>,
+    reason: Option<String>,
+}
+
+fn tell(ends: &[(TaskId, Result<Ended, WaitTaskError>)], output: &Output) -> Result<(), Failure> {
+    let shown = |(id, end): &(TaskId, Result<Ended, WaitTaskError>)| {
+        let state = end.as_ref().ok().map(|end| &end.state);
+        Shown {
+            id: id.to_string(),
+            state: state.map(|state| state.state.kind().as_str()),
+            by: state.and_then(|state| state.by.as_ref()).map(ToString::to_string),
+            reason: state.and_then(|state| state.reason.clone()),
+        }
+    };
+    let tasks: Vec<Shown> = ends.iter().map(shown).collect();
+    if output.is_json {
+        return output.object(&Answer { schema: SCHEMA, tasks });
+    }
+    let dash = || "-".to_owned();
+    let row =
+        |task: Shown| vec![task.id, task.state.unwrap_or("unknown").to_owned(), task.by.unwrap_or_else(dash)];
+    let rows: Vec<Vec<String>> = tasks.into_iter().map(row).collect();
+    output.table(&["id", "state", "by"], &rows)
+}
+
+fn failure(id: &TaskId, end: Result<Ended, WaitTaskError>) -> Option<Failure> {
+    let state = match end {
+        Ok(end) => end.state,
+        Err(error) => return Some(unseen(Some(id), error)),
+    };
+    let why = state.reason.as_ref().or(state.errors.last().map(|error| &error.message));
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let code = match state.state.kind() {
+        StateKind::Failed => Code::TaskFailed,
+        StateKind::Killed => Code::TaskKilled,
+        StateKind::Completed
+        | StateKind::Runnable
+        | StateKind::Sleeping
+        | StateKind::Fault
+        | StateKind::Paused => return None,
+    };
+    let hint = format!(
+        "see `tenure task history {id}`; `tenure task forget {id}` and submit it again to run it anew"
+    );
+    Some(Failure::new(code, format!("task '{id}' is {}{why}", state.state.kind())).hint(hint))
+}
+
+/// Why the end was not seen.
+fn unseen(id: Option<&TaskId>, error: WaitTaskError) -> Failure {
+    let name = id.map_or("the tasks".to_owned(), |id| format!("task '{id}'"));
+    match (error, id) {
+        (WaitTaskError::NotFound, Some(id)) => nothing_known(id),
+        (WaitTaskError::Deadline(within), _) => {
+            let message = format!("{name} has not ended within {}", duration::said(within));
+            Failure::new(Code::TimedOut, message)
+                .hint("it goes on; see how it stands with `tenure task show`")
+        }
+        (WaitTaskError::Deleted, _) => {
+            Failure::new(Code::NotFound, format!("{name} was deleted before it had ended"))
+                .hint("list what there is with `tenure task ls`")
+        }
+        (WaitTaskError::Store(error), _) => {
+            Failure::from(error).while_doing(&format!("the end of {name} cannot be seen"))
+        }
+        (other, _) => Failure::new(Code::Failed, format!("the end of {name} was not seen: {other}")),
+    }
+}

@@ -1,0 +1,125 @@
+//! Nodes inside the test process, on the store that the command uses: somebody must acknowledge what it sends.
+
+use std::time::Duration;
+
+use tenure::client::Client;
+use tenure::core::name::{Namespace, NodeId, TaskId};
+use tenure::core::task::retry::ErrorRate;
+use tenure::handler::{Context, Outcome};
+use tenure::node::{Node, NodeOptions};
+use tenure::session::Session;
+use tenure::store::Store;
+use tenure_fixture::Etcd;
+use tokio::sync::mpsc;
+
+use crate::machine::{Machine, PATIENCE};
+
+/// A machine whose store the test has opened too.
+pub(crate) struct Crew {
+    pub(crate) machine: Machine,
+    pub(crate) store: Store,
+    pub(crate) namespace: Namespace,
+}
+
+impl Crew {
+    /// On a store file.
+    pub(crate) async fn new() -> Crew {
+        let machine = Machine::new();
+        let url = format!("file://{}", machine.path("crew.db"));
+        Crew::on(machine, &url).await
+    }
+
+    /// On real etcd.
+    pub(crate) async fn on_etcd(etcd: &Etcd) -> Crew {
+        Crew::on(Machine::new(), &format!("etcd://{}", etcd.endpoints())).await
+    }
+
+    async fn on(machine: Machine, url: &str) -> Crew {
+        let machine =
+            machine.with("PATH", "/usr/bin:/bin").with("TENURE_STORE", url).with("TENURE_NODE", "desk");
+        let store = Store::open(&url.parse().unwrap()).await.unwrap();
+        Crew { machine, store, namespace: Namespace::parse("tenure").unwrap() }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.store.clone(), &self.namespace)
+    }
+
+    /// A node that does what the props of its tasks say.
+    pub(crate) async fn join(&self, id: &str) -> Worker {
+        self.join_as(id, |options| options).await
+    }
+
+    pub(crate) async fn join_as(&self, id: &str, change: impl FnOnce(NodeOptions) -> NodeOptions) -> Worker {
+        let session = Session::options().ttl(Duration::from_secs(10)).open(self.store.clone()).unwrap();
+        let (tell, started) = mpsc::unbounded_channel();
+        let handler = move |ctx: Context| {
+            let tell = tell.clone();
+            async move {
+                // Nobody may be left who listens.
+                let _ = tell.send(ctx.task().as_str().to_owned());
+                run(ctx).await
+            }
+        };
+        let policy = ErrorRate::default().too_many(1, Duration::from_secs(60)).unwrap();
+        let options = Node::options(NodeId::parse(id).unwrap()).grace(Duration::from_secs(2));
+        let options = change(options.error_policy(policy).address("10.0.0.7:80"));
+        let node = options.start(&session, &self.namespace, handler).await.unwrap();
+        Worker { node, session, started }
+    }
+}
+
+/// A node with its session.
+pub(crate) struct Worker {
+    pub(crate) node: Node,
+    session: Session,
+    started: mpsc::UnboundedReceiver<String>,
+}
+
+impl Worker {
+    /// Waits until so many tasks have begun to run; gives their ids, sorted.
+    pub(crate) async fn started(&mut self, count: usize) -> Vec<String> {
+        let mut tasks = Vec::new();
+        while tasks.len() < count {
+            let next = tokio::time::timeout(PATIENCE, self.started.recv()).await;
+            tasks.push(next.expect("nothing begins").expect("the node is there"));
+        }
+        tasks.sort();
+        tasks
+    }
+
+    pub(crate) async fn end(self) {
+        self.node.shutdown(PATIENCE).await.unwrap();
+        self.session.close().await.unwrap();
+    }
+
+    /// A node that has left by itself.
+    pub(crate) async fn close(self) {
+        self.node.ended().await;
+        self.session.close().await.unwrap();
+    }
+}
+
+async fn run(ctx: Context) -> Outcome {
+    let does: String = ctx.props_as::<Option<String>>().ok().flatten().unwrap_or_default();
+    match does.as_str() {
+        "done" => Outcome::Done,
+        "fault" => Outcome::Fault("it does not work".to_owned()),
+        "ignore" => std::future::pending().await,
+        "count" => loop {
+            tokio::select! {
+                biased;
+                _ = ctx.stopped() => return Outcome::Release,
+                () = ctx.checkpoint_wanted() => ctx.save_checkpoint(vec![7]).await.unwrap(),
+            }
+        },
+        _ => {
+            ctx.stopped().await;
+            Outcome::Release
+        }
+    }
+}
+
+pub(crate) fn task(id: &str) -> TaskId {
+    TaskId::parse(id).unwrap()
+}

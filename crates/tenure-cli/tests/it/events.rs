@@ -1,0 +1,162 @@
+//! What happened, from the store's own history.
+
+use serde_json::Value;
+use tenure_fixture::Etcd;
+
+use crate::crew::Crew;
+use crate::machine::Machine;
+
+/// Subject, event and name of each line.
+fn told(text: &str) -> Vec<(String, String, String)> {
+    let read = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        assert!(event["schema"] == "tenure.event/v1" && event["revision"].is_string(), "{event}");
+        let text = |name: &str| event[name].as_str().unwrap().to_owned();
+        (text("subject"), text("event"), text("name"))
+    };
+    text.lines().map(read).collect()
+}
+
+fn events(lines: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
+    lines.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
+}
+
+async fn a_whole_story(crew: &Crew) {
+    assert_eq!(crew.machine.ok(&["events"]).await, "", "nothing has happened");
+    let mut worker = crew.join("w").await;
+    crew.machine.ok(&["submit", "x", "--kind", "mail"]).await;
+    worker.started(1).await;
+    crew.machine.ok(&["task", "pause", "x"]).await;
+    crew.machine.ok(&["task", "kill", "x", "--reason", "enough"]).await;
+    crew.machine.ok(&["task", "forget", "x"]).await;
+    crew.machine.ok(&["submit", "y"]).await;
+    worker.started(1).await;
+    crew.machine.ok(&["task", "rm", "y"]).await;
+    crew.machine.ok(&["node", "freeze", "w"]).await;
+    worker.end().await;
+    crew.machine.ok(&["lock", "deploy", "--", "/bin/true"]).await;
+    crew.machine.ok(&["elect", "boss", "--candidate", "me", "--", "/bin/true"]).await;
+    let text = crew.machine.ok(&["events", "--json"]).await;
+    // A node says that it leaves before it does; that is a word of its own and not counted here.
+    let mut all = told(&text);
+    all.retain(|(subject, event, _)| !(subject == "node" && event == "moved"));
+    assert_eq!(
+        all,
+        events(&[
+            ("node", "joined", "w"),
+            ("task", "submitted", "x"),
+            ("task", "claimed", "x"),
+            ("task", "told", "x"),
+            ("task", "moved", "x"),
+            ("task", "told", "x"),
+            ("task", "ended", "x"),
+            ("task", "forgotten", "x"),
+            ("task", "submitted", "y"),
+            ("task", "claimed", "y"),
+            ("task", "deleted", "y"),
+            ("node", "told", "w"),
+            ("node", "frozen", "w"),
+            ("node", "left", "w"),
+            ("lock", "locked", "deploy"),
+            ("lock", "unlocked", "deploy"),
+            ("election", "leader", "boss"),
+            ("election", "none", "boss"),
+        ]),
+        "{text}"
+    );
+    let of = |event: &str| -> Value {
+        let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.find(|line| line["event"] == event).unwrap()
+    };
+    assert_eq!((of("submitted")["kind"].as_str(), of("claimed")["node"].as_str()), (Some("mail"), Some("w")));
+    assert_eq!(of("claimed")["fence"], of("claimed")["revision"], "the token is the revision of the claim");
+    assert_eq!(
+        (of("moved")["from"].as_str(), of("moved")["to"].as_str()),
+        (Some("runnable"), Some("paused"))
+    );
+    assert_eq!((of("ended")["to"].as_str(), of("ended")["said"].as_str()), (Some("killed"), Some("enough")));
+    assert_eq!(of("deleted")["node"], "w");
+    assert_eq!(of("leader")["node"], "me");
+    // Only what came later.
+    let later =
+        crew.machine.ok(&["events", "--json", "--after", of("locked")["revision"].as_str().unwrap()]).await;
+    assert_eq!(
+        told(&later),
+        events(&[
+            ("lock", "unlocked", "deploy"),
+            ("election", "leader", "boss"),
+            ("election", "none", "boss")
+        ]),
+        "who held before is known from the beginning"
+    );
+}
+
+#[tokio::test]
+async fn the_whole_story_is_told_from_history() {
+    a_whole_story(&Crew::new().await).await;
+}
+
+#[tokio::test]
+async fn the_whole_story_is_told_from_history_on_etcd() {
+    let etcd = Etcd::start();
+    a_whole_story(&Crew::on_etcd(&etcd).await).await;
+}
+
+#[tokio::test]
+async fn who_follows_is_told_what_was_and_what_comes() {
+    let crew = Crew::new().await;
+    crew.machine.ok(&["submit", "a"]).await;
+    let mut events = crew.machine.start(&["events", "-f"]);
+    assert!(events.line().await.contains("\ttask\tsubmitted\ta\t-"));
+    crew.machine.ok(&["submit", "b"]).await;
+    assert!(events.line().await.contains("\ttask\tsubmitted\tb\t-"));
+    events.interrupt();
+    assert_eq!(events.end().await.0, Some(130));
+}
+
+#[tokio::test]
+async fn what_was_compacted_away_is_not_told_and_the_rest_is() {
+    let crew = Crew::new().await;
+    let mut lock =
+        crew.machine.start_with_open_stdin(&["lock", "deploy", "--", "sh", "-c", "echo held; read x"]);
+    assert_eq!(lock.line().await, "held");
+    crew.machine.ok(&["submit", "old"]).await;
+    let now = crew.machine.json(&["kv", "range", "/tenure/tasks/"]).await["revision"].clone();
+    crew.machine.ok(&["kv", "compact", now.as_str().unwrap()]).await;
+    crew.machine.ok(&["submit", "new"]).await;
+    lock.feed(b"end\n").await;
+    lock.end().await;
+    let ran = crew.machine.run(&["events", "--json"]).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(
+        told(&ran.stdout),
+        events(&[("task", "submitted", "new"), ("lock", "unlocked", "deploy")]),
+        "the holder of before is known although its coming is forgotten"
+    );
+    let ran = crew.machine.run(&["events", "--after", "1"]).await;
+    assert!(ran.code == Some(0) && ran.stderr.contains("has forgotten"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn strangers_and_other_namespaces_are_no_events() {
+    let crew = Crew::new().await;
+    crew.machine.ok(&["kv", "put", "/other/tasks/x", "{}"]).await;
+    crew.machine.ok(&["kv", "put", "/tenure/tasks/x/else", "{}"]).await;
+    crew.machine.ok(&["kv", "put", "/tenure/tasks/x/owner", "s3cret"]).await;
+    let text = crew.machine.ok(&["events", "--json"]).await;
+    assert_eq!(told(&text), events(&[("task", "claimed", "x")]));
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[tokio::test]
+async fn bad_input_is_2_and_a_revision_that_has_not_happened_1() {
+    let crew = Crew::new().await;
+    assert_eq!(crew.machine.run(&["events", "--after", "x"]).await.code, Some(2));
+    assert_eq!(crew.machine.run(&["event"]).await.code, Some(2));
+    let ran = crew.machine.run(&["events", "--after", "1000000", "--json"]).await;
+    assert_eq!((ran.code, ran.error()["code"].as_str()), (Some(1), Some("future_revision")), "{ran:?}");
+    let ran = Machine::new().run(&["--endpoints", "127.0.0.1:1", "events"]).await;
+    assert_eq!(ran.code, Some(5), "{ran:?}");
+    let ran = Machine::new().run(&["--endpoints", "127.0.0.1:1", "status"]).await;
+    assert_eq!(ran.code, Some(5), "{ran:?}");
+}
