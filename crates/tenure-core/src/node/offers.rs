@@ -64,7 +64,7 @@ impl Node {
                 self.scales.see(&task);
                 self.withdraw(&task);
                 if node.as_ref() == Some(&self.settings.node) {
-                    self.see_own_claim(task, token, now);
+                    self.see_own_claim(&task, token, now);
                 } else {
                     self.see_claim_of(&task, node.as_ref(), token, now);
                 }
@@ -130,14 +130,14 @@ impl Node {
     }
 
     /// The board shows a claim of this node's name.
-    fn see_own_claim(&mut self, task: TaskId, token: Token, now: Now) {
-        let held = self.held.get(&task).map(|held| held.token);
+    fn see_own_claim(&mut self, task: &TaskId, token: Token, now: Now) {
+        let held = self.held.get(task).map(|held| held.token);
         if held != Some(token) {
             // It may be answered yet, and what was just given up may still be shown; but a request that was taken for lost may have been carried out.
             self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
         }
         if held.is_some_and(|held| held < token) {
-            self.lose(&task, LossReason::Owner, now);
+            self.lose(task, LossReason::Owner, now);
         }
     }
 
