@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure::node::balance::AcceptAll;
-use tenure::store::Store;
+use tenure::store::{Op, Selection, Store, Txn};
 use tenure_fixture::Etcd;
 
 use crate::crew::Crew;
@@ -191,6 +191,40 @@ async fn who_does_not_answer_is_8_who_is_not_there_3_and_who_goes_without_a_word
     crew.machine.ok(&["kv", "del", "/tenure/nodes/dummy"]).await;
     let (code, said) = drain.end().await;
     assert!(code == Some(4) && said.contains("has not said that it was drained"), "{code:?} {said}");
+}
+
+/// Waits until a command to the dummy lies there; gives its key.
+async fn command(store: &Store) -> String {
+    let waiting = async {
+        loop {
+            let page = store.list(Selection::prefix("/tenure/nodes/dummy/commands/")).await.unwrap();
+            match page.pairs.first() {
+                Some(pair) => return String::from_utf8(pair.key.to_vec()).unwrap(),
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_node_that_says_it_is_drained_and_stays_is_not_gone() {
+    let crew = Crew::new().await;
+    dummy(&crew.store).await;
+    for (goes, code) in [(false, 8), (true, 0)] {
+        let drain = crew.machine.start(&["node", "drain", "dummy", "--wait", "3s"]);
+        let command = command(&crew.store).await;
+        let id = command.rsplit('/').next().unwrap();
+        let mut answer = Txn::new()
+            .then(Op::delete(command.clone()))
+            .then(Op::put(format!("/tenure/results/{id}"), r#"{"handled_by":"dummy","outcome":"done"}"#));
+        if goes {
+            answer = answer.then(Op::delete("/tenure/nodes/dummy"));
+        }
+        crew.store.txn(answer).await.unwrap();
+        let (ended, said) = drain.end().await;
+        assert_eq!(ended, Some(code), "{said}");
+    }
 }
 
 #[tokio::test]
