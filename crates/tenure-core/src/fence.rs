@@ -15,6 +15,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::revision::Token;
+use crate::sabotage::{Rule, is_broken};
 use crate::txn::{Condition, Txn};
 
 /// A holder's proof for writes inside the store: its key, and since when it is there.
@@ -30,6 +31,9 @@ impl Fence {
     /// The same transaction, which now happens only while the holder still holds; otherwise its `otherwise` happens.
     #[must_use]
     pub fn guard(&self, txn: Txn) -> Txn {
+        if is_broken(Rule::Fence) {
+            return txn;
+        }
         txn.when(Condition::created_at(self.key.clone(), self.token.0))
     }
 }

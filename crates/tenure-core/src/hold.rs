@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::sabotage::{Rule, is_broken};
 use crate::time::Moment;
 
 /// The shortest margin: below half a second a stalled scheduler or a garbage collection eats it.
@@ -64,6 +65,9 @@ impl Terms {
 
     /// The usual margin of a TTL.
     pub fn margin_of(ttl: Duration) -> Duration {
+        if is_broken(Rule::Margin) {
+            return Duration::ZERO;
+        }
         MARGIN_MIN.max(ttl / MARGIN_PART)
     }
 
@@ -189,6 +193,7 @@ impl Hold {
         if self.end.is_some() {
             return;
         }
+        let asked_at = if is_broken(Rule::ValidityFromSending) { now } else { asked_at };
         let valid_until = asked_at + granted.saturating_sub(self.terms.margin);
         self.valid_until = self.valid_until.max(valid_until);
         self.renew_at = asked_at + self.terms.renew_every;

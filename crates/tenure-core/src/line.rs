@@ -35,6 +35,7 @@ use std::time::Duration;
 use crate::layout::Place;
 use crate::lease::LeaseId;
 use crate::revision::{Epoch, Revision, Token};
+use crate::sabotage::{Rule, is_broken};
 use crate::time::Moment;
 
 use index::Index;
@@ -118,7 +119,7 @@ impl Line {
         if standing.stage != (Stage::Entering { epoch }) {
             return;
         }
-        if matches!(answer, Entered::Unknown) {
+        if matches!(answer, Entered::Unknown) && !is_broken(Rule::UnknownMayBeThere) {
             standing.haunted_until = Some(now + HAUNTS_FOR);
         }
         let (is_wanted, may_be_there) = (standing.is_wanted, standing.may_be_there());
@@ -169,6 +170,9 @@ impl Line {
             }
         };
         match (answer, &mut stage) {
+            (Looked::Missing, Stage::Waiting { token, .. }) if is_broken(Rule::OwnPlace) => {
+                self.hold(ticket, *token);
+            }
             (Looked::Missing, _) => self.vanish(ticket, now),
             (Looked::Stands { before: None }, Stage::Waiting { token, .. }) => self.hold(ticket, *token),
             (Looked::Stands { before: seen }, Stage::Waiting { before, .. }) => {

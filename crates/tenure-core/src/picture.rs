@@ -21,6 +21,7 @@ use bytes::Bytes;
 use crate::change::Change;
 use crate::kv::KeyValue;
 use crate::revision::Revision;
+use crate::sabotage::{Rule, is_broken};
 
 /// What the follower of a prefix is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -124,7 +125,9 @@ impl Picture {
         let Stage::Listing { at, up_to } = std::mem::take(&mut self.stage) else {
             unreachable!("a listing has at least one page");
         };
-        self.forget((up_to, Bound::Unbounded), at, told);
+        if !is_broken(Rule::WholePicture) {
+            self.forget((up_to, Bound::Unbounded), at, told);
+        }
         self.stage = Stage::Whole(at);
         told.extend([FeedItem::Whole(at)]);
     }

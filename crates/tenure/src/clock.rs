@@ -40,6 +40,10 @@ impl BootClock {
 
 impl Clock for BootClock {
     fn now(&self) -> Moment {
+        #[cfg(feature = "testing")]
+        if let Some(now) = crate::testing::fate::since_boot() {
+            return now;
+        }
         let time = rustix::time::clock_gettime(BootClock::ID);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
@@ -62,6 +66,10 @@ impl Clock for BootClock {
 
 /// The time on the wall: for people and across reboots, never for deciding who holds what.
 pub fn wall_time() -> WallTime {
+    #[cfg(feature = "testing")]
+    if let Some(wall) = crate::testing::fate::wall() {
+        return wall;
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

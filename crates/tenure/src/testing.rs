@@ -46,8 +46,9 @@
 //! # The same way every time
 //!
 //! The world throws no dice: leases are numbered in the order in which they are granted, participants are kept in order of their names, and
-//! everybody who waits is woken in the order in which they began to. What your code throws is its own; sessions and feeds scatter their
-//! waits after a failure, so the *moments* of their tries differ between runs, within the bounds of their retry rule.
+//! everybody who waits is woken in the order in which they began to. Sessions and feeds scatter their waits after a failure, so the
+//! *moments* of their tries differ between runs, within the bounds of their retry rule. With a [`Fate`] they do not: one seed then decides
+//! everything that is otherwise left to chance.
 //!
 //! # What it cannot do
 //!
@@ -57,6 +58,8 @@
 //! * The store is the memory engine. For real servers that die there is real etcd; a world shows what *your* code does.
 
 mod dial;
+
+pub(crate) mod fate;
 
 mod time;
 
@@ -82,6 +85,7 @@ use time::WorldTime;
 use wire::{LeaseNumbers, Wire};
 
 pub use dial::Skew;
+pub use fate::Fate;
 pub use participant::ParticipantClock;
 
 /// One store, and everybody who uses it. Cheap to clone; all clones are one world.
@@ -193,6 +197,13 @@ impl World {
     /// Makes every message from and to a participant take this long. What is on its way can then be caught by a partition.
     pub fn latency(&self, who: &str, one_way: Duration) {
         self.find(who).set_latency(one_way);
+    }
+
+    /// Lets a participant's writes arrive after it has given them up, up to 7 s later, or not any more.
+    ///
+    /// So a write that was told as [`StoreError::Ambiguous`] may be done behind everybody's back, as on a real network.
+    pub fn arrive_late(&self, who: &str, arrives_late: bool) {
+        self.find(who).set_arrives_late(arrives_late);
     }
 
     /// Stops a participant, as SIGSTOP or a suspended machine does: its clock, its timers, its requests and its watches stand still.

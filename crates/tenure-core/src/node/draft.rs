@@ -12,6 +12,7 @@
 use crate::name::{NodeId, TaskId};
 use crate::record::{CommandOutcome, Record, ResultRecord};
 use crate::revision::Epoch;
+use crate::sabotage::{Rule, is_broken};
 use crate::task::retry::ErrorPolicy;
 use crate::task::{Applied, Message, State, StateKind, StateRecord, transition};
 
@@ -63,6 +64,9 @@ impl Held {
             (Handler::Running | Handler::Stopping { .. }, _) => self.beside(&mut record, writer),
         };
         let after = match self.handler {
+            Handler::Stopping { .. } if release.is_some() && is_broken(Rule::StopBeforeRelease) => {
+                After::Release
+            }
             Handler::Running | Handler::Stopping { .. } => After::Keep,
             Handler::None if record.state.is_terminal() && !self.record.state.is_terminal() => After::End,
             Handler::None if release.is_some() => After::Release,

@@ -16,6 +16,7 @@ use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::name::{NodeId, TaskId};
 use crate::revision::{Revision, Token};
+use crate::sabotage::{Rule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
 /// What is stored as the mark of a frozen node: that it is there is all that counts.
@@ -66,6 +67,9 @@ pub fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreE
 /// A claim that is given back.
 pub fn give_back(layout: &Layout, task: &TaskId, token: Token) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
+    if is_broken(Rule::GuardedRelease) {
+        return Txn::new().then(Op::delete(owner));
+    }
     Txn::new().when(Condition::created_at(owner.clone(), token.0)).then(Op::delete(owner))
 }
 
@@ -84,9 +88,14 @@ pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
     let state = layout.encode(&Key::TaskState(task.clone()));
     let command = layout.encode(&Key::TaskCommand(task.clone()));
-    let mut txn = Txn::new()
-        .when(Condition::created_at(owner.clone(), save.token.0))
-        .when(Condition::modified_at(state.clone(), save.state_seen));
+    let mut txn = Txn::new();
+    let is_unguarded = is_broken(Rule::GuardedState)
+        || (is_broken(Rule::GuardedRelease) && matches!(save.after, After::Release));
+    if !is_unguarded {
+        txn = txn
+            .when(Condition::created_at(owner.clone(), save.token.0))
+            .when(Condition::modified_at(state.clone(), save.state_seen));
+    }
     if let Some(value) = &save.state {
         txn = txn.then(Op::put(state.clone(), value.clone()));
     }
@@ -97,7 +106,9 @@ pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
             txn = txn
                 .when(Condition::modified_at(command.clone(), *modified))
                 .then(Op::delete(command.clone()));
-            if let Some(id) = id {
+            if let Some(id) = id
+                && !is_broken(Rule::CommandsAreAnswered)
+            {
                 let key = layout.encode(&Key::CommandResult(id.clone()));
                 txn = txn.then(Op::put_leased(key, result.clone(), results));
             }

@@ -264,11 +264,12 @@ impl Client {
         revision: Revision,
     ) -> Result<Vec<(TaskId, Result<StateRecord, String>)>, StoreError> {
         let keys: Vec<_> = tasks.map(|task| self.layout.encode(&Key::TaskState(task.clone()))).collect();
-        let requests = keys.chunks(STATES_PER_REQUEST as usize).map(|keys| {
+        let txns = keys.chunks(STATES_PER_REQUEST as usize).map(|keys| {
             let get = |key: &bytes::Bytes| Op::Get(Get::key(key.clone()).at(revision));
-            let txn = Txn { then: keys.iter().map(get).collect(), ..Txn::default() };
-            async move { self.store.txn(txn).await }
+            Txn { then: keys.iter().map(get).collect(), ..Txn::default() }
         });
+        // Written out first: a stream that borrows what it maps would keep callers from sending the future to another thread.
+        let requests: Vec<_> = txns.map(|txn| self.store.txn(txn)).collect();
         let replies: Vec<_> = stream::iter(requests).buffered(REQUESTS_IN_FLIGHT).try_collect().await?;
         let results = replies.into_iter().flat_map(|reply| reply.results);
         let pairs = results.flat_map(|result| match result {

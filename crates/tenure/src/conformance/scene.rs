@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Verdict;
 use super::watching::Watching;
+use crate::dice;
 use crate::store::{
     Get, Grant, KeyValue, LeaseId, Previous, Revision, Selection, Start, Store, StoreError, Txn, TxnReply,
 };
@@ -27,9 +28,7 @@ pub struct Scene {
 impl Scene {
     /// A scene under `/conformance/<id>-<random>/`.
     pub fn new(store: Store, id: &str) -> Scene {
-        let mut bytes = [0; 6];
-        getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-        let random: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let random: String = dice::bytes::<6>().iter().map(|byte| format!("{byte:02x}")).collect();
         Scene { store, prefix: format!("/conformance/{id}-{random}/"), leases: Mutex::new(Vec::new()) }
     }
 

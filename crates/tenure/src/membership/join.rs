@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use super::Membership;
 use crate::clock::wall_time;
+use crate::dice;
 use crate::seat::{Ask, NotTaken, Seat};
 use crate::session::{RegisterError, Session};
 use crate::store::{KeyValue, LeaseId, Store, StoreError};
@@ -232,13 +233,7 @@ impl fmt::Display for OtherNode {
 
 /// A number that nobody else has, as text.
 pub(crate) fn random_nonce() -> Result<String, StoreError> {
-    match getrandom::u64() {
-        Ok(nonce) => Ok(format!("{nonce:016x}")),
-        Err(error) => {
-            let text = format!("no random bytes for a nonce: {error}");
-            Err(StoreError::Unavailable(crate::store::Cause::new(text)))
-        }
-    }
+    Ok(format!("{:016x}", u64::from_le_bytes(dice::try_bytes()?)))
 }
 
 impl From<StoreError> for JoinError {

@@ -19,7 +19,7 @@ use super::perform::{self, Deleted, Put};
 use super::shared::{Inner, Shared};
 use super::{LeftBehind, SessionState, measure};
 use crate::dice;
-use crate::store::{Cause, Grant, LeaseId, Renewal, Revision, Store, StoreError};
+use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing tries to tidy up; what it cannot reach then ends by itself.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -161,13 +161,7 @@ async fn perform(shared: Arc<Shared>, action: Action) -> Answer {
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    let mut bytes = [0; 8];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => Ok(LeaseId::from_random(bytes)),
-        Err(error) => {
-            Err(StoreError::Unavailable(Cause::new(format!("no random bytes for a lease id: {error}"))))
-        }
-    }
+    dice::try_bytes().map(LeaseId::from_random)
 }
 
 /// What the machine wants next.

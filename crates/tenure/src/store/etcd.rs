@@ -222,12 +222,5 @@ impl Engine for Etcd {
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    let mut bytes = [0; 8];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => Ok(LeaseId::from_random(bytes)),
-        Err(error) => {
-            let text = format!("no random bytes for a lease id: {error}");
-            Err(StoreError::Unavailable(crate::store::Cause::new(text)))
-        }
-    }
+    crate::dice::try_bytes().map(LeaseId::from_random)
 }

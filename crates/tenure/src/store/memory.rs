@@ -14,6 +14,7 @@ use tenure_core::time::Moment;
 use tokio::sync::Notify;
 
 use crate::clock::{BootClock, Clock};
+use crate::dice;
 use crate::store::{
     Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, Previous, Reach, Renewal, Revision,
     Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchEnd, WatchItem, WatchStream,
@@ -65,7 +66,7 @@ impl Memory {
         };
         let info = StoreInfo {
             kind: "memory",
-            id: format!("memory-{:032x}", u128::from_le_bytes(random())),
+            id: format!("memory-{:032x}", u128::from_le_bytes(dice::bytes())),
             limits,
             ttl_step: Duration::from_millis(1),
             durable: Durability::Process,
@@ -134,7 +135,7 @@ impl Engine for Memory {
     }
 
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
-        let id = id.unwrap_or_else(|| LeaseId::from_random(random()));
+        let id = id.unwrap_or_else(|| LeaseId::from_random(dice::bytes()));
         self.with(|keyspace, now| Ok(Grant { id, ttl: keyspace.grant(id, ttl, now)?, asked_at: now }))
     }
 
@@ -225,12 +226,6 @@ fn wake(mut state: MutexGuard<'_, State>) {
     }
     drop(state);
     woken.into_iter().for_each(Waker::wake);
-}
-
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-    bytes
 }
 
 /// One watch: reads the machine's history at its own pace.

@@ -56,11 +56,19 @@ struct State {
     latency: Duration,
     dial: Dial,
     is_stalled: bool,
+    /// Writes that were given up on their way arrive nevertheless.
+    arrives_late: bool,
 }
 
 impl Participant {
     pub(super) fn new(name: &str, time: WorldTime) -> Participant {
-        let state = State { link: Link::Open, latency: Duration::ZERO, dial: Dial::new(), is_stalled: false };
+        let state = State {
+            link: Link::Open,
+            latency: Duration::ZERO,
+            dial: Dial::new(),
+            is_stalled: false,
+            arrives_late: false,
+        };
         Participant {
             name: name.to_owned(),
             time,
@@ -81,6 +89,14 @@ impl Participant {
     pub(super) fn set_latency(&self, one_way: Duration) {
         self.lock().latency = one_way;
         self.changed.notify_waiters();
+    }
+
+    pub(super) fn set_arrives_late(&self, arrives_late: bool) {
+        self.lock().arrives_late = arrives_late;
+    }
+
+    pub(super) fn arrives_late(&self) -> bool {
+        self.lock().arrives_late
     }
 
     pub(super) fn stall(&self) {
@@ -166,6 +182,26 @@ impl Participant {
                 return Ok(());
             }
             changed.await;
+        }
+    }
+
+    /// Waits until a request has got through that nobody waits for any more: what is on the wire does not mind that its sender stands
+    /// still. False if it did not within `within`.
+    pub(super) async fn arrive_late(&self, within: Duration) -> bool {
+        let until = self.time.elapsed() + within;
+        self.time.sleep_until(self.time.elapsed() + self.latency()).await;
+        loop {
+            let changed = self.changed();
+            match self.lock().link {
+                Link::Open | Link::AnswersLost => return true,
+                Link::Refused => return false,
+                Link::Cut => {}
+            }
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = self.time.sleep_until(until) => return false,
+            }
         }
     }
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tenure_core::time::Moment;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::participant::{Lost, Participant, Way};
@@ -18,6 +20,9 @@ use crate::store::{
 
 /// How long a request waits for its answer: as long as the etcd engine's do.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// For how long a request that was given up may still arrive: an etcd server gives one up after 7 s.
+const LATE_MAX: Duration = Duration::from_secs(7);
 
 /// How often the etcd engine asks a member for a renewal before it gives up, and how long it waits for each: a quarter of the shortest
 /// TTL within these bounds.
@@ -59,6 +64,28 @@ impl Wire {
         Wire { participant, memory, numbers, ttl_shortest_ms: AtomicU64::new(u64::MAX), closing }
     }
 
+    /// Sends a write, which may arrive after it was given up.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if !self.participant.arrives_late() {
+            return self.ask(Kind::Write, PATIENCE, work).await;
+        }
+        // A closed port is noticed before anything has gone anywhere.
+        self.participant.passes(Way::There).map_err(|lost| StoreError::Unavailable(cause(lost)))?;
+        let (answer, answered) = oneshot::channel();
+        let participant = self.participant.clone();
+        tokio::spawn(async move {
+            if participant.arrive_late(LATE_MAX).await {
+                // Whoever asked may have given up.
+                let _ = answer.send(work.await);
+            }
+        });
+        let arrived = async { answered.await.unwrap_or(Err(StoreError::Ambiguous(cause(Lost::Patience)))) };
+        self.ask_arrived(Kind::Write, self.participant.now() + PATIENCE, arrived).await
+    }
+
     /// Sends a request, lets the store do it, and brings the answer back.
     async fn ask<T>(
         &self,
@@ -77,18 +104,33 @@ impl Wire {
                 (Err(lost), _) => return Err(StoreError::Unavailable(cause(lost))),
             }
         }
-        let answer = work.await;
-        tokio::select! {
+        self.ask_arrived(kind, until, work).await
+    }
+
+    /// The second half of the way: the store does it, and the answer comes back.
+    async fn ask_arrived<T>(
+        &self,
+        kind: Kind,
+        until: Moment,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let coming = async {
+            let answer = work.await;
+            self.participant.cross(Way::Back, until).await.map(|()| answer)
+        };
+        let arrived = tokio::select! {
             biased;
-            () = self.closing.cancelled() => match kind {
+            () = self.closing.cancelled() => return match kind {
                 Kind::Read => Err(StoreError::Closed),
                 Kind::Write => Err(StoreError::Ambiguous(Cause::new("the handle was closed before the answer came"))),
             },
-            crossed = self.participant.cross(Way::Back, until) => match (crossed, kind) {
-                (Ok(()), _) => answer,
-                (Err(lost), Kind::Read) => Err(StoreError::Unavailable(cause(lost))),
-                (Err(lost), Kind::Write) => Err(StoreError::Ambiguous(cause(lost))),
-            }
+            arrived = coming => arrived,
+            () = self.participant.sleep_until(until) => Err(Lost::Patience),
+        };
+        match (arrived, kind) {
+            (Ok(answer), _) => answer,
+            (Err(lost), Kind::Read) => Err(StoreError::Unavailable(cause(lost))),
+            (Err(lost), Kind::Write) => Err(StoreError::Ambiguous(cause(lost))),
         }
     }
 
@@ -101,14 +143,19 @@ impl Wire {
         let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.ttl_shortest_ms.fetch_min(ms, Ordering::Relaxed);
     }
+}
 
-    /// Grants a lease under the id that was asked for, or else under the next number that nobody has.
-    async fn grant_numbered(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
-        loop {
-            match self.memory.grant(ttl, id.or_else(|| self.numbers.next())).await {
-                Err(StoreError::LeaseExists) if id.is_none() => {}
-                answer => return answer,
-            }
+/// Grants a lease under the id that was asked for, or else under the next number that nobody has.
+async fn grant_numbered(
+    memory: &Memory,
+    numbers: &LeaseNumbers,
+    ttl: Duration,
+    id: Option<LeaseId>,
+) -> Result<Grant, StoreError> {
+    loop {
+        match memory.grant(ttl, id.or_else(|| numbers.next())).await {
+            Err(StoreError::LeaseExists) if id.is_none() => {}
+            answer => return answer,
         }
     }
 }
@@ -134,14 +181,23 @@ impl Engine for Wire {
     }
 
     async fn txn(&self, txn: Txn) -> Result<TxnReply, StoreError> {
-        self.ask(kind_of(&txn), PATIENCE, self.memory.txn(txn)).await
+        let memory = self.memory.clone();
+        match kind_of(&txn) {
+            Kind::Read => self.ask(Kind::Read, PATIENCE, memory.txn(txn)).await,
+            Kind::Write => self.write(async move { memory.txn(txn).await }).await,
+        }
     }
 
     async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
         let kinds: Vec<Kind> = txns.iter().map(kind_of).collect();
         let kind = if kinds.contains(&Kind::Write) { Kind::Write } else { Kind::Read };
+        let memory = self.memory.clone();
         // They travel together.
-        let answers = self.ask(kind, PATIENCE, async { Ok(self.memory.batch(txns).await) }).await;
+        let work = async move { Ok(memory.batch(txns).await) };
+        let answers = match kind {
+            Kind::Read => self.ask(kind, PATIENCE, work).await,
+            Kind::Write => self.write(work).await,
+        };
         answers.unwrap_or_else(|error| kinds.iter().map(|_| Err(error.clone())).collect())
     }
 
@@ -158,7 +214,8 @@ impl Engine for Wire {
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
         // On the participant's clock, not on the store's.
         let asked_at = self.participant.now();
-        let grant = self.ask(Kind::Write, PATIENCE, self.grant_numbered(ttl, id)).await?;
+        let (memory, numbers) = (self.memory.clone(), self.numbers.clone());
+        let grant = self.write(async move { grant_numbered(&memory, &numbers, ttl, id).await }).await?;
         self.remember_ttl(grant.ttl);
         Ok(Grant { asked_at, ..grant })
     }
@@ -175,7 +232,8 @@ impl Engine for Wire {
     }
 
     async fn revoke(&self, id: LeaseId) -> Result<Revision, StoreError> {
-        self.ask(Kind::Write, PATIENCE, self.memory.revoke(id)).await
+        let memory = self.memory.clone();
+        self.write(async move { memory.revoke(id).await }).await
     }
 
     async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {

@@ -19,6 +19,7 @@ use super::leadership::Leadership;
 use super::stamp::Value;
 use super::storage::{StorageError, TtlStorage};
 use super::term::{Step, Term};
+use crate::dice;
 
 /// What the task is for.
 pub(super) struct Errand<K, V> {
@@ -134,7 +135,7 @@ where
             Event::Told | Event::Time => {}
             Event::Answered(reply) => {
                 let answer = judge(&key, &term, reply.answer, failures, &mut trouble);
-                term.handle_answer(reply.ask, reply.asked_at, answer, jitter());
+                term.handle_answer(reply.ask, reply.asked_at, answer, dice::throw());
             }
         }
     }
@@ -244,14 +245,5 @@ fn say_end<K: Key>(key: &K, end: End) {
         End::Taken => warn!(?key, "leadership taken away"),
         End::Left(Left::Nothing) => info!(?key, "leadership released"),
         End::Left(left) => warn!(?key, ?left, "leadership given up"),
-    }
-}
-
-/// A throw of the dice; without entropy everybody throws the middle.
-pub(super) fn jitter() -> f64 {
-    let mut bytes = [0; 4];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
     }
 }

@@ -20,6 +20,7 @@ use super::stamp::{Nonce, Value};
 use super::storage::{Capabilities, Freed, StorageError, TtlStorage};
 use super::term::Term;
 use crate::clock::Clock;
+use crate::dice;
 
 /// How long the work of a leader may take to stop unless told otherwise: a future that is dropped stops at once, and one that
 /// sits in a blocking call for longer than this is better left to lapse.
@@ -220,7 +221,7 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Elections<K, V, S> {
             }
             let now = shared.clock.now();
             let pause = shared.clock.sleep_until(now + duration / PAUSE_PART);
-            let poll = shared.clock.sleep_until(now + poll_after(duration, has_watch, drive::jitter()));
+            let poll = shared.clock.sleep_until(now + poll_after(duration, has_watch, dice::throw()));
             let freed: Freed = freed.unwrap_or_else(|| Box::pin(std::future::pending()));
             tokio::select! {
                 biased;

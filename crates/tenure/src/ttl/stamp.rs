@@ -7,6 +7,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::dice;
+
 /// What stands before the nonce; another format begins with another number.
 const FORMAT: &str = "v1:";
 
@@ -19,9 +21,7 @@ pub struct Nonce(u128);
 
 impl Nonce {
     pub(super) fn random() -> Nonce {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-        Nonce(u128::from_le_bytes(bytes))
+        Nonce(u128::from_le_bytes(dice::bytes()))
     }
 
     fn parse(text: &[u8]) -> Option<Nonce> {

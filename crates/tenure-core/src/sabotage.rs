@@ -1,0 +1,107 @@
+//! Rules that a test can break on purpose, to see that whoever checks them notices.
+//!
+//! A checker that never failed proves nothing. Each [`Rule`] is one sentence of the promises; where the code keeps it, the code asks
+//! [`is_broken`], and with the feature `sabotage` a test can make the answer *yes* for its thread. Without the feature the answer is *no*, at
+//! compile time, and nothing of this is left in a program.
+
+/// A rule that can be broken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    /// Validity counts from when a renewal was sent; broken: from when its answer came.
+    ValidityFromSending,
+    /// A holder stops a margin early; broken: exactly when the store may.
+    Margin,
+    /// Whoever's turn it is reads its own place again; broken: a place that is gone is taken for one that stands.
+    OwnPlace,
+    /// A lost answer may have been a yes; broken: a place whose entering was not answered is forgotten.
+    UnknownMayBeThere,
+    /// What is guarded happens only while its holder holds; broken: always.
+    Fence,
+    /// Stop, join, then release; broken: a task is released while its handler is asked to stop.
+    StopBeforeRelease,
+    /// A claim that is given back or released is deleted only if it is still ours; broken: whoever's it is.
+    GuardedRelease,
+    /// A task's state is written only by its owner; broken: by anybody who owned it once.
+    GuardedState,
+    /// Keys end in a slash; broken: deleting `t1` deletes what begins with it.
+    SlashAtTheEnd,
+    /// A picture that was listed again misses nothing; broken: what is gone is not told.
+    WholePicture,
+    /// A command goes in the step in which its result comes; broken: it goes before anybody has done it.
+    CommandsAreAnswered,
+    /// Only legal steps are made; broken: a paused task that is told to run is done.
+    LegalSteps,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Rule; 12] = [
+        Rule::ValidityFromSending,
+        Rule::Margin,
+        Rule::OwnPlace,
+        Rule::UnknownMayBeThere,
+        Rule::Fence,
+        Rule::StopBeforeRelease,
+        Rule::GuardedRelease,
+        Rule::GuardedState,
+        Rule::SlashAtTheEnd,
+        Rule::WholePicture,
+        Rule::CommandsAreAnswered,
+        Rule::LegalSteps,
+    ];
+}
+
+/// Whether a rule is broken on this thread.
+#[cfg(not(feature = "sabotage"))]
+#[inline]
+pub(crate) const fn is_broken(_: Rule) -> bool {
+    false
+}
+
+#[cfg(feature = "sabotage")]
+pub use broken::Sabotage;
+#[cfg(feature = "sabotage")]
+pub(crate) use broken::is_broken;
+
+#[cfg(feature = "sabotage")]
+mod broken {
+    use std::cell::Cell;
+    use std::marker::PhantomData;
+
+    use super::Rule;
+
+    thread_local! {
+        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// Whether a rule is broken on this thread.
+    pub(crate) fn is_broken(rule: Rule) -> bool {
+        BROKEN.get() == Some(rule)
+    }
+
+    /// As long as it lives, a rule is broken on this thread.
+    #[derive(Debug)]
+    #[must_use = "the rule holds again when this is dropped"]
+    pub struct Sabotage {
+        /// It belongs to the thread that it was begun on.
+        here: PhantomData<*const ()>,
+    }
+
+    impl Sabotage {
+        /// Breaks a rule.
+        ///
+        /// # Panics
+        ///
+        /// If one is broken already: nobody could say which of the two was noticed.
+        pub fn of(rule: Rule) -> Sabotage {
+            assert!(BROKEN.replace(Some(rule)).is_none(), "one rule is broken at a time");
+            Sabotage { here: PhantomData }
+        }
+    }
+
+    impl Drop for Sabotage {
+        fn drop(&mut self) {
+            BROKEN.set(None);
+        }
+    }
+}

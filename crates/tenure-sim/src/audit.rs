@@ -1,0 +1,99 @@
+//! The store's own record: everything that was ever committed, read by an onlooker whom no fault hits.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tenure::core::layout::{Key, Layout};
+use tenure::core::revision::Token;
+use tenure::store::{Change, Previous, Revision, Selection, Start, Store, WatchItem};
+use tenure::testing::World;
+
+use crate::belief::Beliefs;
+
+/// One change that was committed.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// When, in the world's time.
+    pub at: Duration,
+    /// At which revision.
+    pub revision: Revision,
+    /// What.
+    pub change: Change,
+}
+
+/// Everything that was committed so far. Cheap to clone; all clones are one.
+#[derive(Clone, Default)]
+pub struct Audit {
+    log: Arc<Mutex<Vec<Entry>>>,
+}
+
+impl Audit {
+    /// Everything so far.
+    pub fn log(&self) -> Vec<Entry> {
+        self.lock().clone()
+    }
+
+    /// Reads along for as long as the world lasts, and asks whoever holds a place what it believes the moment the place is gone.
+    pub async fn read(self, world: World, store: Store, layout: Layout, beliefs: Beliefs) {
+        let watch = store.watch(Selection::everything(), Start::Now, Previous::Included);
+        let mut watch = watch.await.expect("the onlooker reaches the store");
+        while let Some(item) = watch.next().await {
+            let WatchItem::Batch { revision, changes } = item.expect("history is kept for the onlooker") else {
+                continue;
+            };
+            for change in changes {
+                if let Change::Delete { key, previous: Some(pair), .. } = &change
+                    && let Some(line) = layout.parse(key).and_then(|key| line_of(&key))
+                {
+                    beliefs.let_go(&line, Token(pair.created));
+                }
+                self.lock().push(Entry { at: world.elapsed(), revision, change });
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is held by whoever has this key, as it is called in the history; none if nothing is.
+pub fn line_of(key: &Key) -> Option<String> {
+    match key {
+        Key::Waiter(name, _) => Some(lock_line(name.as_str())),
+        Key::Candidate(name, _) => Some(election_line(name.as_str())),
+        Key::Ttl(name) => Some(ttl_line(name.as_str())),
+        Key::TaskOwner(task) => Some(task_line(task.as_str())),
+        Key::Node(_)
+        | Key::NodeCommand(..)
+        | Key::Task(_)
+        | Key::TaskProps(_)
+        | Key::TaskState(_)
+        | Key::TaskCommand(_)
+        | Key::CommandResult(_)
+        | Key::Frozen(_)
+        | Key::Run(_)
+        | Key::Registration(_) => None,
+    }
+}
+
+/// A lock, as it is called in the history.
+pub fn lock_line(name: &str) -> String {
+    format!("lock {name}")
+}
+
+/// An election, as it is called in the history.
+pub fn election_line(name: &str) -> String {
+    format!("election {name}")
+}
+
+/// A TTL election, as it is called in the history.
+pub fn ttl_line(name: &str) -> String {
+    format!("ttl {name}")
+}
+
+/// The ownership of a task, as it is called in the history.
+pub fn task_line(id: &str) -> String {
+    format!("task {id}")
+}

@@ -1,0 +1,61 @@
+//! The dice of one world: everything that a script or an actor leaves to chance comes from its seed.
+
+use std::time::Duration;
+
+/// `SplitMix64`: small, good enough for schedules, and every seed is a good one.
+#[derive(Clone, Debug)]
+pub struct Dice {
+    state: u64,
+}
+
+impl Dice {
+    /// Dice that always fall the same way for a seed.
+    pub fn new(seed: u64) -> Dice {
+        Dice { state: seed }
+    }
+
+    /// Dice for somebody else, who may throw them as often as they like without changing our throws.
+    pub fn split(&mut self) -> Dice {
+        Dice::new(self.number())
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        if end == 0 { 0 } else { self.number() % end }
+    }
+
+    /// A number from `low` on, below `end`.
+    pub fn between(&mut self, low: u64, end: u64) -> u64 {
+        low + self.below(end.saturating_sub(low))
+    }
+
+    /// A time from `low` milliseconds on, below `end`.
+    pub fn ms(&mut self, low: u64, end: u64) -> Duration {
+        Duration::from_millis(self.between(low, end))
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        let len = u64::try_from(of.len()).expect("a slice fits into the address space");
+        let at = usize::try_from(self.below(len)).expect("it is below the length");
+        &of[at]
+    }
+}

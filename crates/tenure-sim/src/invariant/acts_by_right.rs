@@ -1,0 +1,15 @@
+//! Work is never done under a hold that is not valid, also not once after a suspend.
+
+use std::time::Duration;
+
+use super::Invariant;
+use crate::history::Fact;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "acts by right", source: "GUARANTEES rule 2; Guard::run, Term::run, Context", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let is_broken = |fact: &Fact| matches!(fact, Fact::Acted { valid: false, .. });
+    story.facts.iter().filter(|(_, fact)| is_broken(fact)).map(|(at, fact)| (*at, fact.to_string())).collect()
+}

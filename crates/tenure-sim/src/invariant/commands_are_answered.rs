@@ -1,0 +1,37 @@
+//! No command is lost: whoever sent one and waited was told what came of it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Invariant;
+use crate::history::Fact;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "commands are answered", source: "BEHAVIOUR 7; I6 COMMANDS", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let mut found = Vec::new();
+    let mut answered = BTreeSet::new();
+    for (at, fact) in &story.facts {
+        if let Fact::Handled { command, outcome } = fact {
+            answered.insert(command);
+            if outcome.starts_with("unknown") {
+                found.push((*at, fact.to_string()));
+            }
+        }
+    }
+    let living = story.facts.iter().find_map(|(_, fact)| match fact {
+        Fact::Compared { living } => Some(living),
+        _ => None,
+    });
+    for (at, fact) in &story.facts {
+        if let Fact::Sent { command, who, .. } = fact
+            && !answered.contains(command)
+            && (who == "onlooker" || living.is_some_and(|living| living.contains(who)))
+        {
+            found.push((*at, format!("{fact}, and nobody ever answered")));
+        }
+    }
+    found
+}

@@ -1,0 +1,15 @@
+//! Every task eventually runs to its end, once faults have ended.
+
+use std::time::Duration;
+
+use super::Invariant;
+use crate::history::Fact;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "every task runs", source: "what nodes are for; I8 CLAIM", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let is_broken = |fact: &Fact| matches!(fact, Fact::Overdue(what) if !what.starts_with("lock "));
+    story.facts.iter().filter(|(_, fact)| is_broken(fact)).map(|(at, fact)| (*at, fact.to_string())).collect()
+}

@@ -1,0 +1,39 @@
+//! What is guarded is written only while its writer stands first.
+
+use std::time::Duration;
+
+use tenure::core::revision::Token;
+use tenure::store::Change;
+
+use super::{Invariant, Replay};
+use crate::audit::line_of;
+use crate::play::Story;
+use crate::workload::REGISTERS;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "guarded writes", source: "GUARANTEES rules 3 and 4; I1 FENCE", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let mut replay = Replay::default();
+    let mut found = Vec::new();
+    for entry in &story.log {
+        replay.step(entry);
+        let Change::Put { pair, .. } = &entry.change else { continue };
+        let Some(line) = pair.key.strip_prefix(REGISTERS.as_bytes()) else { continue };
+        let first = replay
+            .pairs
+            .values()
+            .filter(|pair| {
+                let key = story.layout.parse(&pair.key).and_then(|key| line_of(&key));
+                key.is_some_and(|of| of.as_bytes() == line)
+            })
+            .map(|pair| Token(pair.created))
+            .min();
+        let shown = String::from_utf8_lossy(&pair.value).into_owned();
+        if first.map(|first| first.to_string()) != Some(shown.clone()) {
+            let line = String::from_utf8_lossy(line);
+            found.push((entry.at, format!("{line} was written with token {shown}, first is {first:?}")));
+        }
+    }
+    found
+}

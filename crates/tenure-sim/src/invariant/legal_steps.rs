@@ -1,0 +1,67 @@
+//! Tasks only make legal steps, and each begins where the last one ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure::core::layout::Key;
+use tenure::core::record::Record;
+use tenure::core::task::{StateKind, StateRecord};
+use tenure::store::Change;
+
+use super::Invariant;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "legal steps", source: "BEHAVIOUR 7; I7 STATES", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let mut stands = BTreeMap::new();
+    let mut found = Vec::new();
+    for entry in &story.log {
+        let Some(Key::TaskState(task)) = story.layout.parse(entry.change.key()) else { continue };
+        let Change::Put { pair, .. } = &entry.change else {
+            stands.remove(&task);
+            continue;
+        };
+        let record = match StateRecord::decode(&pair.value) {
+            Ok(record) => record,
+            Err(error) => {
+                found.push((entry.at, format!("the state of {task} cannot be read: {error}")));
+                continue;
+            }
+        };
+        let steps = record.history.iter().map(|step| (step.from, step.to));
+        for (from, to) in steps.clone().filter(|(from, to)| !is_legal(*from, *to)) {
+            found.push((entry.at, format!("{task} went from {from:?} to {to:?}")));
+        }
+        for ((_, to), (from, _)) in steps.clone().zip(steps.skip(1)) {
+            if from != to {
+                found.push((entry.at, format!("{task} came to {to:?} and went on from {from:?}")));
+            }
+        }
+        let now = record.state.kind();
+        let before = stands.insert(task.clone(), (now, record.history.len()));
+        if let Some((before, len)) = before
+            && record.history.len() < len
+        {
+            found.push((entry.at, format!("{task} forgot how it came from {before:?} to {now:?}")));
+        }
+    }
+    found
+}
+
+/// The table of the contract, written down a second time on purpose.
+fn is_legal(from: StateKind, to: StateKind) -> bool {
+    use StateKind as S;
+    match from {
+        S::Runnable => {
+            matches!(to, S::Runnable | S::Sleeping | S::Completed | S::Killed | S::Fault | S::Paused)
+        }
+        S::Sleeping => matches!(to, S::Sleeping | S::Runnable | S::Killed | S::Paused | S::Fault),
+        S::Fault => {
+            matches!(to, S::Sleeping | S::Failed | S::Runnable | S::Killed | S::Paused | S::Fault)
+        }
+        S::Paused => matches!(to, S::Paused | S::Runnable | S::Sleeping | S::Killed),
+        S::Completed | S::Failed | S::Killed => false,
+    }
+}

@@ -1,0 +1,15 @@
+//! Once everybody has gone, what they held is free: no place is left that nobody wants.
+
+use std::time::Duration;
+
+use super::Invariant;
+use crate::history::Fact;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "lines move", source: "GUARANTEES rule 5", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let is_broken = |fact: &Fact| matches!(fact, Fact::Overdue(what) if what.starts_with("lock "));
+    story.facts.iter().filter(|(_, fact)| is_broken(fact)).map(|(at, fact)| (*at, fact.to_string())).collect()
+}

@@ -1,0 +1,32 @@
+//! No task is lost: each one that was submitted, and not deleted, has an end that is stored.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Invariant;
+use crate::history::Fact;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "no task lost", source: "GUARANTEES rules 9 and 10", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let deleted: BTreeSet<&String> = story
+        .facts
+        .iter()
+        .filter_map(|(_, fact)| if let Fact::Deleted { task } = fact { Some(task) } else { None })
+        .collect();
+    let mut found = Vec::new();
+    for (at, fact) in &story.facts {
+        let Fact::Final { task, state } = fact else { continue };
+        let has_ended = state.is_some_and(|state| state.is_terminal());
+        // One that is overdue is there, and is told of as such.
+        let is_overdue = story.facts.iter().any(
+            |(_, fact)| matches!(fact, Fact::Overdue(what) if what.split(' ').next() == Some(task.as_str())),
+        );
+        if !has_ended && !is_overdue && !deleted.contains(task) {
+            found.push((*at, fact.to_string()));
+        }
+    }
+    found
+}

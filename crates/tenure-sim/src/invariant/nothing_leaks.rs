@@ -1,0 +1,15 @@
+//! When everybody has gone, no key and no lease is left that would not be kept on purpose.
+
+use std::time::Duration;
+
+use super::Invariant;
+use crate::history::Fact;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "nothing leaks", source: "GUARANTEES rules 5 and 8", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let is_broken = |fact: &Fact| matches!(fact, Fact::Left(_));
+    story.facts.iter().filter(|(_, fact)| is_broken(fact)).map(|(at, fact)| (*at, fact.to_string())).collect()
+}

@@ -1,0 +1,24 @@
+//! Who watches an election never sees an older leader after a newer one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Invariant;
+use crate::history::Fact;
+use crate::play::Story;
+
+pub(super) const INVARIANT: Invariant =
+    Invariant { name: "observers go forward", source: "GUARANTEES rule 7; Observe", check };
+
+fn check(story: &Story) -> Vec<(Duration, String)> {
+    let mut newest = BTreeMap::new();
+    let mut found = Vec::new();
+    for (at, fact) in &story.facts {
+        let Fact::Observed { line, who, token: Some(token) } = fact else { continue };
+        let before = newest.insert((line.clone(), who.clone()), *token);
+        if let Some(before) = before.filter(|before| before > token) {
+            found.push((*at, format!("{fact}, after token {before}")));
+        }
+    }
+    found
+}

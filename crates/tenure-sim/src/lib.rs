@@ -1,0 +1,24 @@
+//! A virtual world in which the real sessions, locks, elections, TTL elections and nodes meet every fault, from one seed.
+//!
+//! A [`play`] is one day: participants begin, work all day with the public parts of the library, faults hit them as a script says,
+//! then faults end, everybody settles, puts down what they have, and leaves. Everything is told in a [`history`], the store keeps a
+//! record of its own ([`audit`]), and afterwards each [`invariant`] reads both. Time is virtual, so that a day takes milliseconds, and
+//! one seed decides everything, so that a story can be told again to the byte.
+
+pub mod dice;
+
+pub mod history;
+
+pub mod belief;
+
+pub mod audit;
+
+pub mod cast;
+
+pub mod fault;
+
+pub mod workload;
+
+pub mod play;
+
+pub mod invariant;

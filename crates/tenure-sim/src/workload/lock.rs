@@ -1,0 +1,78 @@
+//! Locks: taken, worked under, given back, dropped in every moment, and lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::lock::{Guard, Locks};
+
+use super::{Stage, patience};
+use crate::audit::lock_line;
+use crate::cast::{Player, namespace};
+use crate::dice::Dice;
+
+/// One is the beginning of the other, and neither may block the other.
+pub const NAMES: [&str; 2] = ["a", "a/b"];
+
+/// Somebody wants locks all day.
+pub fn begin(stage: &Stage, player: &Player, dice: &mut Dice) {
+    let locks = Locks::new(&player.session, &namespace());
+    // Two tasks of one process on one session must exclude each other too.
+    for _ in 0..dice.between(1, 3) {
+        let (stage_of_one, player, locks, dice) =
+            (stage.clone(), player.clone(), locks.clone(), dice.split());
+        stage.act(async move { want(stage_of_one, player, locks, dice).await });
+    }
+}
+
+async fn want(stage: Stage, player: Player, locks: Locks, mut dice: Dice) {
+    loop {
+        player.rest(dice.ms(1, 900)).await;
+        let name = *dice.pick(&NAMES);
+        let acquire = match patience(&mut dice) {
+            None => locks.lock(name).try_once(),
+            Some(wait) => locks.lock(name).wait_up_to(wait),
+        };
+        let acquired = if dice.percent(15) {
+            // Dropped in the middle of whatever it is doing.
+            match tokio::time::timeout(dice.ms(0, 2_000), acquire.into_future()).await {
+                Ok(acquired) => acquired,
+                Err(_) => continue,
+            }
+        } else {
+            acquire.await
+        };
+        player.awake().await;
+        if let Ok(guard) = acquired {
+            hold(&stage, &player, name, guard, &mut dice).await;
+        }
+    }
+}
+
+async fn hold(stage: &Stage, player: &Player, name: &str, guard: Guard, dice: &mut Dice) {
+    let (line, guard) = (lock_line(name), Arc::new(guard));
+    let token = guard.token();
+    let believed = guard.clone();
+    let believing = stage.believe(player, &line, token, move || believed.is_valid());
+    for _ in 0..dice.below(4) {
+        let step = dice.ms(1, 1_500);
+        let worked = guard.run(async {
+            player.rest(step).await;
+            stage.acted(player, &line, token, guard.is_valid());
+            stage.write_guarded(player, &line, &guard.fence()).await;
+        });
+        if worked.await.is_err() {
+            break;
+        }
+    }
+    if dice.percent(20) {
+        // Waits for the worst, as a holder with a long task does.
+        let _ = tokio::time::timeout(Duration::from_secs(10), guard.lost()).await;
+    }
+    player.awake().await;
+    drop(believing);
+    let Some(guard) = Arc::into_inner(guard) else { return };
+    if dice.percent(80) {
+        // What came of it is in the store's record; an error here means that it was lost before.
+        let _ = guard.release().await;
+    }
+}

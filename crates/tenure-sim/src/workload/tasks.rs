@@ -1,0 +1,126 @@
+//! Tasks: nodes that claim and run them, and somebody who submits and deletes them.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tenure::client::{Client, NewTask, SubmitError, Submitted};
+use tenure::core::name::{NodeId, TaskId};
+use tenure::core::record::WallTime;
+use tenure::core::task::StateRecord;
+use tenure::core::task::retry::Decision;
+use tenure::handler::{Context, Handler, Outcome};
+use tenure::node::Node;
+use tenure::store::{Op, Txn};
+
+use super::{REGISTERS, Stage};
+use crate::audit::task_line;
+use crate::cast::{Player, namespace};
+use crate::dice::Dice;
+use crate::history::Fact;
+
+/// How many tasks there are in a day: few, so that each goes through a lot.
+const TASKS_MAX: u64 = 9;
+
+/// How long a failed task sleeps: no day here is long enough for ten minutes.
+const SLEEP_MS: u64 = 1_200;
+
+/// Somebody is a node all day.
+pub fn begin_node(stage: &Stage, player: &Player, dice: &mut Dice) {
+    let (stage_of_one, player, dice) = (stage.clone(), player.clone(), dice.split());
+    stage.act(async move { be_a_node(stage_of_one, player, dice).await });
+}
+
+async fn be_a_node(stage: Stage, player: Player, mut dice: Dice) {
+    let id = NodeId::parse(&player.name).expect("names of players are good names");
+    loop {
+        player.rest(dice.ms(1, 500)).await;
+        let worker = Worker { stage: stage.clone(), player: player.clone() };
+        let options = Node::options(id.clone())
+            .grace(Duration::from_millis(800))
+            .cool_down(Duration::from_secs(3))
+            .balance_every(Duration::from_secs(7))
+            .error_policy(|_: &StateRecord, now: WallTime| Decision::Sleep { until: WallTime(now.0 + SLEEP_MS) });
+        match options.start(&player.session, &namespace(), worker).await {
+            Ok(node) => {
+                let end = node.ended().await;
+                stage.cast.history.remark(format!("node {} has ended: {end:?}", player.name));
+            }
+            Err(error) => stage.cast.history.remark(format!("{} did not join: {error}", player.name)),
+        }
+    }
+}
+
+/// Runs tasks as people write them: in steps, with progress kept, and told to stop between two steps.
+struct Worker {
+    stage: Stage,
+    player: Player,
+}
+
+impl Handler for Worker {
+    fn run(&self, context: Context) -> impl Future<Output = Outcome> + Send + 'static {
+        let (stage, player) = (self.stage.clone(), self.player.clone());
+        async move { work(stage, player, context).await }
+    }
+}
+
+async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
+    player.awake().await;
+    let line = task_line(context.task().as_str());
+    let believed = context.clone();
+    let _believing = stage.believe(&player, &line, context.token(), move || believed.is_valid());
+    let (steps, is_weak) = context.props_as::<(u8, bool)>().unwrap_or((1, false));
+    let done = context.checkpoint().and_then(|progress| progress.first().copied()).unwrap_or(0);
+    for step in done..steps {
+        tokio::select! {
+            biased;
+            _ = context.stopped() => {
+                // What was done so far is worth keeping; if that fails it is done again.
+                let _ = context.save_checkpoint(vec![step]).await;
+                return Outcome::Release;
+            }
+            () = context.checkpoint_wanted() => {
+                let _ = context.save_checkpoint(vec![step]).await;
+            }
+            () = player.rest(Duration::from_millis(700)) => {}
+        }
+        stage.acted(&player, &line, context.token(), context.is_valid());
+        let value = context.token().to_string();
+        let txn = Txn::new().then(Op::put(format!("{REGISTERS}{line}"), value));
+        // The store's own record says what came of it.
+        let _ = context.store().txn(context.guard(txn)).await;
+    }
+    player.awake().await;
+    if is_weak && context.attempt() == 1 { Outcome::Fault("weak at first".to_owned()) } else { Outcome::Done }
+}
+
+/// Somebody whom no fault hits submits tasks, and deletes some. Says which are in the store for good.
+pub fn begin_submitting(stage: &Stage, dice: &mut Dice) {
+    let (stage_of_one, dice) = (stage.clone(), dice.split());
+    stage.act(async move { submit(stage_of_one, dice).await });
+}
+
+async fn submit(stage: Stage, mut dice: Dice) {
+    let client = Client::new(stage.onlooker.clone(), &namespace());
+    for number in 0..dice.between(3, TASKS_MAX) {
+        tokio::time::sleep(dice.ms(1, 2_500)).await;
+        // `t1` is the beginning of `t10`, and must be left alone with it.
+        let id = TaskId::parse(&format!("t{}", if number == 4 { 10 } else { number })).expect("a good name");
+        let steps = u8::try_from(dice.between(1, 6)).unwrap_or(1);
+        let props = NewTask::new(id.clone()).props(&(steps, dice.percent(25))).expect("props are small");
+        match client.submit(props).await {
+            Ok(Submitted::Accepted) => {
+                stage.cast.history.note(Fact::Submitted { task: id.to_string() });
+            }
+            Ok(Submitted::Ended(_)) | Err(SubmitError::Exists) => {}
+            Err(error) => stage.cast.history.remark(format!("{id} was not submitted: {error}")),
+        }
+        if number == 1 && dice.percent(50) {
+            tokio::time::sleep(dice.ms(1, 2_500)).await;
+            stage.cast.beliefs.withdrawn(&task_line(id.as_str()));
+            match client.delete(&id).await {
+                Ok(_) => stage.cast.history.note(Fact::Deleted { task: id.to_string() }),
+                Err(error) => stage.cast.history.remark(format!("{id} was not deleted: {error}")),
+            }
+        }
+    }
+}
