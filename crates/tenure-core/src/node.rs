@@ -187,12 +187,12 @@ impl Node {
                 self.incarnation = None;
                 self.forget_claims();
                 let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
-                self.lose_all(tasks, now);
+                self.lose_all(tasks, LossReason::Place, now);
             }
             Event::LeaseOver { lease } => {
                 self.claims.note_over(lease);
                 let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
-                self.lose_all(tasks, now);
+                self.lose_all(tasks, LossReason::Lease, now);
             }
             Event::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
             Event::GivenBack { task, token, answer } => self.handle_given_back(task, token, answer, now),
@@ -280,9 +280,9 @@ impl Node {
         self.wake_sleepers(now);
     }
 
-    fn lose_all(&mut self, tasks: Vec<TaskId>, now: Now) {
+    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: Now) {
         for task in tasks {
-            self.lose(&task, LossReason::Lease, now);
+            self.lose(&task, why, now);
         }
     }
 

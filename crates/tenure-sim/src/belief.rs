@@ -55,6 +55,12 @@ impl Beliefs {
             return;
         }
         let mut inner = self.lock();
+        if inner.deleted.contains(&token) {
+            // Somebody deleted it by hand while the news was on its way.
+            drop(inner);
+            self.history.remark(format!("{who} was told of {line} with token {token}, which is gone by hand"));
+            return;
+        }
         let beside = inner.believers(line);
         let belief = Belief { who: who.to_owned(), is_valid };
         inner.held.insert((line.to_owned(), token), belief);

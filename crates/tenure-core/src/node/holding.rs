@@ -145,10 +145,15 @@ impl Node {
         self.timers.clear(&Timer::Stop(task.clone()));
         self.timers.clear(&Timer::Retry(task.clone()));
         self.actions.push_back(Action::LetGo { nonce: held.nonce.clone() });
-        // Whoever deletes a task deletes its owner too; if somebody has not, nobody could ever claim the next life of it.
-        if held.over == Some(LossReason::Deleted)
-            && self.board.owner_of(task).is_some_and(|owner| owner.token == held.token)
-        {
+        let is_shown = || self.board.owner_of(task).is_some_and(|owner| owner.token == held.token);
+        let is_left_behind = match held.over {
+            // Whoever deletes a task deletes its owner too; if somebody has not, nobody could ever claim the next life of it.
+            Some(LossReason::Deleted) => is_shown(),
+            // The lease of the claim may be another than that of the node's key, and renewed for as long as the process lives.
+            Some(LossReason::Place) => true,
+            Some(LossReason::Lease | LossReason::Owner) | None => false,
+        };
+        if is_left_behind {
             self.give_back(task.clone(), held.token);
         }
         self.order_departed(task, how, now);

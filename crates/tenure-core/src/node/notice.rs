@@ -158,6 +158,8 @@ pub enum ReleaseReason {
 pub enum LossReason {
     /// Its lease is over, or may be any moment.
     Lease,
+    /// The node's own key is gone, and with it the right to claims. Their lease may live on.
+    Place,
     /// Somebody else owns the task, or deleted our claim.
     Owner,
     /// The task was deleted.

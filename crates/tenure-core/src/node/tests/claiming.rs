@@ -42,6 +42,22 @@ fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
     );
 }
 
+/// Found by the simulator: a node's key hung on a lease that was over, its claims already on the next. When the key went, the node
+/// stopped its tasks and forgot them, and since the claims' lease lived on nobody could ever run them again.
+#[test]
+fn claims_that_outlive_the_nodes_own_key_are_given_back() {
+    let mut world = World::calm(1);
+    world.submit("a");
+    world.pass(ms(10));
+    assert_eq!(world.runs_on("a"), Some(0));
+    world.lose_place(0);
+    world.pass(ms(10));
+    assert_eq!((world.runs_on("a"), world.owner("a")), (None, None), "stopped first, then given back");
+    world.tell(0, Event::Joined { incarnation: Token(Revision(1_000)) });
+    world.pass(seconds(5));
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 2));
+}
+
 #[test]
 fn a_claim_answered_after_its_task_was_deleted_is_never_run() {
     let mut world = World::calm(1);

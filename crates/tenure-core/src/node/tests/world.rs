@@ -349,11 +349,21 @@ impl World {
 
     pub(super) fn lose_session(&mut self, n: usize) {
         let process = &mut self.processes[n];
-        process.lease = None;
+        let lease = process.lease.take();
         process.valid_until = None;
         process.incarnation = None;
+        // The driver is told of its loans first.
+        if let Some(lease) = lease {
+            self.tell(n, Event::LeaseOver { lease });
+        }
         self.tell(n, Event::SessionLost);
         self.soon(Item::Join(n), n);
+    }
+
+    /// Its own key is gone, and its lease is not: as when the key still hung on the lease before.
+    pub(super) fn lose_place(&mut self, n: usize) {
+        self.processes[n].incarnation = None;
+        self.tell(n, Event::SessionLost);
     }
 
     fn happen(&mut self, life: u64, item: Item) {
