@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::runner::{self, Choice};
 use crate::shell::{Failure, answers, cargo, output, root, run};
-use crate::{etcd, generated, redis, tidy};
+use crate::{etcd, generated, redis, sim, tidy};
 
 /// The oldest line we promise to work with; `etcd-matrix` runs the others.
 const OLDEST: &str = "3.4";
@@ -51,6 +51,7 @@ pub(crate) fn check(redis: Redis) -> Result<(), Failure> {
         }
         runner::run(Choice::All, None, runner::without_redis(redis))
     })?;
+    steps.step("simulation", sim::check)?;
     steps.step("examples in the documentation", || {
         run(&mut cargo(&["test", "--doc", "--workspace", "--all-features", "--locked"]))
     })?;

@@ -12,6 +12,7 @@ mod generated;
 mod redis;
 mod runner;
 mod shell;
+mod sim;
 mod soak;
 mod tidy;
 
@@ -26,6 +27,8 @@ usage: cargo xtask COMMAND
                  --without redis leaves out the tests that need a redis-server
   fix            format, apply clippy's suggestions, regenerate documents
   etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
+  sim --seeds N  plays N days in worlds full of faults, and names the seeds that broke a promise
+  sim SEED       tells the story of one seed, the same to the byte every time
   soak [ARGS]    the long versions of the tests with `soak` in their name
   bench [WHICH] [ARGS]  `tenure bench store` or `session` beside a real etcd, built for release
 ";
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         ["check", "--without", "redis"] => check::check(Redis::LeftOut),
         ["fix"] => fix::fix(),
         ["etcd-matrix"] => etcd::matrix(),
+        ["sim", rest @ ..] => sim::sim(rest),
         ["soak", rest @ ..] => soak::soak(rest),
         ["bench", rest @ ..] => bench::bench(rest),
         ["help" | "--help" | "-h"] => {

@@ -18,7 +18,6 @@ use crate::name::{
     BadName, CommandId, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey, ServiceName,
     TaskId,
 };
-use crate::sabotage::{Rule, is_broken};
 
 pub use catalogue::{COMMAND_RESULT_TTL, Life, TASK_COMMAND_TTL};
 
@@ -170,8 +169,7 @@ impl Layout {
 
     /// The props and the owner of one task; the task itself is a key of its own.
     pub fn task_parts(&self, task: &TaskId) -> Selection {
-        let slash = if is_broken(Rule::SlashAtTheEnd) { "" } else { "/" };
-        self.under(&format!("tasks/{}{slash}", Segment(task.as_str())))
+        self.under(&format!("tasks/{}/", Segment(task.as_str())))
     }
 
     /// The states of all tasks.

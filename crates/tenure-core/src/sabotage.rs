@@ -23,7 +23,7 @@ pub enum Rule {
     GuardedRelease,
     /// A task's state is written only by its owner; broken: by anybody who owned it once.
     GuardedState,
-    /// Keys end in a slash; broken: deleting `t1` deletes what begins with it.
+    /// A key is exact, or a prefix that ends in a slash; broken: the end of `t1` deletes what begins with it.
     SlashAtTheEnd,
     /// A picture that was listed again misses nothing; broken: what is gone is not told.
     WholePicture,

@@ -127,6 +127,8 @@ pub enum Fact {
         /// What is so.
         truth: BTreeSet<String>,
     },
+    /// The day is over: everybody puts down what they have.
+    Over,
     /// Now every wanted key must be there, and no other.
     Compared {
         /// Who is not dead.
@@ -209,6 +211,7 @@ impl fmt::Display for Fact {
             Fact::Handled { command, outcome } => write!(f, "command {command} is handled: {outcome}"),
             Fact::Final { task, state } => write!(f, "{task} stands at {state:?} in the end"),
             Fact::View { of, shows, truth } => write!(f, "{of} shows {shows:?}, true is {truth:?}"),
+            Fact::Over => write!(f, "the day is over"),
             Fact::Compared { living } => write!(f, "what {living:?} registered is compared"),
             Fact::Left(what) => write!(f, "left behind: {what}"),
             Fact::Overdue(what) => write!(f, "overdue: {what}"),

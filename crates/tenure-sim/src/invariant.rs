@@ -5,6 +5,7 @@ mod belief_ends_first;
 mod commands_are_answered;
 mod every_task_runs;
 mod fair_line;
+mod first_holds;
 mod guarded_writes;
 mod keys_as_wanted;
 mod legal_steps;
@@ -54,7 +55,7 @@ pub struct Invariant {
 }
 
 /// All promises.
-pub const ALL: [Invariant; 16] = [
+pub const ALL: [Invariant; 17] = [
     one_holder::INVARIANT,
     one_owner::INVARIANT,
     belief_ends_first::INVARIANT,
@@ -62,6 +63,7 @@ pub const ALL: [Invariant; 16] = [
     tokens_grow::INVARIANT,
     guarded_writes::INVARIANT,
     fair_line::INVARIANT,
+    first_holds::INVARIANT,
     lines_move::INVARIANT,
     observers_go_forward::INVARIANT,
     keys_as_wanted::INVARIANT,

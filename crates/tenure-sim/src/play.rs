@@ -78,7 +78,7 @@ impl Plan {
         Plan {
             seed,
             players: dice.between(2, 5),
-            ttl: Duration::from_secs(*dice.pick(&[3, 5, 8])),
+            ttl: Duration::from_secs(*dice.pick(&[3, 5, 8, 15])),
             storm: dice.ms(10_000, 30_000),
             faults: dice.between(3, 16),
             works,
@@ -200,6 +200,7 @@ async fn day(plan: Plan) -> Story {
     }
     tokio::time::sleep(SETTLES_WITHIN).await;
     check_views(&stage, &views, &history, &onlooker, &layout).await;
+    history.note(Fact::Over);
     stage.over.cancel();
     stage.actors.close();
     stage.actors.wait().await;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::action::{After, Answer, ClaimAsk, CommandCheck, Mark, Save};
 use super::event::{ClaimAnswer, GaveBack, OrderAnswer, SaveAnswer, Won};
 use crate::error::StoreError;
-use crate::kv::KeyValue;
+use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::name::{NodeId, TaskId};
@@ -117,6 +117,7 @@ pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
     match save.after {
         After::Keep => {}
         After::Release => txn = txn.then(Op::delete(owner.clone())),
+        After::End if is_broken(Rule::SlashAtTheEnd) => txn = txn.then(Op::Delete(Selection::prefix(own.clone()))),
         After::End => {
             txn = txn
                 .when(Condition::created_at(own.clone(), save.created))

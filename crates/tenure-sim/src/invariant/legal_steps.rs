@@ -39,15 +39,31 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
                 found.push((entry.at, format!("{task} came to {to:?} and went on from {from:?}")));
             }
         }
-        let now = record.state.kind();
-        let before = stands.insert(task.clone(), (now, record.history.len()));
-        if let Some((before, len)) = before
-            && record.history.len() < len
+        let before = stands.insert(task.clone(), record.clone());
+        if let Some(before) = before
+            && let Some(what) = is_forgotten(&before, &record)
         {
-            found.push((entry.at, format!("{task} forgot how it came from {before:?} to {now:?}")));
+            found.push((entry.at, format!("{task} {what}")));
         }
     }
     found
+}
+
+/// What a record says less than the one before it: somebody has written who had not read that.
+fn is_forgotten(before: &StateRecord, now: &StateRecord) -> Option<String> {
+    let (was, is) = (before.state.kind(), now.state.kind());
+    if was.is_terminal() && was != is {
+        return Some(format!("had ended as {was:?}, and is {is:?} now"));
+    }
+    // No day is long enough for a history that is cut short.
+    if !now.history.starts_with(&before.history) {
+        return Some(format!("forgot how it came to {was:?}, and is {is:?} now"));
+    }
+    let progress = |record: &StateRecord| record.checkpoint.as_ref().map(|kept| kept.bytes().clone());
+    if progress(now) < progress(before) {
+        return Some("lost progress that was kept".to_owned());
+    }
+    None
 }
 
 /// The table of the contract, written down a second time on purpose.

@@ -18,7 +18,8 @@ use crate::cast::{Player, namespace};
 use crate::dice::Dice;
 use crate::history::Fact;
 
-/// How many tasks there are in a day: few, so that each goes through a lot.
+/// The tasks of a day: few, so that each goes through a lot. The first is the beginning of the next two, which must not go with it.
+const NAMES: [&str; 8] = ["t1", "t10", "t11", "t2", "t3", "t4", "t5", "t6"];
 const TASKS_MAX: u64 = 9;
 
 /// How long a failed task sleeps: no day here is long enough for ten minutes.
@@ -68,7 +69,8 @@ async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
     let line = task_line(context.task().as_str());
     let believed = context.clone();
     let _believing = stage.believe(&player, &line, context.token(), move || believed.is_valid());
-    let (steps, is_weak) = context.props_as::<(u8, bool)>().unwrap_or((1, false));
+    let (steps, is_weak, keeps_progress) =
+        context.props_as::<(u8, bool, bool)>().unwrap_or((1, false, false));
     let done = context.checkpoint().and_then(|progress| progress.first().copied()).unwrap_or(0);
     for step in done..steps {
         tokio::select! {
@@ -84,6 +86,9 @@ async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
             () = player.rest(Duration::from_millis(700)) => {}
         }
         stage.acted(&player, &line, context.token(), context.is_valid());
+        if keeps_progress {
+            let _ = context.save_checkpoint(vec![step]).await;
+        }
         let value = context.token().to_string();
         let txn = Txn::new().then(Op::put(format!("{REGISTERS}{line}"), value));
         // The store's own record says what came of it.
@@ -101,12 +106,13 @@ pub fn begin_submitting(stage: &Stage, dice: &mut Dice) {
 
 async fn submit(stage: Stage, mut dice: Dice) {
     let client = Client::new(stage.onlooker.clone(), &namespace());
-    for number in 0..dice.between(3, TASKS_MAX) {
+    let deletes_first = dice.percent(40);
+    let count = usize::try_from(dice.between(3, TASKS_MAX)).unwrap_or(3);
+    for (number, name) in NAMES.into_iter().take(count).enumerate() {
         tokio::time::sleep(dice.ms(1, 2_500)).await;
-        // `t1` is the beginning of `t10`, and must be left alone with it.
-        let id = TaskId::parse(&format!("t{}", if number == 4 { 10 } else { number })).expect("a good name");
+        let id = TaskId::parse(name).expect("a good name");
         let steps = u8::try_from(dice.between(1, 6)).unwrap_or(1);
-        let props = NewTask::new(id.clone()).props(&(steps, dice.percent(25))).expect("props are small");
+        let props = NewTask::new(id.clone()).props(&(steps, dice.percent(25), dice.percent(60))).expect("props are small");
         match client.submit(props).await {
             Ok(Submitted::Accepted) => {
                 stage.cast.history.note(Fact::Submitted { task: id.to_string() });
@@ -114,8 +120,8 @@ async fn submit(stage: Stage, mut dice: Dice) {
             Ok(Submitted::Ended(_)) | Err(SubmitError::Exists) => {}
             Err(error) => stage.cast.history.remark(format!("{id} was not submitted: {error}")),
         }
-        if number == 1 && dice.percent(50) {
-            tokio::time::sleep(dice.ms(1, 2_500)).await;
+        if number == 2 && deletes_first {
+            let id = TaskId::parse(NAMES[0]).expect("a good name");
             stage.cast.beliefs.withdrawn(&task_line(id.as_str()));
             match client.delete(&id).await {
                 Ok(_) => stage.cast.history.note(Fact::Deleted { task: id.to_string() }),
