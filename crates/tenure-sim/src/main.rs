@@ -7,31 +7,62 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use tenure::core::sabotage::Rule;
 use tenure_sim::play::{play, play_all};
 
-const USAGE: &str = "usage: tenure-sim SEED [--log] | --seeds N [--from SEED]";
+const USAGE: &str = "usage: tenure-sim SEED [--log] [--broken RULE] | --seeds N [--from SEED] [--broken RULE]";
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let number = |text: &str| text.replace('_', "").parse::<u64>().ok();
-    match args.as_slice() {
-        [seed] if number(seed).is_some() => tell(number(seed).unwrap_or(0), false),
-        [seed, "--log"] if number(seed).is_some() => tell(number(seed).unwrap_or(0), true),
-        ["--seeds", count] if number(count).is_some() => many(0, number(count).unwrap_or(0)),
-        ["--seeds", count, "--from", from] if number(count).is_some() && number(from).is_some() => {
-            many(number(from).unwrap_or(0), number(count).unwrap_or(0))
-        }
-        _ => {
+    match Wish::read(std::env::args().skip(1)) {
+        Some(Wish { what: What::One(seed), with_log, broken }) => tell(seed, with_log, broken),
+        Some(Wish { what: What::Many { from, count }, broken, .. }) => many(from, count, broken),
+        None => {
             println!("{USAGE}");
             ExitCode::from(2)
         }
     }
 }
 
+/// What is asked for.
+struct Wish {
+    what: What,
+    with_log: bool,
+    broken: Option<Rule>,
+}
+
+enum What {
+    One(u64),
+    Many { from: u64, count: u64 },
+}
+
+impl Wish {
+    fn read(mut args: impl Iterator<Item = String>) -> Option<Wish> {
+        let number = |text: String| text.replace('_', "").parse::<u64>().ok();
+        let (mut seed, mut from, mut count, mut with_log, mut broken) = (None, None, None, false, None);
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--seeds" => count = Some(number(args.next()?)?),
+                "--from" => from = Some(number(args.next()?)?),
+                "--log" => with_log = true,
+                "--broken" => {
+                    let name = args.next()?;
+                    broken = Some(Rule::ALL.into_iter().find(|rule| format!("{rule:?}") == name)?);
+                }
+                _ => seed = Some(number(arg)?),
+            }
+        }
+        let what = match (seed, count) {
+            (Some(seed), None) if from.is_none() => What::One(seed),
+            (None, Some(count)) => What::Many { from: from.unwrap_or(0), count },
+            (Some(_) | None, _) => return None,
+        };
+        Some(Wish { what, with_log, broken })
+    }
+}
+
 /// Tells one story.
-fn tell(seed: u64, with_log: bool) -> ExitCode {
-    let story = play(seed, None);
+fn tell(seed: u64, with_log: bool, broken: Option<Rule>) -> ExitCode {
+    let story = play(seed, broken);
     print!("{}", story.trace());
     if with_log {
         for entry in &story.log {
@@ -46,11 +77,11 @@ fn tell(seed: u64, with_log: bool) -> ExitCode {
 }
 
 /// Plays many, and names those that broke a promise.
-fn many(from: u64, count: u64) -> ExitCode {
+fn many(from: u64, count: u64, rule: Option<Rule>) -> ExitCode {
     let begun = Instant::now();
     let (seeds, faults, virtual_ms) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
     let broken = Mutex::new(Vec::new());
-    play_all(from..from + count, None, |story| {
+    play_all(from..from + count, rule, |story| {
         seeds.fetch_add(1, Ordering::Relaxed);
         faults.fetch_add(story.faults(), Ordering::Relaxed);
         let ms = u64::try_from(story.lasted.as_millis()).unwrap_or(u64::MAX);

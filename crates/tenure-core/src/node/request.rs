@@ -117,7 +117,10 @@ pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
     match save.after {
         After::Keep => {}
         After::Release => txn = txn.then(Op::delete(owner.clone())),
-        After::End if is_broken(Rule::SlashAtTheEnd) => txn = txn.then(Op::Delete(Selection::prefix(own.clone()))),
+        After::End if is_broken(Rule::SlashAtTheEnd) => {
+            let end = Bytes::from([own.as_ref(), b"\xff"].concat());
+            txn = txn.then(Op::Delete(Selection::Range(own.clone(), end)));
+        }
         After::End => {
             txn = txn
                 .when(Condition::created_at(own.clone(), save.created))
