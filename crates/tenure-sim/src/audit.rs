@@ -39,7 +39,8 @@ impl Audit {
         let watch = store.watch(Selection::everything(), Start::Now, Previous::Included);
         let mut watch = watch.await.expect("the onlooker reaches the store");
         while let Some(item) = watch.next().await {
-            let WatchItem::Batch { revision, changes } = item.expect("history is kept for the onlooker") else {
+            let WatchItem::Batch { revision, changes } = item.expect("history is kept for the onlooker")
+            else {
                 continue;
             };
             for change in changes {

@@ -58,7 +58,8 @@ impl Beliefs {
         if inner.deleted.contains(&token) {
             // Somebody deleted it by hand while the news was on its way.
             drop(inner);
-            self.history.remark(format!("{who} was told of {line} with token {token}, which is gone by hand"));
+            self.history
+                .remark(format!("{who} was told of {line} with token {token}, which is gone by hand"));
             return;
         }
         let beside = inner.believers(line);
@@ -125,9 +126,7 @@ impl Inner {
     fn believers(&self, line: &str) -> Vec<(String, Token)> {
         let of_line = (line.to_owned(), FIRST)..=(line.to_owned(), LAST);
         let believers = self.held.range(of_line).filter(|((_, token), belief)| {
-            !self.absent.contains(&belief.who)
-                && !self.deleted.contains(token)
-                && (belief.is_valid)()
+            !self.absent.contains(&belief.who) && !self.deleted.contains(token) && (belief.is_valid)()
         });
         believers.map(|((_, token), belief)| (belief.who.clone(), *token)).collect()
     }

@@ -10,7 +10,8 @@ use std::time::Instant;
 use tenure::core::sabotage::Rule;
 use tenure_sim::play::{play, play_all};
 
-const USAGE: &str = "usage: tenure-sim SEED [--log] [--broken RULE] | --seeds N [--from SEED] [--broken RULE]";
+const USAGE: &str =
+    "usage: tenure-sim SEED [--log] [--broken RULE] | --seeds N [--from SEED] [--broken RULE]";
 
 fn main() -> ExitCode {
     match Wish::read(std::env::args().skip(1)) {

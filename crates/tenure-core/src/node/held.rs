@@ -136,7 +136,9 @@ impl Held {
     pub(super) fn why_stop(&self) -> Option<StopReason> {
         match (self.over, self.release) {
             (Some(LossReason::Deleted), _) => return Some(StopReason::Deleted),
-            (Some(LossReason::Lease | LossReason::Place | LossReason::Owner), _) => return Some(StopReason::Lost),
+            (Some(LossReason::Lease | LossReason::Place | LossReason::Owner), _) => {
+                return Some(StopReason::Lost);
+            }
             (None, Some(ReleaseReason::Shutdown)) => return Some(StopReason::Shutdown),
             (None, Some(_)) => return Some(StopReason::Release),
             (None, None) => {}

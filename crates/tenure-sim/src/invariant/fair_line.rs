@@ -22,9 +22,10 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
         while let Some(entry) = log.next_if(|entry| entry.at <= *at) {
             replay.step(entry);
         }
-        let before = replay.pairs.values().filter(|pair| Token(pair.created) < *token).find(|pair| {
-            story.layout.parse(&pair.key).and_then(|key| line_of(&key)).as_ref() == Some(line)
-        });
+        let before =
+            replay.pairs.values().filter(|pair| Token(pair.created) < *token).find(|pair| {
+                story.layout.parse(&pair.key).and_then(|key| line_of(&key)).as_ref() == Some(line)
+            });
         if let Some(before) = before {
             found.push((*at, format!("{fact}, but {} stands before it", before.created)));
         }

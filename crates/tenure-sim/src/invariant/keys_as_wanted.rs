@@ -33,8 +33,7 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
     story.log.iter().take_while(|entry| entry.at <= at).for_each(|entry| replay.step(entry));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let there = replay.pairs.values().filter(|pair| pair.key.starts_with(ROOT.as_bytes()));
-    let there: BTreeMap<String, String> =
-        there.map(|pair| (text(&pair.key), text(&pair.value))).collect();
+    let there: BTreeMap<String, String> = there.map(|pair| (text(&pair.key), text(&pair.value))).collect();
     let mut found = Vec::new();
     for (key, value) in &wanted {
         if there.get(key) != Some(value) {

@@ -40,7 +40,9 @@ async fn be_a_node(stage: Stage, player: Player, mut dice: Dice) {
             .grace(Duration::from_millis(800))
             .cool_down(Duration::from_secs(3))
             .balance_every(Duration::from_secs(7))
-            .error_policy(|_: &StateRecord, now: WallTime| Decision::Sleep { until: WallTime(now.0 + SLEEP_MS) });
+            .error_policy(|_: &StateRecord, now: WallTime| Decision::Sleep {
+                until: WallTime(now.0 + SLEEP_MS),
+            });
         match options.start(&player.session, &namespace(), worker).await {
             Ok(node) => {
                 let end = node.ended().await;
@@ -112,7 +114,9 @@ async fn submit(stage: Stage, mut dice: Dice) {
         tokio::time::sleep(dice.ms(1, 2_500)).await;
         let id = TaskId::parse(name).expect("a good name");
         let steps = u8::try_from(dice.between(1, 6)).unwrap_or(1);
-        let props = NewTask::new(id.clone()).props(&(steps, dice.percent(25), dice.percent(60))).expect("props are small");
+        let props = NewTask::new(id.clone())
+            .props(&(steps, dice.percent(25), dice.percent(60)))
+            .expect("props are small");
         match client.submit(props).await {
             Ok(Submitted::Accepted) => {
                 stage.cast.history.note(Fact::Submitted { task: id.to_string() });

@@ -24,12 +24,7 @@ pub fn begin(stage: &Stage, player: &Player, dice: &mut Dice) {
     stage.act(async move { want(stage_of_one, player, elections, dice).await });
 }
 
-async fn want(
-    stage: Stage,
-    player: Player,
-    elections: Elections<String, Bytes, OverStore>,
-    mut dice: Dice,
-) {
+async fn want(stage: Stage, player: Player, elections: Elections<String, Bytes, OverStore>, mut dice: Dice) {
     let line = ttl_line(NAME);
     loop {
         player.rest(dice.ms(1, 1_500)).await;
