@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tenure_core::fence::Fence;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{NodeId, TaskId};
-use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now};
+use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, Tally};
 use tenure_core::record::NodeState;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
@@ -51,6 +51,7 @@ pub(super) struct Driver {
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
     pub(super) notices: broadcast::Sender<Notice>,
     pub(super) tenancy: watch::Sender<Tenancy>,
+    pub(super) tally: watch::Sender<Tally>,
 }
 
 /// Something that was begun and will end with an event.
@@ -232,6 +233,7 @@ impl Driver {
             *shown = tenancy;
             is_news
         });
+        self.tally.send_replace(self.machine.tally());
     }
 
     fn carry_out(&mut self, action: Action, under_way: &mut UnderWay) {
