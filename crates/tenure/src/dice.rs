@@ -1,12 +1,29 @@
 //! Throws of the dice, for jitter and nonces. The machines take them as arguments, so that a test can throw what it likes.
 
-/// Anywhere in `0.0..=1.0`; without entropy everybody throws the middle.
+use std::cell::Cell;
+
+thread_local! {
+    /// Where this thread's throws go on from; the system is asked once, because machines are told a throw with every event.
+    static THROWN: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Anywhere in `0.0..=1.0`; without entropy everybody throws the same.
 pub(crate) fn throw() -> f64 {
-    let mut bytes = [0; 4];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
-    }
+    let thrown = THROWN.get().unwrap_or_else(|| {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_or(0, |()| u64::from_le_bytes(bytes))
+    });
+    let next = thrown.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    THROWN.set(Some(next));
+    let high = u32::try_from(mix(next) >> 32).unwrap_or(u32::MAX);
+    f64::from(high) / f64::from(u32::MAX)
+}
+
+/// The last steps of SplitMix64: neighbours become strangers.
+fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 /// A number that nobody else has thrown.
@@ -18,4 +35,19 @@ pub(crate) fn nonce() -> u64 {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).expect("the system's random numbers are there once it has booted");
     u64::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throws_fall_everywhere() {
+        let mut fallen = [0_u32; 10];
+        for _ in 0..10_000 {
+            let tenth = (throw() * 10.0).min(9.0);
+            fallen[tenth as usize] += 1;
+        }
+        assert!(fallen.iter().all(|count| (800..1_200).contains(count)), "{fallen:?}");
+    }
 }

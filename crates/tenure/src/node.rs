@@ -5,6 +5,7 @@
 
 mod claims;
 mod drive;
+mod feeds;
 mod options;
 mod run;
 mod words;

@@ -9,7 +9,6 @@ use tenure::core::name::NodeId;
 use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, Tally};
 use tenure::session::Session;
-use tenure::store::Store;
 use tokio::sync::Notify;
 
 use super::Place;
@@ -29,7 +28,6 @@ pub(super) struct Crew {
 struct Member {
     node: Node,
     session: Session,
-    store: Store,
 }
 
 /// How many handlers have begun.
@@ -114,8 +112,7 @@ impl Member {
         ttl: Duration,
         begun: Arc<Begun>,
     ) -> Result<Member, Failure> {
-        let store = place.open().await?;
-        let session = Session::options().ttl(ttl).open(store.clone());
+        let session = Session::options().ttl(ttl).open(place.open().await?);
         let session = session.map_err(|error| wrong(format!("no session can be opened: {error}")))?;
         let handler = move |ctx: Context| {
             begun.count.fetch_add(1, Ordering::Relaxed);
@@ -127,7 +124,7 @@ impl Member {
         };
         let joined = Node::options(id.clone()).start(&session, &scene.namespace, handler).await;
         let node = joined.map_err(|error| wrong(format!("{id} did not join: {error}")))?;
-        Ok(Member { node, session, store })
+        Ok(Member { node, session })
     }
 
     async fn end(&self) -> Result<(), Failure> {
