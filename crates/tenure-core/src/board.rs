@@ -160,7 +160,8 @@ impl Shares {
 /// The newest words about the two keys of a task.
 #[derive(Clone, Debug, Default)]
 struct Pending {
-    task: Option<Seen<Card>>,
+    /// Apart, because it is much larger than the other and seldom there.
+    task: Option<Box<Seen<Card>>>,
     owner: Option<Seen<Owner>>,
 }
 
@@ -204,7 +205,7 @@ impl Board {
             FeedItem::Begin => self.is_fresh = false,
             FeedItem::Put(pair) => match self.layout.parse(&pair.key) {
                 Some(Key::Task(task)) => {
-                    self.pending.entry(task).or_default().task = Some(Seen::Here(read_card(&pair)));
+                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Here(read_card(&pair))));
                 }
                 Some(Key::TaskOwner(task)) => {
                     self.pending.entry(task).or_default().owner = Some(Seen::Here(read_owner(&pair)));
@@ -213,7 +214,9 @@ impl Board {
                 Some(_) | None => {}
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
-                Some(Key::Task(task)) => self.pending.entry(task).or_default().task = Some(Seen::Gone),
+                Some(Key::Task(task)) => {
+                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Gone))
+                }
                 Some(Key::TaskOwner(task)) => self.pending.entry(task).or_default().owner = Some(Seen::Gone),
                 Some(_) | None => {}
             },
@@ -320,7 +323,7 @@ impl Board {
             Some(Seen::Gone) | None => false,
         };
         let owner = Seen::over(pending.owner, owner_before);
-        let card = Seen::over(pending.task, before);
+        let card = Seen::over(pending.task.map(|seen| *seen), before);
 
         let is_same_life = written.map(|(created, _)| created) == card.as_ref().map(|card| card.created);
         if let Some((created, _)) = written.filter(|_| !is_same_life) {

@@ -124,7 +124,7 @@ impl Node {
         {
             if let Some(asked) = self.claims.asked.get(&task) {
                 let Asked { created, nonce, owner, .. } = asked.clone();
-                batch.push(ClaimAsk { task, created, nonce, owner });
+                batch.push(ClaimAsk { task, created, nonce, owner, is_again: true });
             }
         }
         batch
@@ -142,7 +142,7 @@ impl Node {
         let owner = OwnerRecord { node, incarnation, nonce: nonce.clone(), unknown }.encode();
         let asked = Asked { seen, created, nonce: nonce.clone(), owner: owner.clone(), is_doubtful: false };
         self.claims.asked.insert(task.clone(), asked);
-        ClaimAsk { task, created, nonce, owner }
+        ClaimAsk { task, created, nonce, owner, is_again: false }
     }
 
     pub(super) fn handle_claims(&mut self, epoch: Epoch, answers: Vec<ClaimAnswer>, now: Now) {

@@ -298,6 +298,7 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
         created: Revision(3),
         nonce: "late".to_owned(),
         owner: r#"{"node":"late"}"#.into(),
+        is_again: false,
     };
     let lease = world.processes[n].lease.unwrap();
     let reply = world.store.apply(&crate::node::request::claim(&world.layout, &ask, lease), world.now);
