@@ -9,6 +9,7 @@ mod report;
 mod sample;
 mod session;
 mod store;
+mod tasks;
 mod workload;
 
 use clap::Subcommand;
@@ -24,6 +25,8 @@ pub(crate) enum BenchCommand {
     Store(store::StoreArgs),
     /// Keys under shared leases: registering, recovering and idling, beside programs written by hand.
     Session(session::SessionArgs),
+    /// Many tasks on several nodes: claimed beside the herd, taken over from a dead node, and held.
+    Tasks(tasks::TasksArgs),
 }
 
 /// Measures.
@@ -31,5 +34,6 @@ pub(crate) async fn run(command: &BenchCommand, global: &Global, output: &Output
     match command {
         BenchCommand::Store(args) => store::run(args, global, output).await,
         BenchCommand::Session(args) => session::run(args, global, output).await,
+        BenchCommand::Tasks(args) => tasks::run(args, global, output).await,
     }
 }

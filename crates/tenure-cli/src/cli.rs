@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use tenure::core::name::{Namespace, NodeId};
 use tenure::store::StoreUrl;
 
 use crate::bench::BenchCommand;
@@ -233,6 +234,20 @@ pub(crate) enum PartCommand {
         /// For how long.
         #[arg(value_parser = duration::parse)]
         span: Duration,
+    },
+    /// Join as a node whose tasks wait until they are stopped, and tell how it stands whenever it is told to go on.
+    Node {
+        /// The store's address.
+        url: StoreUrl,
+        /// Where the tasks are.
+        #[arg(value_parser = Namespace::parse)]
+        namespace: Namespace,
+        /// The node's name.
+        #[arg(value_parser = NodeId::parse)]
+        id: NodeId,
+        /// The length of its leases.
+        #[arg(value_parser = duration::parse)]
+        ttl: Duration,
     },
     /// Hold a key under a lease, renewing it, until killed.
     Hold {

@@ -2,6 +2,8 @@
 //!
 //! A part says on stdout what it does, one JSON object a line, and ends when its stdin ends, so that none outlives whoever started it.
 
+mod node;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -18,6 +20,8 @@ use crate::cli::PartCommand;
 use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
+
+pub(crate) use node::Footprint;
 
 /// Said when a part is ready to go.
 #[derive(Serialize, Deserialize)]
@@ -98,6 +102,9 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
                 // Whoever counts requests does so before the session is closed.
                 go_on(&mut told).await?;
                 session.close().await.map_err(|left| failed(left.to_string()))
+            }
+            PartCommand::Node { url, namespace, id, ttl } => {
+                node::run((url, namespace, id), *ttl, &mut told, output).await
             }
             PartCommand::Hold { file, key, ttl } => hold(file, key, *ttl, output).await,
             PartCommand::Launch { .. }

@@ -36,9 +36,7 @@ pub struct Board {
     orphans: BTreeMap<TaskId, Owner>,
     unowned: BTreeSet<TaskId>,
     unowned_load: Load,
-    loads: BTreeMap<NodeId, Load>,
-    /// Nodes whose load is another than when that was last asked.
-    shifted: BTreeSet<NodeId>,
+    loads: Shares,
     live: usize,
     set_aside: BTreeSet<TaskId>,
     /// What was seen since the last whole picture, newest word for each key.
@@ -126,10 +124,44 @@ pub enum BoardChange {
     Unowned(TaskId),
 }
 
+/// How much each node owns.
+#[derive(Clone, Debug, Default)]
+struct Shares {
+    by_node: BTreeMap<NodeId, Load>,
+    /// Nodes whose load is another than when that was last asked.
+    shifted: BTreeSet<NodeId>,
+}
+
+impl Shares {
+    fn add(&mut self, node: &NodeId, load: Load) {
+        match self.by_node.get_mut(node) {
+            Some(owned) => *owned = *owned + load,
+            None => drop(self.by_node.insert(node.clone(), load)),
+        }
+        self.shift(node);
+    }
+
+    fn sub(&mut self, node: &NodeId, load: Load) {
+        let Some(owned) = self.by_node.get_mut(node) else { return };
+        *owned = *owned - load;
+        if owned.tasks == 0 {
+            self.by_node.remove(node);
+        }
+        self.shift(node);
+    }
+
+    fn shift(&mut self, node: &NodeId) {
+        if !self.shifted.contains(node) {
+            self.shifted.insert(node.clone());
+        }
+    }
+}
+
 /// The newest words about the two keys of a task.
 #[derive(Clone, Debug, Default)]
 struct Pending {
-    task: Option<Seen<Card>>,
+    /// Apart, because it is much larger than the other and seldom there.
+    task: Option<Box<Seen<Card>>>,
     owner: Option<Seen<Owner>>,
 }
 
@@ -158,8 +190,7 @@ impl Board {
             orphans: BTreeMap::new(),
             unowned: BTreeSet::new(),
             unowned_load: Load::default(),
-            loads: BTreeMap::new(),
-            shifted: BTreeSet::new(),
+            loads: Shares::default(),
             live: 0,
             set_aside: BTreeSet::new(),
             pending: BTreeMap::new(),
@@ -174,7 +205,7 @@ impl Board {
             FeedItem::Begin => self.is_fresh = false,
             FeedItem::Put(pair) => match self.layout.parse(&pair.key) {
                 Some(Key::Task(task)) => {
-                    self.pending.entry(task).or_default().task = Some(Seen::Here(read_card(&pair)));
+                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Here(read_card(&pair))));
                 }
                 Some(Key::TaskOwner(task)) => {
                     self.pending.entry(task).or_default().owner = Some(Seen::Here(read_owner(&pair)));
@@ -183,7 +214,9 @@ impl Board {
                 Some(_) | None => {}
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
-                Some(Key::Task(task)) => self.pending.entry(task).or_default().task = Some(Seen::Gone),
+                Some(Key::Task(task)) => {
+                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Gone))
+                }
                 Some(Key::TaskOwner(task)) => self.pending.entry(task).or_default().owner = Some(Seen::Gone),
                 Some(_) | None => {}
             },
@@ -244,17 +277,17 @@ impl Board {
 
     /// How much each node owns; nodes that own nothing are not in it.
     pub fn loads(&self) -> &BTreeMap<NodeId, Load> {
-        &self.loads
+        &self.loads.by_node
     }
 
     /// How much a node owns.
     pub fn load_of(&self, node: &NodeId) -> Load {
-        self.loads.get(node).copied().unwrap_or_default()
+        self.loads.by_node.get(node).copied().unwrap_or_default()
     }
 
     /// The nodes whose loads are others than when this was last asked.
     pub fn take_shifted(&mut self) -> BTreeSet<NodeId> {
-        std::mem::take(&mut self.shifted)
+        std::mem::take(&mut self.loads.shifted)
     }
 
     /// Who owns a task, also one that is not there.
@@ -269,44 +302,100 @@ impl Board {
     }
 
     fn apply(&mut self, task: TaskId, pending: Pending, told: &mut impl Extend<BoardChange>) {
+        let pending = match pending {
+            Pending { task: None, owner: Some(seen) } => match self.apply_owner(&task, seen, told) {
+                None => return,
+                seen => Pending { task: None, owner: seen },
+            },
+            pending => pending,
+        };
         let mut before = self.take(&task);
+        let was_unowned = before.as_ref().is_some_and(Card::is_unowned);
+        let written = before.as_ref().map(|card| (card.created, card.modified));
         let owner_before = match &mut before {
-            Some(card) => card.owner.clone(),
+            Some(card) => card.owner.take(),
             None => self.orphans.remove(&task),
         };
-        let owner = Seen::over(pending.owner, owner_before.clone());
-        let card = Seen::over(pending.task, before.clone()).map(|card| Card { owner: owner.clone(), ..card });
+        let is_owner_told = pending.owner.is_some();
+        let token_before = owner_before.as_ref().map(|owner| owner.token);
+        let is_other_owner = match &pending.owner {
+            Some(Seen::Here(owner)) => owner_before.as_ref() != Some(owner),
+            Some(Seen::Gone) | None => false,
+        };
+        let owner = Seen::over(pending.owner, owner_before);
+        let card = Seen::over(pending.task.map(|seen| *seen), before);
 
-        let is_same_life = before.as_ref().map(|card| card.created) == card.as_ref().map(|card| card.created);
-        if let Some(before) = before.as_ref().filter(|_| !is_same_life) {
-            told.extend([BoardChange::Gone { task: task.clone(), created: before.created }]);
+        let is_same_life = written.map(|(created, _)| created) == card.as_ref().map(|card| card.created);
+        if let Some((created, _)) = written.filter(|_| !is_same_life) {
+            told.extend([BoardChange::Gone { task: task.clone(), created }]);
         }
         let token = owner.as_ref().map(|owner| owner.token);
-        if let Some(before) = owner_before.as_ref().filter(|before| Some(before.token) != token) {
+        if let Some(token) = token_before.filter(|_| is_owner_told && token_before != token) {
+            told.extend([BoardChange::OwnerGone { task: task.clone(), token }]);
+        }
+        let Some(mut card) = card else {
+            if let Some(owner) = owner {
+                self.orphans.insert(task, owner);
+            }
+            return;
+        };
+        let is_new = !is_same_life && !card.is_live();
+        let is_rewritten = is_same_life && written.is_some_and(|(_, modified)| modified != card.modified);
+        if is_new || is_rewritten {
+            told.extend([BoardChange::Changed(task.clone())]);
+        }
+        if let Some(owner) = owner.as_ref().filter(|_| !is_same_life || is_other_owner) {
+            let node = owner.node().cloned();
+            told.extend([BoardChange::Owned { task: task.clone(), node, token: owner.token }]);
+        }
+        card.owner = owner;
+        if card.is_unowned() && !(is_same_life && was_unowned) {
+            told.extend([BoardChange::Unowned(task.clone())]);
+        }
+        self.post(task, card);
+    }
+
+    /// A task that stays as it is gets or loses its owner: by far the most frequent change. Gives back what was seen if there is no such task.
+    fn apply_owner(
+        &mut self,
+        task: &TaskId,
+        seen: Seen<Owner>,
+        told: &mut impl Extend<BoardChange>,
+    ) -> Option<Seen<Owner>> {
+        let Some(card) = self.tasks.get_mut(task) else { return Some(seen) };
+        let (load, was_unowned) = (Load::of_one(card.weight()), card.is_unowned());
+        let before = match seen {
+            Seen::Here(owner) => card.owner.replace(owner),
+            Seen::Gone => card.owner.take(),
+        };
+        let token = card.owner.as_ref().map(|owner| owner.token);
+        if let Some(before) = before.as_ref().filter(|before| Some(before.token) != token) {
             told.extend([BoardChange::OwnerGone { task: task.clone(), token: before.token }]);
         }
-        if let Some(card) = &card {
-            let was_unowned = is_same_life && before.as_ref().is_some_and(Card::is_unowned);
-            let is_new = !is_same_life && !card.is_live();
-            let is_rewritten = is_same_life && before.as_ref().is_some_and(|b| b.modified != card.modified);
-            if is_new || is_rewritten {
-                told.extend([BoardChange::Changed(task.clone())]);
+        if let Some(owner) = card.owner.as_ref().filter(|owner| before.as_ref() != Some(owner)) {
+            let node = owner.node().cloned();
+            told.extend([BoardChange::Owned { task: task.clone(), node, token: owner.token }]);
+        }
+        let is_unowned = card.is_unowned();
+        if let Some(node) = before.as_ref().and_then(Owner::node) {
+            self.loads.sub(node, load);
+        }
+        if let Some(node) = card.owner.as_ref().and_then(Owner::node) {
+            self.loads.add(node, load);
+        }
+        match (was_unowned, is_unowned) {
+            (true, false) => {
+                self.unowned.remove(task);
+                self.unowned_load = self.unowned_load - load;
             }
-            if let Some(owner) =
-                owner.as_ref().filter(|owner| !is_same_life || owner_before.as_ref() != Some(owner))
-            {
-                let node = owner.node().cloned();
-                told.extend([BoardChange::Owned { task: task.clone(), node, token: owner.token }]);
-            }
-            if card.is_unowned() && !was_unowned {
+            (false, true) => {
+                self.unowned.insert(task.clone());
+                self.unowned_load = self.unowned_load + load;
                 told.extend([BoardChange::Unowned(task.clone())]);
             }
+            (true, true) | (false, false) => {}
         }
-        match (card, owner) {
-            (Some(card), _) => self.post(task, card),
-            (None, Some(owner)) => drop(self.orphans.insert(task, owner)),
-            (None, None) => {}
-        }
+        None
     }
 
     /// Takes a card off the board and out of everything that is counted.
@@ -318,14 +407,8 @@ impl Board {
         if self.unowned.remove(task) {
             self.unowned_load = self.unowned_load - load;
         }
-        if let Some(node) = card.owner.as_ref().and_then(Owner::node)
-            && let Some(owned) = self.loads.get_mut(node)
-        {
-            *owned = *owned - load;
-            if owned.tasks == 0 {
-                self.loads.remove(node);
-            }
-            self.shifted.insert(node.clone());
+        if let Some(node) = card.owner.as_ref().and_then(Owner::node) {
+            self.loads.sub(node, load);
         }
         Some(card)
     }
@@ -341,13 +424,7 @@ impl Board {
             self.set_aside.insert(task.clone());
         }
         if let Some(node) = card.owner.as_ref().and_then(Owner::node) {
-            match self.loads.get_mut(node) {
-                Some(owned) => *owned = *owned + load,
-                None => drop(self.loads.insert(node.clone(), load)),
-            }
-            if !self.shifted.contains(node) {
-                self.shifted.insert(node.clone());
-            }
+            self.loads.add(node, load);
         }
         self.tasks.insert(task, card);
     }

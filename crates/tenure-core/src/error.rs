@@ -139,6 +139,9 @@ pub enum Invalid {
         /// How many may be.
         max: usize,
     },
+    /// What was asked for is there, and is more than one answer carries: ask for fewer keys at a time.
+    #[error("the answer is too large, ask for fewer keys at a time: {0}")]
+    AnswerTooLarge(String),
     /// A lease lives for some time.
     #[error("a TTL must be longer than nothing")]
     TtlZero,

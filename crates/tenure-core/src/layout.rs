@@ -127,8 +127,12 @@ impl Layout {
         if kind == "registry" {
             return RegistryKey::parse(rest).ok().map(Key::Registration);
         }
-        let segments: Vec<&str> = rest.split('/').collect();
-        match (kind, &segments[..]) {
+        // None of our keys has more of them, so a fourth stands for all that follow.
+        let mut parts = rest.splitn(4, '/');
+        let segments: [Option<&str>; 4] = std::array::from_fn(|_| parts.next());
+        let count = segments.iter().flatten().count();
+        let segments = segments.map(Option::unwrap_or_default);
+        match (kind, &segments[..count]) {
             ("nodes", [node]) => Some(Key::Node(NodeId::parse(&unescape(node)?).ok()?)),
             ("nodes", [node, "commands", command]) => {
                 Some(Key::NodeCommand(NodeId::parse(&unescape(node)?).ok()?, CommandId::parse(command).ok()?))

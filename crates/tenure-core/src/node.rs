@@ -50,6 +50,7 @@ use crate::board::Board;
 use crate::layout::Layout;
 use crate::lease::LeaseId;
 use crate::name::TaskId;
+use crate::picture::FeedItem;
 use crate::record::{NodeState, WallTime};
 use crate::revision::{Epoch, Token};
 use crate::task::retry::ErrorPolicy;
@@ -170,7 +171,14 @@ impl Node {
             return;
         }
         match event {
-            Event::Seen(feed, item) => self.handle_seen(feed, item, now),
+            Event::Seen(feed, item) => {
+                let is_half = matches!(item, FeedItem::Put(_) | FeedItem::Delete { .. });
+                self.handle_seen(feed, item, now);
+                // What is said between two whole pictures changes nothing yet.
+                if is_half {
+                    return;
+                }
+            }
             Event::Joined { incarnation } => {
                 self.incarnation = Some(incarnation);
                 self.actions.push_back(Action::Announce(match self.standing {
@@ -211,6 +219,7 @@ impl Node {
         self.weigh_in(now);
         self.next_order(now);
         self.check_ending(now);
+        self.make_room(now);
         self.send_claims(now);
     }
 
@@ -264,6 +273,7 @@ impl Node {
             self.tally.timers += 1;
             match timer {
                 Timer::Offer(task) => self.offer_due(task),
+                Timer::Behind(behind) => self.behind_due(behind, now),
                 Timer::Stop(task) => self.stop_due(&task, now),
                 Timer::Retry(task) => self.retry_due(&task, now),
                 Timer::Stray(task) => self.stray_due(task, now),

@@ -74,7 +74,20 @@ pub trait Record: Serialize + DeserializeOwned {
     }
 
     /// Reads stored bytes.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not this record.
     fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
+        Self::decode_patiently(bytes)
+    }
+
+    /// Reads stored bytes, whatever else is in them. Records that a node reads by the hundred thousand try something quicker first.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not this record.
+    fn decode_patiently(bytes: &[u8]) -> Result<Self, BadRecord> {
         if bytes.len() > RECORD_BYTES_MAX {
             return Err(BadRecord::TooLarge(bytes.len()));
         }

@@ -13,7 +13,23 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 ///
 /// It is a promise between processes and versions: all of them must compute the same.
 pub fn score(key: &[u8], candidate: &[u8]) -> u64 {
-    xxh3_64_with_seed(candidate, xxh3_64(key))
+    Scores::of_key(key).of(candidate)
+}
+
+/// A key whose hash is taken once, for many candidates.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores(u64);
+
+impl Scores {
+    /// The scores for a key.
+    pub fn of_key(key: &[u8]) -> Scores {
+        Scores(xxh3_64(key))
+    }
+
+    /// How much a candidate is meant; what [`score`] says.
+    pub fn of(self, candidate: &[u8]) -> u64 {
+        xxh3_64_with_seed(candidate, self.0)
+    }
 }
 
 /// The candidate that a key means; none if there is none.

@@ -64,7 +64,32 @@ impl Raw {
     ///
     /// Whatever the server or the transport says.
     pub async fn claim(&self, key: Bytes, value: Bytes) -> Result<bool, BoxError> {
-        let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", claim(key, value)).await?;
+        let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", claim(key, value, 0)).await?;
+        Ok(answer.succeeded)
+    }
+
+    /// Claims a task that is there and that nobody owns: puts `owner` under a lease if it is absent and `task` is not.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the server or the transport says.
+    pub async fn claim_task(
+        &self,
+        task: Bytes,
+        owner: Bytes,
+        value: Bytes,
+        lease: i64,
+    ) -> Result<bool, BoxError> {
+        let mut request = claim(owner, value, lease);
+        request.compare.push(message::Compare {
+            // Greater than.
+            result: 1,
+            target: 1,
+            key: task,
+            target_union: Some(message::CompareTarget::CreateRevision(0)),
+            ..message::Compare::default()
+        });
+        let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
         Ok(answer.succeeded)
     }
 
@@ -74,8 +99,9 @@ impl Raw {
     ///
     /// Whatever the server or the transport says.
     pub async fn claims(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<Vec<bool>, BoxError> {
-        let nested =
-            |(key, value)| message::RequestOp { request: Some(message::RequestKind::Txn(claim(key, value))) };
+        let nested = |(key, value)| message::RequestOp {
+            request: Some(message::RequestKind::Txn(claim(key, value, 0))),
+        };
         let success = pairs.into_iter().map(nested).collect();
         let request = message::TxnRequest { success, ..message::TxnRequest::default() };
         let answer: message::TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
@@ -197,14 +223,14 @@ fn put_op(key: Bytes, value: Bytes, lease: i64) -> message::RequestOp {
     message::RequestOp { request: Some(message::RequestKind::Put(put)) }
 }
 
-fn claim(key: Bytes, value: Bytes) -> message::TxnRequest {
+fn claim(key: Bytes, value: Bytes, lease: i64) -> message::TxnRequest {
     let absent = message::Compare {
         target: 1,
         key: key.clone(),
         target_union: Some(message::CompareTarget::CreateRevision(0)),
         ..message::Compare::default()
     };
-    message::TxnRequest { compare: vec![absent], success: vec![put_op(key, value, 0)], failure: vec![] }
+    message::TxnRequest { compare: vec![absent], success: vec![put_op(key, value, lease)], failure: vec![] }
 }
 
 /// The kind of an event that took a key away.

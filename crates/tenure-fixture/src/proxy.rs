@@ -48,6 +48,8 @@ pub enum Mode {
     ///
     /// A connection that lost bytes here is reset when the mode changes: its stream has a hole.
     BlackHoleAnswers,
+    /// What clients send arrives, what the server answers waits until the mode changes: a commit happens and its answer comes late.
+    HoldAnswers,
 }
 
 /// A proxy in front of one address; dropping it resets its connections.
@@ -239,7 +241,7 @@ fn admit(client: TcpStream, shared: &Arc<Shared>) {
             std::thread::spawn(move || finish(client));
             return;
         }
-        Mode::Pass | Mode::Delay(_) | Mode::BlackHole | Mode::BlackHoleAnswers => {}
+        Mode::Pass | Mode::Delay(_) | Mode::BlackHole | Mode::BlackHoleAnswers | Mode::HoldAnswers => {}
     }
     let (waker, woken) = waker();
     let id = state.connections_made;

@@ -2,14 +2,39 @@
 //!
 //! Everything random comes from here, so that a seed can decide all of it: see `testing::Fate`.
 
+use std::cell::Cell;
+
 use crate::store::{Cause, StoreError};
 
-/// Anywhere in `0.0..=1.0`; without entropy everybody throws the middle.
+thread_local! {
+    /// Where this thread's throws go on from; the system is asked once, because machines are told a throw with every event.
+    static THROWN: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Anywhere in `0.0..=1.0`; without entropy everybody throws the same.
 pub(crate) fn throw() -> f64 {
-    match fill() {
-        Ok(bytes) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
+    #[cfg(feature = "testing")]
+    {
+        let mut bytes = [0; 4];
+        if crate::testing::fate::fill(&mut bytes) {
+            return part_of_one(u32::from_le_bytes(bytes));
+        }
     }
+    let thrown = THROWN.get().unwrap_or_else(|| fill().map_or(0, u64::from_le_bytes));
+    let next = thrown.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    THROWN.set(Some(next));
+    part_of_one(u32::try_from(mix(next) >> 32).unwrap_or(u32::MAX))
+}
+
+fn part_of_one(number: u32) -> f64 {
+    f64::from(number) / f64::from(u32::MAX)
+}
+
+/// The last steps of SplitMix64: neighbours become strangers.
+fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 /// A number that nobody else has thrown.
@@ -47,4 +72,19 @@ fn fill<const N: usize>() -> Result<[u8; N], getrandom::Error> {
     }
     getrandom::fill(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throws_fall_everywhere() {
+        let mut fallen = [0_u32; 10];
+        for _ in 0..10_000 {
+            let tenth = (throw() * 10.0).min(9.0);
+            fallen[tenth as usize] += 1;
+        }
+        assert!(fallen.iter().all(|count| (800..1_200).contains(count)), "{fallen:?}");
+    }
 }

@@ -15,16 +15,13 @@ use tokio::time::{Instant, Sleep};
 use tracing::{debug, info, warn};
 
 use crate::dice;
+use crate::store::page::PageLen;
 use crate::store::{
     Cause, Get, Page, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchItem,
     WatchStream,
 };
 
 pub use tenure_core::picture::FeedItem;
-
-/// How many keys are listed at a time: enough to make round trips rare, few enough that the values of a page, a few KiB each, stay
-/// far below what a connection carries in one message.
-const PAGE_LEN: u32 = 1_000;
 
 /// How long to rest after a break. The first rest is short, because most breaks are over at once and every follower is blind
 /// meanwhile; doubled it would show in takeover times. The cap keeps a hundred followers of a dead store at some tens of requests a second.
@@ -93,6 +90,7 @@ pub struct Feed {
     select: Selection,
     picture: Picture,
     state: State,
+    page_len: PageLen,
     backoff: Backoff,
     opened: Instant,
     /// Told by the picture, not yet read.
@@ -106,8 +104,8 @@ type Asking<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 enum State {
     /// The end of a rest after a break.
     Resting(Pin<Box<Sleep>>),
-    /// A page of the listing, whose revision is known from the second page on.
-    Listing { asking: Asking<Page>, at: Option<Revision> },
+    /// A page of the listing, of these keys; its revision is known from the second page on.
+    Listing { asking: Asking<Page>, select: Selection, at: Option<Revision> },
     /// A watch after the listing.
     Opening(Asking<WatchStream>),
     /// A change.
@@ -126,8 +124,10 @@ impl Feed {
     /// Only [`StoreError::Invalid`], for a selection that no store would take.
     pub fn open(store: Store, select: Selection) -> Result<Feed, StoreError> {
         select.check()?;
+        let page_len = PageLen::new();
         let mut feed = Feed {
-            state: list(&store, select.clone(), None),
+            state: list(&store, select.clone(), None, page_len),
+            page_len,
             store,
             select,
             picture: Picture::new(),
@@ -149,12 +149,16 @@ impl Feed {
         match &mut self.state {
             State::Resting(rest) => {
                 ready!(rest.as_mut().poll(context));
-                self.state = list(&self.store, self.select.clone(), None);
+                self.state = list(&self.store, self.select.clone(), None, self.page_len);
             }
-            State::Listing { asking, at } => match ready!(asking.as_mut().poll(context)) {
+            State::Listing { asking, select, at } => match ready!(asking.as_mut().poll(context)) {
                 Ok(page) => {
                     let at = at.unwrap_or(page.revision);
                     self.on_page(page, at);
+                }
+                Err(error) if self.page_len.shrinks_for(&error) => {
+                    debug!(select = ?self.select, len = self.page_len.get(), "smaller pages");
+                    self.state = list(&self.store, select.clone(), *at, self.page_len);
                 }
                 Err(error) => self.on_break(error),
             },
@@ -186,7 +190,7 @@ impl Feed {
         let last = page.pairs.last().map(|pair| pair.key.clone());
         self.picture.handle_page(at, page.pairs, &mut self.ready);
         self.state = match last {
-            Some(last) if page.more => list(&self.store, after(&self.select, last), Some(at)),
+            Some(last) if page.more => list(&self.store, after(&self.select, last), Some(at), self.page_len),
             Some(_) | None => {
                 self.picture.handle_listed(&mut self.ready);
                 self.backoff.after_success(Moment::after_origin(self.opened.elapsed()));
@@ -247,10 +251,10 @@ impl std::fmt::Debug for Feed {
     }
 }
 
-fn list(store: &Store, select: Selection, at: Option<Revision>) -> State {
-    let get = Get { at, ..Get::new(select).limit(PAGE_LEN) };
+fn list(store: &Store, select: Selection, at: Option<Revision>, len: PageLen) -> State {
+    let get = Get { at, ..Get::new(select.clone()).limit(len.get()) };
     let store = store.clone();
-    State::Listing { asking: Box::pin(async move { store.get(get).await }), at }
+    State::Listing { asking: Box::pin(async move { store.get(get).await }), select, at }
 }
 
 fn watch(store: &Store, select: &Selection, after: Revision) -> State {

@@ -5,6 +5,7 @@
 
 mod claims;
 mod drive;
+mod feeds;
 mod options;
 mod run;
 mod words;
@@ -22,7 +23,7 @@ use drive::Wish;
 
 pub use options::NodeOptions;
 pub use tenure_core::balance;
-pub use tenure_core::node::{LossReason, Notice, ReleaseReason, StopReason};
+pub use tenure_core::node::{LossReason, Notice, ReleaseReason, StopReason, Tally};
 pub use words::{NodeEnd, ShutdownError, Tenancy};
 
 /// A node that takes tasks and runs them. Cheap to clone; all clones are one node.
@@ -76,6 +77,7 @@ struct Shared {
     wish: mpsc::UnboundedSender<Wish>,
     notices: broadcast::Sender<Notice>,
     tenancy: watch::Receiver<Tenancy>,
+    tally: watch::Receiver<Tally>,
     end: watch::Receiver<Option<NodeEnd>>,
 }
 
@@ -105,6 +107,11 @@ impl Node {
     /// How many tasks it owns and whether it has its place, now and whenever that changes.
     pub fn tenancy(&self) -> watch::Receiver<Tenancy> {
         self.shared.tenancy.clone()
+    }
+
+    /// How much it has worked so far: what it looked at, which claims it sent, and how many of them it won.
+    pub fn tally(&self) -> Tally {
+        *self.shared.tally.borrow()
     }
 
     /// Waits until the node has ended, and says why: it was shut down, drained, displaced, or its store is gone for good.

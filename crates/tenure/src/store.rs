@@ -6,6 +6,7 @@
 mod dynamic;
 mod handle;
 mod open;
+pub(crate) mod page;
 mod url;
 
 pub mod memory;

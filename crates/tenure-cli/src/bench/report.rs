@@ -1,5 +1,7 @@
 //! What the benchmark says: one row for each measurement, one verdict for each goal.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use super::sample::Sample;
@@ -9,7 +11,7 @@ use crate::output::Output;
 /// One measurement.
 #[derive(Serialize, Clone, Debug)]
 pub(super) struct Row {
-    pub(super) workload: &'static str,
+    pub(super) workload: Cow<'static, str>,
     pub(super) engine: &'static str,
     pub(super) n: usize,
     pub(super) unit: &'static str,
@@ -29,12 +31,15 @@ pub(super) struct Row {
     /// How many leases the keys of one round hang on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) leases: Option<usize>,
+    /// How many claims were sent for each task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tries: Option<f64>,
 }
 
 impl Row {
-    pub(super) fn new(workload: &'static str, engine: &'static str, sample: &Sample) -> Row {
+    pub(super) fn new(workload: impl Into<Cow<'static, str>>, engine: &'static str, sample: &Sample) -> Row {
         Row {
-            workload,
+            workload: workload.into(),
             engine,
             n: sample.count,
             unit: "ms",
@@ -47,6 +52,7 @@ impl Row {
             max: None,
             min: None,
             leases: None,
+            tries: None,
         }
     }
 }
@@ -54,7 +60,7 @@ impl Row {
 /// A goal, and whether it was met.
 #[derive(Serialize, Clone, Debug)]
 pub(super) struct Verdict {
-    pub(super) workload: &'static str,
+    pub(super) workload: Cow<'static, str>,
     pub(super) engine: &'static str,
     /// What it is measured against: `raw` calls, another way, or the figure of the store's contract.
     pub(super) reference: &'static str,
@@ -83,7 +89,7 @@ pub(super) enum Goal {
 
 impl Verdict {
     pub(super) fn new(
-        (workload, engine, reference): (&'static str, &'static str, &'static str),
+        (workload, engine, reference): (impl Into<Cow<'static, str>>, &'static str, &'static str),
         of: &'static str,
         found: Found,
         goal: Goal,
@@ -97,7 +103,7 @@ impl Verdict {
             Goal::AtLeast(least) => (format!(">= {least}"), figure >= least),
             Goal::AtMost(most) => (format!("<= {most}"), figure <= most),
         };
-        Verdict { workload, engine, reference, of, found, goal, met }
+        Verdict { workload: workload.into(), engine, reference, of, found, goal, met }
     }
 }
 
@@ -114,11 +120,12 @@ impl Report<'_> {
     }
 
     pub(super) fn row(&self, row: &Row) -> Result<(), Failure> {
-        let Row { p50, max, min, .. } = *row;
+        let Row { p50, max, min, tries, .. } = *row;
         self.output.object(&Row {
             p50: p50.map(round),
             max: max.map(round),
             min: min.map(round),
+            tries: tries.map(round),
             ..row.clone()
         })
     }

@@ -85,13 +85,16 @@ impl Crowd {
 
     /// This node takes tasks and has this much; new or not.
     pub fn set(&mut self, node: &NodeId, load: Load, now: Moment) {
-        let before = self.nodes.insert(node.clone(), load);
-        if before == Some(load) {
-            return;
-        }
-        match before {
-            Some(before) => self.forget(node, before),
-            None => (self.arrivals, self.arrived_at) = (self.arrivals + 1, now),
+        match self.nodes.get_mut(node) {
+            Some(before) if *before == load => return,
+            Some(before) => {
+                let before = std::mem::replace(before, load);
+                self.forget(node, before);
+            }
+            None => {
+                self.nodes.insert(node.clone(), load);
+                (self.arrivals, self.arrived_at) = (self.arrivals + 1, now);
+            }
         }
         self.by_tasks.insert((load.tasks, node.clone()));
         self.by_weight.insert((load.weight, node.clone()));
@@ -158,6 +161,17 @@ impl Crowd {
             Measure::Weight => &self.by_weight,
         };
         order.iter().find(|(_, node)| node != me).map(|(load, _)| *load)
+    }
+
+    /// How many more of so many tasks a node takes that wants an equal share, by number.
+    ///
+    /// It takes up to the floor of the mean, and the one beyond it only if nobody has less.
+    pub fn room(&self, node: &NodeId, pool: u64) -> u64 {
+        let Some(load) = self.nodes.get(node) else { return 0 };
+        let nodes = self.nodes.len() as u64;
+        let below = (pool / nodes).saturating_sub(load.tasks);
+        let is_least = || self.by_tasks.first().is_none_or(|(least, _)| *least >= load.tasks);
+        if below == 0 && load.tasks < pool.div_ceil(nodes) && is_least() { 1 } else { below }
     }
 
     /// How many of the others come before a node for a task, computed alike by everybody: 0 if it is meant.

@@ -267,7 +267,7 @@ proptest! {
         fresh.handle_item(FeedItem::Whole(page.revision), &mut ignored);
         prop_assert_eq!(&board.tasks, &fresh.tasks);
         prop_assert_eq!(&board.unowned, &fresh.unowned);
-        prop_assert_eq!(&board.loads, &fresh.loads);
+        prop_assert_eq!(board.loads(), fresh.loads());
         prop_assert_eq!(board.unowned_load, fresh.unowned_load);
         prop_assert_eq!(&board.set_aside, &fresh.set_aside);
         prop_assert_eq!(board.live, fresh.live);

@@ -97,6 +97,8 @@ pub struct ClaimAsk {
     pub nonce: String,
     /// The owner's record, with the nonce in it.
     pub owner: Bytes,
+    /// Whether it was asked before, so that it may find itself.
+    pub is_again: bool,
 }
 
 /// What a handler needs to know.

@@ -70,6 +70,11 @@ impl Scales {
     pub(super) fn load(&self) -> Load {
         self.own.load()
     }
+
+    /// What nobody owns, as far as this node knows better than the board.
+    pub(super) fn unowned(&self, board: &Board) -> Load {
+        board.unowned_load() - self.unseen_load
+    }
 }
 
 impl Node {

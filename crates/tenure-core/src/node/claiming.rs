@@ -3,6 +3,7 @@
 //! **Invariant**: a claim whose answer says "ours" is held, or given back; it is never forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::lease::LeaseId;
@@ -24,15 +25,23 @@ pub(super) struct Claims {
     asked: BTreeMap<TaskId, Asked>,
     /// Claims that may have been done, and have to be asked again.
     again: BTreeSet<TaskId>,
-    /// Which tasks each request asks for.
-    under_way: BTreeMap<Epoch, Vec<TaskId>>,
+    under_way: BTreeMap<Epoch, Request>,
     /// Requests from before the session was lost.
-    late: BTreeMap<Epoch, Vec<TaskId>>,
+    late: BTreeMap<Epoch, Request>,
+    /// How long requests take, the slow ones among the last.
+    took: Duration,
     /// Leases that ended while requests were under way.
     over: BTreeSet<LeaseId>,
     rest_until: Moment,
     backoff: Backoff,
     counter: u64,
+}
+
+/// Claims that travel together.
+#[derive(Clone, Debug)]
+struct Request {
+    sent_at: Moment,
+    tasks: Vec<TaskId>,
 }
 
 /// A claim that was asked for.
@@ -52,6 +61,7 @@ impl Claims {
             again: BTreeSet::new(),
             under_way: BTreeMap::new(),
             late: BTreeMap::new(),
+            took: Duration::ZERO,
             over: BTreeSet::new(),
             rest_until: Moment::ORIGIN,
             backoff: Backoff::new(RETRY),
@@ -67,6 +77,12 @@ impl Claims {
     /// How many tasks are asked for.
     pub(super) fn len(&self) -> usize {
         self.asked.len()
+    }
+
+    /// How long a claim takes to be answered: as long as the slow ones of late, or as the one that is not answered yet.
+    pub(super) fn slowness(&self, now: Moment) -> Duration {
+        let oldest = self.under_way.values().next();
+        oldest.map_or(Duration::ZERO, |request| now.since(request.sent_at)).max(self.took)
     }
 
     /// A lease is over: no claim under it is ours, even if the store says so later.
@@ -94,7 +110,8 @@ impl Node {
             }
             let epoch = self.next_epoch();
             self.tally.tries += batch.len() as u64;
-            self.claims.under_way.insert(epoch, batch.iter().map(|ask| ask.task.clone()).collect());
+            let tasks = batch.iter().map(|ask| ask.task.clone()).collect();
+            self.claims.under_way.insert(epoch, Request { sent_at: now.at, tasks });
             self.actions.push_back(Action::Claim { epoch, claims: batch });
         }
     }
@@ -107,7 +124,7 @@ impl Node {
         {
             if let Some(asked) = self.claims.asked.get(&task) {
                 let Asked { created, nonce, owner, .. } = asked.clone();
-                batch.push(ClaimAsk { task, created, nonce, owner });
+                batch.push(ClaimAsk { task, created, nonce, owner, is_again: true });
             }
         }
         batch
@@ -125,11 +142,11 @@ impl Node {
         let owner = OwnerRecord { node, incarnation, nonce: nonce.clone(), unknown }.encode();
         let asked = Asked { seen, created, nonce: nonce.clone(), owner: owner.clone(), is_doubtful: false };
         self.claims.asked.insert(task.clone(), asked);
-        ClaimAsk { task, created, nonce, owner }
+        ClaimAsk { task, created, nonce, owner, is_again: false }
     }
 
     pub(super) fn handle_claims(&mut self, epoch: Epoch, answers: Vec<ClaimAnswer>, now: Now) {
-        if let Some(tasks) = self.claims.late.remove(&epoch) {
+        if let Some(Request { tasks, .. }) = self.claims.late.remove(&epoch) {
             for (task, answer) in tasks.into_iter().zip(answers) {
                 if let ClaimAnswer::Ours(won) = answer {
                     self.give_back(task, won.token);
@@ -137,7 +154,8 @@ impl Node {
             }
             return;
         }
-        let Some(tasks) = self.claims.under_way.remove(&epoch) else { return };
+        let Some(Request { sent_at, tasks }) = self.claims.under_way.remove(&epoch) else { return };
+        self.claims.took = now.at.since(sent_at).max(self.claims.took * 3 / 4);
         assert!(tasks.len() == answers.len(), "a request with claims has an answer for each of them");
         let mut went_well = true;
         for (task, answer) in tasks.into_iter().zip(answers) {

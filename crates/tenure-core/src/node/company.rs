@@ -1,17 +1,18 @@
 //! The nodes: who takes tasks, who comes first for which, and who is busy claiming.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::balance::{Crowd, Load};
 use crate::layout::{Key, Layout};
 use crate::name::{NodeId, TaskId};
 use crate::picture::FeedItem;
 use crate::record::NodeState;
-use crate::rendezvous::score;
+use crate::rendezvous::Scores;
 use crate::roster::{News, Nodes, Roster};
 use crate::time::Moment;
 
-use super::settings::{PATIENCE, RANK_DELAY_MAX, RANK_STEP};
+use super::settings::RANK_STEPS_MAX;
 
 /// Who is there, who is frozen, and who takes tasks.
 #[derive(Clone, Debug)]
@@ -25,8 +26,19 @@ pub(super) struct Company {
     is_frozen_known: bool,
     /// Those who take tasks; this node among them if it does.
     willing: Crowd,
-    /// When each of the others was last seen to claim something.
-    claimed_at: BTreeMap<NodeId, Moment>,
+    /// The others among them.
+    peers: BTreeMap<NodeId, Peer>,
+    /// How many peers there ever were.
+    numbers: u32,
+}
+
+/// One of the others who take tasks.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// Short for its name, and never used again.
+    number: u32,
+    /// When it was last seen to claim something.
+    claimed_at: Option<Moment>,
 }
 
 /// When a node may claim a task.
@@ -36,8 +48,30 @@ pub(super) struct Turn {
     pub(super) rank: usize,
     /// From when on.
     pub(super) at: Moment,
+    /// Behind whom it is until then; none if nobody is waited for.
+    pub(super) behind: Option<Behind>,
     /// Since when nobody was seen working through its share.
     pub(super) idle_since: Moment,
+}
+
+/// For whom a node waits before it claims: all tasks that wait for the same can be looked at together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Behind {
+    /// Of those who come first, the one that was last seen to claim.
+    peer: u32,
+    /// For how many steps it must have been still.
+    steps: u32,
+}
+
+/// How much there is to share, and how long nobody loses patience.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Backlog {
+    /// How many tasks all those who take tasks have and could have.
+    pub(super) pool: u64,
+    /// How much longer each rank waits.
+    pub(super) step: Duration,
+    /// After this long nobody waits any more for those who rank before it.
+    pub(super) patience: Duration,
 }
 
 impl Company {
@@ -50,7 +84,8 @@ impl Company {
             frozen_pending: BTreeMap::new(),
             is_frozen_known: false,
             willing: Crowd::new(),
-            claimed_at: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            numbers: 0,
         }
     }
 
@@ -155,10 +190,14 @@ impl Company {
         let was_willing = self.willing.contains(node);
         let is_willing = is_ready && !self.frozen.contains(node);
         match (was_willing, is_willing) {
-            (false, true) => self.willing.set(node, Load::default(), now),
+            (false, true) => {
+                self.willing.set(node, Load::default(), now);
+                self.numbers += 1;
+                self.peers.insert(node.clone(), Peer { number: self.numbers, claimed_at: None });
+            }
             (true, false) => {
                 self.willing.remove(node);
-                self.claimed_at.remove(node);
+                self.peers.remove(node);
             }
             (true, true) | (false, false) => {}
         }
@@ -167,32 +206,59 @@ impl Company {
 
     /// Another node was seen to claim something.
     pub(super) fn note_claim(&mut self, node: &NodeId, now: Moment) {
-        if let Some(at) = self.claimed_at.get_mut(node) {
-            *at = now;
-        } else if self.willing.contains(node) {
-            self.claimed_at.insert(node.clone(), now);
+        if let Some(peer) = self.peers.get_mut(node) {
+            peer.claimed_at = Some(now);
         }
     }
 
     /// When this node may claim a task that nobody has owned since `seen`.
     ///
     /// Whoever ranks before us is given a head start; and while it is seen to claim other things it is working through its share, and is
-    /// not raced. But nobody is waited for without end.
-    pub(super) fn turn(&self, task: &TaskId, seen: Moment) -> Turn {
-        let key = task.as_str().as_bytes();
-        let scored = |node: &NodeId| score(key, node.as_str().as_bytes());
+    /// not raced. One that has its share is not waited for, and nobody is waited for without end.
+    pub(super) fn turn(&self, task: &TaskId, seen: Moment, backlog: Backlog) -> Turn {
+        let scores = Scores::of_key(task.as_str().as_bytes());
+        let scored = |node: &NodeId| scores.of(node.as_str().as_bytes());
         let mine = scored(&self.me);
-        let (mut rank, mut from, mut idle_since) = (0_u32, seen, seen);
-        for (node, _) in self.willing.iter().filter(|(node, _)| **node != self.me) {
-            let claimed_at = self.claimed_at.get(node).copied().unwrap_or(seen);
+        let seen = self.left_since(seen);
+        let (mut rank, mut steps, mut first) = (0, 0, None);
+        let mut idle_since = seen;
+        for (node, peer) in &self.peers {
+            let claimed_at = peer.claimed_at.unwrap_or(seen).max(seen);
             idle_since = idle_since.max(claimed_at);
-            if (scored(node), node) > (mine, &self.me) {
-                rank += 1;
-                from = from.max(claimed_at);
+            if (scored(node), node) < (mine, &self.me) {
+                continue;
+            }
+            rank += 1;
+            if self.willing.room(node, backlog.pool) > 0 {
+                steps = RANK_STEPS_MAX.min(steps + 1);
+                first = first.max(Some((claimed_at, peer.number)));
             }
         }
-        let delay = RANK_STEP.saturating_mul(rank).min(RANK_DELAY_MAX);
-        let latest = seen + PATIENCE;
-        Turn { rank: rank as usize, at: (from + delay).min(latest), idle_since: idle_since.min(latest) }
+        let behind = first.map(|(_, peer)| Behind { peer, steps });
+        let latest = seen + backlog.patience;
+        let at = first.map_or(seen, |(claimed_at, _)| claimed_at + backlog.step * steps).min(latest);
+        Turn { rank, at, behind, idle_since: idle_since.min(latest) }
+    }
+
+    /// When those who wait behind somebody may claim a task that nobody has owned since `seen`. The later it was seen, the later.
+    pub(super) fn due(&self, behind: Behind, seen: Moment, backlog: Backlog) -> Moment {
+        let seen = self.left_since(seen);
+        match self.peers.iter().find(|(_, peer)| peer.number == behind.peer) {
+            Some((node, peer)) if self.willing.room(node, backlog.pool) > 0 => {
+                let still_since = peer.claimed_at.unwrap_or(seen).max(seen);
+                (still_since + backlog.step * behind.steps).min(seen + backlog.patience)
+            }
+            Some(_) | None => Moment::ORIGIN,
+        }
+    }
+
+    /// How many more of so many tasks would be this node's equal share.
+    pub(super) fn room(&self, pool: u64) -> u64 {
+        self.willing.room(&self.me, pool)
+    }
+
+    /// Since when all who take tasks now could have taken one: before the last of them came, nothing waited for it.
+    fn left_since(&self, seen: Moment) -> Moment {
+        seen.max(self.willing.arrived_at())
     }
 }

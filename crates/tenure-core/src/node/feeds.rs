@@ -13,12 +13,17 @@ impl Node {
             Feed::Tasks => {
                 let mut changes = Vec::new();
                 self.board.handle_item(item, &mut changes);
-                for node in self.board.take_shifted() {
+                let shifted = self.board.take_shifted();
+                let has_shifted = !shifted.is_empty();
+                for node in shifted {
                     self.company.set_load(&node, self.board.load_of(&node), now.at);
                 }
                 self.tally.changes += changes.len() as u64;
                 for change in changes {
                     self.handle_board(change, now);
+                }
+                if has_shifted {
+                    self.look_behind(now);
                 }
             }
             Feed::Nodes => {

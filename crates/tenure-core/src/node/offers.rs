@@ -5,7 +5,11 @@
 //!
 //! **Invariant**: a task is an offer, or asked for, or held; never two of them.
 //!
-//! **Invariant**: an offer is ready, or has a timer; so it is looked at again, whatever the balancer said.
+//! **Invariant**: an offer is ready, or has a timer, or stands behind another node with a timer for all who do; so it is looked at again,
+//! whatever the balancer said.
+//!
+//! Those behind another node have no timers of their own: while eight nodes work through a hundred thousand tasks, each would be looked at four
+//! times a second by seven nodes, only to see that it is still somebody else's turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,9 +22,12 @@ use crate::time::Moment;
 
 use super::Node;
 use super::action::ClaimAsk;
+use super::company::{Backlog, Behind};
 use super::event::Now;
 use super::notice::LossReason;
-use super::settings::{CLAIMS_PER_REQUEST, STRAY_AFTER};
+use super::settings::{
+    CLAIMS_PER_REQUEST, PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEP_MAX, RANK_STEPS_MAX, STRAY_AFTER,
+};
 use super::timers::Timer;
 
 /// A balancer that wants to be asked again sooner than this would be asked without end.
@@ -29,12 +36,36 @@ const WAIT_MIN: Duration = Duration::from_millis(50);
 /// Tasks that can be claimed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offers {
-    /// Since when nobody has owned each of them.
-    seen: BTreeMap<TaskId, Moment>,
+    all: BTreeMap<TaskId, Waiting>,
     /// Those whose turn it may be, longest unowned first.
     ready: BTreeSet<(Moment, TaskId)>,
+    /// Those that another node should claim first, longest unowned first.
+    behind: BTreeMap<Behind, BTreeSet<(Moment, TaskId)>>,
+    /// Those that the balancer did not want just now, longest unowned first. Each has a timer, too.
+    refused: BTreeSet<(Moment, TaskId)>,
+    /// How much room there was for them when they were last thought of.
+    room: u64,
     /// Tasks that are not claimed before then; or, without a time, before they are written again.
     aside: BTreeMap<TaskId, Option<Moment>>,
+}
+
+/// A task that can be claimed.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Since when nobody has owned it.
+    seen: Moment,
+    place: Place,
+}
+
+/// Where an offer waits.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Ready,
+    /// For its own timer.
+    Timed,
+    /// For its own timer, or until there is room.
+    Refused,
+    Behind(Behind),
 }
 
 impl Offers {
@@ -47,7 +78,9 @@ impl Offers {
 /// What to do about an offer.
 enum Weight {
     Take(Revision),
+    Behind(Behind, Moment),
     Later(Moment),
+    Refused(Moment),
     Never,
 }
 
@@ -88,14 +121,15 @@ impl Node {
     /// Makes an offer of a task again, if it is one; it is not looked at before `at`.
     pub(super) fn reconsider(&mut self, task: TaskId, seen: Moment, at: Moment) {
         let is_ours = self.held.contains_key(&task) || self.claims.contains(&task);
-        if is_ours || !self.board.unowned().contains(&task) || self.offers.seen.contains_key(&task) {
+        if is_ours || !self.board.unowned().contains(&task) || self.offers.all.contains_key(&task) {
             return;
         }
         let record = self.board.get(&task).and_then(|card| card.record.as_ref().ok());
         if !record.is_some_and(|record| self.settings.wanted.accepts(record)) {
             return;
         }
-        self.offers.seen.insert(task.clone(), seen);
+        let place = if at <= seen { Place::Ready } else { Place::Timed };
+        self.offers.all.insert(task.clone(), Waiting { seen, place });
         if at <= seen {
             self.offers.ready.insert((seen, task));
         } else {
@@ -104,29 +138,101 @@ impl Node {
     }
 
     /// A task cannot be claimed any more.
-    fn withdraw(&mut self, task: &TaskId) -> Option<Moment> {
-        let (task, seen) = self.offers.seen.remove_entry(task)?;
-        let key = (seen, task);
-        if !self.offers.ready.remove(&key) {
-            self.timers.clear(&Timer::Offer(key.1));
+    fn withdraw(&mut self, task: &TaskId) {
+        let Some((task, Waiting { seen, place })) = self.offers.all.remove_entry(task) else { return };
+        match place {
+            Place::Ready => drop(self.offers.ready.remove(&(seen, task))),
+            Place::Timed => self.timers.clear(&Timer::Offer(task)),
+            Place::Refused => {
+                self.timers.clear(&Timer::Offer(task.clone()));
+                self.offers.refused.remove(&(seen, task));
+            }
+            Place::Behind(behind) => {
+                let Some(queue) = self.offers.behind.get_mut(&behind) else { return };
+                queue.remove(&(seen, task));
+                if queue.is_empty() {
+                    self.offers.behind.remove(&behind);
+                    self.timers.clear(&Timer::Behind(behind));
+                }
+            }
         }
-        Some(seen)
     }
 
     /// An offer's time has come.
     pub(super) fn offer_due(&mut self, task: TaskId) {
-        if let Some(seen) = self.offers.seen.get(&task) {
-            self.offers.ready.insert((*seen, task));
+        let Some(waiting) = self.offers.all.get_mut(&task) else { return };
+        let (seen, place) = (waiting.seen, std::mem::replace(&mut waiting.place, Place::Ready));
+        if matches!(place, Place::Refused) {
+            self.offers.refused.remove(&(seen, task.clone()));
+        }
+        self.offers.ready.insert((seen, task));
+    }
+
+    /// Looks again at as many of the refused as there is more room than before: others have come to their share, a claim was lost, or
+    /// there is more to share. What the balancer refuses for another reason is looked at no more often than that.
+    pub(super) fn make_room(&mut self, now: Now) {
+        let room = self.company.room(self.backlog(now).pool);
+        let more = room.saturating_sub(std::mem::replace(&mut self.offers.room, room));
+        for _ in 0..more {
+            let Some((_, task)) = self.offers.refused.first().cloned() else { return };
+            self.timers.clear(&Timer::Offer(task.clone()));
+            self.offer_due(task);
+        }
+    }
+
+    /// Those who come before this node have had their time, or perhaps not.
+    pub(super) fn behind_due(&mut self, behind: Behind, now: Now) {
+        let backlog = self.backlog(now);
+        let Some(mut queue) = self.offers.behind.remove(&behind) else { return };
+        while let Some((seen, task)) = queue.pop_first() {
+            let at = self.company.due(behind, seen, backlog);
+            if at > now.at {
+                queue.insert((seen, task));
+                self.timers.set(Timer::Behind(behind), at);
+                self.offers.behind.insert(behind, queue);
+                return;
+            }
+            self.offer_due(task);
+        }
+    }
+
+    /// Who owns how much has changed: those who have their share now are not waited for any more.
+    pub(super) fn look_behind(&mut self, now: Now) {
+        let backlog = self.backlog(now);
+        let (company, offers) = (&self.company, &self.offers);
+        let is_free = |behind: &Behind| company.due(*behind, now.at, backlog) <= now.at;
+        let free: Vec<Behind> = offers.behind.keys().copied().filter(is_free).collect();
+        for behind in free {
+            self.timers.clear(&Timer::Behind(behind));
+            self.behind_due(behind, now);
         }
     }
 
     /// Others take tasks than before: all turns are different now.
     pub(super) fn rank_again(&mut self) {
-        for (task, seen) in &self.offers.seen {
-            if self.offers.ready.insert((*seen, task.clone())) {
-                self.timers.clear(&Timer::Offer(task.clone()));
+        for behind in std::mem::take(&mut self.offers.behind).into_keys() {
+            self.timers.clear(&Timer::Behind(behind));
+        }
+        self.offers.refused.clear();
+        for (task, waiting) in &mut self.offers.all {
+            match std::mem::replace(&mut waiting.place, Place::Ready) {
+                Place::Ready => {}
+                Place::Timed | Place::Refused => {
+                    self.timers.clear(&Timer::Offer(task.clone()));
+                    self.offers.ready.insert((waiting.seen, task.clone()));
+                }
+                Place::Behind(_) => drop(self.offers.ready.insert((waiting.seen, task.clone()))),
             }
         }
+    }
+
+    fn backlog(&self, now: Now) -> Backlog {
+        let unowned = u32::try_from(self.board.unowned().len()).unwrap_or(u32::MAX);
+        let pool = self.company.willing().total().tasks + self.scales.unowned(&self.board).tasks;
+        // Others are no faster than we are: what we ask for takes this long, and the news of it as long again.
+        let step = RANK_STEP.max(self.claims.slowness(now.at) * 2).min(RANK_STEP_MAX);
+        let patience = PATIENCE + PATIENCE_PER_TASK.saturating_mul(unowned);
+        Backlog { pool, step, patience: patience.saturating_add((step - RANK_STEP) * RANK_STEPS_MAX) }
     }
 
     /// The board shows a claim of this node's name.
@@ -161,12 +267,35 @@ impl Node {
             self.tally.weighed += 1;
             match self.weigh(&task, seen, now) {
                 Weight::Take(created) => {
-                    self.offers.seen.remove(&task);
+                    self.offers.all.remove(&task);
                     batch.push(self.ask_for(task, seen, created, now));
                 }
-                Weight::Later(at) => self.timers.set(Timer::Offer(task), at),
-                Weight::Never => drop(self.offers.seen.remove(&task)),
+                Weight::Behind(behind, at) => self.wait_behind(behind, task, seen, at),
+                Weight::Later(at) => {
+                    if let Some(waiting) = self.offers.all.get_mut(&task) {
+                        waiting.place = Place::Timed;
+                    }
+                    self.timers.set(Timer::Offer(task), at);
+                }
+                Weight::Refused(at) => {
+                    if let Some(waiting) = self.offers.all.get_mut(&task) {
+                        waiting.place = Place::Refused;
+                    }
+                    self.offers.refused.insert((seen, task.clone()));
+                    self.timers.set(Timer::Offer(task), at);
+                }
+                Weight::Never => drop(self.offers.all.remove(&task)),
             }
+        }
+    }
+
+    fn wait_behind(&mut self, behind: Behind, task: TaskId, seen: Moment, at: Moment) {
+        if let Some(waiting) = self.offers.all.get_mut(&task) {
+            waiting.place = Place::Behind(behind);
+        }
+        self.offers.behind.entry(behind).or_default().insert((seen, task));
+        if self.timers.at(&Timer::Behind(behind)).is_none_or(|before| at < before) {
+            self.timers.set(Timer::Behind(behind), at);
         }
     }
 
@@ -177,14 +306,14 @@ impl Node {
             Some(Some(_)) => drop(self.offers.aside.remove(task)),
             None => {}
         }
-        let turn = self.company.turn(task, seen);
-        if turn.at > now.at {
-            return Weight::Later(turn.at);
+        let turn = self.company.turn(task, seen, self.backlog(now));
+        if let Some(behind) = turn.behind.filter(|_| turn.at > now.at) {
+            return Weight::Behind(behind, turn.at);
         }
         let Some(created) = self.board.get(task).map(|card| card.created) else { return Weight::Never };
         match self.ask_balancer(task, turn, now.at) {
             Verdict::Take => Weight::Take(created),
-            Verdict::Wait { again_in, .. } => Weight::Later(now.at + again_in.max(WAIT_MIN)),
+            Verdict::Wait { again_in, .. } => Weight::Refused(now.at + again_in.max(WAIT_MIN)),
         }
     }
 }

@@ -38,8 +38,12 @@ pub fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId) -> Txn {
         txn = txn.then(Op::get(part.clone()));
     }
     txn = txn.otherwise(Op::get(owner));
-    for part in parts {
-        txn = txn.otherwise(Op::get(part));
+    // Only one that was asked before can find itself, and only then does anybody want to know more. A hundred claims in a request are shorter by a third
+    // without this.
+    if ask.is_again {
+        for part in parts {
+            txn = txn.otherwise(Op::get(part));
+        }
     }
     txn
 }
@@ -56,7 +60,9 @@ pub fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreE
     let token = match owner {
         _ if reply.succeeded => Token(reply.revision),
         // An earlier request of this claim was carried out, and its answer lost.
-        Some(owner) if owner.value == ask.owner => Token(owner.created),
+        Some(owner) if owner.value == ask.owner && ask.is_again => Token(owner.created),
+        // Somebody has sent it twice on the way: asked again, it is read whole.
+        Some(owner) if owner.value == ask.owner => return ClaimAnswer::Unknown,
         Some(_) => return ClaimAnswer::Taken,
         None => return ClaimAnswer::Gone,
     };

@@ -79,14 +79,21 @@ pub(super) const CLAIMS_PER_REQUEST: usize = 100;
 pub(super) const CLAIM_REQUESTS: usize = 2;
 
 /// How much later each rank claims. It must be longer than a round trip and the way of the news through the watch, else two nodes race;
-/// a task whose first node is dead waits this long for the second.
+/// a task whose first node is dead waits this long for the second. A node whose own claims take longer gives the others more.
 pub(super) const RANK_STEP: Duration = Duration::from_millis(250);
 
-/// The longest delay by rank: whoever comes fifth or later races with few.
-pub(super) const RANK_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The most that a step grows: a store that takes longer than half of this for a claim does not get through its tasks anyway.
+pub(super) const RANK_STEP_MAX: Duration = Duration::from_secs(4);
 
-/// After this long nobody waits for those who rank before it any more, however busy they are.
+/// The most steps that anybody waits: whoever comes fifth or later races with few.
+pub(super) const RANK_STEPS_MAX: u32 = 4;
+
+/// After this long nobody waits for those who rank before it any more, however busy they are; and longer while much is to be claimed.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How much longer for each task that nobody owns. Halved, nodes on a slow store begin to race for what is left of a hundred thousand tasks;
+/// doubled, a task that only the second can run waits as much longer while the first is busy with others.
+pub(super) const PATIENCE_PER_TASK: Duration = Duration::from_micros(200);
 
 /// How long to wait before looking again at a task that the store says is taken or gone: the board will say so itself.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);

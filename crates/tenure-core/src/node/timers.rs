@@ -7,11 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::name::TaskId;
 use crate::time::Moment;
 
+use super::company::Behind;
+
 /// What a node can be waiting for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
     /// A task that nobody owns is looked at again.
     Offer(TaskId),
+    /// Those who come before this node for some tasks have had their time.
+    Behind(Behind),
     /// A handler's grace is over, or its abort should have worked by now.
     Stop(TaskId),
     /// A save is asked again.

@@ -38,6 +38,41 @@ fn what_is_not_a_record_says_why() {
     assert!(matches!(OwnerRecord::decode(&vec![b' '; RECORD_BYTES_MAX + 1]), Err(BadRecord::TooLarge(_))));
 }
 
+/// What is read quickly and what is read patiently must be the same, whatever is there.
+#[test]
+fn the_quick_way_to_read_a_record_says_what_the_patient_one_says() {
+    let texts = [
+        r#"{"v":1,"node":"x","incarnation":7,"nonce":"n"}"#,
+        r#"{"node":"x"}"#,
+        r#"{"v":1,"node":"x","zone":"eu"}"#,
+        r#"{"v":0,"node":"x","node":"y"}"#,
+        r#"{"v":1,"v":2,"node":"x"}"#,
+        r#"{"v":2,"node":"x"}"#,
+        r#"{"v":null,"node":"x"}"#,
+        r#"{"v":1.0,"node":"x"}"#,
+        r#"{"v":-1,"node":"x"}"#,
+        r#"{"node":""}"#,
+        r#"{"node":"x","incarnation":null}"#,
+        r#"{"v":1,"submitted_at":5,"kind":"mail","labels":{"a":"b"},"ended":true,"nonce":"n"}"#,
+        r#"{"kind":null,"labels":{"a":"b","a":"c"}}"#,
+        r#"{"labels":null}"#,
+        r#"["v",1]"#,
+        r#"[1,"x",2,"n"]"#,
+        "{}",
+        "",
+        "17",
+    ];
+    for text in texts {
+        let (bytes, said) = (text.as_bytes(), |bad: BadRecord| bad.reason());
+        let quick = OwnerRecord::decode(bytes).map_err(said);
+        assert_eq!(quick, OwnerRecord::decode_patiently(bytes).map_err(said), "{text}");
+        let quick = TaskRecord::decode(bytes).map_err(said);
+        assert_eq!(quick, TaskRecord::decode_patiently(bytes).map_err(said), "{text}");
+    }
+    let long = vec![b' '; RECORD_BYTES_MAX + 1];
+    assert!(matches!(TaskRecord::decode(&long), Err(BadRecord::TooLarge(_))));
+}
+
 #[test]
 fn every_record_reads_the_least_that_may_be_there() {
     assert_eq!(NodeRecord::decode(b"{}").unwrap().state, NodeState::Starting);

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Record, UnknownFields, WallTime};
+use super::{BadRecord, RECORD_BYTES_MAX, RECORD_VERSION, Record, UnknownFields, WallTime};
 use crate::name::{CommandId, NodeId};
 use crate::task::StateKind;
 
@@ -174,7 +174,63 @@ fn is_unset(time: &WallTime) -> bool {
     *time == WallTime::default()
 }
 
-impl Record for TaskRecord {}
-impl Record for OwnerRecord {}
+/// A record with nothing in it that we do not know; none if it is not that plain, for whatever reason. A list of the fields is no record.
+fn plain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    let is_object = bytes.len() <= RECORD_BYTES_MAX && bytes.trim_ascii_start().starts_with(b"{");
+    if is_object { serde_json::from_slice(bytes).ok() } else { None }
+}
+
+/// A task's record with nothing in it that we do not know.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlainTask {
+    #[serde(default)]
+    v: u64,
+    #[serde(default)]
+    submitted_at: WallTime,
+    kind: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    ended: bool,
+    #[serde(default)]
+    nonce: String,
+}
+
+impl Record for TaskRecord {
+    fn decode(bytes: &[u8]) -> Result<TaskRecord, BadRecord> {
+        match plain(bytes) {
+            Some(PlainTask { v: 0..=RECORD_VERSION, submitted_at, kind, labels, ended, nonce }) => {
+                Ok(TaskRecord { submitted_at, kind, labels, ended, nonce, unknown: UnknownFields::new() })
+            }
+            Some(_) | None => TaskRecord::decode_patiently(bytes),
+        }
+    }
+}
+
+/// An owner's record with nothing in it that we do not know.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlainOwner {
+    #[serde(default)]
+    v: u64,
+    node: NodeId,
+    #[serde(default)]
+    incarnation: u64,
+    #[serde(default)]
+    nonce: String,
+}
+
+impl Record for OwnerRecord {
+    fn decode(bytes: &[u8]) -> Result<OwnerRecord, BadRecord> {
+        match plain(bytes) {
+            Some(PlainOwner { v: 0..=RECORD_VERSION, node, incarnation, nonce }) => {
+                Ok(OwnerRecord { node, incarnation, nonce, unknown: UnknownFields::new() })
+            }
+            Some(_) | None => OwnerRecord::decode_patiently(bytes),
+        }
+    }
+}
+
 impl Record for CommandRecord {}
 impl Record for ResultRecord {}

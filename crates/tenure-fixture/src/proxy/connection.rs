@@ -19,6 +19,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// How long a closed connection is read on, so that bytes still on their way do not turn the FIN into an RST.
 const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
+/// Longer than any test holds an answer back; it is hastened when the mode changes.
+const HELD_FOR: Duration = Duration::from_secs(3_600);
+
 /// Read at once; more than a socket usually has.
 const READ_BYTES: usize = 64 << 10;
 
@@ -147,7 +150,7 @@ impl Connection {
             Mode::CutReset => return Err(End::Reset),
             Mode::BlackHole => self.has_lost |= self.up.lose() | self.down.lose(),
             Mode::BlackHoleAnswers => self.has_lost |= self.down.lose(),
-            Mode::Pass | Mode::Delay(_) | Mode::Refuse | Mode::Closed => {}
+            Mode::Pass | Mode::Delay(_) | Mode::Refuse | Mode::Closed | Mode::HoldAnswers => {}
         }
         let now = Instant::now();
         self.up.hasten(now);
@@ -159,7 +162,10 @@ impl Connection {
     fn step(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let up_fate = self.fate(&[Mode::BlackHole]);
-        let down_fate = self.fate(&[Mode::BlackHole, Mode::BlackHoleAnswers]);
+        let down_fate = match self.mode {
+            Mode::HoldAnswers => Fate::Carry(HELD_FOR),
+            _ => self.fate(&[Mode::BlackHole, Mode::BlackHoleAnswers]),
+        };
         if self.up.wants_read() {
             self.has_lost |= self.up.read(&mut self.client, &mut self.buffer, (up_fate, now))?;
         }

@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tenure_core::fence::Fence;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{NodeId, TaskId};
-use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now};
+use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, Tally};
 use tenure_core::record::NodeState;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
@@ -18,16 +18,16 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, info, warn};
 
 use super::claims::{self, Claimed, Loans};
+use super::feeds::{Feeds, News};
 use super::options::Gauge;
 use super::run::Handlers;
 use super::words::{NodeEnd, Tenancy};
 use super::writes::{self, Outbox, Results, Write};
 use crate::clock::{Clock, wall_time};
 use crate::dice;
-use crate::feed::{Feed, FeedItem};
 use crate::membership::{Membership, Standing};
 use crate::session::Session;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// Requests with writes under way together: one travels while the other is worked on.
 const WRITES_IN_FLIGHT: usize = 2;
@@ -51,6 +51,7 @@ pub(super) struct Driver {
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
     pub(super) notices: broadcast::Sender<Notice>,
     pub(super) tenancy: watch::Sender<Tenancy>,
+    pub(super) tally: watch::Sender<Tally>,
 }
 
 /// Something that was begun and will end with an event.
@@ -69,8 +70,7 @@ enum Woken {
     Standing(Standing),
     Wish(Wish),
     Gauge,
-    /// A feed is over for good.
-    Broken(StoreError),
+    Seen(Followed, News),
 }
 
 /// What is under way.
@@ -131,12 +131,24 @@ impl Driver {
                 event = self.handlers.next() => Woken::Told(event),
                 () = sleep(&clock, wake) => Woken::Told(Event::Time),
                 () = sleep(&clock, measure_at) => Woken::Gauge,
-                (feed, item) = feeds.next() => match item {
-                    Ok(item) => Woken::Told(Event::Seen(feed, item)),
-                    Err(error) => Woken::Broken(error),
-                },
+                (feed, news) = feeds.next() => Woken::Seen(feed, news),
             };
             match woken {
+                Woken::Seen(feed, news) => {
+                    let now = now(&clock);
+                    for item in news.items {
+                        self.machine.handle(Event::Seen(feed, item), now);
+                    }
+                    if let Some(error) = news.end {
+                        warn!(node = %self.node, %error, "the store cannot be followed any more: the node ends");
+                        feeds.close();
+                        if why.is_none() {
+                            why = Some(NodeEnd::Store(error));
+                            self.handle(Event::SessionLost, &clock);
+                            self.handle(Event::Shutdown { deadline: clock.now() + self.grace }, &clock);
+                        }
+                    }
+                }
                 Woken::Told(event) => self.handle(event, &clock),
                 Woken::Done(done) => self.finish(done, &mut under_way, &clock),
                 Woken::Standing(now) => {
@@ -155,15 +167,6 @@ impl Driver {
                         let event = Event::Measured(gauge.read());
                         measure_at = Some(clock.now() + gauge.every);
                         self.handle(event, &clock);
-                    }
-                }
-                Woken::Broken(error) => {
-                    warn!(node = %self.node, %error, "the store cannot be followed any more: the node ends");
-                    feeds.close();
-                    if why.is_none() {
-                        why = Some(NodeEnd::Store(error));
-                        self.handle(Event::SessionLost, &clock);
-                        self.handle(Event::Shutdown { deadline: clock.now() + self.grace }, &clock);
                     }
                 }
             }
@@ -232,6 +235,7 @@ impl Driver {
             *shown = tenancy;
             is_news
         });
+        self.tally.send_replace(self.machine.tally());
     }
 
     fn carry_out(&mut self, action: Action, under_way: &mut UnderWay) {
@@ -308,43 +312,5 @@ async fn sleep(clock: &Arc<dyn Clock>, wake: Option<Moment>) {
     match wake {
         Some(wake) => clock.sleep_until(wake).await,
         None => std::future::pending().await,
-    }
-}
-
-/// The four prefixes that a node follows.
-struct Feeds {
-    feeds: Option<[Feed; 4]>,
-}
-
-const FOLLOWED: [Followed; 4] = [Followed::Frozen, Followed::Nodes, Followed::Commands, Followed::Tasks];
-
-impl Feeds {
-    fn open(store: &Store, layout: &Layout) -> Result<Feeds, StoreError> {
-        let open = |select| Feed::open(store.clone(), select);
-        let feeds = [
-            open(layout.frozen())?,
-            open(layout.nodes())?,
-            open(layout.task_commands())?,
-            open(layout.tasks())?,
-        ];
-        Ok(Feeds { feeds: Some(feeds) })
-    }
-
-    async fn next(&mut self) -> (Followed, Result<FeedItem, StoreError>) {
-        let Some([frozen, nodes, commands, tasks]) = &mut self.feeds else {
-            return std::future::pending().await;
-        };
-        let (at, item) = tokio::select! {
-            biased;
-            item = frozen.next() => (0, item),
-            item = nodes.next() => (1, item),
-            item = commands.next() => (2, item),
-            item = tasks.next() => (3, item),
-        };
-        (FOLLOWED[at], item.unwrap_or(Err(StoreError::Closed)))
-    }
-
-    fn close(&mut self) {
-        self.feeds = None;
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::balance::{Balancer, Fair, Resource};
 use tenure_core::layout::Layout;
 use tenure_core::name::{Namespace, NodeId};
-use tenure_core::node::{Node as Machine, Settings};
+use tenure_core::node::{Node as Machine, Settings, Tally};
 use tenure_core::record::NodeState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -179,6 +179,7 @@ impl NodeOptions {
         let (wish, wishes) = mpsc::unbounded_channel();
         let (notices, _) = broadcast::channel(NOTICES_KEPT);
         let (tenancy, shown) = watch::channel(Tenancy::default());
+        let (tally, counted) = watch::channel(Tally::default());
         let (ended, end) = watch::channel(None);
         let grace = self.settings.grace;
         let driver = Driver {
@@ -193,13 +194,16 @@ impl NodeOptions {
             wishes,
             notices: notices.clone(),
             tenancy,
+            tally,
         };
         tokio::spawn(async move {
             let end = driver.drive(membership).await;
             ended.send_replace(Some(end));
         });
         let clock = session.clock().clone();
-        Ok(Node { shared: Arc::new(Shared { id, clock, grace, wish, notices, tenancy: shown, end }) })
+        Ok(Node {
+            shared: Arc::new(Shared { id, clock, grace, wish, notices, tenancy: shown, tally: counted, end }),
+        })
     }
 }
 

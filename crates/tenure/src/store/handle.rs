@@ -12,6 +12,7 @@ use tenure_core::revision::Token;
 
 use super::dynamic::DynEngine;
 use super::memory::Memory;
+use super::page::PageLen;
 use super::{
     Condition, Engine, Get, Grant, KeyValue, LeaseChoice, LeaseId, LeaseView, Op, OpReply, Page, Previous,
     Renewal, Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
@@ -20,10 +21,6 @@ use super::{
 /// How many chunks of a long list are under way at once. One leaves the store idle between answers; beyond four nothing
 /// was gained on etcd, and a slow store only gets a longer queue.
 const CHUNKS_IN_FLIGHT: usize = 4;
-
-/// How many keys one page of a listing holds: enough to make round trips rare, few enough that values of a few KiB stay
-/// far below what a connection carries in one message.
-const PAGE_LEN: u32 = 1_000;
 
 /// A store, whatever its engine. Cheap to clone; all clones are one.
 ///
@@ -61,21 +58,30 @@ impl Store {
 
     /// Reads all keys of a selection as they were at one revision, however many there are, page by page.
     pub async fn list(&self, select: Selection) -> Result<Page, StoreError> {
-        let mut whole = self.get(Get::new(select.clone()).limit(PAGE_LEN)).await?;
+        let mut len = PageLen::new();
         let end = select.end();
-        while whole.more {
-            let Some(last) = whole.pairs.last() else { break };
-            // The first key after the last one: the same bytes and a zero.
-            let from = Selection::Key(last.key.clone()).end().unwrap_or_default();
-            let rest = match &end {
-                Some(end) => Selection::Range(from, end.clone()),
-                None => Selection::From(from),
+        let (mut pairs, mut at) = (Vec::new(), None);
+        let mut rest = select;
+        loop {
+            let page = match self.get(Get { at, ..Get::new(rest.clone()).limit(len.get()) }).await {
+                Ok(page) => page,
+                Err(error) if len.shrinks_for(&error) => continue,
+                Err(error) => return Err(error),
             };
-            let page = self.get(Get::new(rest).at(whole.revision).limit(PAGE_LEN)).await?;
-            whole.pairs.extend(page.pairs);
-            whole.more = page.more;
+            let revision = *at.get_or_insert(page.revision);
+            pairs.extend(page.pairs);
+            match pairs.last() {
+                Some(last) if page.more => {
+                    // The first key after the last one: the same bytes and a zero.
+                    let from = Selection::Key(last.key.clone()).end().unwrap_or_default();
+                    rest = match &end {
+                        Some(end) => Selection::Range(from, end.clone()),
+                        None => Selection::From(from),
+                    };
+                }
+                Some(_) | None => return Ok(Page { pairs, more: false, revision }),
+            }
         }
-        Ok(whole)
     }
 
     /// Does a transaction; see [`Engine::txn`].

@@ -289,6 +289,37 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
     follower.must_be(&store, second).await;
 }
 
+/// A page of tasks with long props was more than an answer carries. The feed took that for a mistake of its own and ended, and the node with it.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
+    struct Narrow(Arc<AtomicUsize>);
+    impl Twist for Narrow {
+        async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let page = Engine::get(memory, get).await?;
+            if page.pairs.len() > 100 {
+                return Err(StoreError::Invalid(Invalid::AnswerTooLarge("on purpose".to_owned())));
+            }
+            Ok(page)
+        }
+    }
+    let memory = TokioClock::memory();
+    let store = Store::new(memory.clone());
+    let puts = (0..500).map(|n| Op::put(format!("/f/{n:05}"), "1"));
+    for outcome in store.apply_all(puts).await.unwrap() {
+        outcome.unwrap();
+    }
+    let reads = Arc::new(AtomicUsize::new(0));
+    let narrow = Twisted::store(memory, Narrow(reads.clone()));
+    let mut follower = Follower::new(narrow.clone());
+    let whole = follower.whole().await.unwrap();
+    assert_eq!(follower.picture.len(), 500);
+    follower.must_be(&store, whole).await;
+    assert_eq!(reads.load(Ordering::Relaxed), 2 + 9, "two that are too large, and nine of 62 keys");
+    let listed = narrow.list(Selection::prefix("/f/")).await.unwrap();
+    assert_eq!((listed.pairs.len(), listed.more), (500, false));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
     struct Down(Arc<AtomicUsize>);

@@ -1,7 +1,10 @@
 //! Tasks on nodes, on every engine: claimed, run, shared, moved, stopped and given back.
 
 mod commands;
+mod faults;
+mod late;
 mod moving;
+mod names;
 mod stopping;
 
 use std::collections::BTreeMap;
@@ -18,6 +21,7 @@ use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, NodeOptions};
 use tenure::session::Session;
 use tenure::store::{Op, Selection, Store, Txn};
+use tokio::sync::watch;
 
 pub(crate) use crate::membership::{PATIENCE, is_empty, namespace, on_every_engine};
 
@@ -117,6 +121,10 @@ pub(crate) struct Ledger {
     runs: Arc<Mutex<Vec<Run>>>,
     /// Lets those go on that block.
     gate: Arc<(Mutex<bool>, Condvar)>,
+    /// Lets those go on that wait for a word.
+    word: Arc<watch::Sender<bool>>,
+    /// What became of progress that was to be kept.
+    kept: Arc<Mutex<Vec<Result<(), String>>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -134,6 +142,16 @@ impl Ledger {
     pub(crate) fn open_gate(&self) {
         *self.gate.0.lock().unwrap() = true;
         self.gate.1.notify_all();
+    }
+
+    /// Says the word.
+    pub(crate) fn say_the_word(&self) {
+        self.word.send_replace(true);
+    }
+
+    /// What became of progress that was to be kept, so far.
+    pub(crate) fn kept(&self) -> Vec<Result<(), String>> {
+        self.kept.lock().unwrap().clone()
     }
 
     pub(crate) fn runs(&self) -> Vec<Run> {
@@ -187,6 +205,26 @@ impl Ledger {
                 let (is_open, opened) = &*self.gate;
                 let closed = is_open.lock().unwrap();
                 drop(opened.wait_timeout_while(closed, PATIENCE, |is_open| !*is_open).unwrap());
+                Outcome::Release
+            }
+            "done_when_told" => {
+                let mut word = self.word.subscribe();
+                tokio::select! {
+                    biased;
+                    _ = word.wait_for(|said| *said) => Outcome::Done,
+                    _ = ctx.stopped() => Outcome::Release,
+                }
+            }
+            "keep_when_told" => {
+                let mut word = self.word.subscribe();
+                tokio::select! {
+                    biased;
+                    _ = word.wait_for(|said| *said) => {}
+                    _ = ctx.stopped() => return Outcome::Release,
+                }
+                let kept = ctx.save_checkpoint(vec![7]).await.map_err(|error| error.to_string());
+                self.kept.lock().unwrap().push(kept);
+                ctx.stopped().await;
                 Outcome::Release
             }
             "count" => {

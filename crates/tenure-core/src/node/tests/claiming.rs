@@ -5,7 +5,7 @@ use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
 use crate::name::NodeId;
-use crate::node::company::Company;
+use crate::node::company::{Backlog, Company};
 use crate::node::{Action, ClaimAnswer, Event, Feed, LossReason, Notice};
 use crate::picture::FeedItem;
 use crate::record::NodeState;
@@ -314,6 +314,7 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
         created: Revision(3),
         nonce: "late".to_owned(),
         owner: r#"{"node":"late"}"#.into(),
+        is_again: false,
     };
     let lease = world.processes[n].lease.unwrap();
     let reply = world.store.apply(&crate::node::request::claim(&world.layout, &ask, lease), world.now);
@@ -399,17 +400,19 @@ fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
     let at = Moment::from_ms;
     company.handle_node(FeedItem::Put(pair), at(0));
     assert!(company.handle_node(FeedItem::Whole(Revision(2)), at(0)));
+    let backlog = Backlog { pool: 100, step: ms(250), patience: seconds(3) };
     let tasks = (0..100).map(|n| task(&format!("t{n}")));
-    let (mine, theirs): (Vec<_>, Vec<_>) = tasks.partition(|task| company.turn(task, at(0)).rank == 0);
+    let (mine, theirs): (Vec<_>, Vec<_>) =
+        tasks.partition(|task| company.turn(task, at(0), backlog).rank == 0);
     assert!(mine.len() > 30 && theirs.len() > 30);
-    assert_eq!(company.turn(&mine[0], at(5)).at, at(5), "at once");
-    assert_eq!(company.turn(&theirs[0], at(5)).at, at(255), "a little later");
+    assert_eq!(company.turn(&mine[0], at(5), backlog).at, at(5), "at once");
+    assert_eq!(company.turn(&theirs[0], at(5), backlog).at, at(255), "a little later");
     company.note_claim(&other, at(900));
-    assert_eq!(company.turn(&mine[0], at(5)).at, at(5));
-    assert_eq!(company.turn(&theirs[0], at(5)).at, at(1_150), "it is working through its share");
+    assert_eq!(company.turn(&mine[0], at(5), backlog).at, at(5));
+    assert_eq!(company.turn(&theirs[0], at(5), backlog).at, at(1_150), "it is working through its share");
     company.note_claim(&other, at(2_990));
     assert_eq!(
-        company.turn(&theirs[0], at(5)).at,
+        company.turn(&theirs[0], at(5), backlog).at,
         at(3_005),
         "but nobody is waited for longer than three seconds"
     );

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::world::World;
 use crate::layout::Key;
-use crate::name::TaskId;
+use crate::name::{NodeId, TaskId};
 use crate::node::Tally;
 use crate::txn::{Op, Txn};
 
@@ -12,6 +12,28 @@ use crate::txn::{Op, Txn};
 fn claim_all(tasks: usize) -> Tally {
     let mut world = World::calm(8);
     let before = total(&world);
+    submit_all(&mut world, tasks);
+    world.pass(Duration::from_secs(12));
+    let shares = world.shares();
+    assert_eq!(shares.iter().sum::<usize>(), tasks, "{shares:?}");
+    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+    assert!(most * 10 <= least * 12, "{shares:?}");
+    since(&world, before)
+}
+
+/// How much all nodes have worked since.
+fn since(world: &World, before: Tally) -> Tally {
+    let after = total(world);
+    Tally {
+        weighed: after.weighed - before.weighed,
+        tries: after.tries - before.tries,
+        won: after.won - before.won,
+        timers: after.timers - before.timers,
+        changes: after.changes - before.changes,
+    }
+}
+
+fn submit_all(world: &mut World, tasks: usize) {
     for chunk in (0..tasks).collect::<Vec<_>>().chunks(100) {
         let mut txn = Txn::new();
         for n in chunk {
@@ -20,19 +42,60 @@ fn claim_all(tasks: usize) -> Tally {
         }
         world.apply(&txn);
     }
-    world.pass(Duration::from_secs(12));
-    let shares = world.shares();
-    assert_eq!(shares.iter().sum::<usize>(), tasks, "{shares:?}");
-    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-    assert!(most * 10 <= least * 12, "{shares:?}");
-    let after = total(&world);
-    Tally {
-        weighed: after.weighed - before.weighed,
-        tries: after.tries - before.tries,
-        won: after.won - before.won,
-        timers: after.timers - before.timers,
-        changes: after.changes - before.changes,
+}
+
+/// Freezes all nodes, or lets all of them go on, at one revision.
+fn freeze_all(world: &mut World, freeze: bool) {
+    let mut txn = Txn::new();
+    for n in 0..world.processes.len() {
+        let key = world.layout.encode(&Key::Frozen(NodeId::parse(&format!("n{n}")).unwrap()));
+        txn = txn.then(if freeze { Op::put(key, "{}") } else { Op::delete(key) });
     }
+    world.apply(&txn);
+}
+
+/// They had waited longer than anybody has patience, so everybody tried for all of them at once.
+#[test]
+fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
+    let mut world = World::calm(8);
+    freeze_all(&mut world, true);
+    world.pass(Duration::from_secs(1));
+    submit_all(&mut world, 400);
+    world.pass(Duration::from_secs(60));
+    let before = total(&world);
+    freeze_all(&mut world, false);
+    world.pass(Duration::from_secs(4));
+    let worked = since(&world, before);
+    assert_eq!((world.shares().iter().sum::<usize>(), worked.won), (400, 400));
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+}
+
+/// What ranks first at a node that has its share already was left for a quarter of a second or more, though everybody could see that.
+#[test]
+fn what_is_above_one_nodes_share_goes_to_the_next_at_once() {
+    let mut world = World::calm(8);
+    submit_all(&mut world, 1_001);
+    world.pass(Duration::from_millis(100));
+    let shares = world.shares();
+    assert_eq!(shares.iter().sum::<usize>(), 1_001, "{shares:?}");
+    assert!(shares.iter().all(|share| (125..=126).contains(share)), "{shares:?}");
+    let worked = total(&world);
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+}
+
+/// After three seconds everybody lost patience with everybody, and until then each looked four times a second at all that was not its own.
+#[test]
+fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
+    let mut world = World::calm(8);
+    world.operations_take = Some(Duration::from_millis(1));
+    let before = total(&world);
+    submit_all(&mut world, 6_000);
+    world.pass(Duration::from_secs(12));
+    let (worked, shares) = (since(&world, before), world.shares());
+    assert_eq!(shares.iter().sum::<usize>(), 6_000, "{shares:?}");
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+    assert!(worked.weighed <= 6_000 * 8 * 2, "each node looks at each task about once: {worked:?}");
+    assert!(worked.timers <= 600, "{worked:?}");
 }
 
 fn total(world: &World) -> Tally {

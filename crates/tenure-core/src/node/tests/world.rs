@@ -58,6 +58,10 @@ pub(super) struct World {
     pub(super) holds_answers: bool,
     /// How long news takes, if not as long as everything else.
     pub(super) news_take: Option<Duration>,
+    /// How long the store takes for each operation of one node after the other, if it is a slow one.
+    pub(super) operations_take: Option<Duration>,
+    /// Until when it is busy.
+    busy_until: Moment,
     pub(super) withheld: Vec<(usize, u64, Event)>,
     queue: BTreeMap<(Moment, u64), (u64, Item)>,
     counter: u64,
@@ -92,6 +96,8 @@ impl World {
             fate: Fate::Works,
             holds_answers: false,
             news_take: None,
+            operations_take: None,
+            busy_until: Moment::ORIGIN,
             withheld: Vec::new(),
             queue: BTreeMap::new(),
             counter: 0,
@@ -221,8 +227,15 @@ impl World {
                 });
                 let claims: Vec<_> = claims.collect();
                 process.requests.push(claims.len());
+                let count = u32::try_from(claims.len()).unwrap();
                 let ask = Ask::Claim { epoch, claims };
-                self.soon(Item::Arrive(n, ask), n);
+                match self.operations_take {
+                    Some(span) => {
+                        self.busy_until = self.busy_until.max(self.now) + span * count;
+                        self.later(Item::Arrive(n, ask), n, self.busy_until.since(self.now));
+                    }
+                    None => self.soon(Item::Arrive(n, ask), n),
+                }
             }
             Action::LetGo { nonce } => {
                 let loan = self.processes[n].loans.remove(&nonce);

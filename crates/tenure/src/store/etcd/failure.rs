@@ -53,6 +53,7 @@ fn from_invalid(invalid: tenure_etcd::Invalid) -> Invalid {
         tenure_etcd::Invalid::EmptyKey => Invalid::EmptyKey,
         tenure_etcd::Invalid::TooManyOps { count, limit } => Invalid::TooManyOps { count, max: limit },
         tenure_etcd::Invalid::TooLarge { bytes, limit } => Invalid::TooLarge { bytes, max: limit },
+        tenure_etcd::Invalid::AnswerTooLarge(text) => Invalid::AnswerTooLarge(text),
         tenure_etcd::Invalid::TtlTooLarge { ttl } => Invalid::TtlTooLarge { asked: ttl, max: TTL_MAX },
         // The key is not named by the server; where one transaction is at fault, `Txn::check` has named it before.
         other => Invalid::Other(other.to_string()),

@@ -1,0 +1,100 @@
+//! The store stops in the middle of a save: nothing is completed twice, deleted or duplicated, nobody ends, and somebody says what happened.
+//!
+//! A panic in a handler, and commands, props and states that cannot be read, are in `node.rs` and `commands.rs`: those can happen on every engine.
+
+use tenure::node::{LossReason, Notice};
+use tenure_fixture::Etcd;
+
+use super::*;
+use crate::membership::connect;
+
+/// How many tasks are saved at the same time: more than one request carries.
+const TASKS: usize = 80;
+
+/// A store whose server can be stopped, with tasks of which half are about to be done and half about to keep their progress.
+struct Scene {
+    etcd: Etcd,
+    shop: Shop,
+    worker: Worker,
+}
+
+impl Scene {
+    async fn new() -> Scene {
+        let etcd = Etcd::start();
+        let shop = Shop::new(connect(&etcd).await);
+        for n in 0..TASKS / 2 {
+            shop.submit_with(&format!("d{n}"), r#""done_when_told""#).await;
+            shop.submit_with(&format!("k{n}"), r#""keep_when_told""#).await;
+        }
+        let worker = shop.join("a").await;
+        until("all run", async || shop.ledger.running().len() == TASKS).await;
+        Scene { etcd, shop, worker }
+    }
+
+    /// Every task has ended as it should, once, or runs; whatever came between.
+    async fn check(&self) {
+        for n in 0..TASKS / 2 {
+            let (done, keeps) = (format!("d{n}"), format!("k{n}"));
+            let ended = async || self.shop.state(&done).await.state == State::Completed;
+            until("it is completed", ended).await;
+            let found = self.shop.store.get_key(self.shop.key(&Key::Task(task(&done)))).await.unwrap();
+            assert!(found.is_none(), "{done} has ended and is there");
+            let runs = async || self.shop.ledger.running().iter().any(|run| run.task == keeps);
+            until("it runs", runs).await;
+            let found = self.shop.store.get_key(self.shop.key(&Key::Task(task(&keeps)))).await.unwrap();
+            assert!(found.is_some(), "{keeps} was deleted");
+        }
+        self.shop.ledger.check();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_stops_for_a_second_in_the_middle_of_saves_only_takes_a_second_longer() {
+    let scene = Scene::new().await;
+    let mut notices = scene.worker.node.notices();
+    scene.etcd.member(0).pause();
+    scene.shop.ledger.say_the_word();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(scene.shop.ledger.kept().len(), 0, "nothing is kept while the store stands still");
+    scene.etcd.member(0).resume();
+    scene.check().await;
+    until("all is kept", async || scene.shop.ledger.kept().len() == TASKS / 2).await;
+    assert!(scene.shop.ledger.kept().iter().all(Result::is_ok), "{:?}", scene.shop.ledger.kept());
+    assert_eq!(scene.shop.ledger.runs().len(), TASKS, "nothing ran twice");
+    for n in 0..TASKS / 2 {
+        let checkpoint = scene.shop.state(&format!("k{n}")).await.checkpoint;
+        assert_eq!(checkpoint.map(|blob| blob.bytes().to_vec()), Some(vec![7]));
+    }
+    let mut ended = 0;
+    while let Ok(notice) = notices.try_recv() {
+        match notice {
+            Notice::Ended { .. } => ended += 1,
+            Notice::Lost { .. } => panic!("{notice:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!(ended, TASKS / 2);
+    scene.worker.end().await;
+}
+
+/// Requests that stood in the server's queue are carried out when it goes on, or not, and nobody was told. By then the claims are over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_stops_past_the_leases_in_the_middle_of_saves_loses_and_doubles_nothing() {
+    let scene = Scene::new().await;
+    let mut notices = scene.worker.node.notices();
+    scene.etcd.member(0).pause();
+    scene.shop.ledger.say_the_word();
+    until("everything has stopped", async || {
+        let running = scene.shop.ledger.running();
+        running.is_empty() && !scene.worker.node.tenancy().borrow().is_member
+    })
+    .await;
+    let mut lost = 0;
+    while let Ok(notice) = notices.try_recv() {
+        lost += usize::from(matches!(notice, Notice::Lost { why: LossReason::Lease, .. }));
+    }
+    assert_eq!(lost, TASKS, "each is told");
+    scene.etcd.member(0).resume();
+    scene.check().await;
+    scene.worker.end().await;
+}

@@ -1,0 +1,128 @@
+//! One task's end leaves others alone, and what has ended does not come back.
+
+use tenure::client::{Client, NewTask, Submitted};
+use tenure::core::task::Message;
+
+use super::*;
+
+fn client(shop: &Shop) -> Client {
+    Client::new(shop.store.clone(), &shop.namespace)
+}
+
+#[tokio::test]
+async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let client = client(&shop);
+        let worker = shop.join("a").await;
+        for id in ["t1", "t10", "t11", "t1/props"] {
+            shop.submit(id).await;
+        }
+        until("all run", async || shop.ledger.running().len() == 4).await;
+        client.delete(&task("t1")).await.unwrap();
+        until("one has stopped", async || shop.ledger.running().len() == 3).await;
+        // A new life of the same name, which its handler ends.
+        shop.submit_with("t1", r#""done""#).await;
+        until("it is completed", async || shop.state("t1").await.state == State::Completed).await;
+        until("it is gone", async || shop.owner("t1").await.is_none()).await;
+        for id in ["t10", "t11", "t1/props"] {
+            let runs = shop.ledger.runs_of(id);
+            assert!(runs.len() == 1 && runs[0].ended.is_none(), "{id}: {runs:?}");
+            assert_eq!(shop.owner(id).await, Some(("a".to_owned(), runs[0].token)), "{id}");
+        }
+        worker.end().await;
+        shop.ledger.check();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let client = client(&shop);
+        let worker = shop.join("a").await;
+        // One that failed, and one that is done.
+        for (id, ends) in [("failed", StateKind::Failed), ("done", StateKind::Completed)] {
+            let does = if ends == StateKind::Failed { r#""fault""# } else { r#""done""# };
+            let new = || NewTask::new(task(id)).props_text(does).unwrap();
+            assert_eq!(client.submit(new()).await.unwrap(), Submitted::Accepted);
+            if ends == StateKind::Failed {
+                // It sleeps after its first fault; a second error out of a fault would end it, and a policy does after eight. By hand it is sooner.
+                until("it sleeps", async || shop.state(id).await.state.kind() == StateKind::Sleeping).await;
+                fail(&shop, &client, id).await;
+            }
+            until("it has ended", async || shop.state(id).await.state.kind() == ends).await;
+            let runs = shop.ledger.runs_of(id).len();
+            assert_eq!(client.submit(new()).await.unwrap(), Submitted::Ended(ends));
+            // What is submitted afterwards runs, so the node has seen this one too.
+            shop.submit_with(&format!("after-{id}"), r#""done""#).await;
+            until("the next is done", async || {
+                shop.state(&format!("after-{id}")).await.state == State::Completed
+            })
+            .await;
+            assert_eq!(shop.ledger.runs_of(id).len(), runs, "{id} was not run");
+            assert_eq!(shop.state(id).await.state.kind(), ends);
+            client.forget(&task(id)).await.unwrap();
+            until("it runs", async || shop.ledger.runs_of(id).len() > runs).await;
+        }
+        worker.end().await;
+        shop.ledger.check();
+    })
+    .await;
+}
+
+/// Errors until there are too many.
+async fn fail(shop: &Shop, client: &Client, id: &str) {
+    for _ in 0..10 {
+        if shop.state(id).await.state == State::Failed {
+            return;
+        }
+        let error = Message::Error { message: "and again".to_owned() };
+        let sent = client.command(&task(id), error).await.unwrap();
+        sent.wait(PATIENCE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_are_seen() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let soon = |options: NodeOptions| options.balance_every(Duration::from_millis(200));
+        let mut workers = Vec::new();
+        for id in ["a", "b", "c"] {
+            workers.push(shop.join_as(id, soon).await);
+        }
+        shop.submit("t1").await;
+        shop.submit("t2").await;
+        until("both run", async || shop.ledger.running().len() == 2).await;
+        // Everybody has looked several times by then whether to give something away.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(shop.ledger.runs().len(), 2, "{:?}", shop.ledger.runs());
+        let mut shares: Vec<usize> = shop.shares().await.into_values().collect();
+        shares.sort_unstable();
+        assert_eq!(shares, [1, 1]);
+        // Four more: the one without any is counted, so each gets two, or the one beyond.
+        for n in 3..=6 {
+            shop.submit(&format!("t{n}")).await;
+        }
+        until("all run", async || shop.ledger.running().len() == 6).await;
+        until("everybody has two", async || {
+            let shares = shop.shares().await;
+            shares.len() == 3 && shares.values().all(|&share| share == 2)
+        })
+        .await;
+        // One that shuts down is not counted: its tasks go to the others, and nobody keeps a place for it.
+        workers.remove(0).end().await;
+        until("the others have three each", async || {
+            let shares = shop.shares().await;
+            shares.len() == 2 && shares.values().all(|&share| share == 3)
+        })
+        .await;
+        for worker in workers {
+            worker.end().await;
+        }
+        shop.ledger.check();
+    })
+    .await;
+}
