@@ -24,6 +24,7 @@ use crate::service::ServiceCommand;
 use crate::submit::SubmitArgs;
 use crate::supervise::RehearsalArgs;
 use crate::task::TaskCommand;
+use crate::worker::WorkerArgs;
 
 /// Locks, elections, registrations and tasks for programs on more than one machine.
 #[derive(Parser, Debug)]
@@ -139,6 +140,8 @@ pub(crate) enum Command {
     Election(ElectionCommand),
     /// Keep keys alive under one shared lease, for a command's life or until a signal.
     Register(RegisterArgs),
+    /// Join as a node: claim tasks, run each as a child process, share them with the other nodes.
+    Worker(WorkerArgs),
     /// Give work to whichever node takes it.
     Submit(SubmitArgs),
     /// See tasks, tell them something, wait for their end.

@@ -33,6 +33,7 @@ mod submit;
 mod supervise;
 mod task;
 mod version;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -56,10 +57,11 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
   tenure elect scheduler -- ./run    run a command on one of all hosts that start it
   tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
+  tenure worker --exec ./job.sh      run tasks, one process each, shared with all other workers
   tenure submit mail-1 --kind mail   give work to whichever node takes it
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: lock, elect, once, locks, election, register, submit, task, node, service, lease, status, events, kv, doctor, demo, bench, config, completions, version.
+Commands: lock, elect, once, locks, election, register, worker, submit, task, node, service, lease, status, events, kv, doctor, demo, bench, config, completions, version.
 `tenure --help` lists everything, `tenure doctor` says whether it will work here.
 ";
 
@@ -135,6 +137,7 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
             Some(Command::Elect(args)) => elect::run(args, &cli.global, output).await,
             Some(Command::Once(args)) => once::run(args, &cli.global, output).await,
             Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
+            Some(Command::Worker(args)) => worker::run(args, &cli.global, output).await,
             Some(Command::Part(PartCommand::Supervise(args))) => supervise::rehearse(args, output).await,
             _ => tokio::select! {
                 biased;
@@ -151,8 +154,12 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
-        Command::Lock(_) | Command::Elect(_) | Command::Once(_) | Command::Register(_) => {
-            Err(Failure::new(Code::Failed, "a wrapper is run by `run_to_end`"))
+        Command::Lock(_)
+        | Command::Elect(_)
+        | Command::Once(_)
+        | Command::Register(_)
+        | Command::Worker(_) => {
+            Err(Failure::new(Code::Failed, "what hears signals itself is run by `run_to_end`"))
         }
         Command::Locks(command) => {
             locks::check(command)?;

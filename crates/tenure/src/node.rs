@@ -5,6 +5,7 @@
 
 mod claims;
 mod drive;
+mod memory;
 mod options;
 mod run;
 mod words;
@@ -20,6 +21,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use crate::clock::Clock;
 use drive::Wish;
 
+pub use memory::memory;
 pub use options::NodeOptions;
 pub use tenure_core::balance;
 pub use tenure_core::node::{LossReason, Notice, ReleaseReason, StopReason};

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use tokio::task::JoinHandle;
 
 /// A group, named by the pid of its leader.
@@ -46,6 +46,15 @@ impl Group {
         }
     }
 
+    /// Sends a signal to those in it who catch it: nobody is ended by a question.
+    pub(super) fn nudge(self, signal: Signal) {
+        let others = self.others().into_iter().map(|member| member.pid);
+        for pid in others.chain([self.leader]).filter(|pid| catches(*pid, signal)) {
+            // One that is gone by now has nothing to say.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// Whether anybody is left, counting those that only wait to be reaped.
     pub(super) fn is_empty(self) -> bool {
         test_kill_process_group(self.leader) == Err(Errno::SRCH)
@@ -64,6 +73,14 @@ impl Group {
         };
         processes.flatten().filter_map(member).collect()
     }
+}
+
+/// Whether a process has a handler for a signal; not where there is no /proc.
+fn catches(pid: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal.as_raw() - 1)) != 0
 }
 
 /// What we need of `/proc/…/stat`. Numbers from outside our namespace are zero there, and none here.

@@ -10,7 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -53,12 +53,14 @@ impl Launch {
         program: &Program,
         args: &[OsString],
         env: &[(&'static str, OsString)],
+        stderr: Stdio,
     ) -> io::Result<Launch> {
         let (socket, theirs) = UnixStream::pair()?;
         let mut command = ourselves()?;
         command.arg("launch").arg(&program.path).arg("--").arg(&program.name).args(args);
         command.envs(env.iter().map(|(name, value)| (name, value)));
-        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0).spawn()?;
+        let stdin = Stdio::from(OwnedFd::from(theirs));
+        let child = command.stdin(stdin).stderr(stderr).process_group(0).spawn()?;
         let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = leader.ok_or_else(|| io::Error::other("a child without a pid"))?;
         Ok(Launch { child, group: Group::led_by(leader), socket })
@@ -70,12 +72,11 @@ impl Launch {
         let _ = self.child.wait();
     }
 
-    /// Gives the word, and waits until the launcher has become the command or has failed to.
-    pub(super) async fn go(self, program: &Program) -> Result<Child, Failure> {
+    /// Gives the word and a standard input, and waits until the launcher has become the command or has failed to.
+    pub(super) async fn go(self, program: &Program, stdin: BorrowedFd<'_>) -> Result<Child, Failure> {
         let cannot = |error: io::Error| cannot_run(program, &error);
         {
-            let stdin = io::stdin();
-            let stdin = [stdin.as_fd()];
+            let stdin = [stdin];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             ancillary.push(SendAncillaryMessage::ScmRights(&stdin));

@@ -1,0 +1,190 @@
+//! Running a command beside others: without a terminal, under a sentinel that all share.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use tenure::clock::{BootClock, Clock};
+use tokio::sync::{Notify, SemaphorePermit, watch};
+
+use super::course::{Course, Event};
+use super::family::{Family, Seen, left_running};
+use super::launch::Launch;
+use super::outcome::Outcome;
+use super::post::Post;
+use super::sentinel::Hold;
+use super::{Deadlines, Job, Order, Terms, signals, sleep_until, too_late, unsupervised};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What a command has that runs beside others.
+pub(crate) struct Beside<'a> {
+    /// Who guards it.
+    pub(crate) post: &'a Post,
+    /// What its life hangs on.
+    pub(crate) hold: Hold,
+    /// What it reads.
+    pub(crate) stdin: File,
+    /// Where it writes what went wrong.
+    pub(crate) stderr: OwnedFd,
+    /// Rung when whoever catches SIGUSR1 is to be sent it.
+    pub(crate) nudge: &'a Notify,
+    /// Its turn to start, given back when it has.
+    pub(crate) turn: SemaphorePermit<'a>,
+}
+
+/// Runs a command to its end, and to the end of its group. Its terms must have deadlines.
+///
+/// # Cancellation
+///
+/// Dropped, it kills the group, and nobody is told when that is gone.
+///
+/// # Errors
+///
+/// If the command could not be started; it has certainly not run then.
+pub(crate) async fn run_beside(
+    job: &Job<'_>,
+    beside: Beside<'_>,
+    mut terms: watch::Receiver<Terms>,
+    output: &Output,
+) -> Result<Outcome, Failure> {
+    let now = *terms.borrow_and_update();
+    let Some(deadlines) = now.deadlines else { return Err(too_late()) };
+    let mut children = signals::stream(Signal::CHILD).map_err(|error| unsupervised(&error))?;
+    let Beside { post, hold, stdin, stderr, nudge, turn } = beside;
+    let family = start(job, post, hold, stdin, stderr, deadlines).await?;
+    drop(turn);
+    let mut running = Charge { family, is_over: false };
+    let mut course = Course::new(job.grace, job.signal);
+    running.send(&course.handle(Event::Terms(now), BootClock.now()), output);
+    let (mut has_feed, mut is_stopped) = (true, false);
+    let end = loop {
+        let family = &mut running.family;
+        let changed = async {
+            if family.awaits_others() {
+                family.changed().await;
+            } else {
+                children.recv().await;
+            }
+        };
+        let happened = tokio::select! {
+            biased;
+            changed = terms.changed(), if has_feed => match changed {
+                Ok(()) => Happened::Terms(*terms.borrow_and_update()),
+                // Whoever kept what the command relies on is gone.
+                Err(_) => {
+                    has_feed = false;
+                    Happened::Terms(Terms { deadlines: Some(deadlines), order: Order::Lost })
+                }
+            },
+            () = sleep_until(course.next_wake()) => Happened::Time,
+            () = nudge.notified() => Happened::Nudge,
+            () = changed => Happened::Changed,
+        };
+        let event = match happened {
+            Happened::Terms(terms) => {
+                if let Some(deadlines) = terms.deadlines {
+                    post.until(hold, deadlines.kill);
+                }
+                if terms.order != Order::Run && !is_stopped {
+                    // One that has ended by itself is not one that was stopped.
+                    if let Some(end) = running.look(output)? {
+                        break end;
+                    }
+                    is_stopped = running.family.end.is_none();
+                }
+                Event::Terms(terms)
+            }
+            Happened::Time => Event::Time,
+            Happened::Nudge => {
+                running.family.group.nudge(Signal::USR1);
+                continue;
+            }
+            Happened::Changed => match running.look(output)? {
+                Some(end) => break end,
+                None => continue,
+            },
+        };
+        running.send(&course.handle(event, BootClock.now()), output);
+    };
+    running.is_over = true;
+    post.leave(running.family.group);
+    Ok(Outcome { end, is_lost: course.is_lost(), is_stopped, is_told: false })
+}
+
+enum Happened {
+    Terms(Terms),
+    Time,
+    Nudge,
+    Changed,
+}
+
+async fn start(
+    job: &Job<'_>,
+    post: &Post,
+    hold: Hold,
+    stdin: File,
+    stderr: OwnedFd,
+    deadlines: Deadlines,
+) -> Result<Family, Failure> {
+    let launch = Launch::prepare(job.program, job.args, job.env, Stdio::from(stderr))
+        .map_err(|error| unsupervised(&error))?;
+    let group = launch.group;
+    if let Err(error) = post.guard(group, hold, deadlines.kill).await {
+        launch.give_up();
+        return Err(unsupervised(&error));
+    }
+    // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
+    if BootClock.now() >= deadlines.term {
+        launch.give_up();
+        post.leave(group);
+        return Err(too_late());
+    }
+    match launch.go(job.program, stdin.as_fd()).await {
+        Ok(child) => Ok(Family::new(child, group)),
+        Err(failure) => {
+            post.leave(group);
+            Err(failure)
+        }
+    }
+}
+
+/// A command in our charge.
+struct Charge {
+    family: Family,
+    is_over: bool,
+}
+
+impl Charge {
+    fn look(&mut self, output: &Output) -> Result<Option<super::End>, Failure> {
+        loop {
+            match self.family.look(|| {})? {
+                Seen::Running | Seen::Waits => return Ok(None),
+                Seen::Stopped(_) => {}
+                Seen::Leaves(others) => {
+                    output.note(&left_running(&others));
+                    return Ok(None);
+                }
+                Seen::Over(end) => return Ok(Some(end)),
+            }
+        }
+    }
+
+    fn send(&self, signals: &[Signal], output: &Output) {
+        for &signal in signals {
+            if let Err(error) = self.family.group.signal(signal) {
+                output.note(&format!("{signal:?} could not be sent to everybody of the command: {error}"));
+            }
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // It stays guarded: what this does not reach, the sentinel will.
+            let _ = self.family.group.signal(Signal::KILL);
+        }
+    }
+}
