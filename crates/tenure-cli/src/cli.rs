@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tenure::store::StoreUrl;
 
 use crate::bench::BenchCommand;
+use crate::demo::DemoArgs;
 use crate::duration;
 use crate::elect::ElectArgs;
 use crate::election::ElectionCommand;
@@ -165,8 +166,8 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Look at configuration, connection, server and clock, and say what to do next.
     Doctor,
-    /// Show the engines at work on a store of its own, in a few seconds, with a verdict.
-    Demo,
+    /// The whole story by itself in under a minute: workers share tasks, one is killed, its tasks run elsewhere. Ends with a verdict.
+    Demo(DemoArgs),
     /// Measure; JSON lines on stdout.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -237,12 +238,12 @@ pub(crate) enum PartCommand {
         #[arg(value_parser = duration::parse)]
         span: Duration,
     },
-    /// Hold a key under a lease, renewing it, until killed.
-    Hold {
-        /// The store file.
-        file: PathBuf,
-        /// The key to hold.
-        key: String,
+    /// Run tasks that write down when they ran, until stdin ends.
+    Worker {
+        /// The node's id.
+        node: String,
+        /// Where they write it.
+        ledger: PathBuf,
         /// The lease's length.
         #[arg(value_parser = duration::parse)]
         ttl: Duration,
@@ -251,6 +252,9 @@ pub(crate) enum PartCommand {
     Launch {
         /// Where the command is.
         path: PathBuf,
+        /// How many files it may have open.
+        #[arg(long)]
+        open_files: Option<u64>,
         /// Its name and its arguments.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,

@@ -52,7 +52,7 @@ use crate::output::{Color, Output};
 const GREETING: &str = "\
 tenure: locks, elections, registrations and tasks for programs on more than one machine
 
-  tenure demo                        see the engines at work, in a few seconds
+  tenure demo                        see the whole story by itself, in half a minute
   tenure kv put /greeting hello      put a key into the store of this machine
   tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
   tenure elect scheduler -- ./run    run a command on one of all hosts that start it
@@ -138,6 +138,7 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
             Some(Command::Once(args)) => once::run(args, &cli.global, output).await,
             Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
             Some(Command::Worker(args)) => worker::run(args, &cli.global, output).await,
+            Some(Command::Demo(args)) => demo::run(args, &cli.global, output).await,
             Some(Command::Part(PartCommand::Supervise(args))) => supervise::rehearse(args, output).await,
             _ => tokio::select! {
                 biased;
@@ -158,7 +159,8 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         | Command::Elect(_)
         | Command::Once(_)
         | Command::Register(_)
-        | Command::Worker(_) => {
+        | Command::Worker(_)
+        | Command::Demo(_) => {
             Err(Failure::new(Code::Failed, "what hears signals itself is run by `run_to_end`"))
         }
         Command::Locks(command) => {
@@ -231,8 +233,10 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             done
         }
         Command::Doctor => doctor::run(&cli.global, output).await,
-        Command::Demo => demo::run(output).await,
         Command::Bench(command) => bench::run(command, &cli.global, output).await,
+        Command::Part(PartCommand::Worker { node, ledger, ttl }) => {
+            demo::play_worker(node, ledger, *ttl, &cli.global, output).await
+        }
         Command::Part(command) => part::run(command, output).await,
         Command::Config(command) => config::run(command, &cli.global, output),
         Command::Completions { shell } => output.text(&completions(*shell)),

@@ -7,6 +7,7 @@
 //! **Invariant**: there is no moment in which the command runs and the sentinel does not know it.
 
 mod beside;
+mod census;
 mod course;
 mod family;
 mod group;
@@ -34,6 +35,7 @@ use tokio::sync::watch;
 
 pub(crate) use beside::{Beside, run_beside};
 pub(crate) use course::{Deadlines, Order, Terms};
+pub(crate) use launch::raise_open_files;
 pub(crate) use lookup::Program;
 pub(crate) use outcome::{End, Outcome};
 pub(crate) use post::Post;
@@ -42,7 +44,7 @@ pub(crate) use sentinel::Hold;
 pub(crate) use signals::Signals;
 
 use self::course::{Course, Event};
-use self::family::{Family, Seen, left_running};
+use self::family::{Family, Left, Seen, left_running};
 use self::launch::Launch;
 use self::sentinel::Sentinel;
 use self::terminal::Terminal;
@@ -65,7 +67,7 @@ pub(crate) struct Job<'a> {
 /// Parts that are played in processes of their own, without a runtime and before anything else is set up.
 pub(crate) fn part(command: &PartCommand) -> Option<ExitCode> {
     match command {
-        PartCommand::Launch { path, command } => Some(launch::run(path, command)),
+        PartCommand::Launch { path, open_files, command } => Some(launch::run(path, command, *open_files)),
         PartCommand::Sentinel => Some(sentinel::run()),
         PartCommand::Terminal { group } => Some(terminal::run(*group)),
         _ => None,
@@ -175,7 +177,8 @@ impl Running {
         let children = signals::stream(Signal::CHILD).map_err(cannot)?;
         let continued = signals::stream(Signal::CONT).map_err(cannot)?;
         let mut sentinel = Sentinel::start().map_err(cannot)?;
-        let launch = Launch::prepare(job.program, job.args, job.env, Stdio::inherit()).map_err(cannot)?;
+        let launch =
+            Launch::prepare(job.program, job.args, job.env, Stdio::inherit(), None).map_err(cannot)?;
         let group = launch.group;
         let kill = deadlines.map(|deadlines| deadlines.kill);
         in_time(sentinel.guard(group, ONLY, kill)).await.map_err(cannot)?;
@@ -251,25 +254,27 @@ impl Running {
     /// Looks how the command is. Gives its end when nothing of its group is left.
     fn look(&mut self, output: &Output) -> Result<Option<End>, Failure> {
         loop {
-            let (terminal, group) = (&self.terminal, self.family.group);
-            let before_reaping = || {
-                if let Some(terminal) = terminal
-                    && let Err(error) = terminal.take_back(group)
-                {
-                    tracing::warn!(%error, "the terminal could not be taken back");
-                }
-            };
-            match self.family.look(before_reaping)? {
-                Seen::Running | Seen::Waits => return Ok(None),
+            match self.family.look()? {
+                Seen::Running => return Ok(None),
                 Seen::Stopped(Signal::STOP) => {}
                 Seen::Stopped(_) => self.suspend(output),
-                Seen::Leaves(others) => {
-                    output.note(&left_running(&others));
-                    return Ok(None);
-                }
-                Seen::Over(end) => return Ok(Some(end)),
+                Seen::Ended => break,
             }
         }
+        let (terminal, group) = (&self.terminal, self.family.group);
+        let before_reaping = || {
+            if let Some(terminal) = terminal
+                && let Err(error) = terminal.take_back(group)
+            {
+                tracing::warn!(%error, "the terminal could not be taken back");
+            }
+        };
+        match self.family.judge(group.others(), before_reaping) {
+            Left::Nobody => return Ok(self.family.end),
+            Left::Somebody(others) => output.note(&left_running(&others)),
+            Left::Still => {}
+        }
+        Ok(None)
     }
 
     /// The command was stopped with the terminal's Ctrl-Z.

@@ -4,6 +4,8 @@
 
 mod choice;
 mod exec;
+mod http;
+mod metrics;
 mod progress;
 mod shell;
 mod tail;
@@ -19,14 +21,17 @@ use tenure::core::name::{Namespace, NodeId};
 use tenure::core::task::ERRORS_LEN_MAX;
 use tenure::core::task::retry::ErrorRate;
 use tenure::membership::JoinError;
-use tenure::node::{Node, NodeEnd, NodeOptions};
+use tenure::node::{Node, NodeEnd, NodeOptions, Notice};
 use tenure::session::Session;
 use tenure::store::Store;
+use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
 
 use self::choice::{Balance, Limits, Match};
 use self::exec::{Crew, Exec};
+use self::http::Pages;
+use self::metrics::Metrics;
 use self::shell::Shell;
 use self::words::Words;
 use crate::cli::Global;
@@ -35,7 +40,7 @@ use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::hold::{Stop, Timing, introduce, listen};
 use crate::output::Output;
-use crate::supervise::{Post, Signals};
+use crate::supervise::{Post, Signals, raise_open_files};
 
 /// How long the store may take to let us in, from our start. Scripts were promised an answer within 6 s.
 const JOIN_WITHIN: Duration = Duration::from_secs(5);
@@ -114,6 +119,9 @@ pub(crate) struct WorkerArgs {
     /// Something to say of the worker. May be given several times.
     #[arg(long = "label", value_name = "K=V", value_parser = choice::parse_label)]
     labels: Vec<(String, String)>,
+    /// Serve /healthz, /readyz and /metrics there, as in 127.0.0.1:9464.
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
     /// Say only what went wrong.
     #[arg(short, long)]
     quiet: bool,
@@ -150,14 +158,35 @@ pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> 
     let namespace = Namespace::parse(&decision.namespace.value)
         .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
     let prepared = prepare(args, &decision).await?;
+    let watched = match &args.http {
+        Some(address) => Some(Watched::bind(address).await?),
+        None => None,
+    };
     let store = tokio::select! {
         biased;
         signal = signals.next_end() => return Stop::signal(signal).exit(),
         store = connect::open(&decision, output) => store?,
     };
-    let done = work(args, prepared, &namespace, &store, &mut signals, output).await;
+    let done = work(args, prepared, watched, &namespace, &store, &mut signals, output).await;
     let _ = tokio::time::timeout(CLOSE_WITHIN, store.close()).await;
     done
+}
+
+/// Where others watch over us.
+struct Watched {
+    listener: TcpListener,
+    metrics: Metrics,
+}
+
+impl Watched {
+    async fn bind(address: &str) -> Result<Watched, Failure> {
+        let listener = http::bind(address).await?;
+        let metrics = Metrics::default();
+        // Only one can be installed in a process, and nobody else does.
+        ::metrics::set_global_recorder(metrics.clone())
+            .map_err(|error| Failure::new(Code::Failed, format!("nothing can be counted: {error}")))?;
+        Ok(Watched { listener, metrics })
+    }
 }
 
 /// Checks everything that can be checked without a store.
@@ -212,6 +241,7 @@ async fn prepare(args: &WorkerArgs, decision: &Decision) -> Result<Prepared, Fai
 async fn work(
     args: &WorkerArgs,
     prepared: Prepared,
+    watched: Option<Watched>,
     namespace: &Namespace,
     store: &Store,
     signals: &mut Signals,
@@ -237,6 +267,7 @@ async fn work(
         namespace: namespace.to_string(),
         node: id.to_string(),
         retry_after: args.retry_after,
+        open_files: raise_open_files(),
         is_ending,
         remarks,
         output: *output,
@@ -249,7 +280,14 @@ async fn work(
         joined = joining => joined.map_err(|error| not_joined(&error, args))?,
     };
     let mut notices = node.notices();
-    words.joined();
+    let (leaving, is_leaving) = watch::channel(false);
+    let address = watched.as_ref().and_then(|watched| http::address_of(&watched.listener));
+    let watchers = watched.map(|Watched { listener, metrics }| {
+        let pages = Pages { tenancy: node.tenancy(), is_leaving, metrics };
+        // Until the very end: whoever watches wants to see that, too.
+        tokio::spawn(http::serve(listener, pages))
+    });
+    words.joined(address);
     if !args.matches.is_empty() {
         choice::warn_of_nothing(&args.matches, &Client::new(store.clone(), namespace), output).await;
     }
@@ -259,6 +297,7 @@ async fn work(
             biased;
             _ = signals.next_end() => {
                 asked += 1;
+                leaving.send_replace(true);
                 let is_now = asked > 1;
                 words.ending(node.tenancy().borrow().tasks, is_now);
                 if is_now {
@@ -271,7 +310,12 @@ async fn work(
             end = node.ended() => break end,
             Some(remark) = remarked.recv() => words.remark(&remark),
             notice = notices.recv() => match notice {
-                Ok(notice) => words.notice(&notice),
+                Ok(notice) => {
+                    if matches!(notice, Notice::Draining { .. }) {
+                        leaving.send_replace(true);
+                    }
+                    words.notice(&notice);
+                }
                 Err(RecvError::Lagged(count)) => words.missed(count),
                 Err(RecvError::Closed) => break node.ended().await,
             },
@@ -284,6 +328,9 @@ async fn work(
         words.notice(&notice);
     }
     let code = finish(&end, &session, &post, &words).await;
+    if let Some(watchers) = watchers {
+        watchers.abort();
+    }
     drop(folder);
     code
 }

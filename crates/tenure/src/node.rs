@@ -5,6 +5,7 @@
 
 mod claims;
 mod drive;
+mod measure;
 mod memory;
 mod options;
 mod run;
@@ -21,6 +22,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use crate::clock::Clock;
 use drive::Wish;
 
+pub use measure::describe_metrics;
 pub use memory::memory;
 pub use options::NodeOptions;
 pub use tenure_core::balance;

@@ -9,9 +9,9 @@ use tenure::clock::{BootClock, Clock};
 use tokio::sync::{Notify, SemaphorePermit, watch};
 
 use super::course::{Course, Event};
-use super::family::{Family, Seen, left_running};
+use super::family::{Family, Left, Seen, left_running};
 use super::launch::Launch;
-use super::outcome::Outcome;
+use super::outcome::{End, Outcome};
 use super::post::Post;
 use super::sentinel::Hold;
 use super::{Deadlines, Job, Order, Terms, signals, sleep_until, too_late, unsupervised};
@@ -30,6 +30,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) stderr: OwnedFd,
     /// Rung when whoever catches SIGUSR1 is to be sent it.
     pub(crate) nudge: &'a Notify,
+    /// How many files it may have open, if not as many as we.
+    pub(crate) open_files: Option<u64>,
     /// Its turn to start, given back when it has.
     pub(crate) turn: SemaphorePermit<'a>,
 }
@@ -52,9 +54,8 @@ pub(crate) async fn run_beside(
     let now = *terms.borrow_and_update();
     let Some(deadlines) = now.deadlines else { return Err(too_late()) };
     let mut children = signals::stream(Signal::CHILD).map_err(|error| unsupervised(&error))?;
-    let Beside { post, hold, stdin, stderr, nudge, turn } = beside;
-    let family = start(job, post, hold, stdin, stderr, deadlines).await?;
-    drop(turn);
+    let (post, hold, nudge) = (beside.post, beside.hold, beside.nudge);
+    let family = start(job, beside, deadlines).await?;
     let mut running = Charge { family, is_over: false };
     let mut course = Course::new(job.grace, job.signal);
     running.send(&course.handle(Event::Terms(now), BootClock.now()), output);
@@ -89,7 +90,7 @@ pub(crate) async fn run_beside(
                 }
                 if terms.order != Order::Run && !is_stopped {
                     // One that has ended by itself is not one that was stopped.
-                    if let Some(end) = running.look(output)? {
+                    if let Some(end) = running.look(post, output).await? {
                         break end;
                     }
                     is_stopped = running.family.end.is_none();
@@ -101,7 +102,7 @@ pub(crate) async fn run_beside(
                 running.family.group.nudge(Signal::USR1);
                 continue;
             }
-            Happened::Changed => match running.look(output)? {
+            Happened::Changed => match running.look(post, output).await? {
                 Some(end) => break end,
                 None => continue,
             },
@@ -120,15 +121,9 @@ enum Happened {
     Changed,
 }
 
-async fn start(
-    job: &Job<'_>,
-    post: &Post,
-    hold: Hold,
-    stdin: File,
-    stderr: OwnedFd,
-    deadlines: Deadlines,
-) -> Result<Family, Failure> {
-    let launch = Launch::prepare(job.program, job.args, job.env, Stdio::from(stderr))
+async fn start(job: &Job<'_>, beside: Beside<'_>, deadlines: Deadlines) -> Result<Family, Failure> {
+    let Beside { post, hold, stdin, stderr, open_files, turn, .. } = beside;
+    let launch = Launch::prepare(job.program, job.args, job.env, Stdio::from(stderr), open_files)
         .map_err(|error| unsupervised(&error))?;
     let group = launch.group;
     if let Err(error) = post.guard(group, hold, deadlines.kill).await {
@@ -141,7 +136,9 @@ async fn start(
         post.leave(group);
         return Err(too_late());
     }
-    match launch.go(job.program, stdin.as_fd()).await {
+    let gone = launch.go(job.program, stdin.as_fd()).await;
+    drop(turn);
+    match gone {
         Ok(child) => Ok(Family::new(child, group)),
         Err(failure) => {
             post.leave(group);
@@ -157,18 +154,23 @@ struct Charge {
 }
 
 impl Charge {
-    fn look(&mut self, output: &Output) -> Result<Option<super::End>, Failure> {
+    /// Looks how the command is. Gives its end when nothing of its group is left.
+    async fn look(&mut self, post: &Post, output: &Output) -> Result<Option<End>, Failure> {
         loop {
-            match self.family.look(|| {})? {
-                Seen::Running | Seen::Waits => return Ok(None),
+            match self.family.look()? {
+                Seen::Running => return Ok(None),
+                // Whoever stopped it may let it go on.
                 Seen::Stopped(_) => {}
-                Seen::Leaves(others) => {
-                    output.note(&left_running(&others));
-                    return Ok(None);
-                }
-                Seen::Over(end) => return Ok(Some(end)),
+                Seen::Ended => break,
             }
         }
+        let others = post.census.others(self.family.group).await;
+        match self.family.judge(others, || {}) {
+            Left::Nobody => return Ok(self.family.end),
+            Left::Somebody(others) => output.note(&left_running(&others)),
+            Left::Still => {}
+        }
+        Ok(None)
     }
 
     fn send(&self, signals: &[Signal], output: &Output) {

@@ -20,18 +20,23 @@ pub(super) struct Family {
     is_reaped: bool,
 }
 
-/// What a look at it shows.
+/// What a look at the command shows.
 pub(super) enum Seen {
-    /// The command runs.
+    /// It runs.
     Running,
-    /// The command was stopped by this signal, as by Ctrl-Z.
+    /// It was stopped by this signal, as by Ctrl-Z.
     Stopped(Signal),
-    /// The command has ended just now and has left these behind.
-    Leaves(Vec<Member>),
-    /// Those whom it left behind still run.
-    Waits,
-    /// Nobody is left.
-    Over(End),
+    /// It has ended.
+    Ended,
+}
+
+/// Who is left when the command has ended.
+pub(super) enum Left {
+    Nobody,
+    /// These, and that is news.
+    Somebody(Vec<Member>),
+    /// Some of those who were left before.
+    Still,
 }
 
 impl Family {
@@ -52,36 +57,38 @@ impl Family {
         self.awaited.is_some()
     }
 
-    /// Looks how everybody is. `before_reaping` is called when the command has ended and is not reaped, the last moment at which its group certainly
-    /// is its own.
-    pub(super) fn look(&mut self, before_reaping: impl FnOnce()) -> Result<Seen, Failure> {
-        if self.end.is_none() {
-            let leader = WaitId::Pid(self.group.leader());
-            let ask = |options| waitid(leader.clone(), options | WaitIdOptions::NOHANG);
-            let stopped =
-                ask(WaitIdOptions::STOPPED).ok().flatten().and_then(|status| status.stopping_signal());
-            if let Some(signal) = stopped.and_then(Signal::from_named_raw) {
-                return Ok(Seen::Stopped(signal));
-            }
-            let ended = ask(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).map_err(|error| {
-                Failure::new(Code::Failed, format!("the command cannot be waited for: {error}"))
-            })?;
-            let Some(status) = ended else { return Ok(Seen::Running) };
-            self.end = Some(End::of(&status));
+    /// Looks how the command is; once it has ended, [`Family::judge`] says whether everybody has.
+    pub(super) fn look(&mut self) -> Result<Seen, Failure> {
+        if self.end.is_some() {
+            return Ok(Seen::Ended);
         }
-        let mut others = self.group.others();
+        let leader = WaitId::Pid(self.group.leader());
+        let ask = |options| waitid(leader.clone(), options | WaitIdOptions::NOHANG);
+        let stopped = ask(WaitIdOptions::STOPPED).ok().flatten().and_then(|status| status.stopping_signal());
+        if let Some(signal) = stopped.and_then(Signal::from_named_raw) {
+            return Ok(Seen::Stopped(signal));
+        }
+        let ended = ask(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).map_err(|error| {
+            Failure::new(Code::Failed, format!("the command cannot be waited for: {error}"))
+        })?;
+        let Some(status) = ended else { return Ok(Seen::Running) };
+        self.end = Some(End::of(&status));
+        Ok(Seen::Ended)
+    }
+
+    /// Whether everybody has ended, from those who were just seen beside the command. `before_reaping` is called at the last moment at which its
+    /// group certainly is its own.
+    pub(super) fn judge(&mut self, mut others: Vec<Member>, before_reaping: impl FnOnce()) -> Left {
         if others.is_empty() {
-            if self.is_over(before_reaping)
-                && let Some(end) = self.end
-            {
-                return Ok(Seen::Over(end));
+            if self.is_over(before_reaping) {
+                return Left::Nobody;
             }
             others = self.group.others();
         }
         let is_first = self.awaited.is_none();
         // One that ended since it was listed is found to be gone at once.
         self.awaited = Some(group::gone(others.first().map_or(self.group.leader(), |other| other.pid)));
-        Ok(if is_first { Seen::Leaves(others) } else { Seen::Waits })
+        if is_first { Left::Somebody(others) } else { Left::Still }
     }
 
     /// Whether really nobody is left. The listing of processes is not made at one moment, so the kernel has the last word; but it

@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: the leader is reaped last, when nobody else of the group is left, so that until then the group's number cannot go to strangers.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 
@@ -10,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_p
 use tokio::task::JoinHandle;
 
 /// A group, named by the pid of its leader.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Group {
     leader: Pid,
 }
@@ -62,17 +63,27 @@ impl Group {
 
     /// Who runs in it, besides the leader. Nobody is found where there is no /proc.
     pub(super) fn others(self) -> Vec<Member> {
-        let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-        let member = |entry: fs::DirEntry| {
-            let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-            // A process that ends in between is no member any more.
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let stat = Stat::parse(&stat)?;
-            let is_other = stat.group == Some(self.leader) && pid != self.leader;
-            (is_other && stat.is_running).then(|| Member { pid, name: stat.name.to_owned() })
-        };
-        processes.flatten().filter_map(member).collect()
+        others_of(&HashSet::from([self])).remove(&self).unwrap_or_default()
     }
+}
+
+/// Who runs in these groups, besides their leaders, by one look at all processes.
+pub(super) fn others_of(groups: &HashSet<Group>) -> HashMap<Group, Vec<Member>> {
+    let mut others: HashMap<Group, Vec<Member>> = HashMap::new();
+    let Ok(processes) = fs::read_dir("/proc") else { return others };
+    let member = |entry: &fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        // A process that ends in between is no member any more.
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let stat = Stat::parse(&stat)?;
+        let group = Group::led_by(stat.group?);
+        let is_other = pid != group.leader && stat.is_running && groups.contains(&group);
+        is_other.then(|| (group, Member { pid, name: stat.name.to_owned() }))
+    };
+    for (group, member) in processes.flatten().filter_map(|entry| member(&entry)) {
+        others.entry(group).or_default().push(member);
+    }
+    others
 }
 
 /// Whether a process has a handler for a signal; not where there is no /proc.

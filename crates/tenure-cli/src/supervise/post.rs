@@ -16,6 +16,7 @@ use tenure::core::time::Moment;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::census::Census;
 use super::group::Group;
 use super::in_time;
 use super::sentinel::{Hold, Sentinel};
@@ -25,6 +26,8 @@ use super::sentinel::{Hold, Sentinel};
 pub(crate) struct Post {
     asks: mpsc::UnboundedSender<Ask>,
     task: Arc<tokio::sync::Mutex<Option<JoinHandle<()>>>>,
+    /// Who is in which group.
+    pub(super) census: Census,
 }
 
 enum Ask {
@@ -41,7 +44,7 @@ impl Post {
         let keeper =
             Keeper { sentinel: Some(Sentinel::start()?), groups: BTreeMap::new(), holds: BTreeMap::new() };
         let task = tokio::spawn(keeper.keep(asked));
-        Ok(Post { asks, task: Arc::new(tokio::sync::Mutex::new(Some(task))) })
+        Ok(Post { asks, task: Arc::new(tokio::sync::Mutex::new(Some(task))), census: Census::start() })
     }
 
     /// Has a group guarded until a moment, which [`Post::until`] moves for all that hang on the same; returns when it is.

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use rustix::process::Signal;
 use tenure::clock::wall_time;
 use tenure::core::record::WallTime;
+use tenure::core::time::Moment;
 use tenure::handler::{Context, Handler, Outcome};
 use tenure::node::StopReason;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -59,6 +60,8 @@ pub(super) struct Crew {
     pub(super) node: String,
     /// How long a task sleeps that wants to try again.
     pub(super) retry_after: Duration,
+    /// How many files a task may have open, if not as many as we.
+    pub(super) open_files: Option<u64>,
     /// Whether everything is to be killed.
     pub(super) is_ending: watch::Receiver<bool>,
     /// What people should know of a task.
@@ -107,6 +110,11 @@ impl Crew {
         {
             self.remark(format!("the checkpoint of '{task}' is not kept: {why}"));
         }
+        if outcome.is_lost {
+            self.remark(format!(
+                "'{task}' was stopped, because its claim was lost or could not be renewed in time"
+            ));
+        }
         let verdict = self.verdict(outcome, last_line.as_deref());
         if let Outcome::Fault(why) = &verdict {
             self.remark(format!("'{task}' failed in attempt {}: {why}", context.attempt()));
@@ -128,8 +136,8 @@ impl Crew {
             }
             End::Exited(PAUSE) => return Outcome::Pause,
             End::Exited(code) => format!("exit code {code}"),
-            End::Killed(signal) => match Signal::from_named_raw(i32::from(signal)) {
-                Some(named) => format!("killed by signal {signal} ({named:?})"),
+            End::Killed(signal) => match named(signal) {
+                Some(name) => format!("killed by signal {signal} ({name})"),
                 None => format!("killed by signal {signal}"),
             },
         };
@@ -159,7 +167,15 @@ impl Crew {
         let nudge = Notify::new();
         let stdin = stdin_of(context.props()).map_err(cannot)?;
         let hold = Hold(context.lease().get().cast_unsigned());
-        let beside = Beside { post: &self.post, hold, stdin, stderr, nudge: &nudge, turn };
+        let beside = Beside {
+            post: &self.post,
+            hold,
+            stdin,
+            stderr,
+            nudge: &nudge,
+            open_files: self.open_files,
+            turn,
+        };
         let job = Job {
             program: &self.shell.program,
             args: &self.shell.args,
@@ -167,21 +183,21 @@ impl Crew {
             grace: Some(self.timing.grace),
             signal: Signal::TERM,
         };
-        let deadlines = Some(self.timing.deadlines(context.acknowledged(), context.ttl()));
+        let sent = context.acknowledged();
+        let deadlines = Some(self.timing.deadlines(sent, context.ttl()));
         let (feed, terms) = watch::channel(Terms { deadlines, order: Order::Run });
         let outcome = tokio::select! {
             biased;
             outcome = run_beside(&job, beside, terms, &self.output) => outcome?,
-            () = self.follow(context, &feed) => unreachable!("it goes on for ever"),
+            () = self.follow(context, sent, &feed) => unreachable!("it goes on for ever"),
             () = self.keep_progress(context, progress, &nudge) => unreachable!("it goes on for ever"),
         };
         Ok((outcome, tail.last_line().await))
     }
 
-    /// Tells the supervision what is wanted of the process, and until when it may run.
-    async fn follow(&self, context: &Context, feed: &watch::Sender<Terms>) {
+    /// Tells the supervision what is wanted of the process, and until when it may run: by renewals that were sent after the one that it knows of.
+    async fn follow(&self, context: &Context, mut sent: Moment, feed: &watch::Sender<Terms>) {
         let mut is_ending = self.is_ending.clone();
-        let mut sent = context.acknowledged();
         let mut order = Order::Run;
         loop {
             let news = tokio::select! {
@@ -248,6 +264,26 @@ impl Crew {
         // Nobody listens any more when the worker has ended.
         let _ = self.remarks.send(text);
     }
+}
+
+/// What ends programs most often, by the name that people know it by.
+fn named(signal: u8) -> Option<&'static str> {
+    let signal = Signal::from_named_raw(i32::from(signal))?;
+    let names = [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::XCPU, "SIGXCPU"),
+    ];
+    names.iter().find(|(known, _)| *known == signal).map(|(_, name)| *name)
 }
 
 /// The props as something to read, without anybody who has to write them: a file that nobody else can open.

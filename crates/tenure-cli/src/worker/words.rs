@@ -1,5 +1,7 @@
 //! What a worker says while it works: trouble to people, everything to programs.
 
+use std::net::SocketAddr;
+
 use serde::Serialize;
 use tenure::clock::wall_time;
 use tenure::node::{LossReason, Notice};
@@ -37,16 +39,20 @@ struct Line<'a> {
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tasks: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http: Option<String>,
 }
 
 impl Words<'_> {
     /// The node takes tasks.
-    pub(super) fn joined(&self) {
+    pub(super) fn joined(&self, http: Option<SocketAddr>) {
         if self.output.is_json {
-            return self.line(Line { event: "joined", ..Line::default() });
+            let http = http.map(|address| address.to_string());
+            return self.line(Line { event: "joined", http, ..Line::default() });
         }
         if !self.quiet {
-            self.output.note(&format!("node '{}' takes tasks", self.node));
+            let pages = http.map(|address| format!(", http://{address}/metrics")).unwrap_or_default();
+            self.output.note(&format!("node '{}' takes tasks{pages}", self.node));
         }
     }
 

@@ -13,6 +13,7 @@ use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::drive::Driver;
+use super::measure::Measure;
 use super::run::Handlers;
 use super::words::Tenancy;
 use super::{Node, Shared};
@@ -196,6 +197,7 @@ impl NodeOptions {
             store,
             session: session.clone(),
             layout,
+            measure: Measure::new(&id),
             node: id.clone(),
             gauge: self.gauge,
             grace,
