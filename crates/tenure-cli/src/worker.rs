@@ -17,7 +17,7 @@ use std::time::Duration;
 use clap::Args;
 use tempfile::TempDir;
 use tenure::client::Client;
-use tenure::core::name::{Namespace, NodeId};
+use tenure::core::name::{Namespace, NodeId, TaskId};
 use tenure::core::task::ERRORS_LEN_MAX;
 use tenure::core::task::retry::ErrorRate;
 use tenure::membership::JoinError;
@@ -351,7 +351,7 @@ async fn finish(
             Ok(ExitCode::SUCCESS)
         }
         NodeEnd::Left { running } => {
-            let names: Vec<&str> = running.iter().take(5).map(|task| task.as_str()).collect();
+            let names: Vec<&str> = running.iter().take(5).map(TaskId::as_str).collect();
             // Neither closed nor dismissed: their leases lapse, and the sentinel does what it can.
             Err(Failure::new(
                 Code::Failed,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use rustix::process::Signal;
 use tenure::clock::wall_time;
 use tenure::core::record::WallTime;
@@ -104,13 +105,16 @@ impl Crew {
                 return Outcome::Release;
             }
         };
-        if !outcome.is_lost
+        let is_deleted = context.stopped().now_or_never() == Some(StopReason::Deleted);
+        // Also one that was stopped because renewals were late: its claim is good for a moment longer, and perhaps the store is back.
+        if context.is_valid()
+            && !is_deleted
             && let Ok(progress) = &laid
             && let Err(why) = progress.save(&context).await
         {
             self.remark(format!("the checkpoint of '{task}' is not kept: {why}"));
         }
-        if outcome.is_lost {
+        if outcome.is_lost && !is_deleted {
             self.remark(format!(
                 "'{task}' was stopped, because its claim was lost or could not be renewed in time"
             ));

@@ -63,7 +63,8 @@ async fn whoever_submits_and_waits_learns_how_it_ended() {
     assert_eq!(submit("good", "exit 0").await.code, Some(0));
     let ran = submit("bad", "echo why >&2; exit 1").await;
     assert_eq!(ran.code, Some(10), "{ran:?}");
-    let waiting = machine.start(&["submit", "killed", "--props", r#""sleep 25""#, "--wait=60s"]);
+    let mut waiting = machine.start(&["submit", "killed", "--props", r#""sleep 25""#, "--wait=60s"]);
+    assert_eq!(waiting.line().await, "killed");
     until(&machine, "killed", |shown| shown["owner"] == "w").await;
     machine.ok(&["task", "kill", "killed"]).await;
     assert_eq!(waiting.end().await.0, Some(11));
