@@ -52,7 +52,7 @@ pub(crate) async fn run_beside(
     output: &Output,
 ) -> Result<Outcome, Failure> {
     let now = *terms.borrow_and_update();
-    let Some(deadlines) = now.deadlines else { return Err(too_late()) };
+    let Some(mut deadlines) = now.deadlines else { return Err(too_late()) };
     let mut children = signals::stream(Signal::CHILD).map_err(|error| unsupervised(&error))?;
     let (post, hold, nudge) = (beside.post, beside.hold, beside.nudge);
     let family = start(job, beside, deadlines).await?;
@@ -85,8 +85,9 @@ pub(crate) async fn run_beside(
         };
         let event = match happened {
             Happened::Terms(terms) => {
-                if let Some(deadlines) = terms.deadlines {
-                    post.until(hold, deadlines.kill);
+                if let Some(newer) = terms.deadlines {
+                    deadlines = newer;
+                    post.until(hold, newer.kill);
                 }
                 if terms.order != Order::Run && !is_stopped {
                     // One that has ended by itself is not one that was stopped.
@@ -111,7 +112,9 @@ pub(crate) async fn run_beside(
     };
     running.is_over = true;
     post.leave(running.family.group);
-    Ok(Outcome { end, is_lost: course.is_lost(), is_stopped, is_told: false })
+    // Should we have been stopped ourselves, the sentinel has ended it, and we learn of its end before we learn that its time was over.
+    let is_lost = course.is_lost() || BootClock.now() >= deadlines.term;
+    Ok(Outcome { end, is_lost, is_stopped, is_told: false })
 }
 
 enum Happened {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tenure::client::{Client, TaskFilter};
@@ -42,6 +43,9 @@ pub(super) struct Limits {
 const CLAIM_BELOW: u64 = 80;
 const RELEASE_ABOVE: u64 = 90;
 
+/// How often a worker whose memory is full gives a task away: as often as the memory is measured. The usual quarter of an hour would be too late.
+const RELIEF_EVERY: Duration = Duration::from_secs(5);
+
 impl Balance {
     /// A node that goes by it.
     pub(super) fn apply(self, options: NodeOptions, limits: Limits) -> Result<NodeOptions, Failure> {
@@ -67,7 +71,7 @@ impl Balance {
                     return Err(Failure::usage("--balance capacity needs /proc/meminfo, which is not there")
                         .hint("use --capacity N with another balancer"));
                 }
-                options.balancer(capacity).resource(memory)
+                options.balancer(capacity).resource(memory).balance_every(RELIEF_EVERY)
             }
         })
     }

@@ -166,3 +166,20 @@ async fn events_are_json_on_stderr_and_stdout_belongs_to_the_tasks() {
     worker.silence(Duration::from_secs(10)).await;
     assert_eq!(worker.end().await.0, Some(0));
 }
+
+#[tokio::test]
+async fn every_balancer_lets_a_lone_worker_work() {
+    let machine = on_file();
+    for how in ["fair", "all", "capacity", "rendezvous", "weighted"] {
+        // Memory may be nearly full where tests run.
+        let limits: &[&str] = match how {
+            "capacity" => &["--claim-below", "99", "--release-above", "100"],
+            _ => &[],
+        };
+        let worker = start(&machine, how, "true", &[&["--balance", how], limits].concat()).await;
+        let ran = machine.run(&["submit", how, "--wait=60s"]).await;
+        assert_eq!(ran.code, Some(0), "{how}: {ran:?}");
+        worker.interrupt();
+        assert_eq!(worker.end().await.0, Some(0));
+    }
+}

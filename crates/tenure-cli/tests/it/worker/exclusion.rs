@@ -8,6 +8,7 @@ use tenure_fixture::Etcd;
 use super::{SOON, on_etcd, on_file, start};
 use crate::ledger::{beating, intervals, overlap};
 use crate::machine::{Machine, Running};
+use crate::supervise::gone;
 
 /// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.
 const SHORT: [&str; 2] = ["--ttl", "3s"];
@@ -77,6 +78,23 @@ async fn a_sentinel_that_somebody_kills_is_replaced_and_still_guards_everybody()
     assert!(second.len() == 1 && second[0] != first, "{second:?}");
     worker.signal(Signal::KILL);
     worker.silence(SOON).await;
+}
+
+/// The sentinel ends the task meanwhile, and the worker must not take that for the task's own doing.
+#[tokio::test]
+async fn a_worker_that_was_stopped_for_long_blames_no_task_for_it() {
+    let machine = on_file();
+    let mut worker = start(&machine, "w", "echo $$; exec sleep 25", &SHORT).await;
+    machine.ok(&["submit", "x"]).await;
+    let task = worker.line().await;
+    worker.signal(Signal::STOP);
+    gone(&task).await;
+    worker.signal(Signal::CONT);
+    assert_ne!(worker.line().await, task, "it runs again");
+    let shown = super::shown(&machine, "x").await;
+    assert_eq!((&shown["state"], &shown["faults"]), (&"runnable".into(), &0.into()), "{shown}");
+    worker.interrupt();
+    assert_eq!(worker.end().await.0, Some(0));
 }
 
 /// The store is away for longer than the TTL: tasks are asked first, then ended, and nothing is written about them.
