@@ -15,8 +15,8 @@ use crate::part::Ready;
 /// A process that plays a part.
 pub(crate) struct Part {
     child: Child,
-    /// Its end is the end of the part.
-    stdin: ChildStdin,
+    /// Its end is the end of the part; none once that was wanted.
+    stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -37,7 +37,7 @@ impl Part {
             .kill_on_drop(true)
             .spawn()
             .map_err(trouble)?;
-        let stdin = child.stdin.take().expect("stdin was asked for");
+        let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("stdout was asked for");
         Ok(Part { child, stdin, lines: BufReader::new(stdout).lines() })
     }
@@ -49,10 +49,11 @@ impl Part {
 
     /// Tells it to go.
     pub(crate) async fn go(&mut self) -> Result<(), Failure> {
-        self.stdin
-            .write_all(b"go\n")
-            .await
-            .map_err(|error| Failure::new(Code::Failed, format!("the second process has ended: {error}")))
+        let ended = |error| Failure::new(Code::Failed, format!("the second process has ended: {error}"));
+        match &mut self.stdin {
+            Some(stdin) => stdin.write_all(b"go\n").await.map_err(ended),
+            None => Err(ended(std::io::ErrorKind::BrokenPipe.into())),
+        }
     }
 
     /// Waits for what it says next.
@@ -65,6 +66,11 @@ impl Part {
             .ok_or_else(|| failed("the second process has ended".to_owned()))?;
         serde_json::from_str(&line)
             .map_err(|error| failed(format!("the second process said {line:?}: {error}")))
+    }
+
+    /// Wants it to end.
+    pub(crate) fn dismiss(&mut self) {
+        self.stdin = None;
     }
 
     /// Waits until it has ended by itself.

@@ -9,6 +9,7 @@ use tenure::core::name::{Namespace, NodeId};
 use tenure::store::StoreUrl;
 
 use crate::bench::BenchCommand;
+use crate::demo::DemoArgs;
 use crate::duration;
 use crate::elect::ElectArgs;
 use crate::election::ElectionCommand;
@@ -25,6 +26,7 @@ use crate::service::ServiceCommand;
 use crate::submit::SubmitArgs;
 use crate::supervise::RehearsalArgs;
 use crate::task::TaskCommand;
+use crate::worker::WorkerArgs;
 
 /// Locks, elections, registrations and tasks for programs on more than one machine.
 #[derive(Parser, Debug)]
@@ -140,6 +142,8 @@ pub(crate) enum Command {
     Election(ElectionCommand),
     /// Keep keys alive under one shared lease, for a command's life or until a signal.
     Register(RegisterArgs),
+    /// Join as a node: claim tasks, run each as a child process, share them with the other nodes.
+    Worker(WorkerArgs),
     /// Give work to whichever node takes it.
     Submit(SubmitArgs),
     /// See tasks, tell them something, wait for their end.
@@ -163,8 +167,8 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Look at configuration, connection, server and clock, and say what to do next.
     Doctor,
-    /// Show the engines at work on a store of its own, in a few seconds, with a verdict.
-    Demo,
+    /// The whole story by itself in under a minute: workers share tasks, one is killed, its tasks run elsewhere. Ends with a verdict.
+    Demo(DemoArgs),
     /// Measure; JSON lines on stdout.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -249,12 +253,12 @@ pub(crate) enum PartCommand {
         #[arg(value_parser = duration::parse)]
         ttl: Duration,
     },
-    /// Hold a key under a lease, renewing it, until killed.
-    Hold {
-        /// The store file.
-        file: PathBuf,
-        /// The key to hold.
-        key: String,
+    /// Run tasks that write down when they ran, until stdin ends.
+    Worker {
+        /// The node's id.
+        node: String,
+        /// Where they write it.
+        ledger: PathBuf,
         /// The lease's length.
         #[arg(value_parser = duration::parse)]
         ttl: Duration,
@@ -263,6 +267,9 @@ pub(crate) enum PartCommand {
     Launch {
         /// Where the command is.
         path: PathBuf,
+        /// How many files it may have open.
+        #[arg(long)]
+        open_files: Option<u64>,
         /// Its name and its arguments.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,

@@ -1,127 +1,365 @@
-//! `tenure demo`: the engines at work in a few seconds, on a store of its own, with a verdict.
+//! `tenure demo`: the whole story by itself. Workers in processes of their own share a thousand tasks and elect a leader, the leader is killed, and its
+//! tasks run elsewhere. The tasks themselves write down when they ran, and the verdict is drawn from that.
 //!
-//! It needs nothing and leaves nothing. Every step is a promise of the store that is tried out; the exit code is 0 only if all held.
+//! It needs nothing and leaves nothing: unless a store is named, it has one in a temporary folder.
 
-mod one_process;
-mod two_processes;
+mod crew;
+mod ledger;
+mod picture;
+mod scene;
+mod verdict;
 
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
+use clap::Args;
 use serde::Serialize;
-use tenure::store::{Change, Store, WatchItem, WatchStream};
+use tenure::client::{Client, NewTask, TaskFilter};
+use tenure::core::name::TaskId;
+use tenure::election::Elections;
+use tenure::session::Session;
 
+pub(crate) use crew::run as play_worker;
+
+use self::crew::{ELECTION, Joined};
+use self::ledger::Reader;
+use self::picture::Picture;
+use self::scene::Scene;
+use self::verdict::{Book, Figures, SPREAD_MAX, spread};
+use crate::child::Part;
+use crate::cli::Global;
+use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, Tone};
+use crate::part::now_ns;
 
-/// One promise that was tried out.
-#[derive(Serialize)]
-struct Step {
-    engine: &'static str,
-    claim: &'static str,
-    held: bool,
-    detail: String,
-    seconds: f64,
+/// How long one chapter may take; one that takes longer will not end well.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often what tasks write is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// As many as one command line can mean; beyond it a number was mistyped.
+const TASKS_MAX: i64 = 100_000;
+const WORKERS_MAX: i64 = 32;
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// How many tasks.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(i64).range(1..=TASKS_MAX))]
+    tasks: i64,
+    /// How many workers; one of them is killed.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i64).range(2..=WORKERS_MAX))]
+    nodes: i64,
+    /// How long the tasks of a killed worker stay its own.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "3s")]
+    ttl: Duration,
 }
 
-/// The steps so far, told as they happen.
-struct Story<'a> {
-    output: &'a Output,
-    steps: Vec<Step>,
-}
-
-/// What a step found: evidence, or what was wrong.
-type Outcome = Result<String, Failure>;
-
-impl Story<'_> {
-    /// Tells what a step found.
-    fn tell(
-        &mut self,
-        engine: &'static str,
-        claim: &'static str,
-        begin: Instant,
-        outcome: Outcome,
-    ) -> Result<(), Failure> {
-        let held = outcome.is_ok();
-        let detail = outcome.unwrap_or_else(|failure| failure.message);
-        if !self.output.is_json {
-            let word = if held {
-                self.output.toned(Tone::Good, "held ")
-            } else {
-                self.output.toned(Tone::Bad, "BROKEN")
-            };
-            self.output.text(&format!("{word} {engine:<7} {claim}: {detail}\n"))?;
+/// Tells the story, and ends with 0 only if the numbers hold.
+pub(crate) async fn run(args: &DemoArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
+    let begin = Instant::now();
+    let scene = Scene::open(args.ttl, global, output).await?;
+    let told = {
+        let mut story = Story::new(args, &scene, output);
+        tokio::select! {
+            biased;
+            _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::Interrupted, "interrupted")),
+            told = story.tell() => told.map(|figures| (figures, story.leaderless)),
         }
-        self.steps.push(Step { engine, claim, held, detail, seconds: begin.elapsed().as_secs_f64() });
+    };
+    // Whatever became of it, nothing of it stays.
+    scene.close().await;
+    let (figures, leaderless) = told?;
+    let problems = figures.problems();
+    let said = Said {
+        schema: "tenure.demo/v1",
+        ok: problems.is_empty(),
+        verdict: figures.line(),
+        seconds: begin.elapsed().as_secs_f64(),
+        backend: &scene.backend,
+        nodes: args.nodes,
+        tasks: figures.tasks,
+        balanced_seconds: figures.balanced_seconds,
+        max_per_node_before: figures.spread_before.0,
+        min_per_node_before: figures.spread_before.1,
+        killed: figures.leader_before.as_deref(),
+        killed_tasks: figures.killed_tasks,
+        reclaimed_seconds: figures.reclaimed_seconds,
+        ran_twice: figures.ran_twice.len(),
+        lost: figures.lost.len(),
+        max_per_node: figures.spread.0,
+        min_per_node: figures.spread.1,
+        leader: figures.leader_after.as_deref(),
+        leaderless_seconds: leaderless,
+        problems: &problems,
+    };
+    if output.is_json {
+        output.object(&said)?;
+    } else {
+        let tone = if said.ok { Tone::Good } else { Tone::Bad };
+        output.text(&format!("{}\n", output.toned(tone, &said.verdict)))?;
+    }
+    if problems.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::new(Code::Failed, format!("the numbers do not hold: {}", problems.join("; ")))
+        .hint("run it again with -v, and report what it says"))
+}
+
+#[derive(Serialize)]
+struct Said<'a> {
+    schema: &'static str,
+    ok: bool,
+    verdict: String,
+    seconds: f64,
+    backend: &'a str,
+    nodes: i64,
+    tasks: usize,
+    balanced_seconds: Option<f64>,
+    max_per_node_before: usize,
+    min_per_node_before: usize,
+    killed: Option<&'a str>,
+    killed_tasks: usize,
+    reclaimed_seconds: Option<f64>,
+    ran_twice: usize,
+    lost: usize,
+    max_per_node: usize,
+    min_per_node: usize,
+    leader: Option<&'a str>,
+    leaderless_seconds: Option<f64>,
+    problems: &'a [String],
+}
+
+/// A worker, as we see it.
+struct Worker {
+    name: String,
+    process: Part,
+    ledger: Reader,
+}
+
+/// The story so far.
+struct Story<'a> {
+    args: &'a DemoArgs,
+    scene: &'a Scene,
+    output: &'a Output,
+    picture: Picture<'a>,
+    workers: Vec<Worker>,
+    alive: BTreeSet<usize>,
+    book: Book,
+    figures: Figures,
+    leaderless: Option<f64>,
+}
+
+impl<'a> Story<'a> {
+    fn new(args: &'a DemoArgs, scene: &'a Scene, output: &'a Output) -> Story<'a> {
+        let tasks = usize::try_from(args.tasks).unwrap_or(0);
+        Story {
+            args,
+            scene,
+            output,
+            picture: Picture::new(output, tasks),
+            workers: Vec::new(),
+            alive: BTreeSet::new(),
+            book: Book::default(),
+            figures: Figures { tasks, ..Figures::default() },
+            leaderless: None,
+        }
+    }
+
+    async fn tell(&mut self) -> Result<Figures, Failure> {
+        self.start_workers().await?;
+        let client = Client::new(self.scene.store.clone(), &self.scene.namespace);
+        let begin = now_ns();
+        self.submit(&client).await?;
+        if self.until_balanced().await? {
+            self.figures.balanced_seconds = Some(seconds_since(begin));
+        }
+        self.figures.spread_before = spread(&self.book.running(), &self.alive);
+        let session = Session::open(self.scene.store.clone())
+            .map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+        let elections = Elections::new(&session, &self.scene.namespace);
+        let Some(leader) = self.leader(&elections).await? else { return Ok(self.figures.clone()) };
+        let balanced = match self.figures.balanced_seconds {
+            Some(seconds) => format!("balanced in {seconds:.1} s"),
+            None => "not balanced in time".to_owned(),
+        };
+        self.say(&format!("{balanced}, {} leads", self.workers[leader].name));
+        self.figures.leader_before = Some(self.workers[leader].name.clone());
+        self.kill(leader, &elections).await?;
+        self.finish(&client).await?;
+        let _ = session.close().await;
+        Ok(self.figures.clone())
+    }
+
+    async fn start_workers(&mut self) -> Result<(), Failure> {
+        let count = usize::try_from(self.args.nodes).unwrap_or(0);
+        for n in 0..count {
+            let name = format!("node-{}", n + 1);
+            let ledger = self.scene.folder.path().join(&name);
+            let process = self.start_worker(&name, &ledger)?;
+            self.workers.push(Worker { name, process, ledger: Reader::new(ledger) });
+            self.alive.insert(n);
+        }
+        for worker in &mut self.workers {
+            worker.process.say::<Joined>(PATIENCE).await?;
+        }
+        self.say(&format!("{count} workers have joined on {}", self.scene.backend));
         Ok(())
     }
-}
 
-/// Tells the story.
-pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
-    #[derive(Serialize)]
-    struct Answer {
-        schema: &'static str,
-        ok: bool,
-        verdict: String,
-        seconds: f64,
-        steps: Vec<Step>,
+    fn start_worker(&self, name: &str, ledger: &Path) -> Result<Part, Failure> {
+        let ttl = format!("{}ms", self.args.ttl.as_millis());
+        let ledger = ledger.to_string_lossy();
+        let mut args = vec!["worker", name, &ledger, &ttl];
+        args.extend(self.scene.flags.iter().map(String::as_str));
+        Part::start(&args)
     }
-    let begin = Instant::now();
-    let mut story = Story { output, steps: Vec::new() };
-    one_process::play(&mut story, &Store::memory()).await?;
-    let folder = tempfile::Builder::new()
-        .prefix("tenure-demo-")
-        .tempdir()
-        .map_err(|error| Failure::new(Code::Failed, format!("no temporary folder can be made: {error}")))?;
-    let path = folder.path().join("store.db");
-    two_processes::play(&mut story, &path).await?;
-    let broken = story.steps.iter().filter(|step| !step.held).count();
-    let seconds = begin.elapsed().as_secs_f64();
-    let count = story.steps.len();
-    let verdict =
-        format!("{} of {count} promises held on 2 engines and 3 processes in {seconds:.1} s", count - broken);
-    if output.is_json {
-        let steps = story.steps;
-        output.object(&Answer { schema: "tenure.demo/v1", ok: broken == 0, verdict, seconds, steps })?;
-    } else {
-        output.text(&format!("{verdict}\n"))?;
-    }
-    if broken > 0 {
-        return Err(Failure::new(Code::Failed, format!("{broken} of {count} promises did not hold"))
-            .hint("run `tenure doctor`, then report what it says"));
-    }
-    Ok(())
-}
 
-/// Nothing in the demo takes longer than this; a store that does is broken.
-const PATIENCE: Duration = Duration::from_secs(10);
+    async fn submit(&self, client: &Client) -> Result<(), Failure> {
+        let ids = (1..=self.figures.tasks).map(|n| TaskId::parse(&format!("task-{n}")));
+        let ids: Vec<TaskId> =
+            ids.collect::<Result<_, _>>().map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+        let begin = Instant::now();
+        for submitted in client.submit_many(ids.into_iter().map(NewTask::new).collect()).await {
+            submitted
+                .map_err(|error| Failure::new(Code::Failed, format!("a task was not submitted: {error}")))?;
+        }
+        self.say(&format!(
+            "{} tasks submitted in {:.1} s",
+            self.figures.tasks,
+            begin.elapsed().as_secs_f64()
+        ));
+        Ok(())
+    }
 
-/// The next change that a watch tells.
-async fn next_change(stream: &mut WatchStream) -> Result<Change, Failure> {
-    let next = async {
-        while let Some(item) = stream.next().await {
-            if let WatchItem::Batch { changes, .. } = item?
-                && let Some(change) = changes.into_iter().next()
+    /// Waits until all tasks run and every worker has its share; false if that does not come.
+    async fn until_balanced(&mut self) -> Result<bool, Failure> {
+        let begin = Instant::now();
+        loop {
+            self.look()?;
+            let (max, min) = spread(&self.book.running(), &self.alive);
+            let is_whole = self.book.running_tasks().len() == self.figures.tasks;
+            if is_whole && max - min <= SPREAD_MAX {
+                return Ok(true);
+            }
+            if begin.elapsed() > PATIENCE {
+                return Ok(false);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Kills a worker with everything that runs in it, and waits until that runs elsewhere.
+    async fn kill(&mut self, leader: usize, elections: &Elections) -> Result<(), Failure> {
+        self.look()?;
+        let name = self.workers[leader].name.clone();
+        let killed_ns = now_ns();
+        self.workers[leader].process.kill().await?;
+        self.alive.remove(&leader);
+        // What it wrote before its end is in its file; it writes nothing after it.
+        self.look()?;
+        let its = self.book.tasks_of(leader);
+        self.book.died(leader, now_ns());
+        self.figures.killed_tasks = its.len();
+        self.say(&format!("{name}, which leads, is killed with {} tasks on it", its.len()));
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            self.look()?;
+            if self.figures.reclaimed_seconds.is_none() {
+                let last_ns = self.book.all_began_after(&its, killed_ns);
+                self.figures.reclaimed_seconds = last_ns.map(|last_ns| seconds_between(killed_ns, last_ns));
+            }
+            if self.figures.leader_after.is_none()
+                && let Some(heir) = self.look_for_leader(elections).await?.filter(|heir| *heir != leader)
             {
-                return Ok(change);
+                self.leaderless = Some(seconds_since(killed_ns));
+                self.figures.leader_after = Some(self.workers[heir].name.clone());
+            }
+            if self.figures.reclaimed_seconds.is_some() && self.figures.leader_after.is_some() {
+                break;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        if let (Some(seconds), Some(leader)) = (self.figures.reclaimed_seconds, &self.figures.leader_after) {
+            self.say(&format!("its tasks run elsewhere after {seconds:.1} s, {leader} leads"));
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is in its place again, asks the store too, and ends all workers.
+    async fn finish(&mut self, client: &Client) -> Result<(), Failure> {
+        self.until_balanced().await?;
+        self.figures.spread = spread(&self.book.running(), &self.alive);
+        let running: BTreeSet<String> = self.book.running_tasks().into_iter().map(str::to_owned).collect();
+        let listing = client.tasks(&TaskFilter::new()).await?;
+        let stored: BTreeSet<&str> = listing.tasks.iter().map(|task| task.id.as_str()).collect();
+        let expected = (1..=self.figures.tasks).map(|n| format!("task-{n}"));
+        self.figures.lost =
+            expected.filter(|task| !running.contains(task) || !stored.contains(task.as_str())).collect();
+        self.picture.end();
+        for worker in self.alive.clone() {
+            self.workers[worker].process.dismiss();
+        }
+        for worker in self.alive.clone() {
+            self.workers[worker].process.ended(PATIENCE).await?;
+        }
+        self.look()?;
+        self.figures.ran_twice = self.book.ran_twice_at_once();
+        Ok(())
+    }
+
+    /// Reads what tasks have written, and shows it.
+    fn look(&mut self) -> Result<(), Failure> {
+        for (n, worker) in self.workers.iter_mut().enumerate() {
+            let news = worker.ledger.news();
+            let news = news.map_err(|error| {
+                Failure::new(Code::Failed, format!("what {} wrote cannot be read: {error}", worker.name))
+            })?;
+            for entry in news {
+                self.book.note(n, entry);
             }
         }
-        Err(broken("the watch ended"))
-    };
-    tokio::time::timeout(PATIENCE, next).await.unwrap_or_else(|_| Err(broken("the watch told nothing")))
+        let counts = self.book.running();
+        let rows = self.workers.iter().enumerate().map(|(n, worker)| {
+            (worker.name.as_str(), self.alive.contains(&n).then(|| counts.get(&n).copied().unwrap_or(0)))
+        });
+        self.picture.show(rows);
+        Ok(())
+    }
+
+    /// Waits until somebody leads; none if that does not come.
+    async fn leader(&mut self, elections: &Elections) -> Result<Option<usize>, Failure> {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            self.look()?;
+            if let Some(leader) = self.look_for_leader(elections).await? {
+                return Ok(Some(leader));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(None)
+    }
+
+    /// Who leads now.
+    async fn look_for_leader(&self, elections: &Elections) -> Result<Option<usize>, Failure> {
+        let election =
+            elections.election(ELECTION).map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+        let leader = election.leader().await?.map(|leader| leader.record.candidate);
+        Ok(self.workers.iter().position(|worker| Some(&worker.name) == leader.as_ref()))
+    }
+
+    fn say(&self, text: &str) {
+        self.picture.say(text, self.output);
+    }
 }
 
-fn broken(what: impl Into<String>) -> Failure {
-    Failure::new(Code::Failed, what)
+fn seconds_since(begin_ns: u64) -> f64 {
+    seconds_between(begin_ns, now_ns())
 }
 
-/// The evidence, or that something is not as it was promised.
-fn must(is_as_promised: bool, evidence: impl Into<String>) -> Outcome {
-    let evidence = evidence.into();
-    if is_as_promised { Ok(evidence) } else { Err(broken(evidence)) }
-}
-
-fn ms(duration: Duration) -> String {
-    format!("{:.2} ms", duration.as_secs_f64() * 1e3)
+fn seconds_between(begin_ns: u64, end_ns: u64) -> f64 {
+    Duration::from_nanos(end_ns.saturating_sub(begin_ns)).as_secs_f64()
 }

@@ -33,6 +33,7 @@ mod submit;
 mod supervise;
 mod task;
 mod version;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -51,15 +52,16 @@ use crate::output::{Color, Output};
 const GREETING: &str = "\
 tenure: locks, elections, registrations and tasks for programs on more than one machine
 
-  tenure demo                        see the engines at work, in a few seconds
+  tenure demo                        see the whole story by itself, in half a minute
   tenure kv put /greeting hello      put a key into the store of this machine
   tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
   tenure elect scheduler -- ./run    run a command on one of all hosts that start it
   tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
+  tenure worker --exec ./job.sh      run tasks, one process each, shared with all other workers
   tenure submit mail-1 --kind mail   give work to whichever node takes it
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: lock, elect, once, locks, election, register, submit, task, node, service, lease, status, events, kv, doctor, demo, bench, config, completions, version.
+Commands: lock, elect, once, locks, election, register, worker, submit, task, node, service, lease, status, events, kv, doctor, demo, bench, config, completions, version.
 `tenure --help` lists everything, `tenure doctor` says whether it will work here.
 ";
 
@@ -135,6 +137,8 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
             Some(Command::Elect(args)) => elect::run(args, &cli.global, output).await,
             Some(Command::Once(args)) => once::run(args, &cli.global, output).await,
             Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
+            Some(Command::Worker(args)) => worker::run(args, &cli.global, output).await,
+            Some(Command::Demo(args)) => demo::run(args, &cli.global, output).await,
             Some(Command::Part(PartCommand::Supervise(args))) => supervise::rehearse(args, output).await,
             _ => tokio::select! {
                 biased;
@@ -151,8 +155,13 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
-        Command::Lock(_) | Command::Elect(_) | Command::Once(_) | Command::Register(_) => {
-            Err(Failure::new(Code::Failed, "a wrapper is run by `run_to_end`"))
+        Command::Lock(_)
+        | Command::Elect(_)
+        | Command::Once(_)
+        | Command::Register(_)
+        | Command::Worker(_)
+        | Command::Demo(_) => {
+            Err(Failure::new(Code::Failed, "what hears signals itself is run by `run_to_end`"))
         }
         Command::Locks(command) => {
             locks::check(command)?;
@@ -224,8 +233,10 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             done
         }
         Command::Doctor => doctor::run(&cli.global, output).await,
-        Command::Demo => demo::run(output).await,
         Command::Bench(command) => bench::run(command, &cli.global, output).await,
+        Command::Part(PartCommand::Worker { node, ledger, ttl }) => {
+            demo::play_worker(node, ledger, *ttl, &cli.global, output).await
+        }
         Command::Part(command) => part::run(command, output).await,
         Command::Config(command) => config::run(command, &cli.global, output),
         Command::Completions { shell } => output.text(&completions(*shell)),

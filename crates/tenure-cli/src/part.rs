@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tenure::clock::{BootClock, Clock};
 use tenure::session::Session;
-use tenure::store::{Change, LeaseChoice, Previous, Renewal, Selection, Start, Store, WatchItem};
+use tenure::store::{Change, Previous, Selection, Start, Store, WatchItem};
 
 use crate::cli::PartCommand;
 use crate::connect;
@@ -60,14 +60,6 @@ pub(crate) struct Kept {
     pub(crate) cpu_percent: f64,
 }
 
-/// A key that is held.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Held {
-    pub(crate) token: i64,
-    /// When the last acknowledged renewal was sent; the lease cannot end before this and its TTL.
-    pub(crate) renewed_ns: u64,
-}
-
 /// Plays a part until it is over or stdin ends.
 pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Failure> {
     let (go, mut told) = tokio::sync::mpsc::channel(WORDS_LEN);
@@ -106,13 +98,11 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
             PartCommand::Node { url, namespace, id, ttl } => {
                 node::run((url, namespace, id), *ttl, &mut told, output).await
             }
-            PartCommand::Hold { file, key, ttl } => hold(file, key, *ttl, output).await,
             PartCommand::Launch { .. }
             | PartCommand::Sentinel
             | PartCommand::Terminal { .. }
-            | PartCommand::Supervise(_) => {
-                Err(Failure::new(Code::Failed, "a part of supervision is played without a store"))
-            }
+            | PartCommand::Supervise(_)
+            | PartCommand::Worker { .. } => Err(Failure::new(Code::Failed, "this part is played elsewhere")),
         }
     };
     tokio::select! {
@@ -210,26 +200,4 @@ fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-/// Holds a key under a lease, and renews until it is ended: one holder, as any lock has it.
-async fn hold(file: &Path, key: &str, ttl: Duration, output: &Output) -> Result<(), Failure> {
-    let store = open(file).await?;
-    let grant = store.grant(ttl, None).await?;
-    let token = store.create(key.to_owned(), "held", LeaseChoice::Attach(grant.id)).await?;
-    let Some(token) = token else {
-        return Err(Failure::new(Code::Conflict, format!("{key} is held by another")));
-    };
-    let ns =
-        |asked_at: tenure::core::time::Moment| u64::try_from(asked_at.since_origin().as_nanos()).unwrap_or(0);
-    output.object(&Held { token: token.0.0, renewed_ns: ns(grant.asked_at) })?;
-    loop {
-        tokio::time::sleep(grant.ttl / 3).await;
-        match store.renew(grant.id).await? {
-            Renewal::Renewed { asked_at, .. } => {
-                output.object(&Held { token: token.0.0, renewed_ns: ns(asked_at) })?;
-            }
-            Renewal::Gone => return Err(Failure::new(Code::Failed, "the lease is gone")),
-        }
-    }
 }

@@ -6,11 +6,15 @@
 //!
 //! **Invariant**: there is no moment in which the command runs and the sentinel does not know it.
 
+mod beside;
+mod census;
 mod course;
+mod family;
 mod group;
 mod launch;
 mod lookup;
 mod outcome;
+mod post;
 mod rehearsal;
 mod sentinel;
 mod signals;
@@ -19,26 +23,29 @@ mod terminal;
 use std::ffi::OsString;
 use std::future::Future;
 use std::io;
-use std::process::{Child, ExitCode};
+use std::os::fd::AsFd;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::Signal;
 use tenure::clock::{BootClock, Clock};
 use tenure::core::time::Moment;
 use tokio::signal::unix;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
+pub(crate) use beside::{Beside, run_beside};
 pub(crate) use course::{Deadlines, Order, Terms};
+pub(crate) use launch::raise_open_files;
 pub(crate) use lookup::Program;
-pub(crate) use outcome::Outcome;
+pub(crate) use outcome::{End, Outcome};
+pub(crate) use post::Post;
 pub(crate) use rehearsal::{RehearsalArgs, rehearse};
+pub(crate) use sentinel::Hold;
 pub(crate) use signals::Signals;
 
 use self::course::{Course, Event};
-use self::group::Group;
+use self::family::{Family, Left, Seen, left_running};
 use self::launch::Launch;
-use self::outcome::End;
 use self::sentinel::Sentinel;
 use self::terminal::Terminal;
 use crate::cli::PartCommand;
@@ -60,7 +67,7 @@ pub(crate) struct Job<'a> {
 /// Parts that are played in processes of their own, without a runtime and before anything else is set up.
 pub(crate) fn part(command: &PartCommand) -> Option<ExitCode> {
     match command {
-        PartCommand::Launch { path, command } => Some(launch::run(path, command)),
+        PartCommand::Launch { path, open_files, command } => Some(launch::run(path, command, *open_files)),
         PartCommand::Sentinel => Some(sentinel::run()),
         PartCommand::Terminal { group } => Some(terminal::run(*group)),
         _ => None,
@@ -110,7 +117,7 @@ pub(crate) async fn run(
                     if let Some(end) = running.look(output)? {
                         break end;
                     }
-                    is_stopped = running.end.is_none();
+                    is_stopped = running.family.end.is_none();
                 }
                 Event::Terms(terms)
             }
@@ -150,58 +157,49 @@ enum Happened {
     Changed,
 }
 
+/// A command that has no other beside it: its life hangs on one thing.
+const ONLY: Hold = Hold(0);
+
 /// A command that runs, or its group after it.
 struct Running {
-    child: Child,
-    group: Group,
+    family: Family,
     /// None once it was ended by somebody and no other could be started; everybody is killed then.
     sentinel: Option<Sentinel>,
     terminal: Option<Terminal>,
     children: unix::Signal,
     continued: unix::Signal,
     deadlines: Option<Deadlines>,
-    /// How the command itself ended.
-    end: Option<End>,
-    /// The end of somebody else of the group, which is waited for after that.
-    awaited: Option<JoinHandle<()>>,
-    is_reaped: bool,
 }
 
 impl Running {
     async fn start(job: &Job<'_>, deadlines: Option<Deadlines>) -> Result<Running, Failure> {
-        let cannot = |error: io::Error| {
-            Failure::new(Code::Failed, format!("the command cannot be supervised: {error}"))
-                .hint("see how many processes and open files you may have with `ulimit -a`")
-        };
+        let cannot = |error: io::Error| unsupervised(&error);
         let children = signals::stream(Signal::CHILD).map_err(cannot)?;
         let continued = signals::stream(Signal::CONT).map_err(cannot)?;
         let mut sentinel = Sentinel::start().map_err(cannot)?;
-        let launch = Launch::prepare(job.program, job.args, job.env).map_err(cannot)?;
+        let launch =
+            Launch::prepare(job.program, job.args, job.env, Stdio::inherit(), None).map_err(cannot)?;
         let group = launch.group;
         let kill = deadlines.map(|deadlines| deadlines.kill);
-        in_time(sentinel.guard(group, kill)).await.map_err(cannot)?;
+        in_time(sentinel.guard(group, ONLY, kill)).await.map_err(cannot)?;
         // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
         if deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term) {
             sentinel.dismiss().await;
             launch.give_up();
-            return Err(Failure::new(Code::Lost, "what the command relies on ended before it was started"));
+            return Err(too_late());
         }
         let terminal = Terminal::of_ours();
         if let Some(terminal) = &terminal {
             terminal.give(group).map_err(cannot)?;
         }
-        match launch.go(job.program).await {
+        match launch.go(job.program, io::stdin().as_fd()).await {
             Ok(child) => Ok(Running {
-                child,
-                group,
+                family: Family::new(child, group),
                 sentinel: Some(sentinel),
                 terminal,
                 children,
                 continued,
                 deadlines,
-                end: None,
-                awaited: None,
-                is_reaped: false,
             }),
             Err(failure) => {
                 if let Some(terminal) = &terminal {
@@ -214,7 +212,7 @@ impl Running {
     }
 
     fn send(&self, signal: Signal, output: &Output) {
-        if let Err(error) = self.group.signal(signal) {
+        if let Err(error) = self.family.group.signal(signal) {
             output.note(&format!("{signal:?} could not be sent to everybody of the command: {error}"));
         }
     }
@@ -223,7 +221,7 @@ impl Running {
     fn limit(&mut self, deadlines: Option<Deadlines>, output: &Output) {
         self.deadlines = deadlines;
         if let Some(sentinel) = &mut self.sentinel
-            && let Err(error) = sentinel.until(deadlines.map(|deadlines| deadlines.kill))
+            && let Err(error) = sentinel.until(ONLY, deadlines.map(|deadlines| deadlines.kill))
         {
             output.note(&format!("the sentinel cannot be told: {error}"));
         }
@@ -231,11 +229,12 @@ impl Running {
 
     /// Waits for something new of the command, of its group or of the sentinel.
     async fn next(&mut self) -> Happened {
-        let Running { sentinel, continued, children, awaited, .. } = self;
+        let Running { sentinel, continued, children, family, .. } = self;
         let changed = async {
-            match awaited {
-                Some(other) => drop(other.await),
-                None => drop(children.recv().await),
+            if family.awaits_others() {
+                family.changed().await;
+            } else {
+                children.recv().await;
             }
         };
         let unguarded = async {
@@ -254,51 +253,28 @@ impl Running {
 
     /// Looks how the command is. Gives its end when nothing of its group is left.
     fn look(&mut self, output: &Output) -> Result<Option<End>, Failure> {
-        if self.end.is_none() {
-            let leader = WaitId::Pid(self.group.leader());
-            let ask = |options| waitid(leader.clone(), options | WaitIdOptions::NOHANG);
-            if let Ok(Some(status)) = ask(WaitIdOptions::STOPPED)
-                && status.stopping_signal().is_some_and(|signal| signal != Signal::STOP.as_raw())
-            {
-                self.suspend(output);
+        loop {
+            match self.family.look()? {
+                Seen::Running => return Ok(None),
+                Seen::Stopped(Signal::STOP) => {}
+                Seen::Stopped(_) => self.suspend(output),
+                Seen::Ended => break,
             }
-            let ended = ask(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).map_err(|error| {
-                Failure::new(Code::Failed, format!("the command cannot be waited for: {error}"))
-            })?;
-            let Some(status) = ended else { return Ok(None) };
-            self.end = Some(End::of(&status));
         }
-        let mut others = self.group.others();
-        if others.is_empty() {
-            if self.is_over() {
-                return Ok(self.end);
-            }
-            others = self.group.others();
-        }
-        if self.awaited.is_none() {
-            let names: Vec<String> = others.iter().map(ToString::to_string).collect();
-            output.note(&format!(
-                "the command has ended, waiting for what it left running: {}",
-                names.join(", ")
-            ));
-        }
-        // One that ended since it was listed is found to be gone at once.
-        self.awaited = Some(group::gone(others.first().map_or(self.group.leader(), |other| other.pid)));
-        Ok(None)
-    }
-
-    /// Whether really nobody is left. The listing of processes is not made at one moment, so the kernel has the last word; but it
-    /// counts the leader until that is reaped, and others that only wait to be reaped by their parents.
-    fn is_over(&mut self) -> bool {
-        if !self.is_reaped {
-            if let Some(terminal) = &self.terminal
-                && let Err(error) = terminal.take_back(self.group)
+        let (terminal, group) = (&self.terminal, self.family.group);
+        let before_reaping = || {
+            if let Some(terminal) = terminal
+                && let Err(error) = terminal.take_back(group)
             {
                 tracing::warn!(%error, "the terminal could not be taken back");
             }
-            self.is_reaped = self.child.wait().is_ok();
+        };
+        match self.family.judge(group.others(), before_reaping) {
+            Left::Nobody => return Ok(self.family.end),
+            Left::Somebody(others) => output.note(&left_running(&others)),
+            Left::Still => {}
         }
-        self.group.is_empty() || self.group.others().is_empty()
+        Ok(None)
     }
 
     /// The command was stopped with the terminal's Ctrl-Z.
@@ -313,7 +289,7 @@ impl Running {
     /// We go on after a stop, and so does the command.
     fn resume(&mut self, output: &Output) {
         if let Some(terminal) = &self.terminal {
-            if let Err(error) = terminal.give(self.group) {
+            if let Err(error) = terminal.give(self.family.group) {
                 output.note(&format!("the terminal could not be handed to the command again: {error}"));
             }
             self.send(Signal::CONT, output);
@@ -328,7 +304,7 @@ impl Running {
         let kill = self.deadlines.map(|deadlines| deadlines.kill).filter(|_| !course.has_killed());
         let replaced = async {
             let mut sentinel = Sentinel::start()?;
-            in_time(sentinel.guard(self.group, kill)).await?;
+            in_time(sentinel.guard(self.family.group, ONLY, kill)).await?;
             io::Result::Ok(sentinel)
         };
         match replaced.await {
@@ -349,6 +325,15 @@ impl Running {
             sentinel.dismiss().await;
         }
     }
+}
+
+fn unsupervised(error: &io::Error) -> Failure {
+    Failure::new(Code::Failed, format!("the command cannot be supervised: {error}"))
+        .hint("see how many processes and open files you may have with `ulimit -a`")
+}
+
+fn too_late() -> Failure {
+    Failure::new(Code::Lost, "what the command relies on ended before it was started")
 }
 
 /// A process that starts needs milliseconds, and seconds on a machine that is on its knees; one that needs longer never answers.

@@ -69,7 +69,7 @@ use timers::{Timer, Timers};
 pub use action::{Action, After, Answer, ClaimAsk, CommandCheck, Mark, Save, Start, StopReason};
 pub use event::{ClaimAnswer, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, SaveAnswer, Won};
 pub use notice::{LossReason, Notice, ReleaseReason};
-pub use settings::{Settings, Wanted};
+pub use settings::{Insistence, Settings, Wanted};
 
 /// One node.
 pub struct Node {

@@ -44,7 +44,7 @@ use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::session::{Loan, LoanEnd};
-use crate::store::Store;
+use crate::store::{LeaseId, Store};
 
 pub use tenure_core::node::Outcome;
 
@@ -218,6 +218,30 @@ impl Context {
         self.inner.loan.remaining()
     }
 
+    /// The lease that the claim hangs on.
+    pub fn lease(&self) -> LeaseId {
+        self.inner.loan.lease()
+    }
+
+    /// The TTL that the store granted for it.
+    pub fn ttl(&self) -> Duration {
+        self.inner.loan.ttl()
+    }
+
+    /// When the last renewal was sent that the store has acknowledged: the claim is there until this and the TTL, on the session's clock.
+    pub fn acknowledged(&self) -> Moment {
+        self.inner.loan.acknowledged()
+    }
+
+    /// Waits for an acknowledged renewal that was sent after `before`, and says when. Never comes once the claim is lost.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind.
+    pub async fn acknowledged_after(&self, before: Moment) -> Moment {
+        self.inner.loan.acknowledged_after(before).await
+    }
+
     /// Waits until the handler must stop, and says why. Comes on time even while the node or the store hangs.
     ///
     /// # Cancellation
@@ -236,6 +260,25 @@ impl Context {
                 LoanEnd::Lapsed | LoanEnd::Gone => StopReason::Lost,
                 LoanEnd::Closed => StopReason::Shutdown,
             },
+        }
+    }
+
+    /// Waits until the claim is lost or the task deleted: somebody else may begin any moment, so whatever still runs must end. Comes also after
+    /// [`Context::stopped`] has said something milder.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing behind.
+    pub async fn lost(&self) {
+        let mut told = self.inner.stop.clone();
+        let is_lost = |told: &Option<Told>| {
+            told.is_some_and(|told| matches!(told.why, StopReason::Lost | StopReason::Deleted))
+        };
+        tokio::select! {
+            biased;
+            // Fails when the node is gone, and with it whoever keeps the claim.
+            _ = told.wait_for(is_lost) => {}
+            _ = self.inner.loan.lost() => {}
         }
     }
 

@@ -6,6 +6,8 @@
 mod claims;
 mod drive;
 mod feeds;
+mod measure;
+mod memory;
 mod options;
 mod run;
 mod words;
@@ -21,6 +23,8 @@ use tokio::sync::{broadcast, mpsc, watch};
 use crate::clock::Clock;
 use drive::Wish;
 
+pub use measure::describe_metrics;
+pub use memory::memory;
 pub use options::NodeOptions;
 pub use tenure_core::balance;
 pub use tenure_core::node::{LossReason, Notice, ReleaseReason, StopReason, Tally};

@@ -27,15 +27,15 @@ const ANSWERED_WITHIN: u32 = 12;
 
 /// How the time is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Timing {
-    pub(super) ttl: Duration,
-    pub(super) grace: Duration,
+pub(crate) struct Timing {
+    pub(crate) ttl: Duration,
+    pub(crate) grace: Duration,
     margin: Option<Duration>,
 }
 
 /// Times that do not fit into the TTL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub(super) enum BadTiming {
+pub(crate) enum BadTiming {
     #[error("a TTL of zero is no time at all")]
     Zero,
     #[error(
@@ -65,7 +65,7 @@ impl From<BadTiming> for Failure {
 
 impl Timing {
     /// Divides a TTL, or says with numbers why that cannot be.
-    pub(super) fn divide(
+    pub(crate) fn divide(
         ttl: Duration,
         grace: Option<Duration>,
         margin: Option<Duration>,
@@ -90,7 +90,7 @@ impl Timing {
 
     /// When the command is asked to stop and when it is killed, after an acknowledged request that was sent then. The store may have granted
     /// a longer TTL than was asked for.
-    pub(super) fn deadlines(&self, sent: Moment, granted: Duration) -> Deadlines {
+    pub(crate) fn deadlines(&self, sent: Moment, granted: Duration) -> Deadlines {
         let kill = sent + granted.saturating_sub(self.margin(granted));
         Deadlines { term: kill - self.grace, kill }
     }

@@ -42,7 +42,7 @@ pub(crate) struct Deadlines {
     pub(crate) kill: Moment,
 }
 
-/// What is wanted of a command. Neither of the last two can be taken back.
+/// What is wanted of a command. Nothing but the first can be taken back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// Go on.
@@ -51,6 +51,8 @@ pub(crate) enum Order {
     Stop,
     /// What it relied on is known to be gone.
     Lost,
+    /// Stop now: SIGKILL.
+    End,
 }
 
 /// Something that happened.
@@ -106,6 +108,10 @@ impl Course {
                     Order::Run => {}
                     Order::Stop => self.stop(now, &mut signals),
                     Order::Lost => self.lose(now + LOST_GRACE_MAX, now, &mut signals),
+                    Order::End => {
+                        self.is_stopping = true;
+                        self.kill_by(now);
+                    }
                 }
             }
             Event::Time => {}

@@ -2,15 +2,16 @@
 //!
 //! **Invariant**: the leader is reaped last, when nobody else of the group is left, so that until then the group's number cannot go to strangers.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use tokio::task::JoinHandle;
 
 /// A group, named by the pid of its leader.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Group {
     leader: Pid,
 }
@@ -46,6 +47,15 @@ impl Group {
         }
     }
 
+    /// Sends a signal to those in it who catch it: nobody is ended by a question.
+    pub(super) fn nudge(self, signal: Signal) {
+        let others = self.others().into_iter().map(|member| member.pid);
+        for pid in others.chain([self.leader]).filter(|pid| catches(*pid, signal)) {
+            // One that is gone by now has nothing to say.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// Whether anybody is left, counting those that only wait to be reaped.
     pub(super) fn is_empty(self) -> bool {
         test_kill_process_group(self.leader) == Err(Errno::SRCH)
@@ -53,17 +63,35 @@ impl Group {
 
     /// Who runs in it, besides the leader. Nobody is found where there is no /proc.
     pub(super) fn others(self) -> Vec<Member> {
-        let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-        let member = |entry: fs::DirEntry| {
-            let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-            // A process that ends in between is no member any more.
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let stat = Stat::parse(&stat)?;
-            let is_other = stat.group == Some(self.leader) && pid != self.leader;
-            (is_other && stat.is_running).then(|| Member { pid, name: stat.name.to_owned() })
-        };
-        processes.flatten().filter_map(member).collect()
+        others_of(&HashSet::from([self])).remove(&self).unwrap_or_default()
     }
+}
+
+/// Who runs in these groups, besides their leaders, by one look at all processes.
+pub(super) fn others_of(groups: &HashSet<Group>) -> HashMap<Group, Vec<Member>> {
+    let mut others: HashMap<Group, Vec<Member>> = HashMap::new();
+    let Ok(processes) = fs::read_dir("/proc") else { return others };
+    let member = |entry: &fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        // A process that ends in between is no member any more.
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let stat = Stat::parse(&stat)?;
+        let group = Group::led_by(stat.group?);
+        let is_other = pid != group.leader && stat.is_running && groups.contains(&group);
+        is_other.then(|| (group, Member { pid, name: stat.name.to_owned() }))
+    };
+    for (group, member) in processes.flatten().filter_map(|entry| member(&entry)) {
+        others.entry(group).or_default().push(member);
+    }
+    others
+}
+
+/// Whether a process has a handler for a signal; not where there is no /proc.
+fn catches(pid: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal.as_raw() - 1)) != 0
 }
 
 /// What we need of `/proc/…/stat`. Numbers from outside our namespace are zero there, and none here.

@@ -10,7 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::AsyncReadExt;
 
 use super::group::Group;
@@ -53,12 +53,19 @@ impl Launch {
         program: &Program,
         args: &[OsString],
         env: &[(&'static str, OsString)],
+        stderr: Stdio,
+        open_files: Option<u64>,
     ) -> io::Result<Launch> {
         let (socket, theirs) = UnixStream::pair()?;
         let mut command = ourselves()?;
-        command.arg("launch").arg(&program.path).arg("--").arg(&program.name).args(args);
+        command.arg("launch").arg(&program.path);
+        if let Some(limit) = open_files {
+            command.arg("--open-files").arg(limit.to_string());
+        }
+        command.arg("--").arg(&program.name).args(args);
         command.envs(env.iter().map(|(name, value)| (name, value)));
-        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0).spawn()?;
+        let stdin = Stdio::from(OwnedFd::from(theirs));
+        let child = command.stdin(stdin).stderr(stderr).process_group(0).spawn()?;
         let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = leader.ok_or_else(|| io::Error::other("a child without a pid"))?;
         Ok(Launch { child, group: Group::led_by(leader), socket })
@@ -70,12 +77,11 @@ impl Launch {
         let _ = self.child.wait();
     }
 
-    /// Gives the word, and waits until the launcher has become the command or has failed to.
-    pub(super) async fn go(self, program: &Program) -> Result<Child, Failure> {
+    /// Gives the word and a standard input, and waits until the launcher has become the command or has failed to.
+    pub(super) async fn go(self, program: &Program, stdin: BorrowedFd<'_>) -> Result<Child, Failure> {
         let cannot = |error: io::Error| cannot_run(program, &error);
         {
-            let stdin = io::stdin();
-            let stdin = [stdin.as_fd()];
+            let stdin = [stdin];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             ancillary.push(SendAncillaryMessage::ScmRights(&stdin));
@@ -104,9 +110,30 @@ fn cannot_run(program: &Program, error: &io::Error) -> Failure {
         .hint("check it with `ls -l`, and that its interpreter exists")
 }
 
+/// As many files as we open at most, with a pipe for each of ten thousands of tasks. The limit may be far higher, and programs that close all they could have
+/// open would take their time.
+const OPEN_FILES_MAX: u64 = 65_536;
+
+/// Lets us have as many files open as we may, for commands that each need one. Gives the limit that commands should have, which is the one
+/// that we had; none if it stays.
+pub(crate) fn raise_open_files() -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let before = current?;
+    let most = maximum.map_or(OPEN_FILES_MAX, |maximum| maximum.min(OPEN_FILES_MAX));
+    if before >= most || setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }).is_err() {
+        return None;
+    }
+    Some(before)
+}
+
 /// The launcher's part: waits for the word and becomes the command.
-pub(crate) fn run(path: &Path, command: &[OsString]) -> ExitCode {
+pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) -> ExitCode {
     let Some((name, args)) = command.split_first() else { return ExitCode::from(2) };
+    if open_files.is_some() {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // Lowering is always allowed.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: open_files, maximum });
+    }
     let Ok((mut socket, stdin)) = receive() else { return ExitCode::from(125) };
     let error = become_command(path, name, args, stdin);
     // If nobody hears it, nobody waits for the command either.

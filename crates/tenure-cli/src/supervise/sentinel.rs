@@ -1,7 +1,8 @@
-//! The sentinel: a second process that ends the command when we no longer can.
+//! The sentinel: a second process that ends commands when we no longer can.
 //!
 //! It reads a pipe that only we hold. While words come, it does nothing. When the pipe ends without a goodbye, we are dead; when the moment
-//! it was last told has passed, we are stopped or starved. In both cases it sends SIGKILL to the group, grandchildren included.
+//! it was last told has passed, we are stopped or starved. In both cases it sends SIGKILL to the groups, grandchildren included.
+//! It guards any number of groups, each until the moment of what that group relies on: a worker has one sentinel for all its commands.
 //! What left the group (`setsid`), or runs as another user, is out of its reach.
 
 use std::io;
@@ -28,7 +29,11 @@ const GUARDING: &[u8] = b"guarding\n";
 /// How long it may take to leave: it has nothing to do but to hear a word.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Our end of it. Dropped without `dismiss`, it kills the group.
+/// What the life of a group hangs on, as a number of our choice: all that hang on one thing end at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Hold(pub(crate) u64);
+
+/// Our end of it. Dropped without `dismiss`, it kills everybody it guards.
 pub(super) struct Sentinel {
     process: Child,
     to: pipe::Sender,
@@ -58,8 +63,9 @@ impl Sentinel {
     }
 
     /// Tells it whom to guard, and until when; returns when it does.
-    pub(super) async fn guard(&mut self, group: Group, until: Option<Moment>) -> io::Result<()> {
-        let words = format!("{}guard {}\n", until_word(until), group.leader().as_raw_nonzero());
+    pub(super) async fn guard(&mut self, group: Group, hold: Hold, until: Option<Moment>) -> io::Result<()> {
+        let group = group.leader().as_raw_nonzero();
+        let words = format!("{}guard {group} {}\n", until_word(hold, until), hold.0);
         self.to.write_all(words.as_bytes()).await?;
         let mut answer = [0; GUARDING.len()];
         self.from.read_exact(&mut answer).await?;
@@ -69,12 +75,17 @@ impl Sentinel {
     /// Tells it when to kill, if it hears nothing more; none: not before our end.
     ///
     /// Never waits: a sentinel that does not read has the old moment, which is the earlier one.
-    pub(super) fn until(&mut self, kill: Option<Moment>) -> io::Result<()> {
-        match self.to.try_write(until_word(kill).as_bytes()) {
+    pub(super) fn until(&mut self, hold: Hold, kill: Option<Moment>) -> io::Result<()> {
+        match self.to.try_write(until_word(hold, kill).as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             // Words are far shorter than what a pipe takes in one piece.
             done => done.map(drop),
         }
+    }
+
+    /// Tells it that nobody is left of a group, whose number may go to strangers from now on.
+    pub(super) async fn leave(&mut self, group: Group) -> io::Result<()> {
+        self.to.write_all(format!("leave {}\n", group.leader().as_raw_nonzero()).as_bytes()).await
     }
 
     /// Waits until it is gone, which it should not be.
@@ -98,15 +109,22 @@ impl Sentinel {
         self.reap();
     }
 
+    /// Ends one that is not needed any more, or of no use.
+    pub(super) fn end(&mut self) {
+        // One that is gone already is what we want.
+        let _ = self.process.kill();
+        self.reap();
+    }
+
     /// Takes leave of one that is gone.
     pub(super) fn reap(&mut self) {
         let _ = self.process.wait();
     }
 }
 
-fn until_word(kill: Option<Moment>) -> String {
+fn until_word(Hold(hold): Hold, kill: Option<Moment>) -> String {
     match kill {
-        Some(kill) => format!("until {}\n", kill.since_origin().as_nanos()),
-        None => "until never\n".to_owned(),
+        Some(kill) => format!("until {hold} {}\n", kill.since_origin().as_nanos()),
+        None => format!("until {hold} never\n"),
     }
 }

@@ -27,3 +27,4 @@ mod task;
 mod terminal;
 mod watch;
 mod which_store;
+mod worker;

@@ -24,7 +24,7 @@ fn start(machine: &Machine, flags: &[&str], script: &str) -> Running {
 }
 
 /// Waits until a process of whoever is gone.
-async fn gone(pid: &str) {
+pub(crate) async fn gone(pid: &str) {
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     let waiting = tokio::task::spawn_blocking(move || {
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };

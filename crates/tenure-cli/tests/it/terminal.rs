@@ -160,3 +160,14 @@ async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
     session.see("shell=two");
     session.end().await;
 }
+
+#[tokio::test]
+async fn the_demo_draws_who_has_how_many_and_the_verdict_stays() {
+    let machine = Machine::new();
+    let mut session = Session::run(&machine, "exec \"$TENURE\" demo --tasks 60 --nodes 2");
+    session.see("node-1       30 ");
+    session.see("\u{1b}[2A");
+    session.see(" killed\r\n");
+    session.see("max/min per node 60/60");
+    session.end().await;
+}

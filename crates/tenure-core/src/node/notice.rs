@@ -153,6 +153,22 @@ pub enum ReleaseReason {
     SaveRefused,
 }
 
+impl ReleaseReason {
+    /// A word for it that stays the same.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ReleaseReason::Handler => "handler",
+            ReleaseReason::Command => "command",
+            ReleaseReason::Order => "order",
+            ReleaseReason::Balance => "balance",
+            ReleaseReason::Drain => "drain",
+            ReleaseReason::Shutdown => "shutdown",
+            ReleaseReason::SetAside => "set_aside",
+            ReleaseReason::SaveRefused => "save_refused",
+        }
+    }
+}
+
 /// Why a claim was lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LossReason {
@@ -164,4 +180,15 @@ pub enum LossReason {
     Owner,
     /// The task was deleted.
     Deleted,
+}
+
+impl LossReason {
+    /// A word for it that stays the same.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LossReason::Lease => "lease",
+            LossReason::Owner => "owner",
+            LossReason::Deleted => "deleted",
+        }
+    }
 }

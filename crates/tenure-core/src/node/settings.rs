@@ -17,6 +17,8 @@ pub struct Settings {
     pub seed: u64,
     /// How long a handler has to stop before it is aborted. Twice as long makes every move and shutdown as much slower in the worst case.
     pub grace: Duration,
+    /// What becomes of a handler that has not stopped by then.
+    pub insistence: Insistence,
     /// How many tasks it holds at most; none for no limit.
     pub capacity: Option<usize>,
     /// Which tasks it can run.
@@ -34,12 +36,24 @@ impl Settings {
             node,
             seed,
             grace: Duration::from_secs(5),
+            insistence: Insistence::Abort,
             capacity: None,
             wanted: Wanted::default(),
             balance_every: Duration::from_secs(15 * 60),
             cool_down: COOL_DOWN,
         }
     }
+}
+
+/// What becomes of a handler whose grace is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Insistence {
+    /// It is aborted, and that is its end.
+    #[default]
+    Abort,
+    /// It is waited for: what it has begun elsewhere, such as a process, would outlive an abort, and its task must not be released before that
+    /// is gone. A handler that has still not ended a second later is called stuck.
+    Wait,
 }
 
 /// Which tasks a node can run: all, unless something is said.

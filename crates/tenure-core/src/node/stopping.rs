@@ -7,7 +7,7 @@ use super::action::{Action, StopReason};
 use super::event::{Now, Outcome};
 use super::held::{Handler, Held, Pressure};
 use super::notice::{Notice, ReleaseReason};
-use super::settings::{ABORT_WITHIN, LOST_GRACE};
+use super::settings::{ABORT_WITHIN, Insistence, LOST_GRACE};
 use super::timers::Timer;
 use super::{Node, Standing};
 
@@ -49,11 +49,16 @@ impl Node {
             }
             Handler::Stopping { why: before, until, pressure: Pressure::Asked } => {
                 let until = until.min(latest);
-                // What was asked for a command alone is said again if it is more than that now.
-                let is_news = why != before && before == StopReason::Command;
+                // What was asked for a command alone is said again if it is more than that now; and that the claim is lost meanwhile is
+                // always said: somebody else may begin any moment.
+                let is_lost = matches!(why, StopReason::Lost | StopReason::Deleted);
+                let is_news = why != before && (before == StopReason::Command || is_lost);
                 let why = if is_news { why } else { before };
                 held.handler = Handler::Stopping { why, until, pressure: Pressure::Asked };
                 self.timers.set(Timer::Stop(task.clone()), until);
+                if is_news {
+                    self.actions.push_back(Action::Stop { task: task.clone(), token, why, until });
+                }
             }
             Handler::Stopping { pressure: Pressure::Aborted | Pressure::Stuck, .. } => {}
         }
@@ -69,7 +74,11 @@ impl Node {
                 *pressure = Pressure::Aborted;
                 *until = now.at + ABORT_WITHIN;
                 self.timers.set(Timer::Stop(task.clone()), now.at + ABORT_WITHIN);
-                self.actions.push_back(Action::Abort { task: task.clone(), token });
+                match self.settings.insistence {
+                    Insistence::Abort => self.actions.push_back(Action::Abort { task: task.clone(), token }),
+                    // It ends by itself what it has begun, and has as long for it as an abort would have to work.
+                    Insistence::Wait => {}
+                }
             }
             Pressure::Aborted => {
                 *pressure = Pressure::Stuck;

@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::claims::{self, Claimed, Loans};
 use super::feeds::{Feeds, News};
+use super::measure::Measure;
 use super::options::Gauge;
 use super::run::Handlers;
 use super::words::{NodeEnd, Tenancy};
@@ -52,6 +53,7 @@ pub(super) struct Driver {
     pub(super) notices: broadcast::Sender<Notice>,
     pub(super) tenancy: watch::Sender<Tenancy>,
     pub(super) tally: watch::Sender<Tally>,
+    pub(super) measure: Measure,
 }
 
 /// Something that was begun and will end with an event.
@@ -174,6 +176,7 @@ impl Driver {
     }
 
     fn handle(&mut self, event: Event, clock: &Arc<dyn Clock>) {
+        self.measure.told(&event);
         self.machine.handle(event, now(clock));
     }
 
@@ -226,9 +229,11 @@ impl Driver {
         }
         while let Some(notice) = self.machine.poll_notice() {
             debug!(node = %self.node, ?notice, "node");
+            self.measure.noticed(&notice);
             // Nobody has to listen.
             let _ = self.notices.send(notice);
         }
+        self.measure.owns(self.machine.owned());
         let tenancy = Tenancy { tasks: self.machine.owned(), is_member: under_way.incarnation.is_some() };
         self.tenancy.send_if_modified(|shown| {
             let is_news = *shown != tenancy;
@@ -241,6 +246,7 @@ impl Driver {
     fn carry_out(&mut self, action: Action, under_way: &mut UnderWay) {
         match action {
             Action::Claim { epoch, claims } => {
+                self.measure.tried(claims.len());
                 let claims = under_way.loans.begin(claims);
                 let (store, session) = (self.store.clone(), self.session.clone());
                 let asking = claims::ask(store, session, self.layout.clone(), epoch, claims);

@@ -7,12 +7,13 @@ use std::time::Duration;
 use tenure_core::balance::{Balancer, Fair, Resource};
 use tenure_core::layout::Layout;
 use tenure_core::name::{Namespace, NodeId};
-use tenure_core::node::{Node as Machine, Settings, Tally};
+use tenure_core::node::{Insistence, Node as Machine, Settings, Tally};
 use tenure_core::record::NodeState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::drive::Driver;
+use super::measure::Measure;
 use super::run::Handlers;
 use super::words::Tenancy;
 use super::{Node, Shared};
@@ -85,6 +86,15 @@ impl NodeOptions {
     /// How long a handler has to stop before it is dropped; 5 s.
     pub fn grace(mut self, grace: Duration) -> NodeOptions {
         self.settings.grace = grace;
+        self
+    }
+
+    /// Never drops a handler: one that has not stopped when its grace is over is waited for.
+    ///
+    /// For handlers that have work elsewhere, such as a process: dropped, they would leave it behind, and the task would be released while it
+    /// still runs. They must see to their end themselves within the grace.
+    pub fn wait_for_handlers(mut self) -> NodeOptions {
+        self.settings.insistence = Insistence::Wait;
         self
     }
 
@@ -188,6 +198,7 @@ impl NodeOptions {
             store,
             session: session.clone(),
             layout,
+            measure: Measure::new(&id),
             node: id.clone(),
             gauge: self.gauge,
             grace,

@@ -147,3 +147,9 @@ fn a_loss_shortens_a_stop() {
         &[(0, order(Order::Stop), TERM), (1, order(Order::Lost), &[]), (2, Event::Time, KILL)],
     );
 }
+
+#[test]
+fn an_order_to_end_kills_at_once_whatever_was_asked_before() {
+    check(Some(GRACE), &[(1, order(Order::End), KILL), (2, order(Order::Stop), &[])]);
+    check(Some(GRACE), &[(1, order(Order::Stop), TERM), (2, order(Order::End), KILL), (6, Event::Time, &[])]);
+}

@@ -5,7 +5,7 @@ use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
-use crate::node::Event;
+use crate::node::{Event, Insistence, Notice, Outcome};
 use crate::record::NodeState;
 
 #[test]
@@ -38,6 +38,24 @@ fn a_handler_that_ignores_stop_is_named_at_the_deadline_and_not_released() {
     world.pass(ms(200));
     assert_eq!(world.processes[0].finished, Some(vec![task("bad")]));
     assert_eq!((world.owner("bad").as_deref(), world.owner("good")), (Some("n0"), None));
+}
+
+#[test]
+fn a_handler_that_is_never_aborted_is_waited_for_and_released_only_then() {
+    let mut world = World::calm(1);
+    world.processes[0].settings.insistence = Insistence::Wait;
+    world.crash(0);
+    world.handling = Handling::Stubborn;
+    world.submit("a");
+    world.pass(seconds(30));
+    assert_eq!(world.runs_on("a"), Some(0));
+    world.shut_down(0, seconds(60));
+    world.pass(seconds(20));
+    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::Stuck { .. })));
+    assert_eq!((world.runs_on("a"), world.owner("a").as_deref()), (Some(0), Some("n0")));
+    world.finish("a", Outcome::Release);
+    world.pass(ms(50));
+    assert_eq!((world.owner("a"), world.processes[0].finished.clone()), (None, Some(Vec::new())));
 }
 
 #[test]

@@ -1,0 +1,126 @@
+//! A worker of the demo, in a process of its own: runs tasks that do nothing but write down when they ran, and stands for election.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tenure::core::balance::{BadThreshold, Balancer, Fair, Loads, Offer, Parting, Verdict};
+use tenure::core::name::{Namespace, NodeId};
+use tenure::election::Elections;
+use tenure::handler::{Context, Outcome};
+use tenure::node::Node;
+use tenure::session::Session;
+
+use super::ledger::{Entry, Mark, Pen};
+use crate::cli::Global;
+use crate::connect;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+use crate::part::now_ns;
+
+/// What all workers of a demo are candidates for.
+pub(super) const ELECTION: &str = "demo";
+
+/// How often a worker looks whether it has more than its share. The usual quarter of an hour is longer than anybody watches.
+const BALANCE_EVERY: Duration = Duration::from_secs(1);
+
+/// More than this part of the share is given away: nobody is to have more than the ceiling of the mean.
+const THRESHOLD_PERCENT: u64 = 100;
+
+/// How long its end may take.
+const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Said when it takes tasks.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Joined {
+    pub(super) joined: bool,
+}
+
+/// Works until stdin ends.
+pub(crate) async fn run(
+    node: &str,
+    ledger: &Path,
+    ttl: Duration,
+    global: &Global,
+    output: &Output,
+) -> Result<(), Failure> {
+    let failed = |why: String| Failure::new(Code::Failed, why);
+    let decision = connect::decide(global)?;
+    let namespace = Namespace::parse(&decision.namespace.value).map_err(|error| failed(error.to_string()))?;
+    let id = NodeId::parse(node).map_err(|error| failed(error.to_string()))?;
+    let pen = Pen::open(ledger).map_err(|error| failed(format!("the ledger cannot be written: {error}")))?;
+    let store = connect::open(&decision, output).await?;
+    let session =
+        Session::options().ttl(ttl).open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+    let even = Even::new().map_err(|error| failed(error.to_string()))?;
+    let pen = Arc::new(pen);
+    let handler = move |context: Context| {
+        let pen = pen.clone();
+        async move { run_task(&context, &pen).await }
+    };
+    let worker = Node::options(id)
+        .balancer(even)
+        .balance_every(BALANCE_EVERY)
+        .start(&session, &namespace, handler)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    let elections = Elections::new(&session, &namespace).introduce(node);
+    let election = elections.election(ELECTION).map_err(|error| failed(error.to_string()))?;
+    let leading = election.lead(node.to_owned(), |_| std::future::pending::<()>());
+    output.object(&Joined { joined: true })?;
+    let stdin_ended = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
+    tokio::select! {
+        biased;
+        _ = stdin_ended => {}
+        end = worker.ended() => return Err(failed(format!("the node has ended: {end:?}"))),
+        led = leading => return Err(failed(format!("nobody leads any more: {led:?}"))),
+    }
+    worker.shutdown(LEAVE_WITHIN).await.map_err(|error| failed(error.to_string()))?;
+    let _ = tokio::time::timeout(LEAVE_WITHIN, session.close()).await;
+    store.close().await;
+    Ok(())
+}
+
+/// As [`Fair`], but nothing is kept because nobody else took it for a while: here everybody can run everything, so whoever left a task was only
+/// slow, as processes are on a machine that has other things to do.
+struct Even {
+    taking: Fair,
+    fresh: Fair,
+}
+
+impl Even {
+    fn new() -> Result<Even, BadThreshold> {
+        let fresh = Fair::new().threshold_percent(THRESHOLD_PERCENT)?;
+        Ok(Even { taking: fresh.clone(), fresh })
+    }
+}
+
+impl Balancer for Even {
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+        self.taking.may_claim(offer, loads)
+    }
+
+    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+        self.fresh.clone().release(loads)
+    }
+
+    fn name(&self) -> &'static str {
+        "even"
+    }
+}
+
+/// Runs until it is told to stop, and writes down both.
+async fn run_task(context: &Context, pen: &Pen) -> Outcome {
+    let entry =
+        |mark| Entry { mark, task: context.task().to_string(), token: context.token().0.0, at_ns: now_ns() };
+    if let Err(error) = pen.write(&entry(Mark::Begin)) {
+        return Outcome::Fault(format!("the ledger cannot be written: {error}"));
+    }
+    context.stopped().await;
+    match pen.write(&entry(Mark::End)) {
+        Ok(()) => Outcome::Release,
+        Err(error) => Outcome::Fault(format!("the ledger cannot be written: {error}")),
+    }
+}

@@ -1,0 +1,170 @@
+//! Three pages for whoever watches over workers: `/healthz`, `/readyz` and `/metrics`.
+//!
+//! As little of HTTP as they need: one request on each connection, no body read, nothing kept open.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::node::Tenancy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use super::metrics::Metrics;
+use crate::failure::{Code, Failure};
+
+/// A request line and its headers are a few hundred bytes; whoever sends more is no watcher.
+const REQUEST_BYTES_MAX: usize = 8 * 1_024;
+
+/// How long a request may take to arrive and its answer to be read.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// More watchers than this at once wait for each other.
+const AT_ONCE: usize = 32;
+
+/// What the pages are drawn from.
+#[derive(Clone)]
+pub(super) struct Pages {
+    pub(super) tenancy: watch::Receiver<Tenancy>,
+    /// Whether the worker is on its way out.
+    pub(super) is_leaving: watch::Receiver<bool>,
+    pub(super) metrics: Metrics,
+}
+
+/// Takes the address, so that a wrong one is told before anything is claimed.
+pub(super) async fn bind(address: &str) -> Result<TcpListener, Failure> {
+    let hint = "use an address like --http 127.0.0.1:9464";
+    if !address.contains(':') {
+        return Err(Failure::usage(format!("--http {address} has no port, or no address")).hint(hint));
+    }
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            Failure::new(Code::Conflict, format!("--http {address}: somebody else listens there")).hint(hint)
+        }
+        _ => Failure::usage(format!("--http {address}: {error}")).hint(hint),
+    })
+}
+
+/// Where it listens, which is news if the port was 0.
+pub(super) fn address_of(listener: &TcpListener) -> Option<SocketAddr> {
+    listener.local_addr().ok()
+}
+
+/// Answers for ever.
+pub(super) async fn serve(listener: TcpListener, pages: Pages) {
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let Ok(turn) = turns.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most often: some are given back by others.
+                tracing::warn!(%error, "a watcher was not heard");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let pages = pages.clone();
+        tokio::spawn(async move {
+            // A watcher that goes away has had enough.
+            let _ = tokio::time::timeout(WITHIN, answer(stream, &pages)).await;
+            drop(turn);
+        });
+    }
+}
+
+async fn answer(mut stream: TcpStream, pages: &Pages) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut chunk = [0; 1_024];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
+        match stream.read(&mut chunk).await? {
+            0 => break,
+            len => request.extend_from_slice(&chunk[..len]),
+        }
+    }
+    let text = String::from_utf8_lossy(&request);
+    let Page { status, kind, body } = pages.page(text.lines().next().unwrap_or_default());
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    if !text.starts_with("HEAD ") {
+        stream.write_all(body.as_bytes()).await?;
+    }
+    stream.shutdown().await
+}
+
+struct Page {
+    status: &'static str,
+    kind: &'static str,
+    body: String,
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+impl Pages {
+    fn page(&self, request: &str) -> Page {
+        let plain = |status, body: &str| Page { status, kind: PLAIN, body: format!("{body}\n") };
+        let mut words = request.split(' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
+            return plain("400 Bad Request", "that is no HTTP/1 request");
+        }
+        if !matches!(method, "GET" | "HEAD") {
+            return plain("405 Method Not Allowed", "there is nothing to do here but to read");
+        }
+        match target.split('?').next().unwrap_or_default() {
+            "/healthz" => plain("200 OK", "ok"),
+            "/readyz" => match self.not_ready() {
+                None => plain("200 OK", "ready"),
+                Some(why) => plain("503 Service Unavailable", why),
+            },
+            "/metrics" => Page {
+                status: "200 OK",
+                kind: "text/plain; version=0.0.4; charset=utf-8",
+                body: self.metrics.page(),
+            },
+            _ => plain("404 Not Found", "there are /healthz, /readyz and /metrics"),
+        }
+    }
+
+    fn not_ready(&self) -> Option<&'static str> {
+        if *self.is_leaving.borrow() {
+            return Some("the worker is leaving");
+        }
+        (!self.tenancy.borrow().is_member).then_some("the worker has no place among the nodes just now")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_page_says_what_it_should_and_nothing_else_is_answered() {
+        let (tenancy, shown) = watch::channel(Tenancy { tasks: 0, is_member: true });
+        let (leaving, is_leaving) = watch::channel(false);
+        let pages = Pages { tenancy: shown, is_leaving, metrics: Metrics::default() };
+        let status = |request: &str| pages.page(request).status;
+        assert_eq!(status("GET /healthz HTTP/1.1"), "200 OK");
+        assert_eq!(status("GET /readyz?x HTTP/1.0"), "200 OK");
+        assert_eq!(status("HEAD /metrics HTTP/1.1"), "200 OK");
+        assert_eq!(status("GET / HTTP/1.1"), "404 Not Found");
+        assert_eq!(status("POST /healthz HTTP/1.1"), "405 Method Not Allowed");
+        for odd in ["", "GET", "GET /healthz", "\u{16}\u{3}\u{1}", "GET /healthz HTTP/2.0"] {
+            assert_eq!(status(odd), "400 Bad Request", "{odd:?}");
+        }
+        tenancy.send_replace(Tenancy { tasks: 0, is_member: false });
+        assert_eq!(status("GET /readyz HTTP/1.1"), "503 Service Unavailable");
+        assert_eq!(
+            status("GET /healthz HTTP/1.1"),
+            "200 OK",
+            "a store that is away is no reason to be restarted"
+        );
+        tenancy.send_replace(Tenancy { tasks: 0, is_member: true });
+        leaving.send_replace(true);
+        assert!(pages.page("GET /readyz HTTP/1.1").body.contains("leaving"));
+    }
+}

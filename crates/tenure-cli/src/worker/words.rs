@@ -1,0 +1,212 @@
+//! What a worker says while it works: trouble to people, everything to programs.
+
+use std::net::SocketAddr;
+
+use serde::Serialize;
+use tenure::clock::wall_time;
+use tenure::node::{LossReason, Notice};
+
+use crate::output::Output;
+
+/// What `--json` lines carry as `schema`.
+const SCHEMA: &str = "tenure.worker/v1";
+
+/// How a worker tells.
+pub(super) struct Words<'a> {
+    pub(super) node: &'a str,
+    pub(super) quiet: bool,
+    pub(super) output: &'a Output,
+}
+
+/// One event. stdout belongs to the tasks, so it goes to stderr.
+#[derive(Serialize, Default)]
+struct Line<'a> {
+    schema: &'static str,
+    at: String,
+    node: &'a str,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fence: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tasks: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http: Option<String>,
+}
+
+impl Words<'_> {
+    /// The node takes tasks.
+    pub(super) fn joined(&self, http: Option<SocketAddr>) {
+        if self.output.is_json {
+            let http = http.map(|address| address.to_string());
+            return self.line(Line { event: "joined", http, ..Line::default() });
+        }
+        if !self.quiet {
+            let pages = http.map(|address| format!(", http://{address}/metrics")).unwrap_or_default();
+            self.output.note(&format!("node '{}' takes tasks{pages}", self.node));
+        }
+    }
+
+    /// Something that people should know, in words.
+    pub(super) fn remark(&self, text: &str) {
+        if self.output.is_json {
+            return self.line(Line { event: "remark", reason: Some(text.to_owned()), ..Line::default() });
+        }
+        self.output.note(text);
+    }
+
+    /// Somebody told the worker to end.
+    pub(super) fn ending(&self, tasks: usize, is_now: bool) {
+        if self.output.is_json {
+            let event = if is_now { "stopping" } else { "leaving" };
+            return self.line(Line { event, tasks: Some(tasks), ..Line::default() });
+        }
+        if !self.quiet {
+            self.output.note(&if is_now {
+                format!("stopping {tasks} tasks now")
+            } else {
+                format!("stopping {tasks} tasks and leaving; a second signal stops them at once")
+            });
+        }
+    }
+
+    /// The node is gone.
+    pub(super) fn left(&self) {
+        if self.output.is_json {
+            return self.line(Line { event: "left", ..Line::default() });
+        }
+        if !self.quiet {
+            self.output.note(&format!("node '{}' has left", self.node));
+        }
+    }
+
+    /// Some events came faster than they could be told.
+    pub(super) fn missed(&self, count: u64) {
+        self.remark(&format!("{count} events were missed"));
+    }
+
+    /// Something happened in the node.
+    pub(super) fn notice(&self, notice: &Notice) {
+        if self.output.is_json {
+            return self.line(line_of(notice));
+        }
+        if let Some(text) = self.trouble(notice) {
+            self.output.note(&text);
+        }
+    }
+
+    /// What people have to know even if they do not look at events.
+    fn trouble(&self, notice: &Notice) -> Option<String> {
+        Some(match notice {
+            Notice::Lost { task, why, .. } => match why {
+                LossReason::Lease => format!("'{task}' was lost: its lease could not be renewed in time"),
+                LossReason::Owner => format!("'{task}' was lost: its claim is gone from the store"),
+                LossReason::Deleted => return None,
+            },
+            Notice::Ended { task, reason: Some(reason), .. } => format!("'{task}' is given up: {reason}"),
+            Notice::SetAside { task, why } => format!("'{task}' cannot be run: {why}"),
+            Notice::SaveRefused { task, why } => format!("what became of '{task}' cannot be stored: {why}"),
+            Notice::Stuck { task, .. } => {
+                format!(
+                    "'{task}' does not end, not even when it is killed; it is not released before it does"
+                )
+            }
+            Notice::Frozen if !self.quiet => "frozen: no new tasks are taken".to_owned(),
+            Notice::Unfrozen if !self.quiet => "unfrozen: tasks are taken again".to_owned(),
+            Notice::Draining { left } if !self.quiet => format!("draining: {left} tasks are left"),
+            Notice::Claimed { .. }
+            | Notice::Started { .. }
+            | Notice::Moved { .. }
+            | Notice::Ended { reason: None, .. }
+            | Notice::Released { .. }
+            | Notice::GivenBack { .. }
+            | Notice::CommandHandled { .. }
+            | Notice::Balanced { .. }
+            | Notice::OrderHandled { .. }
+            | Notice::Frozen
+            | Notice::Unfrozen
+            | Notice::Draining { .. }
+            | Notice::Drained
+            | Notice::ShuttingDown { .. } => return None,
+        })
+    }
+
+    fn line(&self, line: Line<'_>) {
+        let at = wall_time().to_string();
+        self.output.talk_object(&Line { schema: SCHEMA, at, node: self.node, ..line });
+    }
+}
+
+fn line_of(notice: &Notice) -> Line<'_> {
+    let none = Line::default;
+    match notice {
+        Notice::Claimed { task, token } => {
+            Line { event: "claimed", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
+        }
+        Notice::Started { task, token, attempt } => Line {
+            event: "started",
+            task: Some(task.as_str()),
+            fence: Some(token.to_string()),
+            attempt: Some(*attempt),
+            ..none()
+        },
+        Notice::Moved { task, from, to } => Line {
+            event: "moved",
+            task: Some(task.as_str()),
+            from: Some(from.as_str()),
+            to: Some(to.as_str()),
+            ..none()
+        },
+        Notice::Ended { task, state, reason } => Line {
+            event: "ended",
+            task: Some(task.as_str()),
+            to: Some(state.as_str()),
+            reason: reason.clone(),
+            ..none()
+        },
+        Notice::Released { task, why } => Line {
+            event: "released",
+            task: Some(task.as_str()),
+            reason: Some(why.as_str().to_owned()),
+            ..none()
+        },
+        Notice::Lost { task, token, why } => Line {
+            event: "lost",
+            task: Some(task.as_str()),
+            fence: Some(token.to_string()),
+            reason: Some(why.as_str().to_owned()),
+            ..none()
+        },
+        Notice::SetAside { task, why } => {
+            Line { event: "set_aside", task: Some(task.as_str()), reason: Some(why.clone()), ..none() }
+        }
+        Notice::GivenBack { task, token } => {
+            Line { event: "given_back", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
+        }
+        Notice::CommandHandled { task, why, .. } => {
+            Line { event: "command_handled", task: Some(task.as_str()), reason: why.clone(), ..none() }
+        }
+        Notice::Stuck { task, token } => {
+            Line { event: "stuck", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
+        }
+        Notice::SaveRefused { task, why } => {
+            Line { event: "save_refused", task: Some(task.as_str()), reason: Some(why.clone()), ..none() }
+        }
+        Notice::Balanced { parting, .. } => Line { event: "balanced", tasks: Some(*parting), ..none() },
+        Notice::OrderHandled { why, .. } => Line { event: "order_handled", reason: why.clone(), ..none() },
+        Notice::Frozen => Line { event: "frozen", ..none() },
+        Notice::Unfrozen => Line { event: "unfrozen", ..none() },
+        Notice::Draining { left } => Line { event: "draining", tasks: Some(*left), ..none() },
+        Notice::Drained => Line { event: "drained", ..none() },
+        Notice::ShuttingDown { left } => Line { event: "shutting_down", tasks: Some(*left), ..none() },
+    }
+}

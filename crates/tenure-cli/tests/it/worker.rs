@@ -1,0 +1,59 @@
+//! Tasks as child processes, as scripts see them: what they are given, what their end means, how they are stopped, and what is refused.
+//!
+//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
+
+mod ends;
+mod exclusion;
+mod progress;
+mod refused;
+mod stops;
+mod watched;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tenure_fixture::Etcd;
+
+use crate::machine::{Machine, PATIENCE, Running};
+
+/// Far less than the scripts' own half minute, and far more than anything here takes.
+const SOON: Duration = Duration::from_secs(15);
+
+fn on_file() -> Machine {
+    let machine = Machine::new().with("PATH", "/usr/bin:/bin");
+    let url = format!("file://{}", machine.path("worker.db"));
+    machine.with("TENURE_STORE", url)
+}
+
+fn on_etcd(etcd: &Etcd) -> Machine {
+    Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_ENDPOINTS", etcd.endpoints())
+}
+
+/// A worker that takes tasks.
+async fn start(machine: &Machine, node: &str, script: &str, flags: &[&str]) -> Running {
+    let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "10s"] };
+    let mut running = machine.start(&[&["worker", "--node", node, "--exec", script], ttl, flags].concat());
+    running.hear("takes tasks").await;
+    running
+}
+
+async fn shown(machine: &Machine, task: &str) -> Value {
+    machine.json(&["task", "show", task]).await
+}
+
+/// Waits until a task is as it should be.
+async fn until(machine: &Machine, task: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let begin = Instant::now();
+    loop {
+        let shown = shown(machine, task).await;
+        if is(&shown) {
+            return shown;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{shown}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn is(machine: &Machine, task: &str, state: &str) -> Value {
+    until(machine, task, |shown| shown["state"] == state).await
+}

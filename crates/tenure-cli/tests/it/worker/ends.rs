@@ -1,0 +1,185 @@
+//! What a task is given, and what its end means.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tenure_fixture::Etcd;
+
+use super::{is, on_etcd, on_file, start, until};
+use crate::machine::Machine;
+
+/// Does what its props say.
+const OBEDIENT: &str = "eval \"$(tr -d '\"')\"";
+
+async fn every_exit_code_has_its_meaning(machine: &Machine) {
+    let worker = start(machine, "w", OBEDIENT, &["--retry-after", "1h"]).await;
+    for (id, does) in [
+        ("done", "exit 0"),
+        ("later", "exit 75"),
+        ("enough", "exit 99"),
+        ("broken", "echo first >&2; echo no disk >&2; exit 3"),
+        ("silent", "exit 255"),
+        ("shot", "kill -9 $$"),
+    ] {
+        machine.ok(&["submit", id, "--props", &json!(does).to_string()]).await;
+    }
+    is(machine, "done", "completed").await;
+    let paused = is(machine, "enough", "paused").await;
+    assert_eq!((&paused["owner"], &paused["attempt"]), (&json!("w"), &json!(1)), "it is still owned");
+    let later = is(machine, "later", "sleeping").await;
+    assert_eq!((&later["faults"], &later["errors"]), (&json!(0), &json!([])), "that is no fault");
+    for (id, message) in [
+        ("broken", "exit code 3: no disk"),
+        ("silent", "exit code 255"),
+        ("shot", "killed by signal 9 (SIGKILL)"),
+    ] {
+        let shown = is(machine, id, "sleeping").await;
+        assert_eq!((&shown["faults"], &shown["errors"][0]["message"]), (&json!(1), &json!(message)), "{id}");
+    }
+    worker.interrupt();
+    let (code, stderr) = worker.end().await;
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("'broken' failed in attempt 1: exit code 3: no disk"), "{stderr}");
+    assert!(stderr.contains("\nno disk\n"), "stderr is passed on: {stderr}");
+}
+
+#[tokio::test]
+async fn every_exit_code_has_its_meaning_on_a_file() {
+    every_exit_code_has_its_meaning(&on_file()).await;
+}
+
+#[tokio::test]
+async fn every_exit_code_has_its_meaning_on_etcd() {
+    every_exit_code_has_its_meaning(&on_etcd(&Etcd::start())).await;
+}
+
+#[tokio::test]
+async fn whoever_submits_and_waits_learns_how_it_ended() {
+    let machine = on_file();
+    let worker = start(&machine, "w", OBEDIENT, &["--retries", "0"]).await;
+    let submit = async |id: &str, does: &str| {
+        machine.run(&["submit", id, "--props", &json!(does).to_string(), "--wait=60s"]).await
+    };
+    assert_eq!(submit("good", "exit 0").await.code, Some(0));
+    let ran = submit("bad", "echo why >&2; exit 1").await;
+    assert_eq!(ran.code, Some(10), "{ran:?}");
+    let mut waiting = machine.start(&["submit", "killed", "--props", r#""sleep 25""#, "--wait=60s"]);
+    assert_eq!(waiting.line().await, "killed");
+    until(&machine, "killed", |shown| shown["owner"] == "w").await;
+    machine.ok(&["task", "kill", "killed"]).await;
+    assert_eq!(waiting.end().await.0, Some(11));
+    worker.interrupt();
+    assert_eq!(worker.end().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn after_its_retries_a_task_has_failed() {
+    let machine = on_file();
+    let worker = start(&machine, "w", "echo x; exit 4", &["--retries", "2", "--retry-after", "100ms"]).await;
+    machine.ok(&["submit", "x"]).await;
+    let shown = is(&machine, "x", "failed").await;
+    assert_eq!((&shown["faults"], shown["errors"].as_array().unwrap().len()), (&json!(3), 3), "{shown}");
+    worker.interrupt();
+    assert_eq!(worker.end().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn a_task_is_told_everything_about_itself() {
+    let machine = on_file();
+    let script = "echo $TENURE_TASK_ID; echo $TENURE_TASK_KIND; echo $TENURE_TASK_PROPS; cat; echo; \
+                  echo $TENURE_ATTEMPT $TENURE_NODE $TENURE_NAMESPACE $TENURE_TTL_SECONDS; echo $TENURE_FENCE; \
+                  [ -f $TENURE_CHECKPOINT ] && [ ! -s $TENURE_CHECKPOINT ] && echo empty; [ $TENURE_ATTEMPT = 2 ]";
+    let mut worker = start(&machine, "w", script, &["--retry-after", "100ms"]).await;
+    let props = r#"{"to": "a b", "n": 7}"#;
+    machine.ok(&["submit", "mail/1", "--kind", "mail", "--props", props]).await;
+    for attempt in ["1", "2"] {
+        for expected in [
+            "mail/1".to_owned(),
+            "mail".to_owned(),
+            props.to_owned(),
+            props.to_owned(),
+            format!("{attempt} w tenure 10"),
+        ] {
+            assert_eq!(worker.line().await, expected);
+        }
+        let fence: i64 = worker.line().await.parse().unwrap();
+        assert!(fence > 1);
+        assert_eq!(worker.line().await, "empty");
+    }
+    is(&machine, "mail/1", "completed").await;
+    worker.interrupt();
+    assert_eq!(worker.end().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn props_too_long_for_a_variable_are_on_stdin() {
+    let machine = on_file();
+    let mut worker = start(&machine, "w", "echo ${TENURE_TASK_PROPS-none}; wc -c", &[]).await;
+    let props = format!("\"{}\"", "x".repeat(200_000));
+    machine.file("task", format!(r#"{{"id":"long","props":{props}}}"#));
+    machine.ok(&["submit", "--file", &machine.path("task")]).await;
+    assert_eq!(worker.line().await, "none");
+    assert_eq!(worker.line().await.trim(), "200002");
+    machine.ok(&["submit", "none"]).await;
+    assert_eq!(
+        (worker.line().await.as_str(), worker.line().await.trim()),
+        ("", "0"),
+        "no props, nothing to read"
+    );
+    worker.interrupt();
+    assert_eq!(worker.end().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn a_worker_takes_its_kind_and_no_more_than_it_has_room_for() {
+    let machine = on_file();
+    let script = "echo $TENURE_TASK_ID; exec sleep 25";
+    let mut worker = start(&machine, "w", script, &["--match", "kind=mail", "--capacity", "2"]).await;
+    machine.ok(&["submit", "other", "--kind", "video"]).await;
+    machine.ok(&["submit", "m", "--kind", "mail", "--count", "3"]).await;
+    let mut ran = [worker.line().await, worker.line().await];
+    ran.sort();
+    let listed = machine.json(&["task", "ls", "--node", "w"]).await;
+    assert_eq!(listed["tasks"].as_array().unwrap().len(), 2, "{listed}");
+    machine.ok(&["task", "kill", &ran[0]]).await;
+    let third = worker.line().await;
+    assert!(third.starts_with("m-") && !ran.contains(&third), "{third} after {ran:?}");
+    assert_eq!(machine.json(&["task", "show", "other"]).await["owner"], json!(null));
+    worker.interrupt();
+    assert_eq!(worker.end().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn events_are_json_on_stderr_and_stdout_belongs_to_the_tasks() {
+    let machine = on_file();
+    let mut worker = machine.start(&["worker", "--node", "w", "--exec", "echo hello", "--json"]);
+    worker.hear(r#""event":"joined""#).await;
+    machine.ok(&["submit", "x"]).await;
+    assert_eq!(worker.line().await, "hello");
+    let ended: serde_json::Value = serde_json::from_str(&worker.hear(r#""event":"ended""#).await).unwrap();
+    assert_eq!(
+        (&ended["schema"], &ended["node"], &ended["task"], &ended["to"]),
+        (&json!("tenure.worker/v1"), &json!("w"), &json!("x"), &json!("completed"))
+    );
+    assert!(ended["at"].as_str().unwrap().ends_with('Z'), "{ended}");
+    worker.interrupt();
+    worker.silence(Duration::from_secs(10)).await;
+    assert_eq!(worker.end().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn every_balancer_lets_a_lone_worker_work() {
+    let machine = on_file();
+    for how in ["fair", "all", "capacity", "rendezvous", "weighted"] {
+        // Memory may be nearly full where tests run.
+        let limits: &[&str] = match how {
+            "capacity" => &["--claim-below", "99", "--release-above", "100"],
+            _ => &[],
+        };
+        let worker = start(&machine, how, "true", &[&["--balance", how], limits].concat()).await;
+        let ran = machine.run(&["submit", how, "--wait=60s"]).await;
+        assert_eq!(ran.code, Some(0), "{how}: {ran:?}");
+        worker.interrupt();
+        assert_eq!(worker.end().await.0, Some(0));
+    }
+}

@@ -1,0 +1,104 @@
+//! What nodes count, through the `metrics` facade: every name, its unit and its meaning, in this one place.
+//!
+//! The table in docs/claims.md says the same to those who read graphs.
+
+use std::sync::Once;
+
+use metrics::{Unit, counter, gauge};
+use tenure_core::name::NodeId;
+use tenure_core::node::{Event, Notice, Outcome};
+
+const TASKS: &str = "tenure_node_tasks";
+const TRIES: &str = "tenure_node_claim_tries_total";
+const CLAIMS: &str = "tenure_node_claims_total";
+const STARTS: &str = "tenure_node_starts_total";
+const FAULTS: &str = "tenure_node_faults_total";
+const MOVES: &str = "tenure_node_moves_total";
+const ENDS: &str = "tenure_node_ends_total";
+const RELEASES: &str = "tenure_node_releases_total";
+const LOST: &str = "tenure_node_lost_total";
+
+/// Tells the recorder what the metrics of nodes mean. The first node does it too; call it yourself only if you install a recorder later than
+/// that.
+pub fn describe_metrics() {
+    metrics::describe_gauge!(TASKS, Unit::Count, "Tasks that the node owns.");
+    metrics::describe_counter!(TRIES, Unit::Count, "Claims that were asked for, won or not.");
+    metrics::describe_counter!(CLAIMS, Unit::Count, "Claims that were won.");
+    metrics::describe_counter!(STARTS, Unit::Count, "Runs of handlers that were begun.");
+    metrics::describe_counter!(FAULTS, Unit::Count, "Runs of handlers that failed or panicked.");
+    metrics::describe_counter!(MOVES, Unit::Count, "Changes of a task's state, by the state it came to.");
+    metrics::describe_counter!(ENDS, Unit::Count, "Tasks that ended here, by state.");
+    metrics::describe_counter!(RELEASES, Unit::Count, "Tasks that were given away, by reason.");
+    metrics::describe_counter!(LOST, Unit::Count, "Claims that ended against the node's wish, by reason.");
+}
+
+/// What one node counts.
+pub(super) struct Measure {
+    node: String,
+    /// What was last told.
+    tasks: usize,
+}
+
+impl Measure {
+    pub(super) fn new(node: &NodeId) -> Measure {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(describe_metrics);
+        let node = node.to_string();
+        // So that a node that has done nothing yet is seen, too.
+        gauge!(TASKS, "node" => node.clone()).set(0.0);
+        for name in [TRIES, CLAIMS, STARTS, FAULTS] {
+            counter!(name, "node" => node.clone()).absolute(0);
+        }
+        Measure { node, tasks: 0 }
+    }
+
+    pub(super) fn owns(&mut self, tasks: usize) {
+        if self.tasks != tasks {
+            self.tasks = tasks;
+            gauge!(TASKS, "node" => self.node.clone())
+                .set(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
+        }
+    }
+
+    pub(super) fn tried(&self, claims: usize) {
+        counter!(TRIES, "node" => self.node.clone()).increment(u64::try_from(claims).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn told(&self, event: &Event) {
+        if let Event::HandlerEnded { outcome: Outcome::Fault(_), .. } = event {
+            counter!(FAULTS, "node" => self.node.clone()).increment(1);
+        }
+    }
+
+    pub(super) fn noticed(&self, notice: &Notice) {
+        let node = || self.node.clone();
+        match notice {
+            Notice::Claimed { .. } => counter!(CLAIMS, "node" => node()).increment(1),
+            Notice::Started { .. } => counter!(STARTS, "node" => node()).increment(1),
+            Notice::Moved { to, .. } => {
+                counter!(MOVES, "node" => node(), "to" => to.as_str()).increment(1);
+            }
+            Notice::Ended { state, .. } => {
+                counter!(ENDS, "node" => node(), "state" => state.as_str()).increment(1);
+            }
+            Notice::Released { why, .. } => {
+                counter!(RELEASES, "node" => node(), "reason" => why.as_str()).increment(1);
+            }
+            Notice::Lost { why, .. } => {
+                counter!(LOST, "node" => node(), "reason" => why.as_str()).increment(1);
+            }
+            Notice::SetAside { .. }
+            | Notice::GivenBack { .. }
+            | Notice::CommandHandled { .. }
+            | Notice::Stuck { .. }
+            | Notice::SaveRefused { .. }
+            | Notice::Balanced { .. }
+            | Notice::OrderHandled { .. }
+            | Notice::Frozen
+            | Notice::Unfrozen
+            | Notice::Draining { .. }
+            | Notice::Drained
+            | Notice::ShuttingDown { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! How much of this machine's memory is used, for balancers that go by it.
+
+use tenure_core::balance::Resource;
+
+use crate::clock::{BootClock, Clock};
+
+/// How much memory this machine uses, as `/proc/meminfo` says it: what is neither free nor given back on demand. None where there is no
+/// such file.
+///
+/// For [`NodeOptions::resource`](super::NodeOptions::resource).
+pub fn memory() -> Option<Resource> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let (total, available) = read(&text)?;
+    Some(Resource { used: total.saturating_sub(available), total, read_at: BootClock.now() })
+}
+
+/// All of it and what is available, in KiB.
+fn read(text: &str) -> Option<(u64, u64)> {
+    let figure = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches("kB").trim().parse().ok()
+    };
+    Some((figure("MemTotal:")?, figure("MemAvailable:")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_given_back_is_not_used() {
+        let text = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:   12000000 kB\n";
+        assert_eq!(read(text), Some((16_000_000, 12_000_000)));
+        for odd in ["", "MemTotal: x kB\nMemAvailable: 1 kB", "MemTotal: 1 kB"] {
+            assert_eq!(read(odd), None, "{odd:?}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_machine_has_memory_and_uses_some_of_it() {
+        let memory = memory().unwrap();
+        assert!(0 < memory.used && memory.used <= memory.total, "{memory:?}");
+    }
+}
