@@ -27,7 +27,7 @@ usage: cargo xtask COMMAND
   fix            format, apply clippy's suggestions, regenerate documents
   etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
   soak [ARGS]    the long versions of the tests with `soak` in their name
-  bench [WHICH] [ARGS]  `tenure bench store` or `session` beside a real etcd, built for release
+  bench [WHICH] [ARGS]  `tenure bench store`, `session`, `lock` or `election` beside a real etcd, built for release
 ";
 
 fn main() -> ExitCode {

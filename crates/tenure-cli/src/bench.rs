@@ -2,13 +2,17 @@
 //!
 //! Nothing here is a test: figures move with the machine. The ratios inside one run are what counts.
 
+mod election;
 mod etcd;
+mod lock;
 mod metrics;
+mod place;
 mod process;
 mod report;
 mod sample;
 mod session;
 mod store;
+mod turns;
 mod workload;
 
 use clap::Subcommand;
@@ -17,6 +21,8 @@ use crate::cli::Global;
 use crate::failure::Failure;
 use crate::output::Output;
 
+pub(crate) use lock::{Contender, Contending};
+
 /// What can be measured.
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchCommand {
@@ -24,6 +30,10 @@ pub(crate) enum BenchCommand {
     Store(store::StoreArgs),
     /// Keys under shared leases: registering, recovering and idling, beside programs written by hand.
     Session(session::SessionArgs),
+    /// Locks taken, given back and handed over, beside a program written by hand.
+    Lock(lock::LockArgs),
+    /// How soon the next candidate leads, beside a program written by hand.
+    Election(election::ElectionArgs),
 }
 
 /// Measures.
@@ -31,5 +41,7 @@ pub(crate) async fn run(command: &BenchCommand, global: &Global, output: &Output
     match command {
         BenchCommand::Store(args) => store::run(args, global, output).await,
         BenchCommand::Session(args) => session::run(args, global, output).await,
+        BenchCommand::Lock(args) => lock::run(args, global, output).await,
+        BenchCommand::Election(args) => election::run(args, global, output).await,
     }
 }
