@@ -1,4 +1,4 @@
-//! `cargo xtask bench [store|session|tasks]`: a benchmark with a real etcd that lives as long as the run.
+//! `cargo xtask bench [store|session|lock|election|tasks]`: a benchmark with a real etcd that lives as long as the run.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ pub(crate) fn bench(more: &[&str]) -> Result<(), Failure> {
     run(cargo(&["build", "--release", "--locked"]).args(packages))?;
     let release = target().join("release");
     let (which, more) = match more {
-        [which @ ("store" | "session" | "tasks"), more @ ..] => (*which, more),
+        [which @ ("store" | "session" | "lock" | "election" | "tasks"), more @ ..] => (*which, more),
         _ => ("store", more),
     };
     let mut command = Command::new(release.join("with-etcd"));

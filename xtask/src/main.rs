@@ -30,7 +30,7 @@ usage: cargo xtask COMMAND
   sim --seeds N  plays N days in worlds full of faults, and names the seeds that broke a promise
   sim SEED       tells the story of one seed, the same to the byte every time
   soak [ARGS]    the long versions of the tests with `soak` in their name
-  bench [WHICH] [ARGS]  `tenure bench store`, `session` or `tasks` beside a real etcd, built for release
+  bench [WHICH] [ARGS]  `tenure bench store`, `session`, `lock`, `election` or `tasks` beside a real etcd, built for release
 ";
 
 fn main() -> ExitCode {

@@ -2,14 +2,18 @@
 //!
 //! Nothing here is a test: figures move with the machine. The ratios inside one run are what counts.
 
+mod election;
 mod etcd;
+mod lock;
 mod metrics;
+mod place;
 mod process;
 mod report;
 mod sample;
 mod session;
 mod store;
 mod tasks;
+mod turns;
 mod workload;
 
 use clap::Subcommand;
@@ -17,6 +21,8 @@ use clap::Subcommand;
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::output::Output;
+
+pub(crate) use lock::{Contender, Contending};
 
 /// What can be measured.
 #[derive(Subcommand, Debug)]
@@ -27,6 +33,10 @@ pub(crate) enum BenchCommand {
     Session(session::SessionArgs),
     /// Many tasks on several nodes: claimed beside the herd, taken over from a dead node, and held.
     Tasks(tasks::TasksArgs),
+    /// Locks taken, given back and handed over, beside a program written by hand.
+    Lock(lock::LockArgs),
+    /// How soon the next candidate leads, beside a program written by hand.
+    Election(election::ElectionArgs),
 }
 
 /// Measures.
@@ -35,5 +45,7 @@ pub(crate) async fn run(command: &BenchCommand, global: &Global, output: &Output
         BenchCommand::Store(args) => store::run(args, global, output).await,
         BenchCommand::Session(args) => session::run(args, global, output).await,
         BenchCommand::Tasks(args) => tasks::run(args, global, output).await,
+        BenchCommand::Lock(args) => lock::run(args, global, output).await,
+        BenchCommand::Election(args) => election::run(args, global, output).await,
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tenure::core::name::{Namespace, NodeId};
 use tenure::store::StoreUrl;
 
-use crate::bench::BenchCommand;
+use crate::bench::{BenchCommand, Contending};
 use crate::demo::DemoArgs;
 use crate::duration;
 use crate::elect::ElectArgs;
@@ -235,6 +235,18 @@ pub(crate) enum PartCommand {
         /// The lease's length.
         #[arg(value_parser = duration::parse)]
         ttl: Duration,
+        /// For how long.
+        #[arg(value_parser = duration::parse)]
+        span: Duration,
+    },
+    /// Take one lock again and again, among others who do, and tell when it was held.
+    Contend {
+        /// The store's address.
+        url: StoreUrl,
+        /// Where the keys are; ends in `/`.
+        prefix: String,
+        /// Through a session, or with bare calls.
+        side: Contending,
         /// For how long.
         #[arg(value_parser = duration::parse)]
         span: Duration,

@@ -16,6 +16,7 @@ use tenure::clock::{BootClock, Clock};
 use tenure::session::Session;
 use tenure::store::{Change, Previous, Selection, Start, Store, WatchItem};
 
+use crate::bench::Contender;
 use crate::cli::PartCommand;
 use crate::connect;
 use crate::failure::{Code, Failure};
@@ -94,6 +95,15 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
                 // Whoever counts requests does so before the session is closed.
                 go_on(&mut told).await?;
                 session.close().await.map_err(|left| failed(left.to_string()))
+            }
+            PartCommand::Contend { url, prefix, side, span } => {
+                let contender = Contender::open(url, prefix, *side).await?;
+                output.object(&Ready { ready: true })?;
+                go_on(&mut told).await?;
+                output.object(&contender.run(*span).await?)?;
+                // Everybody stays until all have been heard.
+                go_on(&mut told).await?;
+                contender.close().await
             }
             PartCommand::Node { url, namespace, id, ttl } => {
                 node::run((url, namespace, id), *ttl, &mut told, output).await

@@ -14,8 +14,9 @@
 //!                                                                  Leaving ◄────────┘
 //! ```
 //!
-//! The places of one process help each other: the request by which one leaves also reads who is first now, and if that is another of ours it
-//! holds at once, without a watch and without a second look.
+//! The places of one process help each other: the request by which one leaves also reads what the next of ours has to know, and if that is the
+//! first now it holds at once, without a watch and without a second look. Nobody can come between two places that were seen beside each
+//! other, so a line that was seen once says for many hand-offs who is next, and of whoever is next only its own place has to be read.
 //!
 //! **Invariant**: a place is told to hold only after an answer that showed it in the store, at its token, with nobody before it.
 //!
@@ -42,7 +43,7 @@ use index::Index;
 use standing::{Look, Next, Stage, Standing};
 
 pub use barrier::Round;
-pub use words::{Action, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Watching};
+pub use words::{Action, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then, Watching};
 
 /// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody
 /// wants could appear behind our back and block the line until its lease ends.
@@ -86,7 +87,8 @@ impl Line {
         let epoch = Epoch(self.count());
         self.tickets.insert(ticket, Standing::new(place, mode, Stage::Entering { epoch }));
         self.places.insert(place, ticket);
-        self.actions.push_back(Action::Enter { ticket, epoch, place, mode });
+        let has_company = self.has_company(mode);
+        self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company });
         ticket
     }
 
@@ -124,7 +126,9 @@ impl Line {
         }
         let (is_wanted, may_be_there) = (standing.is_wanted, standing.may_be_there());
         match answer {
-            Entered::Stands { token, .. } if !is_wanted => self.ask_to_leave(ticket, Some(token), now),
+            Entered::Stands { token, .. } | Entered::Joined { token } if !is_wanted => {
+                self.ask_to_leave(ticket, Some(token), now);
+            }
             Entered::Stands { token, before: None } => self.hold(ticket, token),
             Entered::Stands { token, before } => {
                 standing.went_well();
@@ -137,6 +141,12 @@ impl Line {
                 {
                     self.wake(ticket, now);
                 }
+            }
+            // Whoever of ours was before it then has left since, or passes on.
+            Entered::Joined { token } => {
+                standing.went_well();
+                self.change(ticket, Stage::Waiting { token, before: None, look: Look::Idle });
+                self.notices.push_back(Notice::Waits { ticket });
             }
             Entered::LeaseGone => self.lose(ticket, LossReason::Lease),
             Entered::Refused(why) => {
@@ -197,7 +207,8 @@ impl Line {
                 let next = Next::At(standing.rest(jitter, now));
                 self.change(ticket, Stage::Leaving { token, next });
             }
-            Left::Gone { was_there, head } => {
+            Left::Gone { was_there, first } => {
+                let place = standing.place;
                 let is_news = !std::mem::replace(&mut standing.was_told, true);
                 // A place that an earlier request of ours may have taken away was there as far as anybody can say.
                 let was_there = was_there || standing.may_have_left;
@@ -209,7 +220,7 @@ impl Line {
                 if is_news {
                     self.notices.push_back(Notice::Left { ticket, was_there });
                 }
-                self.pass_on(token, head, now);
+                self.pass_on((place, token), &first);
             }
         }
         self.look(now);

@@ -4,6 +4,8 @@
 //! meaning in errors. `tenure bench store` runs it beside the real client, so that the price of honesty is
 //! a number. Nobody should build on it.
 
+mod queue;
+
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -14,6 +16,8 @@ use tonic_prost::ProstCodec;
 
 use crate::message::kv as message;
 use crate::message::lease::{LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest, LeaseRevokeResponse};
+
+pub use queue::Entered;
 
 /// Whatever went wrong.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

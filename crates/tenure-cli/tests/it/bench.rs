@@ -67,3 +67,89 @@ async fn sessions_are_measured_on_every_engine_beside_a_program_written_by_hand(
     let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;
     assert!(left.code == Some(0) && !left.stdout.contains("/tenure-bench/"), "{left:?}");
 }
+
+/// What every line of a benchmark of two sides must have; gives `workload engine` of its measurements.
+fn sides(stdout: &str) -> BTreeSet<String> {
+    let mut sides = BTreeSet::new();
+    for line in stdout.lines() {
+        let object: Value = serde_json::from_str(line).unwrap();
+        let (workload, engine) = (object["workload"].as_str().unwrap(), object["engine"].as_str().unwrap());
+        if object.get("goal").is_some() {
+            assert!(object["met"].is_boolean() && object["reference"].is_string(), "{line}");
+            assert!(object["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{line}");
+            assert_eq!(engine, "etcd", "only beside a server there is something to compare with: {line}");
+            continue;
+        }
+        for field in ["n", "p50", "p99", "total_s", "ops_s"] {
+            assert!(object[field].as_f64().is_some_and(|figure| figure > 0.0), "{field} in {line}");
+        }
+        assert_eq!(object["unit"], "ms", "{line}");
+        assert_eq!(object.get("requests").is_some(), matches!(engine, "etcd" | "raw"), "{line}");
+        sides.insert(format!("{workload} {engine}"));
+    }
+    sides
+}
+
+#[tokio::test]
+async fn locks_are_measured_on_every_engine_beside_a_program_written_by_hand() {
+    let etcd = Etcd::start();
+    let machine = Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints());
+    let ran = machine.run(&["bench", "lock", "--n", "20", "--rounds", "1"]).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let sides = sides(&ran.stdout);
+    for workload in ["lock_1", "lock_16", "lock_64", "handoff_16", "handoff_64", "handoff_256"] {
+        for engine in ["memory", "file", "etcd", "raw"] {
+            assert!(sides.contains(&format!("{workload} {engine}")), "{workload} {engine}: {}", ran.stdout);
+        }
+    }
+    for engine in ["file", "etcd", "raw"] {
+        assert!(sides.contains(&format!("handoff_16_processes {engine}")), "{engine}: {}", ran.stdout);
+    }
+    let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;
+    assert!(left.code == Some(0) && !left.stdout.contains("/tenure-bench/"), "{left:?}");
+}
+
+#[tokio::test]
+async fn elections_are_measured_on_every_engine_beside_a_program_written_by_hand() {
+    let etcd = Etcd::start();
+    let machine = Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints());
+    let words = ["bench", "election", "--n", "5", "--rounds", "2", "--candidates-max", "7"];
+    let ran = machine.run(&words).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let sides = sides(&ran.stdout);
+    for workload in ["resign_3", "resign_100", "resign_1000"] {
+        for engine in ["memory", "file", "etcd", "raw"] {
+            assert!(sides.contains(&format!("{workload} {engine}")), "{workload} {engine}: {}", ran.stdout);
+        }
+    }
+    let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;
+    assert!(left.code == Some(0) && !left.stdout.contains("/tenure-bench/"), "{left:?}");
+}
+
+#[tokio::test]
+async fn only_what_is_asked_for_is_measured() {
+    let machine = Machine::new();
+    let words =
+        ["bench", "lock", "--engines", "memory", "--workloads", "lock_16", "--n", "20", "--rounds", "1"];
+    let ran = machine.run(&words).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(sides(&ran.stdout).into_iter().collect::<Vec<_>>(), ["lock_16 memory"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_measured_is_refused_before_anything_is() {
+    for which in ["lock", "election"] {
+        for (words, said) in [
+            (["--n", "0"], "must be at least 1"),
+            (["--n", "many"], "not a number"),
+            (["--rounds", "0"], "must be at least 1"),
+            (["--engines", "etc"], "etcd"),
+            (["--workloads", "nothing"], "there are"),
+            (["--engines", "etcd"], "TENURE_ENDPOINTS"),
+        ] {
+            let ran = Machine::new().run(&["bench", which, words[0], words[1]]).await;
+            assert_eq!(ran.code, Some(2), "{ran:?}");
+            assert!(ran.stderr.contains(said) && ran.stdout.is_empty(), "{said}: {ran:?}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use crate::revision::{Epoch, Token};
 use crate::time::Moment;
 
 use super::standing::{Look, Next, Stage, Standing};
-use super::{Action, Line, LossReason, Notice, Ticket};
+use super::{Action, Line, LossReason, Mode, Notice, Then, Ticket};
 
 impl Line {
     pub(super) fn count(&mut self) -> u64 {
@@ -28,15 +28,49 @@ impl Line {
         self.change(ticket, Stage::Entering { epoch });
         if let Some(standing) = self.tickets.get(&ticket) {
             let Standing { place, mode, .. } = *standing;
-            self.actions.push_back(Action::Enter { ticket, epoch, place, mode });
+            let has_company = self.has_company(mode);
+            self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company });
         }
+    }
+
+    /// Whether one of ours stands before whoever enters now, and will pass on. Who can hold beside others must know who those are.
+    pub(super) fn has_company(&self, mode: Mode) -> bool {
+        mode == Mode::Exclusive && !(self.index.queue.is_empty() && self.index.holding.is_empty())
     }
 
     pub(super) fn ask_to_leave(&mut self, ticket: Ticket, token: Option<Token>, now: Moment) {
         let epoch = Epoch(self.count());
+        let then = self.then(ticket);
         self.change(ticket, Stage::Leaving { token, next: Next::Asked { epoch, at: now } });
         if let Some(standing) = self.tickets.get(&ticket) {
-            self.actions.push_back(Action::Leave { ticket, epoch, place: standing.place });
+            self.actions.push_back(Action::Leave { ticket, epoch, place: standing.place, then });
+        }
+    }
+
+    /// What others of ours have to know when a place leaves. Any answer is safe; too little costs whoever is next a look of its own.
+    fn then(&self, ticket: Ticket) -> Then {
+        let Some(standing) = self.tickets.get(&ticket).filter(|_| self.tickets.len() > 1) else {
+            return Then::Nothing;
+        };
+        let is_first = match standing.stage {
+            // Nobody is before a place that holds alone.
+            Stage::Holding { .. } => standing.mode == Mode::Exclusive,
+            // Whoever is behind it is behind somebody else then.
+            Stage::Waiting { .. } => return Then::Nothing,
+            Stage::Entering { .. }
+            | Stage::Resting { .. }
+            | Stage::Leaving { .. }
+            | Stage::Haunting { .. } => false,
+        };
+        let behind = standing.token().and_then(|token| self.index.queue.range(token..).next());
+        let next = behind.and_then(|(token, next)| Some((*token, self.tickets.get(next)?)));
+        match next {
+            Some((token, next)) if next.before() == Some(standing.place) && is_first => {
+                Then::Next(next.place, token)
+            }
+            // It watches that one.
+            Some((_, next)) if next.before().is_some_and(|before| before != standing.place) => Then::Nothing,
+            Some(_) | None => Then::Line,
         }
     }
 
@@ -114,10 +148,20 @@ impl Line {
         }
     }
 
-    /// One of ours has left. If the first of the line is ours too, it holds, or will pass on in its turn; else whoever stood behind looks.
-    pub(super) fn pass_on(&mut self, left: Option<Token>, head: Option<(Place, Token)>, now: Moment) {
-        let ours = head.and_then(|(place, token)| Some((*self.places.get(&place)?, token)));
-        let Some((ticket, token)) = ours else { return self.wake_behind(left, now) };
+    /// One of ours has left. If the first of the line is ours too, it holds, or will pass on in its turn; else whoever stood behind looks, or
+    /// watches whoever is before it now.
+    pub(super) fn pass_on(&mut self, (place, token): (Place, Option<Token>), first: &[(Place, Token)]) {
+        let behind = token.and_then(|token| self.index.queue.range(token..).next());
+        if let Some((_, &behind)) = behind {
+            self.see_before(behind, |before| before.filter(|&before| before != place));
+        }
+        for (earlier, later) in first.iter().zip(first.iter().skip(1)) {
+            if let Some(&ticket) = self.places.get(&later.0) {
+                self.see_before(ticket, |_| Some(earlier.0));
+            }
+        }
+        let ours = first.first().and_then(|(place, token)| Some((*self.places.get(place)?, *token)));
+        let Some((ticket, token)) = ours else { return };
         let Some(standing) = self.tickets.get(&ticket) else { return };
         match standing.stage {
             Stage::Waiting { .. } => self.hold(ticket, token),
@@ -131,6 +175,25 @@ impl Line {
             | Stage::Holding { .. }
             | Stage::Leaving { .. }
             | Stage::Haunting { .. } => {}
+        }
+    }
+
+    /// Something is known of who is before a place that waits, or is not known any more.
+    fn see_before(&mut self, ticket: Ticket, change: impl FnOnce(Option<Place>) -> Option<Place>) {
+        if let Some(Standing { stage: Stage::Waiting { before, .. }, .. }) = self.tickets.get_mut(&ticket) {
+            *before = change(*before);
+        }
+    }
+
+    /// The first of ours that waits has to know who is before it, unless that is one of ours: that one passes on.
+    fn mind_first(&mut self, now: Moment) {
+        let Some((&token, &ticket)) = self.index.queue.first_key_value() else { return };
+        let Some(standing) = self.tickets.get(&ticket) else { return };
+        let Stage::Waiting { before: None, look: Look::Idle, .. } = standing.stage else { return };
+        let is_before = |standing: &Standing| standing.token().is_some_and(|own| own < token);
+        let mut holding = self.index.holding.iter().filter_map(|ticket| self.tickets.get(ticket));
+        if !holding.any(is_before) && !self.tickets.values().any(is_before) {
+            self.wake(ticket, now);
         }
     }
 
@@ -167,6 +230,7 @@ impl Line {
 
     /// Asks for the looks that are due.
     pub(super) fn look(&mut self, now: Moment) {
+        self.mind_first(now);
         let due = |ticket: &&Ticket| {
             self.may_look(**ticket)
                 && self.tickets.get(ticket).and_then(Standing::look_at).is_some_and(|at| at <= now)
@@ -175,10 +239,10 @@ impl Line {
         for ticket in due {
             let epoch = Epoch(self.count());
             let Some(standing) = self.tickets.get(&ticket) else { continue };
-            let (place, mut stage) = (standing.place, standing.stage);
+            let (place, before, mut stage) = (standing.place, standing.before(), standing.stage);
             if let Stage::Waiting { token, look, .. } | Stage::Holding { token, look } = &mut stage {
                 *look = Look::Asked { epoch, again: false };
-                self.actions.push_back(Action::Look { ticket, epoch, place, token: *token });
+                self.actions.push_back(Action::Look { ticket, epoch, place, token: *token, before });
             }
             self.change(ticket, stage);
         }

@@ -41,7 +41,77 @@ fn the_places_of_one_process_follow_each_other_with_one_request_each_and_no_watc
         world.leave(0, ticket);
         world.settle();
     }
-    assert_eq!(world.requests, ["leave"; 5]);
+    let next = "leave to the next";
+    assert_eq!(world.requests, [next, next, next, next, "leave"]);
+}
+
+/// Reading a line costs the store time in proportion to its length, so it is read for many hand-offs at once.
+#[test]
+fn a_line_that_was_read_once_says_for_many_hand_offs_who_is_next() {
+    let mut world = World::new(1);
+    let mut tickets = vec![world.stand(0, Mode::Exclusive)];
+    world.settle();
+    tickets.extend((0..4).map(|_| world.stand(0, Mode::Exclusive)));
+    world.settle();
+    world.requests.clear();
+    for &ticket in &tickets {
+        assert!(world.holds(0, ticket));
+        world.leave(0, ticket);
+        world.settle();
+    }
+    let next = "leave to the next";
+    // Three are shown at a time.
+    assert_eq!(world.requests, ["leave and read", next, next, "leave and read", "leave"]);
+}
+
+#[test]
+fn only_the_first_of_a_process_asks_who_is_before_it() {
+    let mut world = World::new(1);
+    world.stand(0, Mode::Exclusive);
+    world.settle();
+    for _ in 0..3 {
+        world.stand(0, Mode::Exclusive);
+    }
+    world.settle();
+    assert_eq!(world.requests, ["enter", "join", "join", "join"]);
+}
+
+/// It was not asked who is before it, because one of ours was; that one has left before the answer came.
+#[test]
+fn a_place_whose_company_has_left_looks_for_itself() {
+    let mut line = Line::new(7);
+    let first = line.stand(lease(1), Mode::Exclusive);
+    let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
+    line.handle_entered(first, epoch, Entered::Stands { token: Token(Revision(5)), before: None }, 0.5, NOW);
+    let second = line.stand(lease(1), Mode::Exclusive);
+    let Some(Action::Enter { epoch, has_company: true, .. }) = line.poll_action() else {
+        panic!("it asks to enter beside the first")
+    };
+    line.leave(first, NOW);
+    let Some(Action::Leave { epoch: leaving, .. }) = line.poll_action() else { panic!("it asks to leave") };
+    line.handle_left(first, leaving, Left::Gone { was_there: true, first: Vec::new() }, 0.5, NOW);
+    assert!(line.poll_action().is_none());
+    line.handle_entered(second, epoch, Entered::Joined { token: Token(Revision(6)) }, 0.5, NOW);
+    assert!(matches!(line.poll_action(), Some(Action::Look { before: None, .. })));
+}
+
+/// A stranger's place between two of ours: the second must not hold when the first leaves.
+#[test]
+fn a_place_behind_a_stranger_of_whom_it_does_not_know_waits_for_him() {
+    let mut world = World::new(2);
+    let first = world.stand(0, Mode::Exclusive);
+    world.settle();
+    let stranger = world.stand(1, Mode::Exclusive);
+    world.settle();
+    let second = world.stand(0, Mode::Exclusive);
+    world.settle();
+    assert_eq!(world.requests.last(), Some(&"join"));
+    world.leave(0, first);
+    world.settle();
+    assert!(world.holds(1, stranger) && !world.holds(0, second));
+    world.leave(1, stranger);
+    world.settle();
+    assert!(world.holds(0, second));
 }
 
 #[test]
@@ -161,7 +231,7 @@ fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
         line.handle_left(ticket, epoch, first, 0.5, NOW);
         line.handle_time(NOW + Duration::from_secs(60));
         let Some(Action::Leave { epoch, .. }) = line.poll_action() else { panic!("it asks again") };
-        line.handle_left(ticket, epoch, Left::Gone { was_there: false, head: None }, 0.5, NOW);
+        line.handle_left(ticket, epoch, Left::Gone { was_there: false, first: Vec::new() }, 0.5, NOW);
         let told = std::iter::from_fn(|| line.poll_notice()).last();
         assert!(matches!(told, Some(Notice::Left { was_there: told, .. }) if told == was_there), "{told:?}");
     }

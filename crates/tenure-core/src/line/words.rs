@@ -57,7 +57,7 @@ impl RollCall {
 /// What the driver must do. Every answer comes back with the epoch of its question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Create the place, unless it is there already, and read which place is the nearest before it.
+    /// Create the place, unless it is there already, and read which place is the nearest before it if that is wanted.
     Enter {
         /// For the answer.
         ticket: Ticket,
@@ -67,6 +67,9 @@ pub enum Action {
         place: Place,
         /// What it wants.
         mode: Mode,
+        /// Whether somebody of ours stands before it already. Then it need not be read who else does: it costs the store time in
+        /// proportion to the line.
+        has_company: bool,
     },
     /// Read the place, and which place is the nearest before it.
     Look {
@@ -78,8 +81,10 @@ pub enum Action {
         place: Place,
         /// Since when it stands there.
         token: Token,
+        /// The nearest place before it when that was last seen: if it is there, it still is the nearest.
+        before: Option<Place>,
     },
-    /// Delete the place, and read which place is the first of the line then.
+    /// Delete the place, and read what is wanted of the line then.
     Leave {
         /// For the answer.
         ticket: Ticket,
@@ -87,7 +92,20 @@ pub enum Action {
         epoch: Epoch,
         /// The place.
         place: Place,
+        /// What is wanted of the line.
+        then: Then,
     },
+}
+
+/// What has to be known of a line when a place has left it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// Nothing: nobody of ours can be the first now without hearing of it.
+    Nothing,
+    /// Whether this place is there. It is one of ours and the first now, because nobody was between it and the one that left.
+    Next(Place, Token),
+    /// Which places are the first, as many as are shown at once.
+    Line,
 }
 
 /// The answer to [`Action::Enter`].
@@ -99,6 +117,11 @@ pub enum Entered {
         token: Token,
         /// The nearest place before it.
         before: Option<Place>,
+    },
+    /// The place is there, and who is before it was not asked.
+    Joined {
+        /// Since when.
+        token: Token,
     },
     /// The store does not know the lease any more.
     LeaseGone,
@@ -125,14 +148,14 @@ pub enum Looked {
 }
 
 /// The answer to [`Action::Leave`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Left {
     /// The place is not there any more.
     Gone {
         /// Whether it was there before.
         was_there: bool,
-        /// Which place is the first now, since when.
-        head: Option<(Place, Token)>,
+        /// Which places are the first now, since when, without a gap between them; none where that was not asked.
+        first: Vec<(Place, Token)>,
     },
     /// It was certainly not done: ask again.
     NotDone,

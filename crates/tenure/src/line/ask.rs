@@ -4,18 +4,29 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::layout::Place;
-use tenure_core::line::{Action, Entered, Left, Looked, Ticket};
+use tenure_core::line::{Action, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
 use crate::store::{
-    Condition, Get, KeyValue, Op, OpReply, Order, Page, Revision, Store, StoreError, Txn, TxnReply,
+    Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Store, StoreError, Txn, TxnReply,
 };
 
 /// What came of an action.
 pub(super) enum Answer {
     Entered(Ticket, Epoch, Entered, Others),
     Looked(Ticket, Epoch, Looked, Others),
-    Left(Ticket, Epoch, Left),
+    Left(Ticket, Epoch, Left, Others),
+}
+
+impl Answer {
+    /// Whether somebody rests before asking again.
+    pub(super) fn is_failure(&self) -> bool {
+        match self {
+            Answer::Entered(_, _, answer, _) => matches!(answer, Entered::NotDone | Entered::Unknown),
+            Answer::Looked(_, _, answer, _) => matches!(answer, Looked::NotDone),
+            Answer::Left(_, _, answer, _) => matches!(answer, Left::NotDone | Left::Unknown),
+        }
+    }
 }
 
 /// The line at the revision at which a place was seen to be its first; none if that was not asked for, or is too long.
@@ -30,9 +41,9 @@ pub(crate) enum Regard {
     Everybody,
 }
 
-/// How many of those behind us one look shows. Few lines are longer, and those cost one more request; doubled, every change of a long line carries
-/// that much more for nothing.
-const BEHIND_MAX: u32 = 128;
+/// How many places of a line are shown at once. Few lines are longer, and in those it is read once for so many hand-offs; doubled, every look at
+/// a long line carries that much more.
+const SHOWN_MAX: u32 = 128;
 
 /// The key of a place.
 pub(super) fn key(line: &Bytes, place: Place) -> Bytes {
@@ -64,69 +75,90 @@ pub(super) async fn ask(
     };
     let mut answers = Vec::with_capacity(request.len());
     for ((line, action, _), reply) in request.into_iter().zip(replies) {
-        let answer = understand(&store, &line, action, reply).await;
+        let answer = understand(&store, regard, &line, action, reply).await;
         answers.push((line, answer));
     }
     answers
 }
 
 fn txn(line: &Bytes, action: Action, value: &Bytes, regard: Regard) -> Txn {
-    // Two are enough to see past ourselves; a stranger's key in between is looked past in a second request.
-    let newest =
-        |line: &Bytes| Get::prefix(line.clone()).order(Order::CreatedDescending).limit(2).keys_only();
+    // A stranger's key is looked past in a second request.
+    let newest = || Get::prefix(line.clone()).order(Order::CreatedDescending).limit(1).keys_only();
+    let whole = || Get::prefix(line.clone()).order(Order::Created).limit(SHOWN_MAX);
+    let own = |place: Place| Op::Get(Get::key(key(line, place)).keys_only());
     match action {
-        Action::Enter { place, .. } => {
+        Action::Enter { place, has_company, .. } => {
             let key = key(line, place);
-            Txn::new()
-                .when(Condition::absent(key.clone()))
-                .then(Op::put_leased(key.clone(), value.clone(), place.lease))
-                .then(Op::Get(newest(line)))
-                .otherwise(Op::Get(Get::key(key).keys_only()))
+            let txn = Txn::new().when(Condition::absent(key.clone())).otherwise(own(place));
+            // Before the put: in a line without others there is nothing to show.
+            let txn = if has_company { txn } else { txn.then(Op::Get(newest())) };
+            txn.then(Op::put_leased(key, value.clone(), place.lease))
         }
-        Action::Look { place, token, .. } => {
-            let txn = Txn::new()
-                .then(Op::Get(Get::key(key(line, place)).keys_only()))
-                .then(Op::Get(newest(line).created_max(token.0.previous())));
-            let everybody = || Get::prefix(line.clone()).order(Order::Created).limit(BEHIND_MAX);
-            match regard {
-                Regard::Before => txn,
-                Regard::Everybody => txn.then(Op::Get(everybody())),
-            }
+        Action::Look { place, token, before, .. } => {
+            let rest = match regard {
+                Regard::Before => newest().created_max(token.0.previous()),
+                Regard::Everybody => whole(),
+            };
+            let Some(before) = before else {
+                return Txn::new().then(own(place)).then(Op::Get(rest));
+            };
+            // The store searches the line only if that one is gone. A place that was put a second time may stand behind us.
+            let before = key(line, before);
+            let is_before =
+                Condition { key: before.clone(), is: Comparison::Less, field: Field::Created(token.0) };
+            Txn::new()
+                .when(Condition::exists(before))
+                .when(is_before)
+                .then(own(place))
+                .otherwise(own(place))
+                .otherwise(Op::Get(rest))
         }
         // The key names its place, and nobody else ever has the same: nothing but our own place can be deleted.
-        Action::Leave { place, .. } => Txn::new()
-            .then(Op::delete(key(line, place)))
-            .then(Op::Get(Get::prefix(line.clone()).order(Order::Created).limit(2).keys_only())),
+        Action::Leave { place, then, .. } => {
+            let txn = Txn::new().then(Op::delete(key(line, place)));
+            match (then, regard) {
+                (Then::Nothing, _) => txn,
+                (Then::Next(next, _), Regard::Before) => txn.then(own(next)),
+                (Then::Line, Regard::Before) => txn.then(Op::Get(whole().keys_only())),
+                (Then::Next(..) | Then::Line, Regard::Everybody) => txn.then(Op::Get(whole())),
+            }
+        }
     }
 }
 
 async fn understand(
     store: &Store,
+    regard: Regard,
     line: &Bytes,
     action: Action,
     reply: Result<TxnReply, StoreError>,
 ) -> Answer {
     match action {
-        Action::Enter { ticket, epoch, place, .. } => {
+        Action::Enter { ticket, epoch, place, has_company, .. } => {
             let is_new = reply.as_ref().is_ok_and(|reply| reply.succeeded);
             let entered = match reply {
-                Ok(reply) => entered(store, line, place, reply).await,
+                Ok(reply) => entered(store, line, (place, has_company), reply).await,
                 Err(error) => Err(error),
             };
             let others: Others = match entered {
-                Ok(Entered::Stands { before: None, .. }) if is_new => Some(Arc::new([])),
+                Ok(Entered::Stands { before: None, .. }) if is_new && regard == Regard::Everybody => {
+                    Some(Arc::new([]))
+                }
                 _ => None,
             };
             Answer::Entered(ticket, epoch, entered.unwrap_or_else(not_entered), others)
         }
-        Action::Look { ticket, epoch, place, token } => {
+        Action::Look { ticket, epoch, place, token, before } => {
             let (looked, others) = match reply {
-                Ok(reply) => looked(store, line, place, token, reply).await,
+                Ok(reply) => looked(store, regard, line, (place, token, before), reply).await,
                 Err(error) => (Err(error), None),
             };
             Answer::Looked(ticket, epoch, looked.unwrap_or(Looked::NotDone), others)
         }
-        Action::Leave { ticket, epoch, .. } => Answer::Left(ticket, epoch, left(line, reply)),
+        Action::Leave { ticket, epoch, then, .. } => {
+            let (left, others) = left(regard, line, then, reply);
+            Answer::Left(ticket, epoch, left, others)
+        }
     }
 }
 
@@ -140,19 +172,27 @@ fn not_entered(error: StoreError) -> Entered {
     }
 }
 
-async fn entered(store: &Store, line: &Bytes, own: Place, reply: TxnReply) -> Result<Entered, StoreError> {
-    let mut pages = pages(reply.results);
-    let page = pages.pop().unwrap_or_else(|| empty(reply.revision));
-    let key = key(line, own);
-    let Some(mine) = page.pairs.iter().find(|pair| pair.key == key) else {
-        // Our own request came twice, and the place of the first was deleted before the second was answered.
-        return Ok(Entered::NotDone);
-    };
-    let token = Token(mine.created);
-    let before = if reply.succeeded {
-        nearest(store, line, token, &page, Some(&key)).await
+async fn entered(
+    store: &Store,
+    line: &Bytes,
+    (own, has_company): (Place, bool),
+    reply: TxnReply,
+) -> Result<Entered, StoreError> {
+    let page = pages(reply.results).pop();
+    let token = if reply.succeeded {
+        Token(reply.revision)
     } else {
-        before(store, line, token).await
+        let key = key(line, own);
+        match page.iter().flat_map(|page| &page.pairs).find(|pair| pair.key == key) {
+            Some(mine) => Token(mine.created),
+            // Our own request came twice, and the place of the first was deleted before the second was answered.
+            None => return Ok(Entered::NotDone),
+        }
+    };
+    let before = match page.filter(|_| reply.succeeded) {
+        _ if has_company => return Ok(Entered::Joined { token }),
+        Some(page) => nearest(store, line, token, &page).await,
+        None => before(store, line, token).await,
     };
     match before {
         Ok(before) => Ok(Entered::Stands { token, before }),
@@ -163,55 +203,85 @@ async fn entered(store: &Store, line: &Bytes, own: Place, reply: TxnReply) -> Re
 
 async fn looked(
     store: &Store,
+    regard: Regard,
     line: &Bytes,
-    own: Place,
-    token: Token,
+    (own, token, seen_before): (Place, Token, Option<Place>),
     reply: TxnReply,
 ) -> (Result<Looked, StoreError>, Others) {
+    let is_still_there = reply.succeeded;
     let mut pages = pages(reply.results).into_iter();
-    let (Some(mine), Some(older)) = (pages.next(), pages.next()) else { return (Ok(Looked::NotDone), None) };
-    let stands = mine.pairs.first().is_some_and(|pair| pair.created == token.0 && pair.key == key(line, own));
-    if !stands {
-        return (Ok(Looked::Missing), None);
+    let stands = |page: Page| {
+        page.pairs.first().is_some_and(|pair| pair.created == token.0 && pair.key == key(line, own))
+    };
+    match pages.next().map(stands) {
+        None => return (Ok(Looked::NotDone), None),
+        Some(false) => return (Ok(Looked::Missing), None),
+        Some(true) => {}
     }
-    let before = nearest(store, line, token, &older, None).await;
-    let others = pages.next().filter(|everybody| !everybody.more && matches!(before, Ok(None)));
-    let others = others.map(|everybody| everybody.pairs.into());
+    if let Some(before) = seen_before.filter(|_| is_still_there) {
+        return (Ok(Looked::Stands { before: Some(before) }), None);
+    }
+    let Some(rest) = pages.next() else { return (Ok(Looked::NotDone), None) };
+    let before = match regard {
+        Regard::Before => nearest(store, line, token, &rest).await,
+        Regard::Everybody => {
+            let shown = places(line, &rest);
+            match shown.iter().take_while(|(_, other)| *other < token).last() {
+                // The line is longer than what is shown of it, and somebody nearer may stand there.
+                Some(_) if shown.last().is_some_and(|(_, last)| *last < token) => {
+                    before(store, line, token).await
+                }
+                nearest => Ok(nearest.map(|(place, _)| *place)),
+            }
+        }
+    };
+    let shows_all = regard == Regard::Everybody && !rest.more && matches!(before, Ok(None));
+    let others = shows_all.then(|| rest.pairs.into());
     (before.map(|before| Looked::Stands { before }), others)
 }
 
-fn left(line: &Bytes, reply: Result<TxnReply, StoreError>) -> Left {
+fn left(regard: Regard, line: &Bytes, then: Then, reply: Result<TxnReply, StoreError>) -> (Left, Others) {
     let reply = match reply {
         Ok(reply) => reply,
         // Nothing can be asked of such a store any more; the place ends with its lease.
-        Err(error) if error.is_fatal() => return Left::Gone { was_there: false, head: None },
-        Err(StoreError::Ambiguous(_)) => return Left::Unknown,
-        Err(_) => return Left::NotDone,
+        Err(error) if error.is_fatal() => {
+            return (Left::Gone { was_there: false, first: Vec::new() }, None);
+        }
+        Err(StoreError::Ambiguous(_)) => return (Left::Unknown, None),
+        Err(_) => return (Left::NotDone, None),
     };
     let was_there = matches!(reply.results.first(), Some(OpReply::Delete { count }) if *count > 0);
-    let head = pages(reply.results).pop().and_then(|page| {
-        let first = page.pairs.first()?;
-        Some((place(line, &first.key)?, Token(first.created)))
-    });
-    Left::Gone { was_there, head }
+    let Some(page) = pages(reply.results).pop() else {
+        return (Left::Gone { was_there, first: Vec::new() }, None);
+    };
+    let mut first = places(line, &page);
+    if let Then::Next(next, token) = then
+        && first.first() != Some(&(next, token))
+    {
+        // It is not there any more, or has been put anew.
+        first.clear();
+    }
+    let others = (regard == Regard::Everybody && !page.more).then(|| page.pairs.into());
+    (Left::Gone { was_there, first }, others)
 }
 
-/// The newest place of a page that was asked for newest first, except our own; strangers' keys are nobody.
+/// The places of a page, in its order; strangers' keys are nobody.
+fn places(line: &Bytes, page: &Page) -> Vec<(Place, Token)> {
+    page.pairs.iter().filter_map(|pair| Some((place(line, &pair.key)?, Token(pair.created)))).collect()
+}
+
+/// The first place of a page that was asked for newest first, without our own; strangers' keys are nobody.
 async fn nearest(
     store: &Store,
     line: &Bytes,
     token: Token,
     page: &Page,
-    own: Option<&Bytes>,
 ) -> Result<Option<Place>, StoreError> {
-    let mut strangers = false;
-    for pair in page.pairs.iter().filter(|pair| Some(&pair.key) != own) {
-        match place(line, &pair.key) {
-            Some(place) => return Ok(Some(place)),
-            None => strangers = true,
-        }
+    match page.pairs.iter().find_map(|pair| place(line, &pair.key)) {
+        Some(place) => Ok(Some(place)),
+        None if page.pairs.is_empty() => Ok(None),
+        None => before(store, line, token).await,
     }
-    if strangers { before(store, line, token).await } else { Ok(None) }
 }
 
 /// The nearest place before a token, looked for in the whole line.
@@ -228,8 +298,4 @@ fn pages(results: Vec<OpReply>) -> Vec<Page> {
         OpReply::Put | OpReply::Delete { .. } => None,
     };
     results.into_iter().filter_map(page).collect()
-}
-
-fn empty(revision: Revision) -> Page {
-    Page { pairs: Vec::new(), more: false, revision }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Place;
-use tenure_core::line::{Action, Line, LossReason, Mode, Notice, Ticket, Watching};
+use tenure_core::line::{Action, Left, Line, LossReason, Mode, Notice, Ticket, Watching};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::{Notify, watch};
@@ -26,6 +26,9 @@ use crate::store::{KeyValue, LeaseId, Store};
 
 /// Requests under way together. With one, whoever comes next waits for a whole round trip; with many, nothing is left to travel together.
 const IN_FLIGHT: usize = 2;
+
+/// How many numbers a line may count: more than a process can use up while it stands in one, and few enough for as many lines.
+const PLACES_OF_A_LINE: u64 = 1 << 32;
 
 /// What the handles, the seats and the task have in common.
 pub(super) struct Shared {
@@ -49,6 +52,8 @@ struct Inner {
     dirty: BTreeSet<Bytes>,
     /// When lines want to look at the clock.
     wakes: BTreeSet<(Moment, Bytes)>,
+    /// Where the next line begins to count its places. Thrown once: the dice cost a call to the system.
+    nonce: u64,
     is_closing: bool,
 }
 
@@ -133,7 +138,7 @@ impl Shared {
             clock: session.clock().clone(),
             session: session.clone(),
             regard,
-            inner: Mutex::new(Inner::default()),
+            inner: Mutex::new(Inner { nonce: dice::nonce(), ..Inner::default() }),
             bell: Notify::new(),
         }
     }
@@ -158,7 +163,12 @@ impl Shared {
     pub(super) fn stand(self: &Arc<Shared>, line: Bytes, mode: Mode, value: Bytes, loan: Loan) -> Seat {
         let (state, news) = watch::channel(SeatState::Entering);
         let mut inner = self.lock();
-        let lined = inner.lines.entry(line.clone()).or_insert_with(Lined::new);
+        let Inner { lines, nonce, .. } = &mut *inner;
+        let lined = lines.entry(line.clone()).or_insert_with(|| {
+            // A line that was left and is entered again must not use a key twice, so each has its own part of the numbers.
+            *nonce = nonce.wrapping_add(PLACES_OF_A_LINE);
+            Lined::new(*nonce)
+        });
         let ticket = lined.machine.stand(loan.lease(), mode);
         lined.sitters.insert(ticket, Sitter::new(state, value, loan.clone()));
         inner.dirty.insert(line.clone());
@@ -309,9 +319,9 @@ impl Inner {
 }
 
 impl Lined {
-    fn new() -> Lined {
+    fn new(nonce: u64) -> Lined {
         Lined {
-            machine: Line::new(dice::nonce()),
+            machine: Line::new(nonce),
             sitters: BTreeMap::new(),
             wake: None,
             watching: Watching::default(),
@@ -319,7 +329,7 @@ impl Lined {
     }
 
     fn answer(&mut self, answer: Answer, now: Moment) {
-        let jitter = dice::throw();
+        let jitter = if answer.is_failure() { dice::throw() } else { 0.0 };
         match answer {
             Answer::Entered(ticket, epoch, answer, others) => {
                 self.note(ticket, others);
@@ -329,7 +339,13 @@ impl Lined {
                 self.note(ticket, others);
                 self.machine.handle_looked(ticket, epoch, answer, jitter, now);
             }
-            Answer::Left(ticket, epoch, answer) => {
+            Answer::Left(ticket, epoch, answer, others) => {
+                // Whoever is the first now was shown the line at the same revision.
+                if let Left::Gone { first, .. } = &answer
+                    && let Some(next) = first.first().and_then(|(place, _)| self.machine.ticket(*place))
+                {
+                    self.note(next, others);
+                }
                 self.machine.handle_left(ticket, epoch, answer, jitter, now);
             }
         }

@@ -1,6 +1,7 @@
 //! What a desk watches: its own places, the places before them, and whole lines where several hold at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
 use super::ask;
@@ -53,12 +55,24 @@ pub(super) enum Sighting {
 /// The watches of a desk; dropping it ends them.
 pub(super) struct Watches {
     store: Store,
-    own: BTreeMap<(Bytes, Place), AbortHandle>,
+    /// Our own places: watched, or about to be.
+    own: BTreeMap<(Place, Bytes), Own>,
+    /// Own places that are watched from then on if they are still wanted, in that order.
+    soon: VecDeque<(Instant, Bytes, Place)>,
+    /// Rings when the first of those is due; one timer for all, because most places are gone before their time.
+    timer: Pin<Box<Sleep>>,
     before: BTreeMap<Bytes, (Place, AbortHandle)>,
     crowds: BTreeMap<Bytes, AbortHandle>,
     tasks: JoinSet<()>,
     sender: mpsc::Sender<Sighting>,
     sightings: mpsc::Receiver<Sighting>,
+}
+
+/// The watch of an own place.
+enum Own {
+    /// Not yet; it has to begin there.
+    Soon(Start),
+    Watched(AbortHandle),
 }
 
 impl Watches {
@@ -67,6 +81,8 @@ impl Watches {
         Watches {
             store,
             own: BTreeMap::new(),
+            soon: VecDeque::new(),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             before: BTreeMap::new(),
             crowds: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -78,21 +94,21 @@ impl Watches {
     /// Watches for a line what is wanted now, instead of what was wanted before.
     pub(super) fn change(&mut self, line: &Bytes, was: &Watching, wanted: &Watching) {
         for place in was.own.keys().filter(|place| !wanted.own.contains_key(place)) {
-            if let Some(watch) = self.own.remove(&(line.clone(), *place)) {
+            if let Some(Own::Watched(watch)) = self.own.remove(&(*place, line.clone())) {
                 watch.abort();
             }
         }
         for (&place, token) in wanted.own.iter().filter(|(place, _)| !was.own.contains_key(place)) {
             let start = token.map_or(Start::Now, |token| Start::After(token.0));
-            let watch = self.follow(line, place, start, OWN_AFTER);
-            self.own.insert((line.clone(), place), watch);
+            self.own.insert((place, line.clone()), Own::Soon(start));
+            self.soon.push_back((Instant::now() + OWN_AFTER, line.clone(), place));
         }
         if was.before != wanted.before {
             if let Some((_, watch)) = self.before.remove(line) {
                 watch.abort();
             }
             if let Some(place) = wanted.before {
-                let watch = self.follow(line, place, Start::Now, Duration::ZERO);
+                let watch = self.follow(line, place, Start::Now);
                 self.before.insert(line.clone(), (place, watch));
             }
         }
@@ -113,8 +129,10 @@ impl Watches {
     /// The next sighting. Never ends.
     pub(super) async fn next(&mut self) -> Sighting {
         loop {
+            self.begin_due();
             tokio::select! {
                 biased;
+                () = self.timer.as_mut(), if !self.soon.is_empty() => {}
                 sighting = self.sightings.recv() => match sighting {
                     Some(sighting) => return sighting,
                     // A sender is kept beside the receiver.
@@ -130,15 +148,32 @@ impl Watches {
         self.tasks.shutdown().await;
     }
 
-    fn follow(&mut self, line: &Bytes, place: Place, start: Start, after: Duration) -> AbortHandle {
+    /// Watches the own places whose time has come and that are still wanted, and sets the timer for the next.
+    fn begin_due(&mut self) {
+        let now = Instant::now();
+        while let Some((at, line, place)) = self.soon.front()
+            && *at <= now
+        {
+            let (line, place) = (line.clone(), *place);
+            self.soon.pop_front();
+            let wanted = self.own.get(&(place, line.clone()));
+            if let Some(&Own::Soon(start)) = wanted {
+                let watch = self.follow(&line, place, start);
+                self.own.insert((place, line), Own::Watched(watch));
+            }
+        }
+        // A timer that rings early is set again then; that is cheaper than to set it for every place.
+        if let Some((at, ..)) = self.soon.front()
+            && (self.timer.is_elapsed() || *at < self.timer.deadline())
+        {
+            self.timer.as_mut().reset(*at);
+        }
+    }
+
+    fn follow(&mut self, line: &Bytes, place: Place, start: Start) -> AbortHandle {
         let (store, line, sender) = (self.store.clone(), line.clone(), self.sender.clone());
         let watch = Follow { store, line, place, sender, is_anew: false };
-        self.tasks.spawn(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
-            watch.run(start).await;
-        })
+        self.tasks.spawn(watch.run(start))
     }
 }
 

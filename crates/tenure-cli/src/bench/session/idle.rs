@@ -5,10 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::store::StoreUrl;
-
-use super::{Place, Size};
+use super::Size;
 use crate::bench::metrics::Counters;
+use crate::bench::place::Place;
 use crate::bench::report::{Found, Goal, Report, Row, Verdict};
 use crate::bench::sample::Sample;
 use crate::bench::workload::wrong;
@@ -25,18 +24,19 @@ const TTL: Duration = Duration::from_secs(6);
 /// What a busy machine may add before we call a process stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(
-    place: &Place<'_>,
-    url: &StoreUrl,
-    size: Size,
-    report: &mut Report<'_>,
-) -> Result<(), Failure> {
+pub(super) async fn run(place: &Place, size: Size, report: &mut Report<'_>) -> Result<(), Failure> {
     let Some(counter) = &place.counter else { return Ok(()) };
     let silent = || wrong("the server does not tell its metrics");
     let (keys, ttl, span) = (KEYS.min(size.keys_max), TTL.as_millis(), size.idle.as_millis());
     let prefix = format!("{}{WORKLOAD}/", place.prefix);
-    let words =
-        ["keep", &url.to_string(), &prefix, &keys.to_string(), &format!("{ttl}ms"), &format!("{span}ms")];
+    let words = [
+        "keep",
+        &place.url.to_string(),
+        &prefix,
+        &keys.to_string(),
+        &format!("{ttl}ms"),
+        &format!("{span}ms"),
+    ];
     let mut keeper = Part::start(&words)?;
     keeper.ready().await?;
     let before = counter.look().await.ok_or_else(silent)?;

@@ -16,8 +16,9 @@ use tenure_etcd::raw::Raw;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::register::{close, failed, open};
-use super::{Place, Size, handled};
+use super::Size;
+use super::register::open;
+use crate::bench::place::{Place, close_session, failed};
 use crate::bench::report::{Found, Goal, Report, Row, Verdict};
 use crate::bench::sample::Sample;
 use crate::bench::workload::wrong;
@@ -33,15 +34,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// When somebody saw something: the first, the second, and so on.
 type Sights = Vec<Instant>;
 
-pub(super) async fn run(place: &Place<'_>, size: Size, report: &mut Report<'_>) -> Result<(), Failure> {
+pub(super) async fn run(place: &Place, size: Size, report: &mut Report<'_>) -> Result<(), Failure> {
     let Some(raw) = &place.raw else { return Ok(()) };
     let nodes = NODES.min(size.keys_max);
     let counter = place.counter.as_ref();
-    let mut counted = [handled(counter).await; 3];
+    let mut counted = [place.handled().await; 3];
     let theirs = puts(place, raw, nodes).await?;
-    counted[1] = handled(counter).await;
+    counted[1] = place.handled().await;
     let ours = joins(place, nodes).await?;
-    counted[2] = handled(counter).await;
+    counted[2] = place.handled().await;
     let row = |engine, sample: &Sample, leases: usize, requests: u64| Row {
         leases: Some(leases),
         requests: counter.map(|_| requests),
@@ -55,9 +56,8 @@ pub(super) async fn run(place: &Place<'_>, size: Size, report: &mut Report<'_>) 
 }
 
 /// Nodes join one after the other, each with a session of its own, before the eyes of as many views.
-async fn joins(place: &Place<'_>, nodes: usize) -> Result<Sample, Failure> {
-    let namespace =
-        Namespace::parse(place.prefix.trim_matches('/')).map_err(|error| wrong(error.to_string()))?;
+async fn joins(place: &Place, nodes: usize) -> Result<Sample, Failure> {
+    let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
     let cluster = Cluster::new(place.store.clone(), &namespace);
     let seen_by = Arc::new(Semaphore::new(0));
     let mut views = Vec::new();
@@ -77,7 +77,7 @@ async fn joins(place: &Place<'_>, nodes: usize) -> Result<Sample, Failure> {
     let left = join_all(members.into_iter().map(Membership::leave)).await;
     left.into_iter().collect::<Result<Vec<()>, _>>().map_err(|error| wrong(error.to_string()))?;
     for session in &sessions {
-        close(session).await?;
+        close_session(session).await?;
     }
     Ok(sample)
 }
@@ -110,7 +110,7 @@ async fn view(
 }
 
 /// The same with bare calls: one key is put again and again before the eyes of as many watches.
-async fn puts(place: &Place<'_>, raw: &Raw, nodes: usize) -> Result<Sample, Failure> {
+async fn puts(place: &Place, raw: &Raw, nodes: usize) -> Result<Sample, Failure> {
     let key = Bytes::from(format!("{}{WORKLOAD}/raw", place.prefix));
     let watches = try_join_all((0..nodes).map(|_| raw.watch(key.clone()))).await.map_err(failed)?;
     let seen_by = Arc::new(Semaphore::new(0));

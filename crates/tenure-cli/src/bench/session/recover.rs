@@ -11,10 +11,12 @@ use tenure_etcd::raw::Raw;
 use tokio::sync::oneshot;
 
 use super::reference::Reference;
-use super::register::{close, failed, keys_below, leases, open, register};
-use super::{Place, Side, Size, Turns, handled, order};
+use super::register::{keys_below, leases, open, register};
+use super::{Size, Turns};
+use crate::bench::place::{Place, close_session, failed};
 use crate::bench::report::{Found, Goal, Report, Verdict};
 use crate::bench::sample::Sample;
+use crate::bench::turns::{Side, order};
 use crate::bench::workload::wrong;
 use crate::failure::Failure;
 
@@ -24,7 +26,7 @@ const KEYS: usize = 10_000;
 /// Keys that are not back after this long never come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(place: &Place<'_>, size: Size, report: &mut Report<'_>) -> Result<(), Failure> {
+pub(super) async fn run(place: &Place, size: Size, report: &mut Report<'_>) -> Result<(), Failure> {
     let prefix = format!("{}{WORKLOAD}/", place.prefix);
     let keys = keys_below(&prefix, KEYS.min(size.keys_max));
     let (mut ours, mut theirs) = (Turns::default(), Turns::default());
@@ -57,28 +59,23 @@ pub(super) async fn run(place: &Place<'_>, size: Size, report: &mut Report<'_>) 
     Ok(())
 }
 
-async fn recover_ours(
-    place: &Place<'_>,
-    prefix: &str,
-    keys: &[Bytes],
-    turns: &mut Turns,
-) -> Result<(), Failure> {
+async fn recover_ours(place: &Place, prefix: &str, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
     let session = open(place)?;
     let leases = leases(&register(&session, keys).await?);
-    let mut onlooker = Onlooker::open(place.store, prefix, keys).await?;
+    let mut onlooker = Onlooker::open(&place.store, prefix, keys).await?;
     // Nobody is told when the session's own watch stands. A key that comes back after it was deleted by hand proves it.
     place.store.delete(Selection::key(keys[0].clone())).await?;
     onlooker.all_back().await?;
-    let before = handled(place.counter.as_ref()).await;
+    let before = place.handled().await;
     let took = onlooker.revoke(leases.iter().copied()).await?;
-    turns.requests += handled(place.counter.as_ref()).await - before;
+    turns.requests += place.handled().await - before;
     turns.samples.push(Sample::new(vec![took], took, keys.len()));
     turns.leases = leases.len();
-    close(&session).await
+    close_session(&session).await
 }
 
 async fn recover_raw(
-    place: &Place<'_>,
+    place: &Place,
     raw: &Raw,
     prefix: &str,
     keys: &[Bytes],
@@ -93,11 +90,11 @@ async fn recover_raw(
     });
     let measure = async {
         stands.await.map_err(|_| wrong("the reference's watch does not stand"))?;
-        let mut onlooker = Onlooker::open(place.store, prefix, keys).await?;
+        let mut onlooker = Onlooker::open(&place.store, prefix, keys).await?;
         let leases = reference.take_leases();
-        let before = handled(place.counter.as_ref()).await;
+        let before = place.handled().await;
         let took = onlooker.revoke(leases.iter().copied().filter_map(LeaseId::new)).await?;
-        Ok::<_, Failure>((took, leases.len(), handled(place.counter.as_ref()).await - before))
+        Ok::<_, Failure>((took, leases.len(), place.handled().await - before))
     };
     let (took, leases, requests) = tokio::select! {
         biased;

@@ -7,12 +7,14 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use tenure::session::{Registration, Session};
 use tenure::store::LeaseId;
-use tenure_etcd::raw::{BoxError, Raw};
+use tenure_etcd::raw::Raw;
 
 use super::reference::{KEYS_PER_LEASE, Reference};
-use super::{Place, Side, Size, Turns, handled, order};
+use super::{Size, Turns};
+use crate::bench::place::{Place, close_session, failed};
 use crate::bench::report::{Found, Goal, Report, Verdict};
 use crate::bench::sample::Sample;
+use crate::bench::turns::{Side, order};
 use crate::bench::workload::wrong;
 use crate::failure::Failure;
 use crate::part::VALUE;
@@ -21,7 +23,7 @@ use crate::part::VALUE;
 const SIZES: [(&str, usize); 3] =
     [("register_100", 100), ("register_1000", 1_000), ("register_10000", 10_000)];
 
-pub(super) async fn run(place: &Place<'_>, size: Size, report: &mut Report<'_>) -> Result<(), Failure> {
+pub(super) async fn run(place: &Place, size: Size, report: &mut Report<'_>) -> Result<(), Failure> {
     for (workload, keys) in SIZES {
         let keys = keys_below(&format!("{}{workload}/", place.prefix), keys.min(size.keys_max));
         let (mut ours, mut theirs) = (Turns::default(), Turns::default());
@@ -49,36 +51,31 @@ pub(super) async fn run(place: &Place<'_>, size: Size, report: &mut Report<'_>) 
     Ok(())
 }
 
-async fn register_ours(place: &Place<'_>, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
+async fn register_ours(place: &Place, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
     let session = open(place)?;
-    let before = handled(place.counter.as_ref()).await;
+    let before = place.handled().await;
     let begin = Instant::now();
     let registered = register(&session, keys).await?;
     let total = begin.elapsed();
-    turns.requests += handled(place.counter.as_ref()).await - before;
+    turns.requests += place.handled().await - before;
     turns.samples.push(Sample::new(vec![total], total, keys.len()));
     turns.leases = leases(&registered).len();
-    close(&session).await
+    close_session(&session).await
 }
 
-async fn register_raw(
-    place: &Place<'_>,
-    raw: &Raw,
-    keys: &[Bytes],
-    turns: &mut Turns,
-) -> Result<(), Failure> {
+async fn register_raw(place: &Place, raw: &Raw, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
     let reference = Reference::new(raw);
-    let before = handled(place.counter.as_ref()).await;
+    let before = place.handled().await;
     let begin = Instant::now();
     reference.register(keys).await.map_err(failed)?;
     let total = begin.elapsed();
-    turns.requests += handled(place.counter.as_ref()).await - before;
+    turns.requests += place.handled().await - before;
     turns.samples.push(Sample::new(vec![total], total, keys.len()));
     turns.leases = keys.len().div_ceil(KEYS_PER_LEASE);
     reference.close().await.map_err(failed)
 }
 
-pub(super) fn open(place: &Place<'_>) -> Result<Session, Failure> {
+pub(super) fn open(place: &Place) -> Result<Session, Failure> {
     Session::options()
         .keys_per_lease(KEYS_PER_LEASE)
         .open(place.store.clone())
@@ -95,15 +92,6 @@ pub(super) fn leases(registered: &[Registration]) -> BTreeSet<LeaseId> {
     registered.iter().map(|registration| registration.lease).collect()
 }
 
-pub(super) async fn close(session: &Session) -> Result<(), Failure> {
-    session.close().await.map_err(|left| wrong(left.to_string()))
-}
-
 pub(super) fn keys_below(prefix: &str, count: usize) -> Vec<Bytes> {
     (0..count).map(|n| format!("{prefix}{n:05}").into()).collect()
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
-pub(super) fn failed(error: BoxError) -> Failure {
-    wrong(format!("the raw reference failed: {error}"))
 }

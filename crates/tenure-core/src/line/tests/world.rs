@@ -11,7 +11,7 @@ use crate::kv::{Get, Order, Selection};
 use crate::layout::{Key, Layout, Place};
 use crate::lease::LeaseId;
 use crate::limits::Limits;
-use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Ticket, Watching};
+use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Then, Ticket, Watching};
 use crate::name::{LockName, Namespace};
 use crate::revision::{Epoch, Revision, Token};
 use crate::time::Moment;
@@ -21,6 +21,9 @@ const TTL: Duration = Duration::from_secs(3_600);
 
 /// etcd gives up a request after this long.
 const LATE_MAX: Duration = Duration::from_secs(7);
+
+/// Few, so that lines are longer than what is shown of them.
+const SHOWN_MAX: usize = 3;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -398,19 +401,27 @@ impl World {
     fn perform(&mut self, process: usize, action: Action) {
         let fate = self.fate;
         match action {
-            Action::Enter { ticket, epoch, place, mode } => {
-                self.requests.push("enter");
+            Action::Enter { ticket, epoch, place, mode, has_company } => {
+                self.requests.push(if has_company { "join" } else { "enter" });
                 self.modes.insert(place, mode);
-                let answer = self.enter(place, fate);
+                let answer = match self.enter(place, fate) {
+                    Entered::Stands { token, .. } if has_company => Entered::Joined { token },
+                    answer => answer,
+                };
                 self.answers.push((process, Answer::Entered(ticket, epoch, answer)));
             }
-            Action::Look { ticket, epoch, place, token } => {
+            Action::Look { ticket, epoch, place, token, before } => {
                 self.requests.push("look");
-                let answer = if fate == Fate::Works { self.look(place, token) } else { Looked::NotDone };
+                let answer =
+                    if fate == Fate::Works { self.look(place, token, before) } else { Looked::NotDone };
                 self.answers.push((process, Answer::Looked(ticket, epoch, answer)));
             }
-            Action::Leave { ticket, epoch, place } => {
-                self.requests.push("leave");
+            Action::Leave { ticket, epoch, place, then } => {
+                self.requests.push(match then {
+                    Then::Nothing => "leave",
+                    Then::Next(..) => "leave to the next",
+                    Then::Line => "leave and read",
+                });
                 let txn = Txn::new().then(Op::delete(self.key(place)));
                 let answer = match fate {
                     Fate::NotDone => Left::NotDone,
@@ -425,8 +436,7 @@ impl World {
                     Fate::Works => {
                         let reply = self.store.apply(&txn, self.now).unwrap();
                         let was_there = matches!(reply.results[0], OpReply::Delete { count: 1 });
-                        let head = self.line_now().into_iter().next().map(|(token, place)| (place, token));
-                        Left::Gone { was_there, head }
+                        Left::Gone { was_there, first: self.first(then) }
                     }
                 };
                 self.answers.push((process, Answer::Left(ticket, epoch, answer)));
@@ -457,10 +467,32 @@ impl World {
         }
     }
 
-    fn look(&mut self, place: Place, token: Token) -> Looked {
-        match self.line_now().get(&token) {
-            Some(there) if *there == place => Looked::Stands { before: self.before(place, token) },
-            _ => Looked::Missing,
+    fn look(&mut self, place: Place, token: Token, before: Option<Place>) -> Looked {
+        let line = self.line_now();
+        if line.get(&token) != Some(&place) {
+            return Looked::Missing;
+        }
+        match before.filter(|before| line.range(..token).any(|(_, there)| there == before)) {
+            Some(before) => {
+                assert_eq!(self.before(place, token), Some(before), "somebody came between");
+                Looked::Stands { before: Some(before) }
+            }
+            None => Looked::Stands { before: self.before(place, token) },
+        }
+    }
+
+    /// What is read of the line when a place has left it.
+    fn first(&mut self, then: Then) -> Vec<(Place, Token)> {
+        let line = self.line_now();
+        match then {
+            Then::Nothing => Vec::new(),
+            Then::Next(place, token) => line
+                .get(&token)
+                .filter(|there| **there == place)
+                .map(|_| (place, token))
+                .into_iter()
+                .collect(),
+            Then::Line => line.into_iter().take(SHOWN_MAX).map(|(token, place)| (place, token)).collect(),
         }
     }
 

@@ -1,0 +1,105 @@
+//! One lock that everybody wants: how fast it goes from one to the next, with all who wait in one process.
+
+use std::sync::Arc;
+
+use tenure::core::name::Namespace;
+use tenure::lock::Locks;
+use tokio::task::JoinSet;
+
+use super::baton::Baton;
+use super::reference::Queue;
+use super::{Size, tell};
+use crate::bench::place::{Place, close_session, open_session};
+use crate::bench::report::Report;
+use crate::bench::sample::Sample;
+use crate::bench::turns::{Contest, Side};
+use crate::bench::workload::wrong;
+use crate::failure::Failure;
+
+/// How many wait, and what the contract wants of ours by the reference.
+pub(super) const CROWDS: [(&str, usize, f64); 3] =
+    [("handoff_16", 16, 1.8), ("handoff_64", 64, 1.8), ("handoff_256", 256, 1.8)];
+
+pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> Result<(), Failure> {
+    for (workload, waiters, least) in CROWDS.into_iter().filter(|(workload, ..)| size.has(workload)) {
+        let contest = Contest::hold(place, size.rounds, async |side| match side {
+            Side::Ours => ours(place, waiters, size.locks).await,
+            Side::Reference => reference(place, waiters, size.locks).await,
+        })
+        .await?;
+        tell(workload, place, &contest, Some(least), report)?;
+    }
+    Ok(())
+}
+
+async fn ours(place: &Place, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
+    let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
+    let session = open_session(&place.store)?;
+    let locks = Locks::new(&session, &namespace);
+    let sample = crowd(waiters, locks_len, || Waiter::Ours(locks.clone())).await?;
+    drop(locks);
+    close_session(&session).await?;
+    Ok(sample)
+}
+
+async fn reference(place: &Place, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
+    let raw = place.raw.as_ref().ok_or_else(|| wrong("there is no reference"))?;
+    let lease = Queue::lease(raw).await?;
+    let queue = Queue::new(raw, &place.prefix, "raw-wanted", lease);
+    let sample = crowd(waiters, locks_len, || Waiter::Reference(queue.clone())).await?;
+    Queue::end(raw, lease).await?;
+    Ok(sample)
+}
+
+/// One of those who want the lock.
+enum Waiter {
+    Ours(Locks),
+    Reference(Queue),
+}
+
+impl Waiter {
+    /// Holds it for no time at all, and stands behind the others again.
+    async fn take(&self, baton: &Baton) -> Result<(), Failure> {
+        match self {
+            Waiter::Ours(locks) => {
+                let guard = locks.lock("ours-wanted").await;
+                let guard = guard.map_err(|error| wrong(format!("not locked: {error}")))?;
+                baton.taken()?;
+                baton.given_back();
+                guard.release().await.map_err(|error| wrong(format!("not released: {error}")))
+            }
+            Waiter::Reference(queue) => {
+                let stand = queue.enter().await?;
+                queue.wait(&stand).await?;
+                baton.taken()?;
+                baton.given_back();
+                queue.leave(stand).await
+            }
+        }
+    }
+}
+
+/// Lets so many want one lock until it was handed on often enough; those who wait then are sent home.
+async fn crowd(waiters: usize, locks_len: usize, waiter: impl Fn() -> Waiter) -> Result<Sample, Failure> {
+    let baton = Arc::new(Baton::new(waiters, locks_len));
+    let mut tasks = JoinSet::new();
+    for _ in 0..waiters {
+        let (waiter, baton) = (waiter(), baton.clone());
+        tasks.spawn(async move {
+            loop {
+                if let Err(failure) = waiter.take(&baton).await {
+                    return failure;
+                }
+            }
+        });
+    }
+    let done = tokio::select! {
+        biased;
+        sample = baton.over() => Ok(sample),
+        Some(ended) = tasks.join_next() => {
+            Err(ended.unwrap_or_else(|error| wrong(format!("a task panicked: {error}"))))
+        }
+    };
+    tasks.shutdown().await;
+    done
+}

@@ -1,0 +1,104 @@
+//! The queue that people write by hand: a key each, and a watch each of the key before one's own.
+//!
+//! It is right as long as nobody leaves from the middle of the queue and no lease ends. What that is worth is what `tenure::lock` costs more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tenure::core::record::{HolderRecord, Record};
+use tenure_etcd::raw::Raw;
+
+use crate::bench::place::{TTL, failed};
+use crate::bench::workload::wrong;
+use crate::failure::Failure;
+
+/// A queue, as one process stands in it with one lease. Clones are one.
+#[derive(Clone)]
+pub(in crate::bench) struct Queue {
+    raw: Arc<Raw>,
+    /// Ends in `/`.
+    prefix: Bytes,
+    lease: i64,
+    /// No key is used twice.
+    nonce: Arc<AtomicU64>,
+    /// As much as ours say of themselves.
+    value: Bytes,
+}
+
+/// A place in a queue.
+pub(in crate::bench) struct Stand {
+    key: Bytes,
+    revision: i64,
+    /// Who was before it when it was put.
+    pub(in crate::bench) before: Option<Bytes>,
+}
+
+impl Queue {
+    pub(in crate::bench) fn new(raw: &Raw, folder: &str, name: &str, lease: i64) -> Queue {
+        Queue {
+            raw: Arc::new(raw.clone()),
+            prefix: format!("{folder}locks/{name}/").into(),
+            lease,
+            nonce: Arc::default(),
+            value: HolderRecord::default().encode(),
+        }
+    }
+
+    /// The same queue through another connection.
+    pub(in crate::bench) fn through(&self, raw: &Raw) -> Queue {
+        Queue { raw: Arc::new(raw.clone()), ..self.clone() }
+    }
+
+    /// A lease for the keys of a turn.
+    pub(in crate::bench) async fn lease(raw: &Raw) -> Result<i64, Failure> {
+        raw.grant(i64::try_from(TTL.as_secs()).unwrap_or(i64::MAX)).await.map_err(failed)
+    }
+
+    /// Ends a lease, and the keys with it.
+    pub(in crate::bench) async fn end(raw: &Raw, lease: i64) -> Result<(), Failure> {
+        raw.revoke(lease).await.map_err(failed)
+    }
+
+    /// Ends the lease that it stands on.
+    pub(in crate::bench) async fn close(&self) -> Result<(), Failure> {
+        Queue::end(&self.raw, self.lease).await
+    }
+
+    /// Stands in the queue, and says who is before it.
+    pub(in crate::bench) async fn enter(&self) -> Result<Stand, Failure> {
+        let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
+        // As long as ours.
+        let key = [&self.prefix[..], format!("{:016x}-{nonce:016x}", self.lease).as_bytes()].concat();
+        let key = Bytes::from(key);
+        let entered = self.raw.enter(&self.prefix, key.clone(), self.value.clone(), self.lease).await;
+        let entered = entered.map_err(failed)?;
+        Ok(Stand { key, revision: entered.revision, before: entered.before })
+    }
+
+    /// Waits until its turn has come: a watch from now on, and one look at what happened before it stood.
+    pub(in crate::bench) async fn wait(&self, stand: &Stand) -> Result<(), Failure> {
+        let Some(before) = stand.before.clone() else { return Ok(()) };
+        let mut deletes = self.raw.watch_deletes(before, Bytes::new()).await.map_err(failed)?;
+        if self.raw.nearest_before(&self.prefix, stand.revision).await.map_err(failed)?.is_none() {
+            return Ok(());
+        }
+        loop {
+            match deletes.next().await {
+                Some(Ok(keys)) if keys.is_empty() => {}
+                Some(Ok(_)) => return Ok(()),
+                Some(Err(error)) => return Err(failed(error)),
+                None => return Err(wrong("a watch of the reference ended")),
+            }
+        }
+    }
+
+    /// Gives its place up.
+    pub(in crate::bench) async fn leave(&self, stand: Stand) -> Result<(), Failure> {
+        match self.raw.delete(stand.key).await.map_err(failed)? {
+            true => Ok(()),
+            false => Err(wrong("a place of the reference was not there any more")),
+        }
+    }
+}

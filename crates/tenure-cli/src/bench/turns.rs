@@ -1,0 +1,74 @@
+//! Two sides that take turns in one run, so that a neighbour who takes the machine for a while takes it from both.
+
+use super::place::Place;
+use super::report::Row;
+use super::sample::{Sample, median};
+use crate::failure::Failure;
+
+/// Who is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Ours,
+    /// The program written by hand, with bare calls.
+    Reference,
+}
+
+/// Whose turn it is: each begins in every other round.
+pub(super) fn order(round: usize) -> [Side; 2] {
+    if round.is_multiple_of(2) { [Side::Ours, Side::Reference] } else { [Side::Reference, Side::Ours] }
+}
+
+/// The turns of one side.
+#[derive(Default)]
+pub(super) struct Turns {
+    pub(super) samples: Vec<Sample>,
+    /// What the server counted.
+    pub(super) requests: u64,
+}
+
+/// The turns of both sides; of one where there is no server.
+#[derive(Default)]
+pub(super) struct Contest {
+    pub(super) ours: Turns,
+    pub(super) theirs: Turns,
+}
+
+impl Contest {
+    /// Lets both sides take their turns. A side without a reference sits out.
+    pub(super) async fn hold(
+        place: &Place,
+        rounds: usize,
+        turn: impl AsyncFn(Side) -> Result<Sample, Failure>,
+    ) -> Result<Contest, Failure> {
+        let mut contest = Contest::default();
+        for round in 0..rounds {
+            for side in order(round) {
+                let turns = match (side, &place.raw) {
+                    (Side::Ours, _) => &mut contest.ours,
+                    (Side::Reference, Some(_)) => &mut contest.theirs,
+                    (Side::Reference, None) => continue,
+                };
+                let before = place.handled().await;
+                turns.samples.push(turn(side).await?);
+                turns.requests += place.handled().await.saturating_sub(before);
+            }
+        }
+        Ok(contest)
+    }
+
+    /// The rows of both sides.
+    pub(super) fn rows(&self, workload: &'static str, place: &Place) -> Vec<Row> {
+        let row = |engine, turns: &Turns| Row {
+            requests: place.counter.as_ref().map(|_| turns.requests),
+            ..Row::new(workload, engine, &Sample::joined(&turns.samples))
+        };
+        let theirs = place.raw.as_ref().map(|_| row("raw", &self.theirs));
+        std::iter::once(row(place.engine, &self.ours)).chain(theirs).collect()
+    }
+
+    /// The median over the rounds of our rate by theirs: the two of a round had the same neighbours.
+    pub(super) fn rate(&self) -> f64 {
+        let pairs = self.ours.samples.iter().zip(&self.theirs.samples);
+        median(pairs.map(|(ours, theirs)| ours.ops_s() / theirs.ops_s().max(1e-9)))
+    }
+}
