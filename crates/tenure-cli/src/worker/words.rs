@@ -109,6 +109,7 @@ impl Words<'_> {
         Some(match notice {
             Notice::Lost { task, why, .. } => match why {
                 LossReason::Lease => format!("'{task}' was lost: its lease could not be renewed in time"),
+                LossReason::Place => format!("'{task}' was lost: the node's own key is gone from the store"),
                 LossReason::Owner => format!("'{task}' was lost: its claim is gone from the store"),
                 LossReason::Deleted => return None,
             },

@@ -187,6 +187,7 @@ impl LossReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             LossReason::Lease => "lease",
+            LossReason::Place => "place",
             LossReason::Owner => "owner",
             LossReason::Deleted => "deleted",
         }
