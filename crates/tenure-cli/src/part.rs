@@ -103,8 +103,8 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
                 go_on(&mut told).await?;
                 session.close().await.map_err(|left| failed(left.to_string()))
             }
-            PartCommand::Node { url, namespace, id, ttl } => {
-                node::run((url, namespace, id), *ttl, &mut told, output).await
+            PartCommand::Node { url, place, id, ttl } => {
+                node::run((url, place, id), *ttl, &mut told, output).await
             }
             PartCommand::Hold { file, key, ttl } => hold(file, key, *ttl, output).await,
             PartCommand::Launch { .. }
