@@ -255,9 +255,9 @@ pub(crate) enum PartCommand {
     Node {
         /// The store's address.
         url: StoreUrl,
-        /// Where the tasks are.
-        #[arg(value_parser = Namespace::parse)]
-        namespace: Namespace,
+        /// Where the tasks are; not called as the global flag is, which is another argument.
+        #[arg(value_name = "NAMESPACE", value_parser = Namespace::parse)]
+        place: Namespace,
         /// The node's name.
         #[arg(value_parser = NodeId::parse)]
         id: NodeId,

@@ -105,8 +105,8 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
                 go_on(&mut told).await?;
                 contender.close().await
             }
-            PartCommand::Node { url, namespace, id, ttl } => {
-                node::run((url, namespace, id), *ttl, &mut told, output).await
+            PartCommand::Node { url, place, id, ttl } => {
+                node::run((url, place, id), *ttl, &mut told, output).await
             }
             PartCommand::Launch { .. }
             | PartCommand::Sentinel

@@ -153,3 +153,39 @@ async fn what_cannot_be_measured_is_refused_before_anything_is() {
         }
     }
 }
+
+#[tokio::test]
+async fn tasks_are_claimed_beside_the_herd_taken_over_and_held() {
+    let etcd = Etcd::start();
+    let machine = Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints());
+    let ran = machine
+        .run(&["bench", "tasks", "--n", "60", "--nodes", "3", "--rounds", "1", "--idle", "200ms"])
+        .await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let mut sides = BTreeSet::new();
+    for line in ran.stdout.lines() {
+        let object: Value = serde_json::from_str(line).unwrap();
+        let (workload, engine) = (object["workload"].as_str().unwrap(), object["engine"].as_str().unwrap());
+        if object.get("goal").is_some() {
+            assert!(object["met"].is_boolean() && object["reference"].is_string(), "{line}");
+            continue;
+        }
+        for field in ["n", "unit", "p50", "p99", "total_s", "ops_s"] {
+            assert!(object.get(field).is_some(), "{field} is missing in {line}");
+        }
+        sides.insert(format!("{workload} {engine}"));
+    }
+    let has = |side: &str| assert!(sides.contains(side), "{side}: {}", ran.stdout);
+    for engine in ["memory", "file", "etcd", "herd"] {
+        has(&format!("claim_60_by_3_nodes {engine}"));
+    }
+    for engine in ["file", "etcd"] {
+        has(&format!("takeover_from_1_of_3_nodes_with_60 {engine}"));
+        for workload in ["submit_600", "claim_and_see_600", "release_600", "memory_600"] {
+            has(&format!("{workload} {engine}"));
+        }
+        assert!(sides.iter().any(|side| side.starts_with("idle_node_with_")), "{}", ran.stdout);
+    }
+    let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;
+    assert!(left.code == Some(0) && !left.stdout.contains("/tenure-bench/"), "{left:?}");
+}
