@@ -201,10 +201,11 @@ impl Running {
                 continued,
                 deadlines,
             }),
-            Err(failure) => {
+            Err((failure, mut launcher)) => {
                 if let Some(terminal) = &terminal {
                     terminal.take_back(group).map_err(cannot)?;
                 }
+                let _ = launcher.wait();
                 sentinel.dismiss().await;
                 Err(failure)
             }

@@ -2,6 +2,7 @@
 //!
 //! The library's node claims, balances and releases; each task is a child process under the supervision that `lock` has.
 
+mod args;
 mod choice;
 mod exec;
 mod http;
@@ -14,36 +15,30 @@ mod words;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
 use tempfile::TempDir;
 use tenure::client::Client;
-use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::task::ERRORS_LEN_MAX;
-use tenure::core::task::retry::ErrorRate;
+use tenure::core::name::{Namespace, TaskId};
 use tenure::membership::JoinError;
-use tenure::node::{Node, NodeEnd, NodeOptions, Notice};
+use tenure::node::{NodeEnd, Notice};
 use tenure::session::Session;
 use tenure::store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
 
-use self::choice::{Balance, Limits, Match};
+pub(crate) use args::WorkerArgs;
+
+use self::args::Prepared;
 use self::exec::{Crew, Exec};
 use self::http::Pages;
 use self::metrics::Metrics;
-use self::shell::Shell;
 use self::words::Words;
 use crate::cli::Global;
-use crate::connect::{self, Decision};
-use crate::duration;
+use crate::connect;
 use crate::failure::{Code, Failure};
-use crate::hold::{Stop, Timing, introduce, listen};
+use crate::hold::{Stop, listen};
 use crate::output::Output;
 use crate::supervise::{Post, Signals, raise_open_files};
-
-/// How long the store may take to let us in, from our start. Scripts were promised an answer within 6 s.
-const JOIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long the store may take at the end; the exit code must not wait for a store that is down.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
@@ -51,113 +46,13 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// How long releasing may take after everything has stopped.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Errors that are older than this do not count any more.
-const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 60 * 60);
-
-const HELP: &str = "\
-Each task is one child process in a process group of its own. CMD is run as it is if it is a single word, and by `sh -c` otherwise; it is looked
-up before any task is taken. Its stdout and stderr are ours.
-
-  TENURE_TASK_ID      the task            TENURE_TASK_PROPS   its props, which are on stdin too (above 100 KiB only there)
-  TENURE_FENCE        grows with every owner: check it with every write elsewhere
-  TENURE_ATTEMPT      from 1 on           TENURE_CHECKPOINT   a file: what the last owner left in it is there, and what is left in it is kept
-  TENURE_TASK_KIND, TENURE_NODE, TENURE_NAMESPACE, TENURE_LEASE, TENURE_TTL_SECONDS
-
-Exit 0: completed. 75: sleeps, and is tried again after --retry-after. 99: paused. Anything else, or a signal: a fault, told with the last line
-of stderr; after --retries of them within 4 h the next one fails the task, until then it sleeps for --retry-after.
-
-pause, release, sleep, kill: SIGTERM, and after the grace SIGKILL; whatever a task exits with then, it is neither completed nor at fault.
-checkpoint: SIGUSR1 to whoever catches it, then the file is kept. A claim that cannot be renewed: SIGTERM and SIGKILL before anybody else can
-have the task. Should this process be killed or stopped, a sentinel kills the tasks in time.
-
-SIGTERM or SIGINT to the worker: stop all tasks, release them, leave; a second one kills them at once.
-Exit codes: 0 left, 1 something could not be stopped, 2 usage, 4 the node's id is in use, 5 store unavailable, 126 CMD is not executable, 127 not found.";
-
-/// What runs tasks, and which.
-#[derive(Args, Debug)]
-#[command(after_help = HELP)]
-pub(crate) struct WorkerArgs {
-    /// The command that runs a task.
-    #[arg(long, value_name = "CMD")]
-    exec: String,
-    /// The node's id, which must be no other live node's [default: TENURE_NODE, or this host and process].
-    #[arg(long, value_name = "ID")]
-    node: Option<String>,
-    /// How many tasks to hold at most, sleeping and paused ones included; without it, no limit.
-    #[arg(long, value_name = "N", value_parser = parse_capacity)]
-    capacity: Option<usize>,
-    /// Who decides which tasks to take and to give away.
-    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
-    balance: Balance,
-    /// With --balance capacity: take tasks while less than this much of the memory is used, in percent [default: 80].
-    #[arg(long, value_name = "PERCENT")]
-    claim_below: Option<u64>,
-    /// With --balance capacity: give tasks away while more than this much of the memory is used, in percent [default: 90].
-    #[arg(long, value_name = "PERCENT")]
-    release_above: Option<u64>,
-    /// Take only tasks of a kind (kind=mail) or with a label (zone=eu). Several kinds are alternatives, several labels must all be there.
-    #[arg(long = "match", value_name = "NAME=VALUE", value_parser = Match::parse)]
-    matches: Vec<Match>,
-    /// How long tasks stay ours if we cannot give them back. Renewed every third of this.
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "15s")]
-    ttl: Duration,
-    /// How long a task has between being asked to stop and being killed [default: 5s or a third of the TTL].
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
-    grace: Option<Duration>,
-    /// How often a task that fails is tried again within 4 h; 0 to 7.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_retries)]
-    retries: usize,
-    /// How long a task sleeps before it is tried again.
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10m")]
-    retry_after: Duration,
-    /// How long to wait for another live node with our id to go; without it, that is a failure.
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
-    wait: Option<Duration>,
-    /// Where the worker can be reached, for whoever looks.
-    #[arg(long, value_name = "ADDR")]
-    address: Option<String>,
-    /// Something to say of the worker. May be given several times.
-    #[arg(long = "label", value_name = "K=V", value_parser = choice::parse_label)]
-    labels: Vec<(String, String)>,
-    /// Serve /healthz, /readyz and /metrics there, as in 127.0.0.1:9464.
-    #[arg(long, value_name = "ADDR")]
-    http: Option<String>,
-    /// Say only what went wrong.
-    #[arg(short, long)]
-    quiet: bool,
-}
-
-fn parse_capacity(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("a worker with room for 0 tasks would never take one; use `tenure node freeze` to keep one from taking more".to_owned()),
-        Ok(tasks) => Ok(tasks),
-        Err(_) => Err("write it as a number from 1 on".to_owned()),
-    }
-}
-
-fn parse_retries(text: &str) -> Result<usize, String> {
-    let most = ERRORS_LEN_MAX - 1;
-    match text.parse() {
-        Ok(retries) if retries <= most => Ok(retries),
-        _ => Err(format!("use 0 to {most}: a task keeps its newest {ERRORS_LEN_MAX} errors")),
-    }
-}
-
-/// What was typed, checked.
-struct Prepared {
-    shell: Shell,
-    timing: Timing,
-    node: NodeId,
-    options: NodeOptions,
-}
-
 /// Works until a signal, until it is drained, or until it cannot any more.
 pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let mut signals = listen()?;
     let decision = connect::decide(global)?;
     let namespace = Namespace::parse(&decision.namespace.value)
         .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
-    let prepared = prepare(args, &decision).await?;
+    let prepared = Prepared::check(args, &decision).await?;
     let watched = match &args.http {
         Some(address) => Some(Watched::bind(address).await?),
         None => None,
@@ -187,55 +82,6 @@ impl Watched {
             .map_err(|error| Failure::new(Code::Failed, format!("nothing can be counted: {error}")))?;
         Ok(Watched { listener, metrics })
     }
-}
-
-/// Checks everything that can be checked without a store.
-async fn prepare(args: &WorkerArgs, decision: &Decision) -> Result<Prepared, Failure> {
-    let timing = Timing::divide(args.ttl, args.grace, None)?;
-    let who = introduce(decision, &[]);
-    let name = match (&args.node, &decision.node) {
-        (Some(name), _) => name.clone(),
-        (None, Some(configured)) => configured.value.clone(),
-        // Two workers on one host are two nodes.
-        (None, None) => format!("{}-{}", who.host, who.pid),
-    };
-    let node = NodeId::parse(&name).map_err(|error| {
-        Failure::usage(format!("the node's id: {error}")).hint("use an id like --node web-1")
-    })?;
-    choice::check_labels(&args.labels)?;
-    let wanted = choice::wanted(&args.matches)?;
-    let policy = ErrorRate::default()
-        .too_many(args.retries + 1, ERRORS_WITHIN)
-        .map_err(|error| Failure::usage(format!("--retries: {error}")))?
-        .sleep(args.retry_after);
-    let limits = Limits { claim_below: args.claim_below, release_above: args.release_above };
-    let mut options = Node::options(node.clone())
-        .grace(timing.grace)
-        .wait_for_handlers()
-        .error_policy(policy)
-        .version(env!("CARGO_PKG_VERSION"))
-        .join_within(JOIN_WITHIN);
-    options = args.balance.apply(options, limits)?;
-    for (name, value) in &args.labels {
-        options = options.label(name, value);
-    }
-    for kind in wanted.kinds {
-        options = options.kind(kind);
-    }
-    for (name, value) in wanted.labels {
-        options = options.only_with_label(name, value);
-    }
-    if let Some(address) = &args.address {
-        options = options.address(address);
-    }
-    if let Some(capacity) = args.capacity {
-        options = options.capacity(capacity);
-    }
-    if let Some(wait) = args.wait {
-        options = options.join_wait_up_to(wait);
-    }
-    let shell = Shell::find(&args.exec).await?;
-    Ok(Prepared { shell, timing, node, options })
 }
 
 async fn work(

@@ -143,7 +143,8 @@ async fn start(job: &Job<'_>, beside: Beside<'_>, deadlines: Deadlines) -> Resul
     drop(turn);
     match gone {
         Ok(child) => Ok(Family::new(child, group)),
-        Err(failure) => {
+        Err((failure, mut launcher)) => {
+            let _ = launcher.wait();
             post.leave(group);
             Err(failure)
         }

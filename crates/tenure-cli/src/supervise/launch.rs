@@ -77,26 +77,37 @@ impl Launch {
         let _ = self.child.wait();
     }
 
-    /// Gives the word and a standard input, and waits until the launcher has become the command or has failed to.
-    pub(super) async fn go(self, program: &Program, stdin: BorrowedFd<'_>) -> Result<Child, Failure> {
-        let cannot = |error: io::Error| cannot_run(program, &error);
-        {
-            let stdin = [stdin];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            ancillary.push(SendAncillaryMessage::ScmRights(&stdin));
-            sendmsg(&self.socket, &[IoSlice::new(GO)], &mut ancillary, SendFlags::empty())
-                .map_err(|error| cannot(error.into()))?;
+    /// Gives the word and a standard input, and waits until the launcher has become the command or has failed to. One that has failed has ended, and
+    /// is still to be reaped: until then its group is nobody else's.
+    pub(super) async fn go(
+        self,
+        program: &Program,
+        stdin: BorrowedFd<'_>,
+    ) -> Result<Child, (Failure, Child)> {
+        let Launch { child, socket, .. } = self;
+        match give_word(socket, stdin).await {
+            Ok(()) => Ok(child),
+            Err(error) => Err((cannot_run(program, &error), child)),
         }
-        self.socket.set_nonblocking(true).map_err(cannot)?;
-        let mut socket = tokio::net::UnixStream::from_std(self.socket).map_err(cannot)?;
-        // The launcher's end closes when it becomes the command; words before that are the number of an error.
-        let mut words = String::new();
-        socket.read_to_string(&mut words).await.map_err(cannot)?;
-        match words.trim().parse() {
-            Err(_) => Ok(self.child),
-            Ok(number) => Err(cannot(io::Error::from_raw_os_error(number))),
-        }
+    }
+}
+
+async fn give_word(socket: UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
+    {
+        let stdin = [stdin];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&stdin));
+        sendmsg(&socket, &[IoSlice::new(GO)], &mut ancillary, SendFlags::empty())?;
+    }
+    socket.set_nonblocking(true)?;
+    let mut socket = tokio::net::UnixStream::from_std(socket)?;
+    // The launcher's end closes when it becomes the command; words before that are the number of an error.
+    let mut words = String::new();
+    socket.read_to_string(&mut words).await?;
+    match words.trim().parse() {
+        Err(_) => Ok(()),
+        Ok(number) => Err(io::Error::from_raw_os_error(number)),
     }
 }
 

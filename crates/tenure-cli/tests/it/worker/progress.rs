@@ -13,7 +13,7 @@ const COUNTING: &str = "n=$(cat $TENURE_CHECKPOINT); n=${n:-0}; \
 
 /// Writes down what it has when it is asked.
 const ASKED: &str = "n=$(cat $TENURE_CHECKPOINT); n=${n:-0}; \
-    trap 'echo $((n+7)) >$TENURE_CHECKPOINT; echo kept' USR1; echo at $n; while :; do sleep 25 & wait; done";
+    trap 'echo $((n+7)) >$TENURE_CHECKPOINT; echo kept' USR1; echo at $n; sleep 25 & wait; wait";
 
 async fn the_next_owner_goes_on_where_the_last_one_stopped(machine: &Machine) {
     let mut first = start(machine, "first", COUNTING, &[]).await;

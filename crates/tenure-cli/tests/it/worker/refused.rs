@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use super::{on_file, start};
@@ -120,6 +120,16 @@ async fn a_command_that_vanishes_makes_no_task_fail() {
     assert!(told.contains("job.sh"), "{told}");
     let shown = machine.json(&["task", "show", "x"]).await;
     assert_eq!((&shown["state"], &shown["faults"]), (&json!("runnable"), &json!(0)));
+    assert_eq!(dead_children_of(worker.pid()), 0, "nobody is left to be reaped");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
+}
+
+/// How many children of a process have ended and wait to be reaped.
+fn dead_children_of(parent: Pid) -> usize {
+    let parent = format!("PPid:\t{}\n", parent.as_raw_nonzero());
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let statuses =
+        processes.map(|entry| std::fs::read_to_string(entry.path().join("status")).unwrap_or_default());
+    statuses.filter(|status| status.contains(&parent) && status.contains("State:\tZ")).count()
 }

@@ -1,0 +1,170 @@
+//! What was typed to start a worker, and what of it can be checked without a store.
+
+use std::time::Duration;
+
+use clap::Args;
+use tenure::core::name::NodeId;
+use tenure::core::task::ERRORS_LEN_MAX;
+use tenure::core::task::retry::ErrorRate;
+use tenure::node::{Node, NodeOptions};
+
+use super::choice::{self, Balance, Limits, Match};
+use super::shell::Shell;
+use crate::connect::Decision;
+use crate::duration;
+use crate::failure::Failure;
+use crate::hold::{Timing, introduce};
+
+/// How long the store may take to let us in, from our start. Scripts were promised an answer within 6 s.
+const JOIN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Errors that are older than this do not count any more.
+const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 60 * 60);
+
+const HELP: &str = "\
+Each task is one child process in a process group of its own. CMD is run as it is if it is a single word, and by `sh -c` otherwise; it is looked
+up before any task is taken. Its stdout and stderr are ours.
+
+  TENURE_TASK_ID      the task            TENURE_TASK_PROPS   its props, which are on stdin too (above 100 KiB only there)
+  TENURE_FENCE        grows with every owner: check it with every write elsewhere
+  TENURE_ATTEMPT      from 1 on           TENURE_CHECKPOINT   a file: what the last owner left in it is there, and what is left in it is kept
+  TENURE_TASK_KIND, TENURE_NODE, TENURE_NAMESPACE, TENURE_LEASE, TENURE_TTL_SECONDS
+
+Exit 0: completed. 75: sleeps, and is tried again after --retry-after. 99: paused. Anything else, or a signal: a fault, told with the last line
+of stderr; after --retries of them within 4 h the next one fails the task, until then it sleeps for --retry-after.
+
+pause, release, sleep, kill: SIGTERM, and after the grace SIGKILL; whatever a task exits with then, it is neither completed nor at fault.
+checkpoint: SIGUSR1 to whoever catches it, then the file is kept. A claim that cannot be renewed: SIGTERM and SIGKILL before anybody else can
+have the task. Should this process be killed or stopped, a sentinel kills the tasks in time.
+
+SIGTERM or SIGINT to the worker: stop all tasks, release them, leave; a second one kills them at once.
+Exit codes: 0 left, 1 something could not be stopped, 2 usage, 4 the node's id is in use, 5 store unavailable, 126 CMD is not executable, 127 not found.";
+
+/// What runs tasks, and which.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct WorkerArgs {
+    /// The command that runs a task.
+    #[arg(long, value_name = "CMD")]
+    exec: String,
+    /// The node's id, which must be no other live node's [default: TENURE_NODE, or this host and process].
+    #[arg(long, value_name = "ID")]
+    node: Option<String>,
+    /// How many tasks to hold at most, sleeping and paused ones included; without it, no limit.
+    #[arg(long, value_name = "N", value_parser = parse_capacity)]
+    capacity: Option<usize>,
+    /// Who decides which tasks to take and to give away.
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    balance: Balance,
+    /// With --balance capacity: take tasks while less than this much of the memory is used, in percent [default: 80].
+    #[arg(long, value_name = "PERCENT")]
+    claim_below: Option<u64>,
+    /// With --balance capacity: give tasks away while more than this much of the memory is used, in percent [default: 90].
+    #[arg(long, value_name = "PERCENT")]
+    release_above: Option<u64>,
+    /// Take only tasks of a kind (kind=mail) or with a label (zone=eu). Several kinds are alternatives, several labels must all be there.
+    #[arg(long = "match", value_name = "NAME=VALUE", value_parser = Match::parse)]
+    pub(super) matches: Vec<Match>,
+    /// How long tasks stay ours if we cannot give them back. Renewed every third of this.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "15s")]
+    ttl: Duration,
+    /// How long a task has between being asked to stop and being killed [default: 5s or a third of the TTL].
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    grace: Option<Duration>,
+    /// How often a task that fails is tried again within 4 h; 0 to 7.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_retries)]
+    retries: usize,
+    /// How long a task sleeps before it is tried again.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10m")]
+    pub(super) retry_after: Duration,
+    /// How long to wait for another live node with our id to go; without it, that is a failure.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(super) wait: Option<Duration>,
+    /// Where the worker can be reached, for whoever looks.
+    #[arg(long, value_name = "ADDR")]
+    address: Option<String>,
+    /// Something to say of the worker. May be given several times.
+    #[arg(long = "label", value_name = "K=V", value_parser = choice::parse_label)]
+    labels: Vec<(String, String)>,
+    /// Serve /healthz, /readyz and /metrics there, as in 127.0.0.1:9464.
+    #[arg(long, value_name = "ADDR")]
+    pub(super) http: Option<String>,
+    /// Say only what went wrong.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+fn parse_capacity(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("a worker with room for 0 tasks would never take one; use `tenure node freeze` to keep one from taking more".to_owned()),
+        Ok(tasks) => Ok(tasks),
+        Err(_) => Err("write it as a number from 1 on".to_owned()),
+    }
+}
+
+fn parse_retries(text: &str) -> Result<usize, String> {
+    let most = ERRORS_LEN_MAX - 1;
+    match text.parse() {
+        Ok(retries) if retries <= most => Ok(retries),
+        _ => Err(format!("use 0 to {most}: a task keeps its newest {ERRORS_LEN_MAX} errors")),
+    }
+}
+
+/// What was typed, checked.
+pub(super) struct Prepared {
+    pub(super) shell: Shell,
+    pub(super) timing: Timing,
+    pub(super) node: NodeId,
+    pub(super) options: NodeOptions,
+}
+
+impl Prepared {
+    /// Checks everything that can be checked without a store.
+    pub(super) async fn check(args: &WorkerArgs, decision: &Decision) -> Result<Prepared, Failure> {
+        let timing = Timing::divide(args.ttl, args.grace, None)?;
+        let who = introduce(decision, &[]);
+        let name = match (&args.node, &decision.node) {
+            (Some(name), _) => name.clone(),
+            (None, Some(configured)) => configured.value.clone(),
+            // Two workers on one host are two nodes.
+            (None, None) => format!("{}-{}", who.host, who.pid),
+        };
+        let node = NodeId::parse(&name).map_err(|error| {
+            Failure::usage(format!("the node's id: {error}")).hint("use an id like --node web-1")
+        })?;
+        choice::check_labels(&args.labels)?;
+        let wanted = choice::wanted(&args.matches)?;
+        let policy = ErrorRate::default()
+            .too_many(args.retries + 1, ERRORS_WITHIN)
+            .map_err(|error| Failure::usage(format!("--retries: {error}")))?
+            .sleep(args.retry_after);
+        let limits = Limits { claim_below: args.claim_below, release_above: args.release_above };
+        let mut options = Node::options(node.clone())
+            .grace(timing.grace)
+            .wait_for_handlers()
+            .error_policy(policy)
+            .version(env!("CARGO_PKG_VERSION"))
+            .join_within(JOIN_WITHIN);
+        options = args.balance.apply(options, limits)?;
+        for (name, value) in &args.labels {
+            options = options.label(name, value);
+        }
+        for kind in wanted.kinds {
+            options = options.kind(kind);
+        }
+        for (name, value) in wanted.labels {
+            options = options.only_with_label(name, value);
+        }
+        if let Some(address) = &args.address {
+            options = options.address(address);
+        }
+        if let Some(capacity) = args.capacity {
+            options = options.capacity(capacity);
+        }
+        if let Some(wait) = args.wait {
+            options = options.join_wait_up_to(wait);
+        }
+        let shell = Shell::find(&args.exec).await?;
+        Ok(Prepared { shell, timing, node, options })
+    }
+}
