@@ -88,7 +88,8 @@ impl Line {
         self.tickets.insert(ticket, Standing::new(place, mode, Stage::Entering { epoch }));
         self.places.insert(place, ticket);
         let has_company = self.has_company(mode);
-        self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company });
+        let may_be_there = false;
+        self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company, may_be_there });
         ticket
     }
 

@@ -292,6 +292,18 @@ pub struct CandidateRecord {
     pub unknown: UnknownFields,
 }
 
+impl CandidateRecord {
+    /// The priority that stored bytes speak of, without reading the rest; none if that is not plain to see.
+    pub fn priority_of(bytes: &[u8]) -> Option<i32> {
+        #[derive(Deserialize)]
+        struct Glance {
+            #[serde(default)]
+            priority: i32,
+        }
+        serde_json::from_slice(bytes).ok().map(|Glance { priority }| priority)
+    }
+}
+
 /// That somebody asks a leader to go.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct AskRecord {

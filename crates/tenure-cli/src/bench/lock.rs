@@ -75,18 +75,18 @@ pub(super) async fn run(args: &LockArgs, global: &Global, output: &Output) -> Re
 
 /// Tells what both sides did, and whether it is good enough; a workload without a goal is a figure beside the others.
 fn tell(
-    workload: &'static str,
+    (workload, reference): (&'static str, &'static str),
     place: &Place,
     contest: &Contest,
     least: Option<f64>,
     report: &mut Report<'_>,
 ) -> Result<(), Failure> {
-    for row in contest.rows(workload, place) {
+    for row in contest.rows(workload, place, reference) {
         report.row(&row)?;
     }
     match least.filter(|_| place.raw.is_some()) {
         Some(least) => {
-            let names = (workload, place.engine, "raw");
+            let names = (workload, place.engine, reference);
             let ratio = Found::Ratio(contest.rate());
             report.verdict(&Verdict::new(names, "ops_s", ratio, Goal::AtLeast(least)))
         }

@@ -57,12 +57,12 @@ impl Contest {
     }
 
     /// The rows of both sides.
-    pub(super) fn rows(&self, workload: &'static str, place: &Place) -> Vec<Row> {
+    pub(super) fn rows(&self, workload: &'static str, place: &Place, reference: &'static str) -> Vec<Row> {
         let row = |engine, turns: &Turns| Row {
             requests: place.counter.as_ref().map(|_| turns.requests),
             ..Row::new(workload, engine, &Sample::joined(&turns.samples))
         };
-        let theirs = place.raw.as_ref().map(|_| row("raw", &self.theirs));
+        let theirs = place.raw.as_ref().map(|_| row(reference, &self.theirs));
         std::iter::once(row(place.engine, &self.ours)).chain(theirs).collect()
     }
 

@@ -84,7 +84,8 @@ fn sides(stdout: &str) -> BTreeSet<String> {
             assert!(object[field].as_f64().is_some_and(|figure| figure > 0.0), "{field} in {line}");
         }
         assert_eq!(object["unit"], "ms", "{line}");
-        assert_eq!(object.get("requests").is_some(), matches!(engine, "etcd" | "raw"), "{line}");
+        let is_counted = matches!(engine, "etcd" | "raw" | "raw_checked");
+        assert_eq!(object.get("requests").is_some(), is_counted, "{line}");
         sides.insert(format!("{workload} {engine}"));
     }
     sides
@@ -102,7 +103,7 @@ async fn locks_are_measured_on_every_engine_beside_a_program_written_by_hand() {
             assert!(sides.contains(&format!("{workload} {engine}")), "{workload} {engine}: {}", ran.stdout);
         }
     }
-    for engine in ["file", "etcd", "raw"] {
+    for engine in ["file", "etcd", "raw", "raw_checked"] {
         assert!(sides.contains(&format!("handoff_16_processes {engine}")), "{engine}: {}", ran.stdout);
     }
     let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;

@@ -27,9 +27,9 @@ impl Line {
         let epoch = Epoch(self.count());
         self.change(ticket, Stage::Entering { epoch });
         if let Some(standing) = self.tickets.get(&ticket) {
-            let Standing { place, mode, .. } = *standing;
+            let (place, mode, may_be_there) = (standing.place, standing.mode, standing.may_be_there());
             let has_company = self.has_company(mode);
-            self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company });
+            self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company, may_be_there });
         }
     }
 

@@ -57,7 +57,7 @@ impl RollCall {
 /// What the driver must do. Every answer comes back with the epoch of its question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Create the place, unless it is there already, and read which place is the nearest before it if that is wanted.
+    /// Create the place, unless it is there already, and read which place is the nearest before it unless somebody of ours is.
     Enter {
         /// For the answer.
         ticket: Ticket,
@@ -70,6 +70,8 @@ pub enum Action {
         /// Whether somebody of ours stands before it already. Then it need not be read who else does: it costs the store time in
         /// proportion to the line.
         has_company: bool,
+        /// Whether an earlier request may have put it.
+        may_be_there: bool,
     },
     /// Read the place, and which place is the nearest before it.
     Look {

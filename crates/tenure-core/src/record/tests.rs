@@ -99,3 +99,14 @@ proptest! {
         let _ = ResultRecord::decode(&bytes);
     }
 }
+
+#[test]
+fn a_glance_at_a_candidate_says_what_reading_it_says() {
+    for priority in [-3, 0, 7] {
+        let record = CandidateRecord { priority, value: "x".to_owned(), ..CandidateRecord::default() };
+        assert_eq!(CandidateRecord::priority_of(&record.encode()), Some(priority));
+    }
+    for bytes in [&b"10.0.0.1:80"[..], br#"{"priority":1,"priority":2}"#, br#"{"priority":"high"}"#] {
+        assert_eq!(CandidateRecord::priority_of(bytes), None, "{bytes:?}");
+    }
+}

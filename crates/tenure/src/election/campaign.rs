@@ -19,7 +19,7 @@ use crate::clock::{BootClock, Clock, wall_time};
 use crate::dice;
 use crate::line::{Held, Lost, Outcome, Patience, StandError, Wish};
 use crate::session::LoanEnd;
-use crate::store::StoreError;
+use crate::store::{KeyValue, StoreError};
 
 /// Rests between looks at the other candidates; our lease ends the trying.
 const RETRY: Retry = Retry {
@@ -151,16 +151,16 @@ impl Campaign {
             return Ok(Yields::No);
         }
         // Who came when it was already our turn has no better right; so what was seen then is enough.
-        let mut seen = held.others().map(|others| self.election.candidates_of(others));
+        let mut seen = held.others();
         loop {
-            let line = match seen.take() {
-                Some(line) => line,
+            let heir = match seen.take() {
+                Some(line) => self.highest_behind(line, held.token()),
                 None => match held.run(self.look()).await {
-                    Ok(line) => line.map_err(StandError::Store)?,
+                    Ok(line) => self.highest_behind(&line.map_err(StandError::Store)?, held.token()),
                     Err(lost) => return turn_lost(lost),
                 },
             };
-            let Some(heir) = self.highest_behind(line, held.token()) else { return Ok(Yields::No) };
+            let Some(heir) = heir else { return Ok(Yields::No) };
             match held.hand_over((heir.place, heir.token)).await {
                 Ok(Ok(Outcome::Done | Outcome::HolderGone)) => return Ok(Yields::Yes),
                 Ok(Ok(Outcome::HeirGone)) => {}
@@ -171,10 +171,10 @@ impl Campaign {
     }
 
     /// Who stands in line, asked for as often as it takes.
-    async fn look(&self) -> Result<Vec<Candidate>, StoreError> {
+    async fn look(&self) -> Result<Vec<KeyValue>, StoreError> {
         let mut backoff = Backoff::new(RETRY);
         loop {
-            match self.election.candidates().await {
+            match self.election.line().await {
                 Ok(line) => return Ok(line),
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => debug!(%error, "line was not looked at yet"),
@@ -184,12 +184,17 @@ impl Campaign {
     }
 
     /// The candidate behind us with the highest priority, if that is above our own.
-    fn highest_behind(&self, line: Vec<Candidate>, token: Token) -> Option<Candidate> {
-        let is_above = |candidate: &Candidate| {
-            candidate.token > token && candidate.record.priority > self.record.priority
+    fn highest_behind(&self, line: &[KeyValue], token: Token) -> Option<Candidate> {
+        let own = self.record.priority;
+        // Most say nothing of a priority, and a line is long: what is certainly not above us is not read as a whole.
+        let may_be_above = |pair: &&KeyValue| {
+            pair.created > token.0
+                && CandidateRecord::priority_of(&pair.value).is_none_or(|other| other > own)
         };
-        line.into_iter()
-            .filter(is_above)
+        line.iter()
+            .filter(may_be_above)
+            .filter_map(|pair| self.election.candidate_of(pair))
+            .filter(|candidate| candidate.record.priority > own)
             .max_by_key(|candidate| (candidate.record.priority, Reverse(candidate.token)))
     }
 }

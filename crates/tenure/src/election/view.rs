@@ -107,9 +107,14 @@ impl Election {
         Ok(self.store().get_key(key).await?.map(|pair| Candidate::of(place, &pair)))
     }
 
-    /// The candidates among these keys.
-    pub(super) fn candidates_of(&self, pairs: &[KeyValue]) -> Vec<Candidate> {
-        pairs.iter().filter_map(|pair| Some(Candidate::of(self.place(pair)?, pair))).collect()
+    /// Everything below its prefix, at one revision.
+    pub(super) async fn line(&self) -> Result<Vec<KeyValue>, StoreError> {
+        Ok(self.store().list(self.elections.layout.candidates(&self.name)).await?.pairs)
+    }
+
+    /// The candidate that a key is; none if it is a stranger's.
+    pub(super) fn candidate_of(&self, pair: &KeyValue) -> Option<Candidate> {
+        Some(Candidate::of(self.place(pair)?, pair))
     }
 
     /// The place that a key of this election's is; none if it is a stranger's.

@@ -41,9 +41,11 @@ pub(crate) enum Regard {
     Everybody,
 }
 
-/// How many places of a line are shown at once. Few lines are longer, and in those it is read once for so many hand-offs; doubled, every look at
-/// a long line carries that much more.
+/// How many places of a line are shown at once: it is read once for so many hand-offs. Doubled, every such look carries that much more.
 const SHOWN_MAX: u32 = 128;
+
+/// The same where everybody has to be seen, because a line that is longer costs whoever is next one more request.
+const EVERYBODY_MAX: u32 = 1_024;
 
 /// The key of a place.
 pub(super) fn key(line: &Bytes, place: Place) -> Bytes {
@@ -84,12 +86,17 @@ pub(super) async fn ask(
 fn txn(line: &Bytes, action: Action, value: &Bytes, regard: Regard) -> Txn {
     // A stranger's key is looked past in a second request.
     let newest = || Get::prefix(line.clone()).order(Order::CreatedDescending).limit(1).keys_only();
-    let whole = || Get::prefix(line.clone()).order(Order::Created).limit(SHOWN_MAX);
+    let whole = |limit| Get::prefix(line.clone()).order(Order::Created).limit(limit);
     let own = |place: Place| Op::Get(Get::key(key(line, place)).keys_only());
     match action {
-        Action::Enter { place, has_company, .. } => {
+        Action::Enter { place, has_company, may_be_there, .. } => {
             let key = key(line, place);
-            let txn = Txn::new().when(Condition::absent(key.clone())).otherwise(own(place));
+            // Nobody but we puts this key, so it is compared only if we may have.
+            let txn = if may_be_there {
+                Txn::new().when(Condition::absent(key.clone())).otherwise(own(place))
+            } else {
+                Txn::new()
+            };
             // Before the put: in a line without others there is nothing to show.
             let txn = if has_company { txn } else { txn.then(Op::Get(newest())) };
             txn.then(Op::put_leased(key, value.clone(), place.lease))
@@ -97,7 +104,7 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, regard: Regard) -> Txn {
         Action::Look { place, token, before, .. } => {
             let rest = match regard {
                 Regard::Before => newest().created_max(token.0.previous()),
-                Regard::Everybody => whole(),
+                Regard::Everybody => whole(EVERYBODY_MAX),
             };
             let Some(before) = before else {
                 return Txn::new().then(own(place)).then(Op::Get(rest));
@@ -119,8 +126,8 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, regard: Regard) -> Txn {
             match (then, regard) {
                 (Then::Nothing, _) => txn,
                 (Then::Next(next, _), Regard::Before) => txn.then(own(next)),
-                (Then::Line, Regard::Before) => txn.then(Op::Get(whole().keys_only())),
-                (Then::Next(..) | Then::Line, Regard::Everybody) => txn.then(Op::Get(whole())),
+                (Then::Line, Regard::Before) => txn.then(Op::Get(whole(SHOWN_MAX).keys_only())),
+                (Then::Next(..) | Then::Line, Regard::Everybody) => txn.then(Op::Get(whole(EVERYBODY_MAX))),
             }
         }
     }

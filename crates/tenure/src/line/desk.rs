@@ -97,7 +97,12 @@ pub(super) async fn drive(shared: Arc<Shared>) {
     let mut endings: FuturesUnordered<Ending> = FuturesUnordered::new();
     let mut watches = Watches::new(shared.store.clone());
     loop {
-        let wake = shared.step(&mut outbox, &mut watches);
+        let mut wake = shared.step(&mut outbox, &mut watches);
+        if !outbox.is_empty() && asking.len() < IN_FLIGHT {
+            // Whoever was told something and wants something of the store now gets a word in: it travels along. Nobody waits for company.
+            tokio::task::yield_now().await;
+            wake = shared.step(&mut outbox, &mut watches);
+        }
         while asking.len() < IN_FLIGHT && !outbox.is_empty() {
             let request = shared.with_values(outbox.next_request());
             asking.push(Box::pin(ask::ask(shared.store.clone(), shared.regard, request)));

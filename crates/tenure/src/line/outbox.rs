@@ -1,9 +1,9 @@
 //! What waits to be asked of the store, and what of it may travel together.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use tenure_core::line::Action;
+use tenure_core::line::{Action, Then};
 
 /// How many transactions one request carries. An etcd request takes 128 operations along one path, and each of ours has two.
 const TOGETHER_MAX: usize = 100;
@@ -23,16 +23,19 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// The next request: as many as fit, but only one of each line. Two places of one line in one request would be created at one
-    /// revision, and a place that leaves would be seen by one that looks or not, as the engine likes.
+    /// The next request: as many as fit, and of each line only what goes together.
     pub(super) fn next_request(&mut self) -> Vec<(Bytes, Action)> {
-        let mut lines = BTreeSet::new();
-        let mut request = Vec::new();
+        let mut lines: BTreeMap<Bytes, Share> = BTreeMap::new();
+        let mut request = Vec::with_capacity(self.waiting.len().min(TOGETHER_MAX));
         let mut later = VecDeque::new();
         while request.len() < TOGETHER_MAX
             && let Some((line, action)) = self.waiting.pop_front()
         {
-            if lines.insert(line.clone()) {
+            let fits = match lines.get_mut(&line) {
+                Some(share) => share.takes(action),
+                None => lines.entry(line.clone()).or_default().takes(action),
+            };
+            if fits {
                 request.push((line, action));
             } else {
                 later.push_back((line, action));
@@ -45,14 +48,52 @@ impl Outbox {
     }
 }
 
+/// What one line has in one request. Everything in it happens at one revision, and in which order is the engine's business.
+///
+/// **Invariant**: at most one place is put. Two would be created at one revision, and nobody could say which is first.
+///
+/// **Invariant**: who asks who is before it is alone: whoever leaves in the same request would be seen by it or not.
+#[derive(Default)]
+struct Share {
+    is_alone: bool,
+    puts: bool,
+    reads: bool,
+    is_taken: bool,
+}
+
+impl Share {
+    /// Takes an action, if it goes together with what is there.
+    fn takes(&mut self, action: Action) -> bool {
+        let fits = !self.is_alone
+            && match action {
+                // It only puts. Whoever leaves in the same request passes on to one who stood before.
+                Action::Enter { has_company: true, may_be_there: false, .. } => {
+                    !std::mem::replace(&mut self.puts, true)
+                }
+                Action::Leave { then: Then::Nothing, .. } => true,
+                // What it reads is the same with and without the others: those who stood before stay, those who leave pass on.
+                Action::Leave { then: Then::Next(..) | Then::Line, .. } => {
+                    !std::mem::replace(&mut self.reads, true)
+                }
+                Action::Enter { .. } | Action::Look { .. } => {
+                    self.is_alone = !self.is_taken;
+                    self.is_alone
+                }
+            };
+        self.is_taken = true;
+        fits
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tenure_core::layout::Place;
-    use tenure_core::line::{Line, Mode};
+    use tenure_core::line::{Entered, Line, Mode};
+    use tenure_core::revision::Token;
     use tenure_core::time::Moment;
 
     use super::*;
-    use crate::store::LeaseId;
+    use crate::store::{LeaseId, Revision};
 
     fn enter(line: &mut Line) -> Action {
         line.stand(LeaseId::new(1).unwrap(), Mode::Exclusive);
@@ -79,6 +120,47 @@ mod tests {
         }
         assert_eq!(requests, [vec![1, 2], vec![3, 5], vec![4]]);
         line.handle_time(Moment::ORIGIN);
+    }
+
+    /// Otherwise a lock that many want in one process would cost two requests for each hand-off.
+    #[test]
+    fn whoever_leaves_shares_a_request_with_one_that_joins_its_line() {
+        let mut line = Line::new(0);
+        let first = line.stand(LeaseId::new(1).unwrap(), Mode::Exclusive);
+        let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
+        let stands = Entered::Stands { token: Token(Revision(5)), before: None };
+        line.handle_entered(first, epoch, stands, 0.0, Moment::ORIGIN);
+        let (join, another) = (enter(&mut line), enter(&mut line));
+        line.leave(first, Moment::ORIGIN);
+        let leave = line.poll_action().unwrap();
+        let mut outbox = Outbox::default();
+        for action in [join, another, leave] {
+            outbox.push("a/".into(), action);
+        }
+        let request: Vec<Action> = outbox.next_request().into_iter().map(|(_, action)| action).collect();
+        assert_eq!(request, [join, leave], "two that join never share one");
+        assert_eq!(outbox.next_request().len(), 1);
+    }
+
+    #[test]
+    fn who_asks_who_is_before_it_is_alone_with_its_line() {
+        let mut line = Line::new(0);
+        let (enter, leave) = {
+            let first = line.stand(LeaseId::new(1).unwrap(), Mode::Exclusive);
+            let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
+            let enter = enter(&mut line);
+            let stands = Entered::Stands { token: Token(Revision(5)), before: None };
+            line.handle_entered(first, epoch, stands, 0.0, Moment::ORIGIN);
+            line.leave(first, Moment::ORIGIN);
+            (enter, line.poll_action().unwrap())
+        };
+        for actions in [[enter, leave], [leave, enter]] {
+            let mut outbox = Outbox::default();
+            for action in actions {
+                outbox.push("a/".into(), action);
+            }
+            assert_eq!((outbox.next_request().len(), outbox.next_request().len()), (1, 1));
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
             Side::Reference => reference(place, waiters, size.locks).await,
         })
         .await?;
-        tell(workload, place, &contest, Some(least), report)?;
+        tell((workload, "raw"), place, &contest, Some(least), report)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The queue that people write by hand: a key each, and a watch each of the key before one's own.
 //!
-//! It is right as long as nobody leaves from the middle of the queue and no lease ends. What that is worth is what `tenure::lock` costs more.
+//! It is right as long as nobody leaves from the middle of the queue and no lease ends. What that is worth is what `tenure::lock` costs more. A
+//! program that wants to be right then too looks once more when its turn has come, as ours does: [`Care::Checks`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,15 @@ use crate::bench::place::{TTL, failed};
 use crate::bench::workload::wrong;
 use crate::failure::Failure;
 
+/// Whether somebody makes sure of its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::bench) enum Care {
+    /// Holds when the one before it is gone.
+    Trusts,
+    /// Looks whether nobody else is before it then.
+    Checks,
+}
+
 /// A queue, as one process stands in it with one lease. Clones are one.
 #[derive(Clone)]
 pub(in crate::bench) struct Queue {
@@ -25,6 +35,7 @@ pub(in crate::bench) struct Queue {
     nonce: Arc<AtomicU64>,
     /// As much as ours say of themselves.
     value: Bytes,
+    care: Care,
 }
 
 /// A place in a queue.
@@ -43,7 +54,13 @@ impl Queue {
             lease,
             nonce: Arc::default(),
             value: HolderRecord::default().encode(),
+            care: Care::Trusts,
         }
+    }
+
+    /// The same queue for somebody who is as careful as this.
+    pub(in crate::bench) fn with(self, care: Care) -> Queue {
+        Queue { care, ..self }
     }
 
     /// The same queue through another connection.
@@ -79,19 +96,29 @@ impl Queue {
 
     /// Waits until its turn has come: a watch from now on, and one look at what happened before it stood.
     pub(in crate::bench) async fn wait(&self, stand: &Stand) -> Result<(), Failure> {
-        let Some(before) = stand.before.clone() else { return Ok(()) };
-        let mut deletes = self.raw.watch_deletes(before, Bytes::new()).await.map_err(failed)?;
-        if self.raw.nearest_before(&self.prefix, stand.revision).await.map_err(failed)?.is_none() {
-            return Ok(());
-        }
-        loop {
-            match deletes.next().await {
-                Some(Ok(keys)) if keys.is_empty() => {}
-                Some(Ok(_)) => return Ok(()),
-                Some(Err(error)) => return Err(failed(error)),
-                None => return Err(wrong("a watch of the reference ended")),
+        let mut before = stand.before.clone();
+        while let Some(key) = before.take() {
+            let mut deletes = self.raw.watch_deletes(key, Bytes::new()).await.map_err(failed)?;
+            if self.nearest(stand).await?.is_none() {
+                return Ok(());
+            }
+            loop {
+                match deletes.next().await {
+                    Some(Ok(keys)) if keys.is_empty() => {}
+                    Some(Ok(_)) => break,
+                    Some(Err(error)) => return Err(failed(error)),
+                    None => return Err(wrong("a watch of the reference ended")),
+                }
+            }
+            if self.care == Care::Checks {
+                before = self.nearest(stand).await?;
             }
         }
+        Ok(())
+    }
+
+    async fn nearest(&self, stand: &Stand) -> Result<Option<Bytes>, Failure> {
+        self.raw.nearest_before(&self.prefix, stand.revision).await.map_err(failed)
     }
 
     /// Gives its place up.

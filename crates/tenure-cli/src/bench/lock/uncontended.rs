@@ -31,7 +31,7 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
             Side::Reference => reference(place, width, each).await,
         })
         .await?;
-        tell(workload, place, &contest, least, report)?;
+        tell((workload, "raw"), place, &contest, least, report)?;
     }
     Ok(())
 }

@@ -401,10 +401,10 @@ impl World {
     fn perform(&mut self, process: usize, action: Action) {
         let fate = self.fate;
         match action {
-            Action::Enter { ticket, epoch, place, mode, has_company } => {
+            Action::Enter { ticket, epoch, place, mode, has_company, may_be_there } => {
                 self.requests.push(if has_company { "join" } else { "enter" });
                 self.modes.insert(place, mode);
-                let answer = match self.enter(place, fate) {
+                let answer = match self.enter(place, may_be_there, fate) {
                     Entered::Stands { token, .. } if has_company => Entered::Joined { token },
                     answer => answer,
                 };
@@ -444,9 +444,13 @@ impl World {
         }
     }
 
-    fn enter(&mut self, place: Place, fate: Fate) -> Entered {
+    fn enter(&mut self, place: Place, may_be_there: bool, fate: Fate) -> Entered {
         let key = self.key(place);
-        let txn = Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(key, "", place.lease));
+        let there = self.store.get(&Get::key(key.clone()), self.now).unwrap();
+        assert!(may_be_there || there.pairs.is_empty(), "nobody else puts our place");
+        let put = Op::put_leased(key.clone(), "", place.lease);
+        let txn =
+            Txn { when: may_be_there.then(|| Condition::absent(key)).into_iter().collect(), ..put.into() };
         match fate {
             Fate::NotDone => Entered::NotDone,
             Fate::Late => {
