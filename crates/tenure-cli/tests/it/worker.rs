@@ -19,14 +19,22 @@ use crate::machine::{Machine, PATIENCE, Running};
 /// Far less than the scripts' own half minute, and far more than anything here takes.
 const SOON: Duration = Duration::from_secs(15);
 
-fn on_file() -> Machine {
+/// A machine whose temporary folder is its own: a worker that is killed leaves its checkpoint files there.
+fn machine() -> Machine {
     let machine = Machine::new().with("PATH", "/usr/bin:/bin");
+    let temporary = machine.path("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    machine.with("TMPDIR", temporary)
+}
+
+fn on_file() -> Machine {
+    let machine = machine();
     let url = format!("file://{}", machine.path("worker.db"));
     machine.with("TENURE_STORE", url)
 }
 
 fn on_etcd(etcd: &Etcd) -> Machine {
-    Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_ENDPOINTS", etcd.endpoints())
+    machine().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
 /// A worker that takes tasks.
