@@ -215,7 +215,7 @@ impl Board {
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
                 Some(Key::Task(task)) => {
-                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Gone))
+                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Gone));
                 }
                 Some(Key::TaskOwner(task)) => self.pending.entry(task).or_default().owner = Some(Seen::Gone),
                 Some(_) | None => {}

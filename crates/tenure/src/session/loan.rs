@@ -99,6 +99,8 @@ impl From<End> for LoanEnd {
 /// **Invariant**: once it has an end, neither that nor `valid_until` changes. So nobody sees a loan come back to life.
 pub(super) struct LoanCell {
     state: watch::Sender<LoanState>,
+    /// Told when it has an end. Thousands of handlers wait for that, and each would be woken by every renewal otherwise.
+    over: watch::Sender<()>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +111,8 @@ struct LoanState {
 
 impl LoanCell {
     pub(super) fn new(valid_until: Moment) -> LoanCell {
-        LoanCell { state: watch::Sender::new(LoanState { valid_until, end: None }) }
+        let state = watch::Sender::new(LoanState { valid_until, end: None });
+        LoanCell { state, over: watch::Sender::new(()) }
     }
 
     /// The lease was renewed.
@@ -130,6 +133,7 @@ impl LoanCell {
             state.end.get_or_insert(why);
             is_news
         });
+        self.over.send_replace(());
     }
 
     /// How it stands now; whoever sees first that the time is over ends it for all.
@@ -145,6 +149,7 @@ impl LoanCell {
             }
             is_over
         });
+        self.over.send_replace(());
         *self.state.borrow()
     }
 }
@@ -228,17 +233,18 @@ impl Loan {
     ///
     /// Leaves nothing behind.
     pub async fn lost(&self) -> LoanEnd {
-        let mut news = self.inner.cell.state.subscribe();
+        let mut over = self.inner.cell.over.subscribe();
         loop {
-            news.mark_unchanged();
+            over.mark_unchanged();
             let state = self.look();
             if let Some(end) = state.end {
                 return end;
             }
+            // It may have been renewed by the time that it would have ended: then it is waited for again.
             tokio::select! {
                 biased;
                 // Fails only when the cell is gone, and we hold it.
-                _ = news.changed() => {}
+                _ = over.changed() => {}
                 () = self.clock().sleep_until(state.valid_until) => {}
             }
         }

@@ -37,7 +37,7 @@ struct Cost {
     released: Duration,
     /// How many tasks the measured node had.
     tasks: usize,
-    /// How many tasks it looked at.
+    /// How much memory it had more than before there was any task.
     mib: f64,
     cpu_percent: Option<f64>,
 }
@@ -62,7 +62,7 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
         let mib = median(costs.iter().map(|cost| cost.mib));
         let row =
             Row::new(format!("memory_{tasks}"), place.engine, &Sample::new(vec![], Duration::ZERO, tasks));
-        report.row(&Row { unit: "mib", p50: Some(mib), ..row })?;
+        report.row(&Row { unit: "mib", p50: Some(mib), ops_s: 0.0, ..row })?;
     }
     let mut verdict = |of, found, goal| {
         let names = (format!("grow_{few}_to_{many}"), place.engine, "contract");
@@ -78,7 +78,7 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
     let owned = large.iter().map(|cost| cost.tasks).min().unwrap_or(0);
     let workload = format!("idle_node_with_{owned}_of_{many}");
     let row = Row::new(workload.clone(), place.engine, &Sample::new(vec![], size.idle, owned));
-    report.row(&Row { unit: "cpu_percent", p50: Some(worst), ..row })?;
+    report.row(&Row { unit: "cpu_percent", p50: Some(worst), ops_s: 0.0, ..row })?;
     let names = (workload, place.engine, "contract");
     report.verdict(&Verdict::new(names, "cpu_percent", Found::Figure(worst), Goal::AtMost(1.0)))
 }
