@@ -43,7 +43,7 @@ use index::Index;
 use standing::{Look, Next, Stage, Standing};
 
 pub use barrier::Round;
-pub use words::{Action, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then, Watching};
+pub use words::{Action, Asks, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then, Watching};
 
 /// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody
 /// wants could appear behind our back and block the line until its lease ends.
@@ -87,9 +87,8 @@ impl Line {
         let epoch = Epoch(self.count());
         self.tickets.insert(ticket, Standing::new(place, mode, Stage::Entering { epoch }));
         self.places.insert(place, ticket);
-        let has_company = self.has_company(mode);
-        let may_be_there = false;
-        self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company, may_be_there });
+        let (asks, may_be_there) = (self.asks(mode, false), false);
+        self.actions.push_back(Action::Enter { ticket, epoch, place, mode, asks, may_be_there });
         ticket
     }
 
@@ -340,6 +339,11 @@ impl Line {
     /// Whether nobody of ours stands here.
     pub fn is_empty(&self) -> bool {
         self.tickets.is_empty()
+    }
+
+    /// The nonce of its newest place. Whoever stands here next, with another machine, counts on from it.
+    pub fn nonce(&self) -> u64 {
+        self.nonce
     }
 
     /// Whose place this is; none if it is not ours.

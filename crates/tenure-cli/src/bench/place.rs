@@ -47,6 +47,16 @@ impl Place {
         }
     }
 
+    /// One more bare connection to the server.
+    pub(super) async fn connect_raw(&self) -> Result<Raw, Failure> {
+        match &self.url {
+            StoreUrl::Etcd { endpoints, security: Security::Plain } => connect_raw(endpoints).await,
+            StoreUrl::Etcd { .. } | StoreUrl::Memory | StoreUrl::File(_) => {
+                Err(wrong("there is nothing that bare calls could reach"))
+            }
+        }
+    }
+
     /// The namespace that is the prefix.
     pub(super) fn namespace(&self) -> &str {
         self.prefix.trim_matches('/')
@@ -112,22 +122,28 @@ fn embedded(store: Store, engine: &'static str, url: StoreUrl) -> Place {
 }
 
 async fn etcd(decision: &Decision, output: &Output) -> Result<Place, Failure> {
-    let (url, endpoint) = plain_etcd(decision).ok_or_else(|| wrong("no etcd that bare calls can reach"))?;
+    let (url, endpoints) = plain_etcd(decision).ok_or_else(|| wrong("no etcd that bare calls can reach"))?;
     let store = connect::open(decision, output).await?;
-    let raw = Raw::connect(&format!("http://{endpoint}")).await.map_err(failed)?;
+    let raw = connect_raw(endpoints).await?;
     let prefix = format!("/tenure-bench/{:x}/", BootClock.now().since_origin().as_nanos());
     let counter = Counter::of(url);
     Ok(Place { store, engine: "etcd", url: url.clone(), counter, raw: Some(raw), prefix })
 }
 
-/// The address of an etcd that bare calls can reach, and its first member.
-fn plain_etcd(decision: &Decision) -> Option<(&StoreUrl, &str)> {
+/// The address of an etcd that bare calls can reach, and its members.
+fn plain_etcd(decision: &Decision) -> Option<(&StoreUrl, &[String])> {
     match decision.store.as_ref().ok().map(|store| &store.value) {
         Some(url @ StoreUrl::Etcd { endpoints, security: Security::Plain }) if decision.user.is_none() => {
-            Some((url, endpoints.first()?))
+            Some((url, endpoints))
         }
         _ => None,
     }
+}
+
+/// Bare calls to the first of these members.
+pub(super) async fn connect_raw(endpoints: &[String]) -> Result<Raw, Failure> {
+    let endpoint = endpoints.first().ok_or_else(|| wrong("no member is named"))?;
+    Raw::connect(&format!("http://{endpoint}")).await.map_err(failed)
 }
 
 /// A session that outlives every turn, so that no renewal comes between.

@@ -34,11 +34,11 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    /// Lets both sides take their turns. A side without a reference sits out.
+    /// Lets both sides take their turns, each with the number of its round. Where there is no reference, ours plays alone.
     pub(super) async fn hold(
         place: &Place,
         rounds: usize,
-        turn: impl AsyncFn(Side) -> Result<Sample, Failure>,
+        turn: impl AsyncFn(Side, usize) -> Result<Sample, Failure>,
     ) -> Result<Contest, Failure> {
         let mut contest = Contest::default();
         for round in 0..rounds {
@@ -49,7 +49,7 @@ impl Contest {
                     (Side::Reference, None) => continue,
                 };
                 let before = place.handled().await;
-                turns.samples.push(turn(side).await?);
+                turns.samples.push(turn(side, round).await?);
                 turns.requests += place.handled().await.saturating_sub(before);
             }
         }

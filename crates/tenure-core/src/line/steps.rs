@@ -6,7 +6,7 @@ use crate::revision::{Epoch, Token};
 use crate::time::Moment;
 
 use super::standing::{Look, Next, Stage, Standing};
-use super::{Action, Line, LossReason, Mode, Notice, Then, Ticket};
+use super::{Action, Asks, Line, LossReason, Mode, Notice, Then, Ticket};
 
 impl Line {
     pub(super) fn count(&mut self) -> u64 {
@@ -28,14 +28,22 @@ impl Line {
         self.change(ticket, Stage::Entering { epoch });
         if let Some(standing) = self.tickets.get(&ticket) {
             let (place, mode, may_be_there) = (standing.place, standing.mode, standing.may_be_there());
-            let has_company = self.has_company(mode);
-            self.actions.push_back(Action::Enter { ticket, epoch, place, mode, has_company, may_be_there });
+            let asks = self.asks(mode, may_be_there);
+            self.actions.push_back(Action::Enter { ticket, epoch, place, mode, asks, may_be_there });
         }
     }
 
-    /// Whether one of ours stands before whoever enters now, and will pass on. Who can hold beside others must know who those are.
-    pub(super) fn has_company(&self, mode: Mode) -> bool {
-        mode == Mode::Exclusive && !(self.index.queue.is_empty() && self.index.holding.is_empty())
+    /// Whom a place has to ask for that enters now and is one of our tickets already. Who can hold beside others must know who those are.
+    pub(super) fn asks(&self, mode: Mode, may_be_there: bool) -> Asks {
+        let has_company = !(self.index.queue.is_empty() && self.index.holding.is_empty());
+        if mode == Mode::Exclusive && has_company {
+            Asks::Nobody
+        } else if self.tickets.len() == 1 && !may_be_there {
+            // A ticket is forgotten only when its place is gone, so none of ours is there.
+            Asks::Others
+        } else {
+            Asks::All
+        }
     }
 
     pub(super) fn ask_to_leave(&mut self, ticket: Ticket, token: Option<Token>, now: Moment) {

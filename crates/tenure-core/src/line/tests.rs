@@ -84,7 +84,7 @@ fn a_place_whose_company_has_left_looks_for_itself() {
     let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
     line.handle_entered(first, epoch, Entered::Stands { token: Token(Revision(5)), before: None }, 0.5, NOW);
     let second = line.stand(lease(1), Mode::Exclusive);
-    let Some(Action::Enter { epoch, has_company: true, .. }) = line.poll_action() else {
+    let Some(Action::Enter { epoch, asks: Asks::Nobody, .. }) = line.poll_action() else {
         panic!("it asks to enter beside the first")
     };
     line.leave(first, NOW);

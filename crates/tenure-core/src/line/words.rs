@@ -57,7 +57,7 @@ impl RollCall {
 /// What the driver must do. Every answer comes back with the epoch of its question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Create the place, unless it is there already, and read which place is the nearest before it unless somebody of ours is.
+    /// Create the place, unless it is there already, and read which place is the nearest before it as far as is asked.
     Enter {
         /// For the answer.
         ticket: Ticket,
@@ -67,9 +67,8 @@ pub enum Action {
         place: Place,
         /// What it wants.
         mode: Mode,
-        /// Whether somebody of ours stands before it already. Then it need not be read who else does: it costs the store time in
-        /// proportion to the line.
-        has_company: bool,
+        /// Of whom it has to know.
+        asks: Asks,
         /// Whether an earlier request may have put it.
         may_be_there: bool,
     },
@@ -97,6 +96,18 @@ pub enum Action {
         /// What is wanted of the line.
         then: Then,
     },
+}
+
+/// Whom a place that enters asks for. A read of a line costs the store time in proportion to its length and to its past, so nobody asks for more
+/// than it has to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asks {
+    /// Nobody: one of ours stands before it, and passes on.
+    Nobody,
+    /// Everybody but us: nobody of this line's own is there. Whatever it left behind is gone, and need not be looked through.
+    Others,
+    /// Everybody.
+    All,
 }
 
 /// What has to be known of a line when a place has left it.

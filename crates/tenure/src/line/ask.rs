@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::layout::Place;
-use tenure_core::line::{Action, Entered, Left, Looked, Then, Ticket};
+use tenure_core::line::{Action, Asks, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
 use crate::store::{
-    Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Store, StoreError, Txn, TxnReply,
+    Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Selection, Store, StoreError, Txn,
+    TxnReply,
 };
 
 /// What came of an action.
@@ -60,12 +61,15 @@ pub(super) fn place(line: &Bytes, key: &[u8]) -> Option<Place> {
 }
 
 /// Does actions of different lines, each with an answer of its own, in as few requests as possible.
+///
+/// `nonce_first` is below the nonces of all places that this desk ever had.
 pub(super) async fn ask(
     store: Store,
-    regard: Regard,
+    (regard, nonce_first): (Regard, u64),
     request: Vec<(Bytes, Action, Bytes)>,
 ) -> Vec<(Bytes, Answer)> {
-    let txn = |(line, action, value): &(Bytes, Action, Bytes)| txn(line, *action, value, regard);
+    let txn =
+        |(line, action, value): &(Bytes, Action, Bytes)| txn(line, *action, value, (regard, nonce_first));
     let mut txns: Vec<Txn> = request.iter().map(txn).collect();
     let replies = match (txns.pop(), txns.is_empty()) {
         (Some(only), true) => vec![store.txn(only).await],
@@ -83,13 +87,14 @@ pub(super) async fn ask(
     answers
 }
 
-fn txn(line: &Bytes, action: Action, value: &Bytes, regard: Regard) -> Txn {
+fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Regard, u64)) -> Txn {
     // A stranger's key is looked past in a second request.
-    let newest = || Get::prefix(line.clone()).order(Order::CreatedDescending).limit(1).keys_only();
+    let newest_of = |select| Get::new(select).order(Order::CreatedDescending).limit(1).keys_only();
+    let newest = || newest_of(Selection::Prefix(line.clone()));
     let whole = |limit| Get::prefix(line.clone()).order(Order::Created).limit(limit);
     let own = |place: Place| Op::Get(Get::key(key(line, place)).keys_only());
     match action {
-        Action::Enter { place, has_company, may_be_there, .. } => {
+        Action::Enter { place, asks, may_be_there, .. } => {
             let key = key(line, place);
             // Nobody but we puts this key, so it is compared only if we may have.
             let txn = if may_be_there {
@@ -98,7 +103,17 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, regard: Regard) -> Txn {
                 Txn::new()
             };
             // Before the put: in a line without others there is nothing to show.
-            let txn = if has_company { txn } else { txn.then(Op::Get(newest())) };
+            let txn = match asks {
+                Asks::Nobody => txn,
+                Asks::All => txn.then(Op::Get(newest())),
+                // etcd walks over every key that was ever there until its history is compacted, and each of our turns had a key of its own.
+                Asks::Others => {
+                    let ours = self::key(line, Place { nonce: nonce_first, ..place });
+                    let end = Selection::Prefix(line.clone()).end().unwrap_or_default();
+                    txn.then(Op::Get(newest_of(Selection::Range(line.clone(), ours))))
+                        .then(Op::Get(newest_of(Selection::Range(key.clone(), end))))
+                }
+            };
             txn.then(Op::put_leased(key, value.clone(), place.lease))
         }
         Action::Look { place, token, before, .. } => {
@@ -141,10 +156,10 @@ async fn understand(
     reply: Result<TxnReply, StoreError>,
 ) -> Answer {
     match action {
-        Action::Enter { ticket, epoch, place, has_company, .. } => {
+        Action::Enter { ticket, epoch, place, asks, .. } => {
             let is_new = reply.as_ref().is_ok_and(|reply| reply.succeeded);
             let entered = match reply {
-                Ok(reply) => entered(store, line, (place, has_company), reply).await,
+                Ok(reply) => entered(store, line, (place, asks), reply).await,
                 Err(error) => Err(error),
             };
             let others: Others = match entered {
@@ -182,24 +197,25 @@ fn not_entered(error: StoreError) -> Entered {
 async fn entered(
     store: &Store,
     line: &Bytes,
-    (own, has_company): (Place, bool),
+    (own, asks): (Place, Asks),
     reply: TxnReply,
 ) -> Result<Entered, StoreError> {
-    let page = pages(reply.results).pop();
-    let token = if reply.succeeded {
+    let is_new = reply.succeeded;
+    let found: Vec<KeyValue> = pages(reply.results).into_iter().flat_map(|page| page.pairs).collect();
+    let token = if is_new {
         Token(reply.revision)
     } else {
         let key = key(line, own);
-        match page.iter().flat_map(|page| &page.pairs).find(|pair| pair.key == key) {
+        match found.iter().find(|pair| pair.key == key) {
             Some(mine) => Token(mine.created),
             // Our own request came twice, and the place of the first was deleted before the second was answered.
             None => return Ok(Entered::NotDone),
         }
     };
-    let before = match page.filter(|_| reply.succeeded) {
-        _ if has_company => return Ok(Entered::Joined { token }),
-        Some(page) => nearest(store, line, token, &page).await,
-        None => before(store, line, token).await,
+    let before = match asks {
+        Asks::Nobody => return Ok(Entered::Joined { token }),
+        Asks::Others | Asks::All if is_new => nearest(store, line, token, &found).await,
+        Asks::Others | Asks::All => before(store, line, token).await,
     };
     match before {
         Ok(before) => Ok(Entered::Stands { token, before }),
@@ -230,7 +246,7 @@ async fn looked(
     }
     let Some(rest) = pages.next() else { return (Ok(Looked::NotDone), None) };
     let before = match regard {
-        Regard::Before => nearest(store, line, token, &rest).await,
+        Regard::Before => nearest(store, line, token, &rest.pairs).await,
         Regard::Everybody => {
             let shown = places(line, &rest);
             match shown.iter().take_while(|(_, other)| *other < token).last() {
@@ -277,16 +293,17 @@ fn places(line: &Bytes, page: &Page) -> Vec<(Place, Token)> {
     page.pairs.iter().filter_map(|pair| Some((place(line, &pair.key)?, Token(pair.created)))).collect()
 }
 
-/// The first place of a page that was asked for newest first, without our own; strangers' keys are nobody.
+/// The newest of the keys that were found before us; if a stranger's is among them, which are nobody's, the whole line is looked through.
 async fn nearest(
     store: &Store,
     line: &Bytes,
     token: Token,
-    page: &Page,
+    found: &[KeyValue],
 ) -> Result<Option<Place>, StoreError> {
-    match page.pairs.iter().find_map(|pair| place(line, &pair.key)) {
-        Some(place) => Ok(Some(place)),
-        None if page.pairs.is_empty() => Ok(None),
+    let places: Option<Vec<_>> =
+        found.iter().map(|pair| Some((pair.created, place(line, &pair.key)?))).collect();
+    match places {
+        Some(places) => Ok(places.into_iter().max_by_key(|(created, _)| *created).map(|(_, place)| place)),
         None => before(store, line, token).await,
     }
 }

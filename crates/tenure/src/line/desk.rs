@@ -27,15 +27,14 @@ use crate::store::{KeyValue, LeaseId, Store};
 /// Requests under way together. With one, whoever comes next waits for a whole round trip; with many, nothing is left to travel together.
 const IN_FLIGHT: usize = 2;
 
-/// How many numbers a line may count: more than a process can use up while it stands in one, and few enough for as many lines.
-const PLACES_OF_A_LINE: u64 = 1 << 32;
-
 /// What the handles, the seats and the task have in common.
 pub(super) struct Shared {
     session: Session,
     store: Store,
     clock: Arc<dyn Clock>,
     regard: Regard,
+    /// Below the nonces of all places of this desk, which follow each other: another desk on the same lease throws one far away.
+    nonce_first: u64,
     inner: Mutex<Inner>,
     /// Rung when a line was told something.
     bell: Notify,
@@ -52,7 +51,7 @@ struct Inner {
     dirty: BTreeSet<Bytes>,
     /// When lines want to look at the clock.
     wakes: BTreeSet<(Moment, Bytes)>,
-    /// Where the next line begins to count its places. Thrown once: the dice cost a call to the system.
+    /// The largest nonce of all lines that were left: one that is entered again must not use a key twice.
     nonce: u64,
     is_closing: bool,
 }
@@ -105,7 +104,11 @@ pub(super) async fn drive(shared: Arc<Shared>) {
         }
         while asking.len() < IN_FLIGHT && !outbox.is_empty() {
             let request = shared.with_values(outbox.next_request());
-            asking.push(Box::pin(ask::ask(shared.store.clone(), shared.regard, request)));
+            asking.push(Box::pin(ask::ask(
+                shared.store.clone(),
+                (shared.regard, shared.nonce_first),
+                request,
+            )));
         }
         for loan in std::mem::take(&mut shared.lock().new_loans) {
             endings.push(Box::pin(async move {
@@ -138,12 +141,15 @@ async fn sleep(shared: &Shared, wake: Option<Moment>) {
 
 impl Shared {
     pub(super) fn new(session: &Session, regard: Regard) -> Shared {
+        // Half of all numbers is left to count upwards.
+        let nonce_first = dice::nonce() / 2;
         Shared {
             store: session.store().clone(),
             clock: session.clock().clone(),
             session: session.clone(),
             regard,
-            inner: Mutex::new(Inner { nonce: dice::nonce(), ..Inner::default() }),
+            nonce_first,
+            inner: Mutex::new(Inner { nonce: nonce_first, ..Inner::default() }),
             bell: Notify::new(),
         }
     }
@@ -169,11 +175,7 @@ impl Shared {
         let (state, news) = watch::channel(SeatState::Entering);
         let mut inner = self.lock();
         let Inner { lines, nonce, .. } = &mut *inner;
-        let lined = lines.entry(line.clone()).or_insert_with(|| {
-            // A line that was left and is entered again must not use a key twice, so each has its own part of the numbers.
-            *nonce = nonce.wrapping_add(PLACES_OF_A_LINE);
-            Lined::new(*nonce)
-        });
+        let lined = lines.entry(line.clone()).or_insert_with(|| Lined::new(*nonce));
         let ticket = lined.machine.stand(loan.lease(), mode);
         lined.sitters.insert(ticket, Sitter::new(state, value, loan.clone()));
         inner.dirty.insert(line.clone());
@@ -222,7 +224,7 @@ impl Shared {
     fn step(&self, outbox: &mut Outbox, watches: &mut Watches) -> Option<Moment> {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { lines, dirty, wakes, .. } = &mut *inner;
+        let Inner { lines, dirty, wakes, nonce, .. } = &mut *inner;
         while let Some((at, line)) = wakes.first()
             && *at <= now
         {
@@ -256,6 +258,7 @@ impl Shared {
                 lined.wake = wake;
             }
             if lined.machine.is_empty() {
+                *nonce = lined.machine.nonce().max(*nonce);
                 lines.remove(&line);
             }
         }

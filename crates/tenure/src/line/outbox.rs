@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use tenure_core::line::{Action, Then};
+use tenure_core::line::{Action, Asks, Then};
 
 /// How many transactions one request carries. An etcd request takes 128 operations along one path, and each of ours has two.
 const TOGETHER_MAX: usize = 100;
@@ -67,7 +67,7 @@ impl Share {
         let fits = !self.is_alone
             && match action {
                 // It only puts. Whoever leaves in the same request passes on to one who stood before.
-                Action::Enter { has_company: true, may_be_there: false, .. } => {
+                Action::Enter { asks: Asks::Nobody, may_be_there: false, .. } => {
                     !std::mem::replace(&mut self.puts, true)
                 }
                 Action::Leave { then: Then::Nothing, .. } => true,

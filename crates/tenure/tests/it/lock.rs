@@ -82,6 +82,7 @@ use on_every_engine;
 on_every_engine! {
     one_holds_and_the_next_follows;
     tokens_grow_and_nobody_overlaps;
+    those_who_share_a_lease_exclude_each_other;
     a_try_that_fails_leaves_nothing_behind;
     a_dropped_acquire_and_a_dropped_guard_leave_nothing_behind;
     a_waiter_whose_lease_is_revoked_is_told_at_once;
@@ -114,6 +115,22 @@ mod claims {
     }
 
     /// Two processes with four tasks each: a counter without any other protection is never touched by two.
+    /// Each looks past what it left behind itself, and must not look past the other, whose keys begin alike.
+    pub(super) async fn those_who_share_a_lease_exclude_each_other(store: Store) {
+        let (session, one) = process(&store);
+        let two = Locks::new(&session, &namespace());
+        for (holder, other) in [(&one, &two), (&two, &one), (&one, &two)] {
+            let guard = soon(holder.lock("x").into_future()).await.unwrap();
+            let elsewhere = soon(other.lock("y").into_future()).await.unwrap();
+            assert_eq!(guard.lease(), elsewhere.lease());
+            elsewhere.release().await.unwrap();
+            let refused = soon(other.lock("x").try_once().into_future()).await;
+            assert!(matches!(refused, Err(LockError::NotHeld(StandError::Held))), "{refused:?}");
+            guard.release().await.unwrap();
+        }
+        assert_eq!(keys(&store).await, 0);
+    }
+
     pub(super) async fn tokens_grow_and_nobody_overlaps(store: Store) {
         let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let mut tasks = tokio::task::JoinSet::new();

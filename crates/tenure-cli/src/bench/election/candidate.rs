@@ -7,7 +7,7 @@ use tenure::store::{Store, StoreUrl};
 use tenure_etcd::raw::Raw;
 
 use crate::bench::lock::{Queue, Stand};
-use crate::bench::place::{Place, close_session, failed, open_session};
+use crate::bench::place::{Place, close_session, open_session};
 use crate::bench::workload::wrong;
 use crate::failure::Failure;
 
@@ -56,14 +56,11 @@ impl Parties {
     }
 
     pub(super) async fn reference(place: &Place, raw: &Raw) -> Result<(Parties, Vec<Party>), Failure> {
-        let StoreUrl::Etcd { endpoints, .. } = &place.url else { return Err(wrong("there is no reference")) };
-        let endpoint = endpoints.first().ok_or_else(|| wrong("no member is named"))?;
         let lease = Queue::lease(raw).await?;
         let queue = Queue::new(raw, &place.prefix, "raw-elected", lease);
         let mut parties = Vec::new();
         for _ in 0..PARTIES {
-            let raw = Raw::connect(&format!("http://{endpoint}")).await.map_err(failed)?;
-            parties.push(Party::Reference(queue.through(&raw)));
+            parties.push(Party::Reference(queue.through(&place.connect_raw().await?)));
         }
         Ok((Parties::Reference { raw: raw.clone(), lease }, parties))
     }
@@ -102,6 +99,7 @@ impl Party {
                 Ok(Leader::Ours(Box::new(term.map_err(|error| wrong(format!("not elected: {error}")))?)))
             }
             Party::Reference(queue) => {
+                let queue = queue.another();
                 let stand = queue.enter().await?;
                 queue.wait(&stand).await?;
                 Ok(Leader::Reference(queue, stand))

@@ -1,4 +1,6 @@
 //! One lock that everybody wants: how fast it goes from one to the next, with all who wait in one process.
+//!
+//! Each turn has a lock of its own: what etcd remembers of a lock's past makes it slower until history is compacted.
 
 use std::sync::Arc;
 
@@ -22,9 +24,9 @@ pub(super) const CROWDS: [(&str, usize, f64); 3] =
 
 pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> Result<(), Failure> {
     for (workload, waiters, least) in CROWDS.into_iter().filter(|(workload, ..)| size.has(workload)) {
-        let contest = Contest::hold(place, size.rounds, async |side| match side {
-            Side::Ours => ours(place, waiters, size.locks).await,
-            Side::Reference => reference(place, waiters, size.locks).await,
+        let contest = Contest::hold(place, size.rounds, async |side, round| match side {
+            Side::Ours => ours(place, &format!("ours-{waiters}-{round}"), waiters, size.locks).await,
+            Side::Reference => reference(place, &format!("raw-{waiters}-{round}"), waiters, size.locks).await,
         })
         .await?;
         tell((workload, "raw"), place, &contest, Some(least), report)?;
@@ -32,28 +34,29 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
     Ok(())
 }
 
-async fn ours(place: &Place, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
+async fn ours(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
     let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
     let session = open_session(&place.store)?;
     let locks = Locks::new(&session, &namespace);
-    let sample = crowd(waiters, locks_len, || Waiter::Ours(locks.clone())).await?;
+    let sample = crowd(waiters, locks_len, || Waiter::Ours(locks.clone(), name.to_owned())).await?;
     drop(locks);
     close_session(&session).await?;
     Ok(sample)
 }
 
-async fn reference(place: &Place, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
-    let raw = place.raw.as_ref().ok_or_else(|| wrong("there is no reference"))?;
-    let lease = Queue::lease(raw).await?;
-    let queue = Queue::new(raw, &place.prefix, "raw-wanted", lease);
-    let sample = crowd(waiters, locks_len, || Waiter::Reference(queue.clone())).await?;
-    Queue::end(raw, lease).await?;
+async fn reference(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
+    // A connection for each turn: HTTP/2 ends one on which too many watches were dropped with an event unread.
+    let raw = place.connect_raw().await?;
+    let lease = Queue::lease(&raw).await?;
+    let queue = Queue::new(&raw, &place.prefix, name, lease);
+    let sample = crowd(waiters, locks_len, || Waiter::Reference(queue.another())).await?;
+    Queue::end(&raw, lease).await?;
     Ok(sample)
 }
 
 /// One of those who want the lock.
 enum Waiter {
-    Ours(Locks),
+    Ours(Locks, String),
     Reference(Queue),
 }
 
@@ -61,8 +64,8 @@ impl Waiter {
     /// Holds it for no time at all, and stands behind the others again.
     async fn take(&self, baton: &Baton) -> Result<(), Failure> {
         match self {
-            Waiter::Ours(locks) => {
-                let guard = locks.lock("ours-wanted").await;
+            Waiter::Ours(locks, name) => {
+                let guard = locks.lock(name).await;
                 let guard = guard.map_err(|error| wrong(format!("not locked: {error}")))?;
                 baton.taken()?;
                 baton.given_back();

@@ -13,11 +13,10 @@ use tenure::core::name::Namespace;
 use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::{Security, Store, StoreUrl};
-use tenure_etcd::raw::Raw;
 
 use super::reference::{Care, Queue};
 use super::{Size, tell};
-use crate::bench::place::{Place, close_session, failed, open_session};
+use crate::bench::place::{Place, close_session, connect_raw, open_session};
 use crate::bench::report::Report;
 use crate::bench::sample::Sample;
 use crate::bench::turns::{Contest, Side};
@@ -64,9 +63,9 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
     }
     let span = SPAN_MIN.max(SPAN_OF_ONE * u32::try_from(size.locks).unwrap_or(u32::MAX));
     for reference in ["raw", "raw_checked"] {
-        let contest = Contest::hold(place, size.rounds, async |side| match side {
-            Side::Ours => crowd(place, "ours", span).await,
-            Side::Reference => crowd(place, reference, span).await,
+        let contest = Contest::hold(place, size.rounds, async |side, round| match side {
+            Side::Ours => crowd(place, round, "ours", span).await,
+            Side::Reference => crowd(place, round, reference, span).await,
         })
         .await?;
         tell((WORKLOAD, reference), place, &contest, Some(LEAST), report)?;
@@ -77,9 +76,10 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
     Ok(())
 }
 
-async fn crowd(place: &Place, side: &str, span: Duration) -> Result<Sample, Failure> {
+async fn crowd(place: &Place, round: usize, side: &str, span: Duration) -> Result<Sample, Failure> {
     let span_text = format!("{}ms", span.as_millis());
-    let words = ["contend", &place.url.to_string(), &place.prefix, side, &span_text];
+    let prefix = format!("{}{round}/", place.prefix);
+    let words = ["contend", &place.url.to_string(), &prefix, side, &span_text];
     let mut parts = (0..PROCESSES).map(|_| Part::start(&words)).collect::<Result<Vec<Part>, Failure>>()?;
     for part in &mut parts {
         part.ready().await?;
@@ -144,8 +144,7 @@ impl Contender {
                 let StoreUrl::Etcd { endpoints, security: Security::Plain } = url else {
                     return Err(wrong("bare calls go to an etcd without TLS"));
                 };
-                let endpoint = endpoints.first().ok_or_else(|| wrong("no member is named"))?;
-                let raw = Raw::connect(&format!("http://{endpoint}")).await.map_err(failed)?;
+                let raw = connect_raw(endpoints).await?;
                 let lease = Queue::lease(&raw).await?;
                 let care = if side == Contending::Raw { Care::Trusts } else { Care::Checks };
                 let queue = Queue::new(&raw, prefix, "raw-wanted", lease).with(care);

@@ -24,15 +24,17 @@ pub(in crate::bench) enum Care {
     Checks,
 }
 
-/// A queue, as one process stands in it with one lease. Clones are one.
+/// A queue, as one of a process stands in it.
 #[derive(Clone)]
 pub(in crate::bench) struct Queue {
     raw: Arc<Raw>,
     /// Ends in `/`.
     prefix: Bytes,
     lease: i64,
-    /// No key is used twice.
-    nonce: Arc<AtomicU64>,
+    /// How many stand here with this lease.
+    count: Arc<AtomicU64>,
+    /// Its own, again and again: etcd walks over every key that was ever there until its history is compacted.
+    key: Bytes,
     /// As much as ours say of themselves.
     value: Bytes,
     care: Care,
@@ -48,14 +50,24 @@ pub(in crate::bench) struct Stand {
 
 impl Queue {
     pub(in crate::bench) fn new(raw: &Raw, folder: &str, name: &str, lease: i64) -> Queue {
-        Queue {
+        let first = Queue {
             raw: Arc::new(raw.clone()),
             prefix: format!("{folder}locks/{name}/").into(),
             lease,
-            nonce: Arc::default(),
+            count: Arc::default(),
+            key: Bytes::new(),
             value: HolderRecord::default().encode(),
             care: Care::Trusts,
-        }
+        };
+        first.another()
+    }
+
+    /// The same queue for another who stands in it.
+    pub(in crate::bench) fn another(&self) -> Queue {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        // As long as ours.
+        let key = [&self.prefix[..], format!("{:016x}-{count:016x}", self.lease).as_bytes()].concat();
+        Queue { key: key.into(), ..self.clone() }
     }
 
     /// The same queue for somebody who is as careful as this.
@@ -85,10 +97,7 @@ impl Queue {
 
     /// Stands in the queue, and says who is before it.
     pub(in crate::bench) async fn enter(&self) -> Result<Stand, Failure> {
-        let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
-        // As long as ours.
-        let key = [&self.prefix[..], format!("{:016x}-{nonce:016x}", self.lease).as_bytes()].concat();
-        let key = Bytes::from(key);
+        let key = self.key.clone();
         let entered = self.raw.enter(&self.prefix, key.clone(), self.value.clone(), self.lease).await;
         let entered = entered.map_err(failed)?;
         Ok(Stand { key, revision: entered.revision, before: entered.before })

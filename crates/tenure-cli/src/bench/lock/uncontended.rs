@@ -1,4 +1,4 @@
-//! Locks that nobody else wants, taken and given back: one at a time, and many names at once.
+//! Locks that nobody else wants, taken and given back: one at a time, and many names at once. Each turn has locks of its own.
 
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,9 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
     for (workload, width, least) in WIDTHS.into_iter().filter(|(workload, ..)| size.has(workload)) {
         // A turn is as long as the one of single locks, or long enough for everybody to take a few.
         let each = (size.locks / width).max(LOCKS_OF_ONE_MIN.min(size.locks));
-        let contest = Contest::hold(place, size.rounds, async |side| match side {
-            Side::Ours => ours(place, width, each).await,
-            Side::Reference => reference(place, width, each).await,
+        let contest = Contest::hold(place, size.rounds, async |side, round| match side {
+            Side::Ours => ours(place, round, width, each).await,
+            Side::Reference => reference(place, round, width, each).await,
         })
         .await?;
         tell((workload, "raw"), place, &contest, least, report)?;
@@ -36,21 +36,23 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
     Ok(())
 }
 
-async fn ours(place: &Place, width: usize, each: usize) -> Result<Sample, Failure> {
+async fn ours(place: &Place, round: usize, width: usize, each: usize) -> Result<Sample, Failure> {
     let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
     let session = open_session(&place.store)?;
     let locks = Locks::new(&session, &namespace);
     // The first lock gets the lease; on both sides the clock runs only after that.
     Taker::Ours(locks.clone(), "first".to_owned()).take().await?;
-    let sample = at_once(width, each, |n| Taker::Ours(locks.clone(), format!("ours-{n}"))).await?;
+    let sample =
+        at_once(width, each, |n| Taker::Ours(locks.clone(), format!("ours-{width}-{round}-{n}"))).await?;
     close_session(&session).await?;
     Ok(sample)
 }
 
-async fn reference(place: &Place, width: usize, each: usize) -> Result<Sample, Failure> {
+async fn reference(place: &Place, round: usize, width: usize, each: usize) -> Result<Sample, Failure> {
     let raw = place.raw.as_ref().ok_or_else(|| wrong("there is no reference"))?;
     let lease = Queue::lease(raw).await?;
-    let taker = |n| Taker::Reference(Queue::new(raw, &place.prefix, &format!("raw-{n}"), lease));
+    let name = |n| format!("raw-{width}-{round}-{n}");
+    let taker = |n| Taker::Reference(Queue::new(raw, &place.prefix, &name(n), lease));
     let sample = at_once(width, each, taker).await?;
     Queue::end(raw, lease).await?;
     Ok(sample)

@@ -1,5 +1,7 @@
 //! Processes that stand in one line, a store, and what is between them.
 
+mod requests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -7,15 +9,15 @@ use bytes::Bytes;
 
 use crate::change::{Change, Previous, Start, WatchItem};
 use crate::keyspace::{Keyspace, WatchId};
-use crate::kv::{Get, Order, Selection};
+use crate::kv::{Get, Selection};
 use crate::layout::{Key, Layout, Place};
 use crate::lease::LeaseId;
 use crate::limits::Limits;
-use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Then, Ticket, Watching};
+use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Ticket, Watching};
 use crate::name::{LockName, Namespace};
 use crate::revision::{Epoch, Revision, Token};
 use crate::time::Moment;
-use crate::txn::{Condition, Op, OpReply, Txn};
+use crate::txn::{Op, Txn};
 
 const TTL: Duration = Duration::from_secs(3_600);
 
@@ -24,6 +26,9 @@ const LATE_MAX: Duration = Duration::from_secs(7);
 
 /// Few, so that lines are longer than what is shown of them.
 const SHOWN_MAX: usize = 3;
+
+/// How many places each process can have.
+const NONCES: u64 = 1_000;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +104,7 @@ impl World {
             events: vec![VecDeque::new(); processes],
         };
         for process in 0..processes {
-            world.lines.push(Line::new(1_000 * process as u64));
+            world.lines.push(Line::new(NONCES * process as u64));
             let lease = world.grant();
             world.leases.push(lease);
         }
@@ -396,119 +401,6 @@ impl World {
             self.lines[process].handle_gone(place, revision, self.now);
             self.collect(process);
         }
-    }
-
-    fn perform(&mut self, process: usize, action: Action) {
-        let fate = self.fate;
-        match action {
-            Action::Enter { ticket, epoch, place, mode, has_company, may_be_there } => {
-                self.requests.push(if has_company { "join" } else { "enter" });
-                self.modes.insert(place, mode);
-                let answer = match self.enter(place, may_be_there, fate) {
-                    Entered::Stands { token, .. } if has_company => Entered::Joined { token },
-                    answer => answer,
-                };
-                self.answers.push((process, Answer::Entered(ticket, epoch, answer)));
-            }
-            Action::Look { ticket, epoch, place, token, before } => {
-                self.requests.push("look");
-                let answer =
-                    if fate == Fate::Works { self.look(place, token, before) } else { Looked::NotDone };
-                self.answers.push((process, Answer::Looked(ticket, epoch, answer)));
-            }
-            Action::Leave { ticket, epoch, place, then } => {
-                self.requests.push(match then {
-                    Then::Nothing => "leave",
-                    Then::Next(..) => "leave to the next",
-                    Then::Line => "leave and read",
-                });
-                let txn = Txn::new().then(Op::delete(self.key(place)));
-                let answer = match fate {
-                    Fate::NotDone => Left::NotDone,
-                    Fate::Late => {
-                        self.late.push((self.now + LATE_MAX, txn));
-                        Left::Unknown
-                    }
-                    Fate::LosesAnswer => {
-                        self.store.apply(&txn, self.now).unwrap();
-                        Left::Unknown
-                    }
-                    Fate::Works => {
-                        let reply = self.store.apply(&txn, self.now).unwrap();
-                        let was_there = matches!(reply.results[0], OpReply::Delete { count: 1 });
-                        Left::Gone { was_there, first: self.first(then) }
-                    }
-                };
-                self.answers.push((process, Answer::Left(ticket, epoch, answer)));
-            }
-        }
-    }
-
-    fn enter(&mut self, place: Place, may_be_there: bool, fate: Fate) -> Entered {
-        let key = self.key(place);
-        let there = self.store.get(&Get::key(key.clone()), self.now).unwrap();
-        assert!(may_be_there || there.pairs.is_empty(), "nobody else puts our place");
-        let put = Op::put_leased(key.clone(), "", place.lease);
-        let txn =
-            Txn { when: may_be_there.then(|| Condition::absent(key)).into_iter().collect(), ..put.into() };
-        match fate {
-            Fate::NotDone => Entered::NotDone,
-            Fate::Late => {
-                self.late.push((self.now + LATE_MAX, txn));
-                Entered::Unknown
-            }
-            Fate::LosesAnswer => {
-                // Its lease may be gone.
-                let _ = self.store.apply(&txn, self.now);
-                Entered::Unknown
-            }
-            Fate::Works if self.store.apply(&txn, self.now).is_err() => Entered::LeaseGone,
-            Fate::Works => {
-                let line = self.line_now();
-                let token = *line.iter().find(|(_, there)| **there == place).unwrap().0;
-                Entered::Stands { token, before: self.before(place, token) }
-            }
-        }
-    }
-
-    fn look(&mut self, place: Place, token: Token, before: Option<Place>) -> Looked {
-        let line = self.line_now();
-        if line.get(&token) != Some(&place) {
-            return Looked::Missing;
-        }
-        match before.filter(|before| line.range(..token).any(|(_, there)| there == before)) {
-            Some(before) => {
-                assert_eq!(self.before(place, token), Some(before), "somebody came between");
-                Looked::Stands { before: Some(before) }
-            }
-            None => Looked::Stands { before: self.before(place, token) },
-        }
-    }
-
-    /// What is read of the line when a place has left it.
-    fn first(&mut self, then: Then) -> Vec<(Place, Token)> {
-        let line = self.line_now();
-        match then {
-            Then::Nothing => Vec::new(),
-            Then::Next(place, token) => line
-                .get(&token)
-                .filter(|there| **there == place)
-                .map(|_| (place, token))
-                .into_iter()
-                .collect(),
-            Then::Line => line.into_iter().take(SHOWN_MAX).map(|(token, place)| (place, token)).collect(),
-        }
-    }
-
-    fn before(&mut self, place: Place, token: Token) -> Option<Place> {
-        let get = Get::new(self.line())
-            .order(Order::CreatedDescending)
-            .created_max(Revision(token.0.0 - 1))
-            .limit(1);
-        let page = self.store.get(&get, self.now).unwrap();
-        let before = page.pairs.first().and_then(|pair| self.place(&pair.key));
-        assert_ne!(before, Some(place));
-        before
     }
 
     fn deliver(&mut self, process: usize, answer: Answer) {
