@@ -1,7 +1,7 @@
 //! Rules that a test can break on purpose, to see that whoever checks them notices.
 //!
 //! A checker that never failed proves nothing. Each [`Rule`] is one sentence of the promises; where the code keeps it, the code asks
-//! [`is_broken`], and with the feature `sabotage` a test can make the answer *yes* for its thread. Without the feature the answer is *no*, at
+//! `is_broken`, and with the feature `sabotage` a test can make the answer *yes* for its thread. Without the feature the answer is *no*, at
 //! compile time, and nothing of this is left in a program.
 
 /// A rule that can be broken.
