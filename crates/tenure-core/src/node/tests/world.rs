@@ -362,13 +362,13 @@ impl World {
 
     pub(super) fn lose_session(&mut self, n: usize) {
         let process = &mut self.processes[n];
-        let lease = process.lease.take();
         process.valid_until = None;
         process.incarnation = None;
-        // The driver is told of its loans first.
-        if let Some(lease) = lease {
+        // The driver is told of its loans first. What the node asks for until it hears the rest is asked under a lease that is over.
+        if let Some(lease) = process.lease {
             self.tell(n, Event::LeaseOver { lease });
         }
+        self.processes[n].lease = None;
         self.tell(n, Event::SessionLost);
         self.soon(Item::Join(n), n);
     }
