@@ -125,9 +125,7 @@ impl Picture {
         let Stage::Listing { at, up_to } = std::mem::take(&mut self.stage) else {
             unreachable!("a listing has at least one page");
         };
-        if !is_broken(Rule::WholePicture) {
-            self.forget((up_to, Bound::Unbounded), at, told);
-        }
+        self.forget((up_to, Bound::Unbounded), at, told);
         self.stage = Stage::Whole(at);
         told.extend([FeedItem::Whole(at)]);
     }
@@ -186,6 +184,9 @@ impl Picture {
         revision: Revision,
         told: &mut impl Extend<FeedItem>,
     ) {
+        if is_broken(Rule::WholePicture) {
+            return;
+        }
         let gone: Vec<Bytes> = self.told.range(between).map(|(key, _)| key.clone()).collect();
         for key in gone {
             self.told.remove(&key);
