@@ -80,6 +80,20 @@ impl Line {
         }
     }
 
+    /// The same line, whose tickets and epochs are counted on from those of a former one with its name.
+    ///
+    /// A request of the former line may still be answered. Were both counted from the same number, its answer would be taken for one to this
+    /// line, and somebody would hold with the token of a place that is gone.
+    #[must_use]
+    pub fn counting_from(self, counter: u64) -> Line {
+        Line { counter, ..self }
+    }
+
+    /// The number of its newest ticket or epoch.
+    pub fn counter(&self) -> u64 {
+        self.counter
+    }
+
     /// Wants to hold, with a place under this lease.
     pub fn stand(&mut self, lease: LeaseId, mode: Mode) -> Ticket {
         let ticket = Ticket(self.count());

@@ -95,6 +95,21 @@ fn a_place_whose_company_has_left_looks_for_itself() {
     assert!(matches!(line.poll_action(), Some(Action::Look { before: None, .. })));
 }
 
+/// Found by the simulator: all places of a line were lost with their lease while one was being entered, the next line of that name counted
+/// its tickets from the same number, and the late answer made somebody hold with the token of a place that was gone.
+#[test]
+fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
+    let mut former = Line::new(7);
+    let lost = former.stand(lease(1), Mode::Exclusive);
+    let Some(Action::Enter { epoch, .. }) = former.poll_action() else { panic!("it asks to enter") };
+    former.handle_lease_lost(lease(1), NOW);
+    assert!(former.is_empty());
+    let mut next = Line::new(former.nonce()).counting_from(former.counter());
+    next.stand(lease(2), Mode::Exclusive);
+    next.handle_entered(lost, epoch, Entered::Stands { token: Token(Revision(5)), before: None }, 0.5, NOW);
+    assert!(next.poll_notice().is_none(), "nobody was told that it holds");
+}
+
 /// A stranger's place between two of ours: the second must not hold when the first leaves.
 #[test]
 fn a_place_behind_a_stranger_of_whom_it_does_not_know_waits_for_him() {

@@ -8,6 +8,15 @@ fn check(seed: u64) {
     assert!(violations.is_empty(), "{violations:#?}\n{}", story.trace());
 }
 
+/// All places of a line were lost with their lease while one was being entered; the next line of that name took the late answer for its
+/// own, and two held. `a_late_answer_to_a_former_line_is_no_answer_to_the_next` shows it in ten lines.
+#[test]
+fn a_late_answer_lets_nobody_hold_what_is_gone() {
+    for seed in [947, 1_749] {
+        check(seed);
+    }
+}
+
 /// The node's key hung on a lease that was over, its claims already on the next one: when the key went, the node forgot its tasks, and their
 /// claims lived on for as long as the process. `claims_that_outlive_the_nodes_own_key_are_given_back` shows it in ten lines.
 #[test]

@@ -53,6 +53,8 @@ struct Inner {
     wakes: BTreeSet<(Moment, Bytes)>,
     /// The largest nonce of all lines that were left: one that is entered again must not use a key twice.
     nonce: u64,
+    /// The largest number of all lines that were left: late answers to one must not be taken for answers to the next of its name.
+    counter: u64,
     is_closing: bool,
 }
 
@@ -104,6 +106,9 @@ pub(super) async fn drive(shared: Arc<Shared>) {
         }
         while asking.len() < IN_FLIGHT && !outbox.is_empty() {
             let request = shared.with_values(outbox.next_request());
+            if request.is_empty() {
+                continue;
+            }
             asking.push(Box::pin(ask::ask(
                 shared.store.clone(),
                 (shared.regard, shared.nonce_first),
@@ -174,8 +179,8 @@ impl Shared {
     pub(super) fn stand(self: &Arc<Shared>, line: Bytes, mode: Mode, value: Bytes, loan: Loan) -> Seat {
         let (state, news) = watch::channel(SeatState::Entering);
         let mut inner = self.lock();
-        let Inner { lines, nonce, .. } = &mut *inner;
-        let lined = lines.entry(line.clone()).or_insert_with(|| Lined::new(*nonce));
+        let Inner { lines, nonce, counter, .. } = &mut *inner;
+        let lined = lines.entry(line.clone()).or_insert_with(|| Lined::new(*nonce, *counter));
         let ticket = lined.machine.stand(loan.lease(), mode);
         lined.sitters.insert(ticket, Sitter::new(state, value, loan.clone()));
         inner.dirty.insert(line.clone());
@@ -224,7 +229,7 @@ impl Shared {
     fn step(&self, outbox: &mut Outbox, watches: &mut Watches) -> Option<Moment> {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { lines, dirty, wakes, nonce, .. } = &mut *inner;
+        let Inner { lines, dirty, wakes, nonce, counter, .. } = &mut *inner;
         while let Some((at, line)) = wakes.first()
             && *at <= now
         {
@@ -259,6 +264,7 @@ impl Shared {
             }
             if lined.machine.is_empty() {
                 *nonce = lined.machine.nonce().max(*nonce);
+                *counter = lined.machine.counter().max(*counter);
                 lines.remove(&line);
             }
         }
@@ -274,13 +280,16 @@ impl Shared {
             }
             Action::Look { .. } | Action::Leave { .. } => None,
         };
-        request
-            .into_iter()
-            .map(|(line, action)| {
-                let value = value(&line, action).unwrap_or_default();
-                (line, action, value)
-            })
-            .collect()
+        let mut whole = Vec::with_capacity(request.len());
+        for (line, action) in request {
+            match (value(&line, action), action) {
+                (Some(value), _) => whole.push((line, action, value)),
+                (None, Action::Look { .. } | Action::Leave { .. }) => whole.push((line, action, Bytes::new())),
+                // Its lease was lost while it waited for its turn to be sent: nobody would ever take its place away.
+                (None, Action::Enter { .. }) => {}
+            }
+        }
+        whole
     }
 
     fn handle(&self, event: Event) {
@@ -327,9 +336,9 @@ impl Inner {
 }
 
 impl Lined {
-    fn new(nonce: u64) -> Lined {
+    fn new(nonce: u64, counter: u64) -> Lined {
         Lined {
-            machine: Line::new(nonce),
+            machine: Line::new(nonce).counting_from(counter),
             sitters: BTreeMap::new(),
             wake: None,
             watching: Watching::default(),
