@@ -285,7 +285,7 @@ impl Shared {
             match (value(&line, action), action) {
                 (Some(value), _) => whole.push((line, action, value)),
                 (None, Action::Look { .. } | Action::Leave { .. }) => {
-                    whole.push((line, action, Bytes::new()))
+                    whole.push((line, action, Bytes::new()));
                 }
                 // Its lease was lost while it waited for its turn to be sent: nobody would ever take its place away.
                 (None, Action::Enter { .. }) => {}
