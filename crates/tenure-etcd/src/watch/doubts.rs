@@ -3,11 +3,21 @@
 //! Compaction removes everything below one revision, so a read at the oldest starting point proves all younger ones
 //! with it, and a compacted one condemns all older ones. A thousand watchers that resume together cost one read.
 //!
+//! Doubts come one by one, as the server sends the first item of each watcher, so between two questions there is a
+//! while in which they gather: the number of reads follows from time, not from how fast a read is answered.
+//!
 //! **Invariant**: a read proves only those whose first item had come before it was sent.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::router::Name;
+
+/// How long doubts gather after a question. Only a watcher that had to catch up doubts, and the server lets those wait
+/// for its tick of 100 ms anyway.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// One watcher that must know whether its starting point is still there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +35,8 @@ pub(super) struct Doubt {
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
     open: Vec<Doubt>,
+    /// When the next question may be asked.
+    not_before: Option<Instant>,
 }
 
 /// One read for several watchers; the first is the oldest.
@@ -38,11 +50,17 @@ impl Doubts {
         self.open.push(doubt);
     }
 
+    /// When there is something to ask, if there is.
+    pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
+        (!self.open.is_empty()).then(|| self.not_before.unwrap_or(now))
+    }
+
     /// Everything open as one question.
-    pub(super) fn ask(&mut self) -> Option<Question> {
-        if self.open.is_empty() {
+    pub(super) fn ask(&mut self, now: Instant) -> Option<Question> {
+        if self.due_at(now)? > now {
             return None;
         }
+        self.not_before = Some(now + GATHER);
         let mut doubts = std::mem::take(&mut self.open);
         doubts.sort_unstable_by_key(|doubt| (doubt.after, doubt.name));
         Some(Question { doubts })
@@ -65,6 +83,8 @@ impl Question {
         let after = self.oldest().after;
         let (condemned, rest) = self.doubts.into_iter().partition(|doubt| doubt.after == after);
         doubts.open.extend::<Vec<_>>(rest);
+        // These have gathered already.
+        doubts.not_before = None;
         condemned
     }
 
@@ -73,6 +93,7 @@ impl Question {
         let mut all = self.doubts.into_iter();
         let oldest = all.next().expect("a question is made of at least one doubt");
         doubts.open.extend(all);
+        doubts.not_before = None;
         oldest
     }
 
@@ -86,7 +107,7 @@ impl Question {
 mod tests {
     use bytes::Bytes;
 
-    use super::{Doubt, Doubts, Name};
+    use super::{Doubt, Doubts, GATHER, Instant, Name};
 
     fn doubts(all: &[(u64, i64)]) -> Doubts {
         let mut doubts = Doubts::default();
@@ -102,44 +123,65 @@ mod tests {
 
     #[test]
     fn the_oldest_point_proves_all() {
+        let begin = Instant::now();
         let mut open = doubts(&[(1, 30), (2, 10), (3, 20), (4, 10)]);
-        let question = open.ask().unwrap();
+        let question = open.ask(begin).unwrap();
         assert_eq!(question.oldest().after, 10);
         assert_eq!(names(&question.proven()), [2, 4, 3, 1]);
-        assert_eq!(open.ask(), None);
+        assert_eq!(open.ask(begin), None);
     }
 
     #[test]
     fn a_compacted_point_condemns_its_sharers_and_the_rest_asks_again() {
+        let begin = Instant::now();
         let mut open = doubts(&[(1, 30), (2, 10), (3, 20), (4, 10)]);
-        let question = open.ask().unwrap();
+        let question = open.ask(begin).unwrap();
         assert_eq!(names(&question.compacted(&mut open)), [2, 4]);
-        let question = open.ask().unwrap();
+        let question = open.ask(begin).unwrap();
         assert_eq!(question.oldest().after, 20);
         assert_eq!(names(&question.proven()), [3, 1]);
     }
 
     #[test]
     fn a_refused_read_concerns_only_who_asked_it() {
+        let begin = Instant::now();
         let mut open = doubts(&[(1, 30), (2, 10)]);
-        let question = open.ask().unwrap();
+        let question = open.ask(begin).unwrap();
         assert_eq!(question.refused(&mut open).name, Name(2));
-        assert_eq!(names(&open.ask().unwrap().proven()), [1]);
+        assert_eq!(names(&open.ask(begin).unwrap().proven()), [1]);
     }
 
     #[test]
     fn what_came_after_the_read_was_sent_is_not_proven_by_it() {
+        let begin = Instant::now();
         let mut open = doubts(&[(1, 10)]);
-        let question = open.ask().unwrap();
+        let question = open.ask(begin).unwrap();
         open.add(Doubt { name: Name(9), epoch: 1, after: 40, key: Bytes::new() });
         assert_eq!(names(&question.proven()), [1]);
-        assert_eq!(names(&open.ask().unwrap().proven()), [9]);
+        assert_eq!(names(&open.ask(begin + GATHER).unwrap().proven()), [9]);
     }
 
     #[test]
     fn without_an_answer_all_ask_again() {
+        let begin = Instant::now();
         let mut open = doubts(&[(1, 30), (2, 10)]);
-        open.ask().unwrap().unanswered(&mut open);
-        assert_eq!(names(&open.ask().unwrap().proven()), [2, 1]);
+        open.ask(begin).unwrap().unanswered(&mut open);
+        assert_eq!(names(&open.ask(begin + GATHER).unwrap().proven()), [2, 1]);
+    }
+
+    #[test]
+    fn doubts_that_come_one_by_one_ask_together() {
+        let begin = Instant::now();
+        let mut open = Doubts::default();
+        let step = GATHER / 100;
+        let mut asked = 0;
+        for name in 0..1_000 {
+            open.add(Doubt { name: Name(name), epoch: 1, after: 10, key: Bytes::new() });
+            asked += u32::from(open.ask(begin + step * u32::try_from(name).unwrap()).is_some());
+        }
+        assert_eq!(asked, 10);
+        let due_at = open.due_at(begin).unwrap();
+        assert!(due_at > begin && open.ask(due_at).is_some(), "the last of them are not forgotten");
+        assert_eq!(open.due_at(begin), None);
     }
 }

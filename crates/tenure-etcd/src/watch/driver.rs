@@ -20,7 +20,7 @@ use super::doubts::{Doubt, Doubts};
 use super::hub::{Command, Inbox};
 use super::queue::Feeder;
 use super::router::{Action, Router};
-use super::version::announces_progress_in_order;
+use super::version::Trust;
 use super::watchdog::{Bark, Patience};
 use crate::connection::Connection;
 use crate::endpoints::{Endpoints, Verdict};
@@ -34,8 +34,8 @@ use reads::Answer;
 const LINGER: Duration = Duration::from_secs(1);
 /// A stream that lived so long was healthy: the next one is opened without delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(2);
-/// Proofs on their way at once. While they are, new doubts gather and go together; a second one keeps a proof that hangs
-/// from holding up the others, more would only send what the next one covers.
+/// Proofs on their way at once: a second one keeps a proof that hangs from holding up the others, more would only send
+/// what the next one covers.
 const PROBES_MAX: usize = 2;
 
 /// The task's state.
@@ -138,7 +138,7 @@ impl Driver {
             self.act(action);
         }
         while self.probes < PROBES_MAX
-            && let Some(question) = self.doubts.ask()
+            && let Some(question) = self.doubts.ask(Instant::now())
         {
             self.probes += 1;
             self.answers.push(reads::probe(&self.endpoints, question));
@@ -175,7 +175,8 @@ impl Driver {
         let watchdog = self.link.as_ref().map(|link| link.watchdog.due_at());
         let linger = self.idle_since.map(|since| since + LINGER);
         let retry = self.reconnect.retry_at().filter(|_| self.wants_link());
-        [watchdog, linger, retry].into_iter().flatten().min()
+        let doubts = self.doubts.due_at(Instant::now()).filter(|_| self.probes < PROBES_MAX);
+        [watchdog, linger, retry, doubts].into_iter().flatten().min()
     }
 
     fn on_news(&mut self) {
@@ -298,8 +299,10 @@ impl Driver {
                 }
             }
             Answer::Version { serial, version } => {
-                if serial == self.serial && version.is_some_and(announces_progress_in_order) {
-                    self.router.trust_progress();
+                if serial == self.serial
+                    && let Some(version) = version
+                {
+                    self.router.trust(Trust::of(version));
                 }
             }
             Answer::Identity { result } => {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use super::join::More;
 use super::refusal::Refusal;
 use super::subscription::{Need, Subscription};
+use super::version::Trust;
 use super::{Event, WatchEnd, WatchItem, WatchSpec};
 use crate::error::{Error, Invalid};
 use crate::message::watch::{
@@ -52,13 +53,6 @@ pub(super) enum Action {
     Fail(String),
 }
 
-/// Whether progress may be believed: old servers announce it before the events it speaks of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Trusted,
-    Untrusted,
-}
-
 /// All subscriptions of one client.
 #[derive(Debug)]
 pub(super) struct Router<S> {
@@ -76,7 +70,7 @@ pub(super) struct Router<S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
     Down,
-    Up(Progress),
+    Up(Trust),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,9 +139,9 @@ impl<S: Sink> Router<S> {
     }
 
     /// There is a stream again: everything is created on it, oldest first.
-    /// Its progress is not believed before `trust_progress`.
+    /// Its server is not believed before `trust`.
     pub(super) fn connected(&mut self) {
-        self.link = Link::Up(Progress::Untrusted);
+        self.link = Link::Up(Trust::default());
         let mut names: Vec<Name> = self.subscriptions.keys().copied().collect();
         names.sort_unstable();
         for name in names {
@@ -155,10 +149,10 @@ impl<S: Sink> Router<S> {
         }
     }
 
-    /// The server of the present stream announces progress only after the events it speaks of.
-    pub(super) fn trust_progress(&mut self) {
+    /// What the server of the present stream may be believed.
+    pub(super) fn trust(&mut self, trust: Trust) {
         if self.link != Link::Down {
-            self.link = Link::Up(Progress::Trusted);
+            self.link = Link::Up(trust);
         }
     }
 
@@ -346,7 +340,7 @@ impl<S: Sink> Router<S> {
 
     fn progressed(&mut self, response: &WatchResponse) {
         let revision = response.header.map_or(0, |header| header.revision);
-        if self.link != Link::Up(Progress::Trusted) {
+        if !self.trusts(|trust| trust.progress) {
             return;
         }
         if response.watch_id == FOR_ALL {
@@ -356,6 +350,13 @@ impl<S: Sink> Router<S> {
             }
         } else if let Some(name) = self.routes.get(&response.watch_id).copied() {
             self.with(name, |subscription, needs| subscription.progress(revision, needs));
+        }
+    }
+
+    fn trusts(&self, what: impl FnOnce(Trust) -> bool) -> bool {
+        match self.link {
+            Link::Up(trust) => what(trust),
+            Link::Down => false,
         }
     }
 
@@ -371,7 +372,11 @@ impl<S: Sink> Router<S> {
         for need in needs {
             match need {
                 Need::Point => self.actions.push_back(Action::Read { name, key: key.clone() }),
-                Need::Probe { after } => {
+                // It stood in the server's future: hardly any history was read for it, and none is missing.
+                Need::Probe { stood_at_end: true, .. } if self.trusts(|trust| trust.history) => {
+                    self.proven(name, epoch);
+                }
+                Need::Probe { after, .. } => {
                     self.actions.push_back(Action::Probe { name, epoch, after, key: key.clone() });
                 }
                 Need::Stop { id } => self.cancel(id),

@@ -79,7 +79,9 @@ pub(super) enum Need {
     /// A linearizable read, whose revision is the point.
     Point,
     /// A read at this revision, to see that it is not compacted.
-    Probe { after: i64 },
+    /// `stood_at_end`: the server was not beyond it just before the watch was created. It may have gone on since, so
+    /// this is no proof by itself.
+    Probe { after: i64, stood_at_end: bool },
     /// To be cancelled at the server.
     Stop { id: i64 },
     /// To be created again.
@@ -279,7 +281,9 @@ impl<S: Sink> Subscription<S> {
             (Point::Known(_), Doubt::None) => self.deliver(item, needs),
             (Point::Known(after), Doubt::Untested) => {
                 self.doubt = Doubt::Asked;
-                needs.push(Need::Probe { after });
+                let stood_at_end =
+                    matches!(self.phase, Phase::Live { server_at, .. } if (1..=after).contains(&server_at));
+                needs.push(Need::Probe { after, stood_at_end });
                 self.hold(item, needs);
             }
             (Point::Known(_), Doubt::Asked) | (Point::Unread | Point::Read(_), _) => self.hold(item, needs),

@@ -1,15 +1,31 @@
-//! Which servers may be believed when they announce progress on request.
+//! What the server of a stream may be believed.
 //!
-//! Before 3.4.25 and 3.5.8 the answer could overtake the events it speaks of (etcd issue 15220); resuming after it
-//! would lose them.
+//! Before 3.4.25 and 3.5.8 progress on request could overtake the events it speaks of (etcd issue 15220); resuming
+//! after it would lose them. Before 3.4.36 and 3.5.18 a watch from the compacted revision missed a delete in it
+//! (etcd issues 18089 and 19179).
 
 use crate::version::Version;
 
-/// Whether requested progress comes after the events it covers.
-pub(super) fn announces_progress_in_order(version: Version) -> bool {
+/// What a server may be believed; nothing as long as its version is not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Trust {
+    /// Requested progress comes after the events it covers.
+    pub(super) progress: bool,
+    /// A watch that the server accepts gets every event from its start on.
+    pub(super) history: bool,
+}
+
+impl Trust {
+    pub(super) fn of(version: Version) -> Self {
+        Self { progress: has(version, 25, 8), history: has(version, 36, 18) }
+    }
+}
+
+/// Whether the version has what 3.4 and 3.5 got with these patches.
+fn has(version: Version, patch_of_3_4: u32, patch_of_3_5: u32) -> bool {
     let needed = match (version.major, version.minor) {
-        (3, 4) => 25,
-        (3, 5) => 8,
+        (3, 4) => patch_of_3_4,
+        (3, 5) => patch_of_3_5,
         (major, minor) => return (major, minor) > (3, 5),
     };
     version.patch >= needed
@@ -17,23 +33,27 @@ pub(super) fn announces_progress_in_order(version: Version) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::announces_progress_in_order;
+    use super::Trust;
     use crate::version::Version;
 
     #[test]
     fn each_line_is_believed_from_its_fix_on() {
         let cases = [
-            ("3.3.27", false),
-            ("3.4.24", false),
-            ("3.4.25", true),
-            ("3.5.7", false),
-            ("3.5.8", true),
-            ("3.6.0", true),
-            ("3.7.2", true),
-            ("4.0.0", true),
+            ("3.3.27", false, false),
+            ("3.4.24", false, false),
+            ("3.4.25", true, false),
+            ("3.4.35", true, false),
+            ("3.4.36", true, true),
+            ("3.5.7", false, false),
+            ("3.5.8", true, false),
+            ("3.5.17", true, false),
+            ("3.5.18", true, true),
+            ("3.6.0", true, true),
+            ("3.7.2", true, true),
+            ("4.0.0", true, true),
         ];
-        for (text, wanted) in cases {
-            assert_eq!(announces_progress_in_order(Version::parse(text).unwrap()), wanted, "{text}");
+        for (text, progress, history) in cases {
+            assert_eq!(Trust::of(Version::parse(text).unwrap()), Trust { progress, history }, "{text}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::super::{Event, WatchEnd, WatchFrom, WatchItem, WatchSpec};
-use super::{Action, Full, Name, Router, Sink};
+use super::{Action, Full, Name, Router, Sink, Trust};
 use crate::message::header::ResponseHeader;
 use crate::message::kv::KeyValue;
 use crate::message::watch::{WatchRequest, WatchRequestKind, WatchResponse, WireEvent};
@@ -63,6 +63,7 @@ impl Sink for Consumer {
     }
 }
 
+const TRUST: Trust = Trust { progress: true, history: true };
 const A: Name = Name(1);
 const B: Name = Name(2);
 
@@ -114,14 +115,14 @@ impl Bench {
         let mut router = Router::new();
         let consumer = Consumer::new();
         router.connected();
-        router.trust_progress();
+        router.trust(TRUST);
         router.subscribe(A, spec(start), consumer.clone());
         Self { router, consumer }
     }
 
     fn reconnect(&mut self) {
         self.router.connected();
-        self.router.trust_progress();
+        self.router.trust(TRUST);
     }
 
     /// Everything the router wants to send, as `create id @start`, `cancel id`, `progress`.
@@ -224,6 +225,24 @@ fn the_first_item_after_a_start_in_the_past_waits_for_the_probe() {
     let wanted = [Saw::Opened(5), Saw::Batch(6, 1), Saw::Batch(7, 1), Saw::Batch(8, 1), Saw::Batch(9, 1)];
     assert_eq!(bench.consumer.saw(), wanted);
     assert_eq!(bench.actions(), []);
+}
+
+#[test]
+fn a_watch_that_stood_at_the_servers_end_needs_a_probe_only_of_old_servers() {
+    for history in [true, false] {
+        let mut bench = Bench::new(WatchFrom::After(8));
+        bench.router.trust(Trust { history, ..TRUST });
+        bench.sent();
+        bench.router.handle(created(1, 8));
+        bench.router.handle(events(1, &[9]));
+        if !history {
+            assert_eq!(bench.consumer.saw(), [Saw::Opened(8)]);
+            assert_eq!(bench.actions(), [probe(A, 1, 8)]);
+            bench.router.proven(A, 1);
+        }
+        assert_eq!(bench.consumer.saw(), [Saw::Opened(8), Saw::Batch(9, 1)]);
+        assert_eq!(bench.actions(), []);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{A, Action, B, Consumer, Name, Router, Saw, WatchFrom, WatchSpec};
+use super::{A, Action, B, Consumer, Name, Router, Saw, TRUST, WatchFrom, WatchSpec};
 use super::{created, header, progress, put, refused, spec};
 use crate::message::watch::{WatchRequestKind, WatchResponse, WireEvent};
 
@@ -61,7 +61,7 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let mut server = Server::default();
         router.connected();
-        router.trust_progress();
+        router.trust(TRUST);
         router.ask_for_life();
         for _ in 0..cut {
             while let Some(request) = router.poll_request() {
