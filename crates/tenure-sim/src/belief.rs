@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure::core::line::Mode;
 use tenure::core::revision::Token;
 use tenure::store::Revision;
 
@@ -38,6 +39,7 @@ struct Inner {
 
 struct Belief {
     who: String,
+    mode: Mode,
     is_valid: IsValid,
 }
 
@@ -48,7 +50,7 @@ impl Beliefs {
     }
 
     /// Somebody was told that it holds.
-    pub fn begin(&self, line: &str, who: &str, token: Token, is_valid: IsValid) {
+    pub fn begin(&self, line: &str, who: &str, token: Token, mode: Mode, is_valid: IsValid) {
         if !is_valid() {
             // It was stopped between the news and its reading, for too long.
             self.history.remark(format!("{who} was told of {line} with token {token}, too late"));
@@ -62,11 +64,11 @@ impl Beliefs {
                 .remark(format!("{who} was told of {line} with token {token}, which is gone by hand"));
             return;
         }
-        let beside = inner.believers(line);
-        let belief = Belief { who: who.to_owned(), is_valid };
+        let belief = Belief { who: who.to_owned(), mode, is_valid };
         inner.held.insert((line.to_owned(), token), belief);
+        let beside = inner.too_many(line).into_iter().filter(|(_, other)| *other != token).collect();
         drop(inner);
-        self.history.note(Fact::Held { line: line.to_owned(), who: who.to_owned(), token, beside });
+        self.history.note(Fact::Held { line: line.to_owned(), who: who.to_owned(), token, mode, beside });
     }
 
     /// It gives it up, or was told that it is lost.
@@ -100,9 +102,9 @@ impl Beliefs {
         inner.absent.remove(who);
         let lines: BTreeSet<String> = inner.held.keys().map(|(line, _)| line.clone()).collect();
         let by: Vec<(String, Vec<(String, Token)>)> =
-            lines.into_iter().map(|line| (line.clone(), inner.believers(&line))).collect();
+            lines.into_iter().map(|line| (line.clone(), inner.too_many(&line))).collect();
         drop(inner);
-        for (line, by) in by.into_iter().filter(|(_, by)| by.len() > 1) {
+        for (line, by) in by.into_iter().filter(|(_, by)| !by.is_empty()) {
             self.history.note(Fact::Believed { line, by });
         }
     }
@@ -123,11 +125,19 @@ impl Beliefs {
 }
 
 impl Inner {
-    fn believers(&self, line: &str) -> Vec<(String, Token)> {
+    /// All who believe that they hold this now, if they may not do so together.
+    fn too_many(&self, line: &str) -> Vec<(String, Token)> {
         let of_line = (line.to_owned(), FIRST)..=(line.to_owned(), LAST);
         let believers = self.held.range(of_line).filter(|((_, token), belief)| {
             !self.absent.contains(&belief.who) && !self.deleted.contains(token) && (belief.is_valid)()
         });
-        believers.map(|((_, token), belief)| (belief.who.clone(), *token)).collect()
+        let (believers, modes): (Vec<(String, Token)>, Vec<Mode>) =
+            believers.map(|((_, token), belief)| ((belief.who.clone(), *token), belief.mode)).unzip();
+        let may = modes.iter().all(|mode| match mode {
+            Mode::Exclusive => modes.len() == 1,
+            Mode::Shared => modes.iter().all(|other| *other == Mode::Shared),
+            Mode::Permit { of } => modes.len() <= of.get() as usize,
+        });
+        if may { Vec::new() } else { believers }
     }
 }

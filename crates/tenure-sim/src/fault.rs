@@ -37,6 +37,8 @@ pub enum Fault {
     Kill,
     /// Nobody reaches the store.
     Outage,
+    /// The store goes and comes back; no lease ends meanwhile, and each begins anew, as under a new leader of etcd.
+    Restart,
     /// History is forgotten.
     Compact,
     /// Somebody revokes a lease by hand.
@@ -65,12 +67,16 @@ pub fn script(dice: &mut Dice, faults: u64, within: Duration, ttl: Duration) -> 
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
     let mut scenes: Vec<Scene> = (0..faults)
-        .map(|_| Scene {
-            at: dice.ms(500, within_ms),
-            fault: fault(dice, ttl_ms),
-            // Some are over before anybody's patience, most around the TTL.
-            lasts: if dice.percent(30) { dice.ms(1, 400) } else { dice.ms(ttl_ms / 4, ttl_ms * 2) },
-            whom: dice.number(),
+        .map(|_| {
+            let (at, fault) = (dice.ms(500, within_ms), fault(dice, ttl_ms));
+            let lasts = match fault {
+                // Shorter than any lease that begins with it: none ends while the store is away.
+                Fault::Restart => dice.ms(1, ttl_ms * 3 / 4),
+                // Some are over before anybody's patience, most around the TTL.
+                _ if dice.percent(30) => dice.ms(1, 400),
+                _ => dice.ms(ttl_ms / 4, ttl_ms * 2),
+            };
+            Scene { at, fault, lasts, whom: dice.number() }
         })
         .collect();
     scenes.sort_by_key(|scene| scene.at);
@@ -92,7 +98,8 @@ fn fault(dice: &mut Dice, ttl_ms: u64) -> Fault {
         69..72 => Fault::Jump(dice.ms(1, ttl_ms * 2)),
         72..75 => drift(dice),
         75..81 => Fault::Kill,
-        81..85 => Fault::Outage,
+        81..83 => Fault::Outage,
+        83..85 => Fault::Restart,
         85..93 => Fault::Compact,
         93..96 => Fault::Revoke,
         96..98 => Fault::Delete,
@@ -128,6 +135,10 @@ pub async fn play(
         }
         while scenes.peek().is_some_and(|scene| scene.at <= next) {
             let Some(scene) = scenes.next() else { break };
+            if matches!(scene.fault, Fault::Compact) {
+                // The onlooker reads along first: its record has no hole.
+                cast.world.settle().await;
+            }
             let until = scene.at + scene.lasts;
             if let Some(ending) = begin(cast, &scene, fate, onlooker, layout, &mut lives) {
                 open.push((until, ending));
@@ -140,6 +151,7 @@ pub async fn play(
 enum Ending {
     Heal(String),
     HealAll,
+    Restarted,
     OnTime(String),
     Resume(String),
     Reborn(usize),
@@ -211,6 +223,12 @@ fn begin(
             cast.tell(format!("the store is away for {lasts:?}"));
             Some(Ending::HealAll)
         }
+        Fault::Restart => {
+            living.iter().for_each(|name| world.refuse(name));
+            world.renew_all();
+            cast.tell("the store goes".to_owned());
+            Some(Ending::Restarted)
+        }
         Fault::Compact => {
             compact(cast, onlooker);
             None
@@ -242,6 +260,11 @@ fn end(cast: &Cast, ending: Ending, reborn: &impl Fn(usize)) {
         Ending::HealAll => {
             cast.living().iter().for_each(|name| cast.world.heal(name));
             cast.tell("the store is back".to_owned());
+        }
+        Ending::Restarted => {
+            cast.world.renew_all();
+            cast.living().iter().for_each(|name| cast.world.heal(name));
+            cast.tell("the store is back, and all leases begin anew".to_owned());
         }
         Ending::Resume(name) => cast.resume(&name),
         Ending::Reborn(life) => reborn(life),

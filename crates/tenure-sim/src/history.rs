@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure::core::line::Mode;
 use tenure::core::revision::Token;
 use tenure::core::task::StateKind;
 use tenure::testing::World;
@@ -22,10 +23,12 @@ pub enum Fact {
         who: String,
         /// Since which revision.
         token: Token,
-        /// Who else believed so at that moment, with their tokens.
+        /// Beside whom it may.
+        mode: Mode,
+        /// Who else believed so at that moment and may not beside it, with their tokens.
         beside: Vec<(String, Token)>,
     },
-    /// Somebody woke up, or its clock was set right; these believed in one thing at that moment, and there are two or more.
+    /// Somebody woke up, or its clock was set right; these believed in one thing at that moment, and may not together.
     Believed {
         /// What.
         line: String,
@@ -180,10 +183,10 @@ impl fmt::Display for Fact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fact::Fault(text) => write!(f, "! {text}"),
-            Fact::Held { line, who, token, beside } if beside.is_empty() => {
+            Fact::Held { line, who, token, beside, .. } if beside.is_empty() => {
                 write!(f, "{who} holds {line} with token {token}")
             }
-            Fact::Held { line, who, token, beside } => {
+            Fact::Held { line, who, token, beside, .. } => {
                 write!(f, "{who} holds {line} with token {token} BESIDE {beside:?}")
             }
             Fact::Believed { line, by } => write!(f, "{line} is believed held by {by:?}"),

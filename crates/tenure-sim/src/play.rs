@@ -170,6 +170,9 @@ async fn day(plan: Plan) -> Story {
     }
     if plan.works.contains(&Work::Tasks) {
         workload::tasks::begin_submitting(&stage, &mut dice);
+        if dice.percent(30) {
+            workload::orders::begin(&stage, &mut dice, plan.storm);
+        }
     }
     let views: Vec<_> = cast
         .players()
@@ -217,6 +220,7 @@ async fn day(plan: Plan) -> Story {
     }
     tokio::time::sleep(settling).await;
     check_what_is_left(&stage).await;
+    assert!(!reading.is_finished(), "the onlooker has stopped reading along");
     reading.abort();
     let lasted = world.elapsed();
     drop(fate);
@@ -258,6 +262,7 @@ async fn finish_tasks(stage: &Stage, plan: &Plan) {
             }
             break;
         }
+        workload::orders::thaw(stage, &client).await;
         for task in &listing.tasks {
             if task.state_kind() == Some(tenure::core::task::StateKind::Paused) {
                 workload::commands::send(stage, "onlooker", &client, &task.id, Message::Run).await;
@@ -326,6 +331,8 @@ async fn check_what_is_left(stage: &Stage) {
     for pair in page.pairs {
         let is_kept = match stage.layout.parse(&pair.key) {
             Some(Key::TaskState(_) | Key::CommandResult(_) | Key::TaskCommand(_) | Key::Frozen(_)) => true,
+            // A node that comes back finds them.
+            Some(Key::NodeCommand(node, _)) => !stage.cast.is_alive(node.as_str()),
             Some(_) => false,
             None => pair.key.starts_with(workload::REGISTERS.as_bytes()),
         };

@@ -3,6 +3,7 @@
 pub mod commands;
 pub mod election;
 pub mod lock;
+pub mod orders;
 pub mod registry;
 pub mod tasks;
 pub mod ttl;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use tenure::core::fence::Fence;
 use tenure::core::layout::Layout;
+use tenure::core::line::Mode;
 use tenure::core::revision::Token;
 use tenure::store::{Op, Store, Txn};
 use tokio_util::sync::CancellationToken;
@@ -68,9 +70,10 @@ impl Stage {
         player: &Player,
         line: &str,
         token: Token,
+        mode: Mode,
         is_valid: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Believing {
-        self.cast.beliefs.begin(line, &player.name, token, Box::new(is_valid));
+        self.cast.beliefs.begin(line, &player.name, token, mode, Box::new(is_valid));
         Believing { beliefs: self.cast.beliefs.clone(), line: line.to_owned(), token }
     }
 

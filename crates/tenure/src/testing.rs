@@ -233,6 +233,14 @@ impl World {
         at_once(self.shared.memory.revoke(lease)).is_ok()
     }
 
+    /// Lets all leases begin anew, as they do under a new leader of etcd.
+    pub fn renew_all(&self) {
+        for lease in at_once(self.shared.memory.leases()).unwrap_or_default() {
+            // One that is over stays over.
+            let _ = at_once(self.shared.memory.renew(lease));
+        }
+    }
+
     /// Forgets history up to `revision`: whoever has not seen it by then has to list again.
     pub fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         at_once(self.shared.memory.compact(revision))

@@ -1,8 +1,11 @@
-//! The line is fair: who holds has nobody before it.
+//! The line is fair: who holds has nobody before it, but those beside whom it may.
 
 use std::time::Duration;
 
+use tenure::core::line::Mode;
+use tenure::core::record::{HolderRecord, Record};
 use tenure::core::revision::Token;
+use tenure::store::KeyValue;
 
 use super::{Invariant, Replay};
 use crate::audit::line_of;
@@ -17,18 +20,30 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
     let mut log = story.log.iter().peekable();
     let mut found = Vec::new();
     for (at, fact) in &story.facts {
-        let Fact::Held { line, token, .. } = fact else { continue };
+        let Fact::Held { line, token, mode, .. } = fact else { continue };
         // Within one millisecond the order is not known: what goes in it may have gone before.
         while let Some(entry) = log.next_if(|entry| entry.at <= *at) {
             replay.step(entry);
         }
-        let before =
-            replay.pairs.values().filter(|pair| Token(pair.created) < *token).find(|pair| {
-                story.layout.parse(&pair.key).and_then(|key| line_of(&key)).as_ref() == Some(line)
-            });
-        if let Some(before) = before {
-            found.push((*at, format!("{fact}, but {} stands before it", before.created)));
+        let before: Vec<&KeyValue> = replay
+            .pairs
+            .values()
+            .filter(|pair| Token(pair.created) < *token)
+            .filter(|pair| story.layout.parse(&pair.key).and_then(|key| line_of(&key)).as_ref() == Some(line))
+            .collect();
+        let is_fair = match mode {
+            Mode::Exclusive => before.is_empty(),
+            Mode::Shared => before.iter().all(|pair| shares(pair)),
+            Mode::Permit { of } => before.len() < of.get() as usize,
+        };
+        if !is_fair {
+            let before: Vec<String> = before.iter().map(|pair| pair.created.to_string()).collect();
+            found.push((*at, format!("{fact}, but {before:?} stand before it")));
         }
     }
     found
+}
+
+fn shares(pair: &KeyValue) -> bool {
+    HolderRecord::decode(&pair.value).is_ok_and(|record| record.mode == Mode::Shared)
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tenure::core::line::Mode;
+
 use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
@@ -11,11 +13,19 @@ pub(super) const INVARIANT: Invariant =
     Invariant { name: "tokens grow", source: "GUARANTEES rule 3; I2 TOKEN", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
-    let mut newest = BTreeMap::new();
+    // The newest of all, and the newest of those who held alone.
+    let (mut newest, mut newest_alone) = (BTreeMap::new(), BTreeMap::new());
     let mut found = Vec::new();
     for (at, fact) in &story.facts {
-        let Fact::Held { line, who, token, .. } = fact else { continue };
-        let Some((before, holder)) = newest.insert(line.clone(), (*token, who)) else { continue };
+        let Fact::Held { line, who, token, mode, .. } = fact else { continue };
+        // Those who hold together may be told in any order.
+        let is_alone = *mode == Mode::Exclusive;
+        let before = if is_alone { newest.get(line) } else { newest_alone.get(line) }.copied();
+        newest.entry(line.clone()).and_modify(|top| *top = (*token, who).max(*top)).or_insert((*token, who));
+        if is_alone {
+            newest_alone.insert(line.clone(), (*token, who));
+        }
+        let Some((before, holder)) = before else { continue };
         // A task that was paused runs again under the same claim.
         let is_same_hold = before == *token && holder == who && line.starts_with("task ");
         if before >= *token && !is_same_hold {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tenure::core::line::Mode;
 use tenure::election::{Election, Elections, Term};
 
 use super::{Believing, Stage, patience};
@@ -114,5 +115,5 @@ async fn reign(stage: &Stage, player: &Player, term: Term, dice: &mut Dice) {
 
 fn believe(stage: &Stage, player: &Player, term: &Arc<Term>) -> Believing {
     let believed = term.clone();
-    stage.believe(player, &election_line(NAME), term.token(), move || believed.is_valid())
+    stage.believe(player, &election_line(NAME), term.token(), Mode::Exclusive, move || believed.is_valid())
 }

@@ -1,8 +1,10 @@
 //! Locks: taken, worked under, given back, dropped in every moment, and lost.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::core::line::Mode;
 use tenure::lock::{Guard, Locks};
 
 use super::{Stage, patience};
@@ -10,8 +12,20 @@ use crate::audit::lock_line;
 use crate::cast::{Player, namespace};
 use crate::dice::Dice;
 
-/// One is the beginning of the other, and neither may block the other.
-pub const NAMES: [&str; 2] = ["a", "a/b"];
+/// One is the beginning of the other, and neither may block the other. One is read by many and written by one, one has room for two.
+pub const NAMES: [&str; 4] = ["a", "a/b", BOOK, POOL];
+const BOOK: &str = "book";
+const POOL: &str = "pool";
+const ROOM: NonZeroU32 = NonZeroU32::new(2).unwrap();
+
+/// How one wants a lock of this name.
+fn mode(name: &str, dice: &mut Dice) -> Mode {
+    match name {
+        BOOK if dice.percent(70) => Mode::Shared,
+        POOL => Mode::Permit { of: ROOM },
+        _ => Mode::Exclusive,
+    }
+}
 
 /// Somebody wants locks all day.
 pub fn begin(stage: &Stage, player: &Player, dice: &mut Dice) {
@@ -28,9 +42,15 @@ async fn want(stage: Stage, player: Player, locks: Locks, mut dice: Dice) {
     loop {
         player.rest(dice.ms(1, 900)).await;
         let name = *dice.pick(&NAMES);
+        let mode = mode(name, &mut dice);
+        let acquire = match mode {
+            Mode::Exclusive => locks.lock(name),
+            Mode::Shared => locks.shared(name),
+            Mode::Permit { of } => locks.permit(name, of),
+        };
         let acquire = match patience(&mut dice) {
-            None => locks.lock(name).try_once(),
-            Some(wait) => locks.lock(name).wait_up_to(wait),
+            None => acquire.try_once(),
+            Some(wait) => acquire.wait_up_to(wait),
         };
         let acquired = if dice.percent(15) {
             // Dropped in the middle of whatever it is doing.
@@ -43,22 +63,24 @@ async fn want(stage: Stage, player: Player, locks: Locks, mut dice: Dice) {
         };
         player.awake().await;
         if let Ok(guard) = acquired {
-            hold(&stage, &player, name, guard, &mut dice).await;
+            hold(&stage, &player, name, mode, guard, &mut dice).await;
         }
     }
 }
 
-async fn hold(stage: &Stage, player: &Player, name: &str, guard: Guard, dice: &mut Dice) {
+async fn hold(stage: &Stage, player: &Player, name: &str, mode: Mode, guard: Guard, dice: &mut Dice) {
     let (line, guard) = (lock_line(name), Arc::new(guard));
     let token = guard.token();
     let believed = guard.clone();
-    let believing = stage.believe(player, &line, token, move || believed.is_valid());
+    let believing = stage.believe(player, &line, token, mode, move || believed.is_valid());
     for _ in 0..dice.below(4) {
         let step = dice.ms(1, 1_500);
         let worked = guard.run(async {
             player.rest(step).await;
             stage.acted(player, &line, token, guard.is_valid());
-            stage.write_guarded(player, &line, &guard.fence()).await;
+            if mode == Mode::Exclusive {
+                stage.write_guarded(player, &line, &guard.fence()).await;
+            }
         });
         if worked.await.is_err() {
             break;

@@ -3,7 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tenure::client::{Client, NewTask, SubmitError, Submitted};
+use tenure::core::line::Mode;
 use tenure::core::name::{NodeId, TaskId};
 use tenure::core::record::WallTime;
 use tenure::core::task::StateRecord;
@@ -70,22 +72,27 @@ async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
     player.awake().await;
     let line = task_line(context.task().as_str());
     let believed = context.clone();
-    let _believing = stage.believe(&player, &line, context.token(), move || believed.is_valid());
-    let (steps, is_weak, keeps_progress) =
-        context.props_as::<(u8, bool, bool)>().unwrap_or((1, false, false));
+    let is_valid = move || believed.is_valid();
+    let _believing = stage.believe(&player, &line, context.token(), Mode::Exclusive, is_valid);
+    let (steps, weakness, keeps_progress) =
+        context.props_as::<(u8, Weakness, bool)>().unwrap_or((1, Weakness::None, false));
     let done = context.checkpoint().and_then(|progress| progress.first().copied()).unwrap_or(0);
     for step in done..steps {
-        tokio::select! {
-            biased;
-            _ = context.stopped() => {
-                // What was done so far is worth keeping; if that fails it is done again.
-                let _ = context.save_checkpoint(vec![step]).await;
-                return Outcome::Release;
+        let mut step_done = std::pin::pin!(player.rest(Duration::from_millis(700)));
+        loop {
+            tokio::select! {
+                biased;
+                _ = context.stopped() => {
+                    // What was done so far is worth keeping; if that fails it is done again.
+                    let _ = context.save_checkpoint(vec![step]).await;
+                    return Outcome::Release;
+                }
+                () = context.checkpoint_wanted() => {
+                    // It may take until the claim is lost, so look again before going on.
+                    let _ = context.save_checkpoint(vec![step]).await;
+                }
+                () = &mut step_done => break,
             }
-            () = context.checkpoint_wanted() => {
-                let _ = context.save_checkpoint(vec![step]).await;
-            }
-            () = player.rest(Duration::from_millis(700)) => {}
         }
         stage.acted(&player, &line, context.token(), context.is_valid());
         if keeps_progress {
@@ -97,7 +104,20 @@ async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
         let _ = context.store().txn(context.guard(txn)).await;
     }
     player.awake().await;
-    if is_weak && context.attempt() == 1 { Outcome::Fault("weak at first".to_owned()) } else { Outcome::Done }
+    match weakness {
+        Weakness::Fails if context.attempt() == 1 => Outcome::Fault("weak at first".to_owned()),
+        // A panic, without the words on standard error.
+        Weakness::Panics if context.attempt() == 1 => std::panic::resume_unwind(Box::new("weak at first")),
+        Weakness::None | Weakness::Fails | Weakness::Panics => Outcome::Done,
+    }
+}
+
+/// How a task goes wrong the first time.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Weakness {
+    None,
+    Fails,
+    Panics,
 }
 
 /// Somebody whom no fault hits submits tasks, and deletes some. Says which are in the store for good.
@@ -114,9 +134,13 @@ async fn submit(stage: Stage, mut dice: Dice) {
         tokio::time::sleep(dice.ms(1, 2_500)).await;
         let id = TaskId::parse(name).expect("a good name");
         let steps = u8::try_from(dice.between(1, 6)).unwrap_or(1);
-        let props = NewTask::new(id.clone())
-            .props(&(steps, dice.percent(25), dice.percent(60)))
-            .expect("props are small");
+        let weakness = match dice.below(100) {
+            0..15 => Weakness::Fails,
+            15..30 => Weakness::Panics,
+            _ => Weakness::None,
+        };
+        let props =
+            NewTask::new(id.clone()).props(&(steps, weakness, dice.percent(60))).expect("props are small");
         match client.submit(props).await {
             Ok(Submitted::Accepted) => {
                 stage.cast.history.note(Fact::Submitted { task: id.to_string() });
