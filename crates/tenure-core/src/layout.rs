@@ -62,20 +62,54 @@ pub enum Key {
 pub struct Place {
     /// The lease of the session that waits.
     pub lease: LeaseId,
-    /// Random, one for each attempt.
+    /// Random, one for each attempt. The upper half of the numbers is for those with a [`Rank::Preferred`].
     pub nonce: u64,
 }
 
+/// Whether a place comes before others that came earlier, if its turn is decided by more than that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rank {
+    /// It does not.
+    Ordinary,
+    /// It may. Its key says so, so that a long line can be asked for these alone.
+    Preferred,
+}
+
+/// What the keys of preferred places begin with: behind all hexadecimal digits, so they lie together at the end of their line.
+pub const PREFERRED: &str = "p";
+
+/// The first nonce of preferred places.
+const PREFERRED_FROM: u64 = 1 << 63;
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{:016x}", self.lease, self.nonce)
+        let mark = match self.rank() {
+            Rank::Ordinary => "",
+            Rank::Preferred => PREFERRED,
+        };
+        write!(f, "{mark}{}-{:016x}", self.lease, self.nonce)
     }
 }
 
 impl Place {
+    /// The place of this rank, with a nonce from the lower half of the numbers.
+    #[must_use]
+    pub fn ranked(lease: LeaseId, nonce: u64, rank: Rank) -> Place {
+        let lower = nonce & !PREFERRED_FROM;
+        match rank {
+            Rank::Ordinary => Place { lease, nonce: lower },
+            Rank::Preferred => Place { lease, nonce: lower | PREFERRED_FROM },
+        }
+    }
+
+    /// Whether it comes before others that came earlier.
+    pub fn rank(self) -> Rank {
+        if self.nonce < PREFERRED_FROM { Rank::Ordinary } else { Rank::Preferred }
+    }
+
     /// Reads what `Display` writes, and nothing else.
     pub fn parse(text: &str) -> Option<Place> {
-        let (lease, nonce) = text.split_once('-')?;
+        let (lease, nonce) = text.strip_prefix(PREFERRED).unwrap_or(text).split_once('-')?;
         let place = Place { lease: LeaseId::parse_hex(lease)?, nonce: u64::from_str_radix(nonce, 16).ok()? };
         (place.to_string() == text).then_some(place)
     }

@@ -33,7 +33,7 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::layout::Place;
+use crate::layout::{Place, Rank};
 use crate::lease::LeaseId;
 use crate::revision::{Epoch, Revision, Token};
 use crate::sabotage::{Rule, is_broken};
@@ -56,7 +56,8 @@ pub struct Ticket(u64);
 /// One name, as one process stands in it.
 #[derive(Clone, Debug)]
 pub struct Line {
-    tickets: BTreeMap<Ticket, Standing>,
+    /// In boxes: a map makes room for eleven at once, and most lines have one.
+    tickets: BTreeMap<Ticket, Box<Standing>>,
     /// Which ticket a place belongs to.
     places: BTreeMap<Place, Ticket>,
     index: Index,
@@ -96,10 +97,16 @@ impl Line {
 
     /// Wants to hold, with a place under this lease.
     pub fn stand(&mut self, lease: LeaseId, mode: Mode) -> Ticket {
+        self.stand_ranked(lease, mode, Rank::Ordinary)
+    }
+
+    /// The same with a place whose key tells its rank. Who is before whom is the same for all ranks.
+    pub fn stand_ranked(&mut self, lease: LeaseId, mode: Mode, rank: Rank) -> Ticket {
         let ticket = Ticket(self.count());
-        let place = self.new_place(lease);
+        let place = self.new_place(lease, rank);
         let epoch = Epoch(self.count());
-        self.tickets.insert(ticket, Standing::new(place, mode, Stage::Entering { epoch }));
+        let standing = Standing::new(place, mode, Stage::Entering { epoch });
+        self.tickets.insert(ticket, Box::new(standing));
         self.places.insert(place, ticket);
         let (asks, may_be_there) = (self.asks(mode, false), false);
         self.actions.push_back(Action::Enter { ticket, epoch, place, mode, asks, may_be_there });
@@ -253,9 +260,9 @@ impl Line {
     pub fn handle_gone(&mut self, place: Place, revision: Revision, now: Moment) {
         let behind = self.first_behind(place);
         // A request that was repeated may have put the place again since.
-        let is_old = |standing: &Standing| standing.token().is_some_and(|token| revision < token.0);
+        let token = |ticket| self.tickets.get(ticket).and_then(|standing| standing.token());
         if let Some(&ticket) = self.places.get(&place)
-            && !self.tickets.get(&ticket).is_some_and(is_old)
+            && token(&ticket).is_none_or(|token| token.0 <= revision)
         {
             self.vanish(ticket, now);
         }
@@ -294,7 +301,7 @@ impl Line {
         let under = Place { lease, nonce: 0 }..=Place { lease, nonce: u64::MAX };
         let lost: Vec<Ticket> = self.places.range(under).map(|(_, &ticket)| ticket).collect();
         for ticket in lost {
-            let token = self.tickets.get(&ticket).and_then(Standing::token);
+            let token = self.tickets.get(&ticket).and_then(|standing| standing.token());
             self.lose(ticket, LossReason::Lease);
             self.wake_behind(token, now);
         }

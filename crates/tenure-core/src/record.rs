@@ -66,11 +66,8 @@ pub struct WallTime(pub u64);
 pub trait Record: Serialize + DeserializeOwned {
     /// The bytes to store, with their version.
     fn encode(&self) -> Bytes {
-        let mut value = serde_json::to_value(self).expect("records hold nothing that JSON cannot");
-        if let Value::Object(fields) = &mut value {
-            fields.insert("v".to_owned(), RECORD_VERSION.into());
-        }
-        serde_json::to_vec(&value).expect("a JSON value is always written").into()
+        let versioned = Versioned { record: self, v: RECORD_VERSION };
+        serde_json::to_vec(&versioned).expect("records hold nothing that JSON cannot").into()
     }
 
     /// Reads stored bytes.
@@ -101,6 +98,14 @@ pub trait Record: Serialize + DeserializeOwned {
         }
         serde_json::from_value(Value::Object(fields)).map_err(BadRecord::Malformed)
     }
+}
+
+/// A record as it is stored. Written in one go: every lock that is taken writes one.
+#[derive(Serialize)]
+struct Versioned<'a, R> {
+    #[serde(flatten)]
+    record: &'a R,
+    v: u64,
 }
 
 /// Fields that this program does not know, kept for those who do.
@@ -278,7 +283,7 @@ pub struct CandidateRecord {
     /// What it tells everybody, such as where it can be reached.
     #[serde(default)]
     pub value: String,
-    /// Who is higher leads before those who came earlier.
+    /// Who is higher leads before those who came earlier. Above 0 it counts in a place of [`Rank::Preferred`](crate::layout::Rank) alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
     /// Since when it is a candidate.

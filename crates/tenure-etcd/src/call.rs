@@ -8,10 +8,12 @@
 //! Writes are sent again only when it is certain that nothing was applied; everything else that is not an
 //! answer is [`Error::Ambiguous`].
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -68,29 +70,38 @@ enum Try<R> {
 
 impl Endpoints {
     /// Makes the call, with the tries its kind allows, within the deadline.
-    pub(crate) async fn call<Q, R>(self: &Arc<Self>, mut call: Call<Q>) -> Result<R, Error>
+    ///
+    /// The message is written here, once for all tries, and outside of the future: that is copied when it is boxed.
+    pub(crate) fn call<Q, R>(
+        self: &Arc<Self>,
+        call: Call<Q>,
+    ) -> impl Future<Output = Result<R, Error>> + use<'_, Q, R>
     where
-        Q: prost::Message + Clone + 'static,
+        Q: prost::Message,
         R: prost::Message + Default + Headed + 'static,
     {
-        // In place: a second `call` would live in the future of every call, which is copied when it is boxed.
-        call.asked.bytes = call.message.encoded_len();
-        call.asked.bytes_max = self.config.request_bytes_max;
-        call.asked.ops_max = self.config.txn_ops_max;
-        if call.asked.bytes > call.asked.bytes_max {
-            return Err(Invalid::TooLarge { bytes: call.asked.bytes, limit: call.asked.bytes_max }.into());
-        }
-        self.pulse.call();
-        let until = Instant::now() + self.config.deadline;
-        match call.kind {
-            Kind::Read | Kind::LocalRead => self.read(&call, until).await,
-            Kind::Write => self.write(&call, until).await,
+        let Call { path, kind, message, mut asked } = call;
+        asked.bytes = message.encoded_len();
+        asked.bytes_max = self.config.request_bytes_max;
+        asked.ops_max = self.config.txn_ops_max;
+        let message =
+            if asked.bytes > asked.bytes_max { None } else { Some(Bytes::from(message.encode_to_vec())) };
+        async move {
+            let Some(message) = message else {
+                return Err(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max }.into());
+            };
+            let call = Call { path, kind, message, asked };
+            self.pulse.call();
+            let until = Instant::now() + self.config.deadline;
+            match kind {
+                Kind::Read | Kind::LocalRead => self.read(&call, until).await,
+                Kind::Write => self.write(&call, until).await,
+            }
         }
     }
 
-    async fn write<Q, R>(self: &Arc<Self>, call: &Call<Q>, until: Instant) -> Result<R, Error>
+    async fn write<R>(self: &Arc<Self>, call: &Call<Bytes>, until: Instant) -> Result<R, Error>
     where
-        Q: prost::Message + Clone + 'static,
         R: prost::Message + Default + Headed + 'static,
     {
         let mut effort = Effort::default();
@@ -104,9 +115,8 @@ impl Endpoints {
         }
     }
 
-    async fn read<Q, R>(self: &Arc<Self>, call: &Call<Q>, until: Instant) -> Result<R, Error>
+    async fn read<R>(self: &Arc<Self>, call: &Call<Bytes>, until: Instant) -> Result<R, Error>
     where
-        Q: prost::Message + Clone + 'static,
         R: prost::Message + Default + Headed + 'static,
     {
         let tried = Tried::default();
@@ -158,15 +168,14 @@ impl Endpoints {
     }
 
     /// Sends once and says what came of it. Reports to the choice on the way.
-    async fn send<Q, R>(
+    async fn send<R>(
         &self,
-        call: &Call<Q>,
+        call: &Call<Bytes>,
         connection: &Connection,
         until: Instant,
         effort: &mut Effort,
     ) -> Try<R>
     where
-        Q: prost::Message + Clone + 'static,
         R: prost::Message + Default + Headed + 'static,
     {
         let mark = match self.identity.mark() {
@@ -181,7 +190,7 @@ impl Endpoints {
             Kind::Read | Kind::LocalRead => self.config.per_try / 2,
             Kind::Write => self.config.per_try,
         };
-        let mut answer = pin!(connection.unary::<Q, R>(call.path, request));
+        let mut answer = pin!(connection.unary_written::<R>(call.path, request));
         let answered = match timeout_at(until.min(Instant::now() + patience), &mut answer).await {
             Ok(answered) => Some(answered),
             Err(_) => {

@@ -1,13 +1,16 @@
 //! One open, signed-in connection to one member, shared by all who use it; it never reconnects by itself.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
+use bytes::{BufMut, Bytes};
 use http::uri::PathAndQuery;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::client::Grpc;
+use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic_prost::ProstCodec;
+use tonic_prost::{ProstCodec, ProstDecoder};
 
 use crate::choice::EndpointId;
 use crate::error::Error;
@@ -84,6 +87,52 @@ impl Connection {
         let mut grpc = self.grpc();
         let path = PathAndQuery::from_static(path);
         grpc.unary(request, path, ProstCodec::<Q, R>::default()).await.map(tonic::Response::into_inner)
+    }
+
+    /// The same for a request that is written already.
+    pub(crate) async fn unary_written<R>(
+        &self,
+        path: &'static str,
+        request: tonic::Request<Bytes>,
+    ) -> Result<R, Status>
+    where
+        R: prost::Message + Default + 'static,
+    {
+        let mut grpc = self.grpc();
+        let path = PathAndQuery::from_static(path);
+        grpc.unary(request, path, Written(PhantomData)).await.map(tonic::Response::into_inner)
+    }
+}
+
+/// Sends messages that are written already, and reads answers.
+struct Written<R>(PhantomData<R>);
+
+impl<R: prost::Message + Default + 'static> Codec for Written<R> {
+    type Encode = Bytes;
+    type Decode = R;
+    type Encoder = AsItIs;
+    type Decoder = ProstDecoder<R>;
+
+    fn encoder(&mut self) -> AsItIs {
+        AsItIs
+    }
+
+    fn decoder(&mut self) -> ProstDecoder<R> {
+        ProstCodec::<(), R>::default().decoder()
+    }
+}
+
+/// Writes what is written already.
+struct AsItIs;
+
+impl Encoder for AsItIs {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.reserve(message.len());
+        buffer.put(message);
+        Ok(())
     }
 }
 

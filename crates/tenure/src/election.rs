@@ -89,7 +89,7 @@ impl Elections {
     /// The elections of a namespace. Asks nothing of the store yet; who only observes never needs a lease.
     pub fn new(session: &Session, namespace: &Namespace) -> Elections {
         Elections {
-            desk: Desk::open(session, Regard::Everybody),
+            desk: Desk::open(session, Regard::Preferred),
             store: session.store().clone(),
             clock: session.clock().clone(),
             layout: Arc::new(Layout::new(namespace)),

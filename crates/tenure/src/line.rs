@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::layout::Rank;
 use tenure_core::line::Mode;
 
 use crate::session::{LendError, Loan, Session};
@@ -62,7 +63,7 @@ impl Desk {
     }
 
     /// Stands in a line. `line` is the prefix under which its places are, `value` what others see of ours.
-    pub(crate) fn stand(&self, line: Bytes, mode: Mode, value: Bytes, loan: Loan) -> Seat {
-        self.handle.shared.stand(line, mode, value, loan)
+    pub(crate) fn stand(&self, line: Bytes, stance: (Mode, Rank), value: Bytes, loan: Loan) -> Seat {
+        self.handle.shared.stand(line, stance, value, loan)
     }
 }

@@ -90,7 +90,9 @@ impl Key {
             Key::TaskCommand(_) => "a command to a task that nobody has handled yet; the last one sent",
             Key::CommandResult(_) => "how a command ended",
             Key::Frozen(_) => "the node takes no new tasks, also after a restart",
-            Key::Candidate(..) => "a candidate; the lowest create revision leads",
+            Key::Candidate(..) => {
+                "a candidate; the lowest create revision leads; with a priority above 0 its place begins with `p`"
+            }
             Key::Waiter(..) => "a holder, or one who waits; the lowest create revision holds",
             Key::Ttl(_) => "the leader of a TTL election",
             Key::Run(_) => "when a command that runs once per period was last run",

@@ -46,6 +46,25 @@ fn keys_lie_where_the_documentation_says() {
     }
 }
 
+/// So that a long line can be asked for them alone.
+#[test]
+fn preferred_places_lie_together_behind_all_others_of_their_line() {
+    let lease = LeaseId::new(i64::MAX).unwrap();
+    let boss = || ElectionName::parse("boss").unwrap();
+    let key = |place| layout().encode(&Key::Candidate(boss(), place));
+    let preferred = key(Place::ranked(LeaseId::new(1).unwrap(), 0xabc, Rank::Preferred));
+    assert_eq!(preferred, "/shop/eu/elections/boss/p1-8000000000000abc");
+    assert!(key(Place::ranked(lease, u64::MAX, Rank::Ordinary)) < preferred);
+    for rank in [Rank::Ordinary, Rank::Preferred] {
+        let place = Place::ranked(lease, u64::MAX, rank);
+        assert_eq!(place.rank(), rank);
+        assert_eq!(layout().parse(&key(place)), Some(Key::Candidate(boss(), place)));
+    }
+    for foreign in ["p1-0000000000000abc", "1-8000000000000abc", "pp1-8000000000000abc"] {
+        assert_eq!(Place::parse(foreign), None, "{foreign}");
+    }
+}
+
 #[test]
 fn a_foreign_key_is_nobodys() {
     for text in [

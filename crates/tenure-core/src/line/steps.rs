@@ -1,6 +1,6 @@
 //! The steps that a line takes for what it was told: asking, holding, passing on, vanishing.
 
-use crate::layout::Place;
+use crate::layout::{Place, Rank};
 use crate::lease::LeaseId;
 use crate::revision::{Epoch, Token};
 use crate::time::Moment;
@@ -14,9 +14,9 @@ impl Line {
         self.counter
     }
 
-    pub(super) fn new_place(&mut self, lease: LeaseId) -> Place {
+    pub(super) fn new_place(&mut self, lease: LeaseId, rank: Rank) -> Place {
         self.nonce = self.nonce.wrapping_add(1);
-        Place { lease, nonce: self.nonce }
+        Place::ranked(lease, self.nonce, rank)
     }
 
     pub(super) fn lease_of(&self, ticket: Ticket) -> Option<LeaseId> {
@@ -112,7 +112,7 @@ impl Line {
 
     pub(super) fn move_to_new_place(&mut self, ticket: Ticket) {
         let Some(left) = self.tickets.get(&ticket).map(|standing| standing.place) else { return };
-        let place = self.new_place(left.lease);
+        let place = self.new_place(left.lease, left.rank());
         self.places.remove(&left);
         self.places.insert(place, ticket);
         if let Some(standing) = self.tickets.get_mut(&ticket) {
@@ -127,7 +127,7 @@ impl Line {
         let ticket = Ticket(self.count());
         let ghost = Standing::ghost(place, until);
         self.index.insert(ticket, &ghost);
-        self.tickets.insert(ticket, ghost);
+        self.tickets.insert(ticket, Box::new(ghost));
         self.places.insert(place, ticket);
     }
 
@@ -188,7 +188,9 @@ impl Line {
 
     /// Something is known of who is before a place that waits, or is not known any more.
     fn see_before(&mut self, ticket: Ticket, change: impl FnOnce(Option<Place>) -> Option<Place>) {
-        if let Some(Standing { stage: Stage::Waiting { before, .. }, .. }) = self.tickets.get_mut(&ticket) {
+        if let Some(standing) = self.tickets.get_mut(&ticket)
+            && let Stage::Waiting { before, .. } = &mut standing.stage
+        {
             *before = change(*before);
         }
     }
@@ -198,9 +200,11 @@ impl Line {
         let Some((&token, &ticket)) = self.index.queue.first_key_value() else { return };
         let Some(standing) = self.tickets.get(&ticket) else { return };
         let Stage::Waiting { before: None, look: Look::Idle, .. } = standing.stage else { return };
-        let is_before = |standing: &Standing| standing.token().is_some_and(|own| own < token);
+        let is_before = |own: Option<Token>| own.is_some_and(|own| own < token);
         let mut holding = self.index.holding.iter().filter_map(|ticket| self.tickets.get(ticket));
-        if !holding.any(is_before) && !self.tickets.values().any(is_before) {
+        if !holding.any(|standing| is_before(standing.token()))
+            && !self.tickets.values().any(|standing| is_before(standing.token()))
+        {
             self.wake(ticket, now);
         }
     }
@@ -208,7 +212,7 @@ impl Line {
     /// Whether a place is one of ours that stands before this token: then whoever is behind it hears of its end without a watch.
     pub(super) fn will_pass_on(&self, place: Place, token: Option<Token>) -> bool {
         let ours = self.places.get(&place).and_then(|ticket| self.tickets.get(ticket));
-        ours.and_then(Standing::token).is_some_and(|before| Some(before) < token)
+        ours.and_then(|standing| standing.token()).is_some_and(|before| Some(before) < token)
     }
 
     /// Our first place that waits, if this is the place before it.
@@ -241,7 +245,11 @@ impl Line {
         self.mind_first(now);
         let due = |ticket: &&Ticket| {
             self.may_look(**ticket)
-                && self.tickets.get(ticket).and_then(Standing::look_at).is_some_and(|at| at <= now)
+                && self
+                    .tickets
+                    .get(ticket)
+                    .and_then(|standing| standing.look_at())
+                    .is_some_and(|at| at <= now)
         };
         let due: Vec<Ticket> = self.index.looks.iter().filter(due).copied().collect();
         for ticket in due {

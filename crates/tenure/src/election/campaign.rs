@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
-use tenure_core::layout::Place;
+use tenure_core::layout::{Place, Rank};
 use tenure_core::line::Mode;
 use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;
@@ -123,6 +123,7 @@ impl Campaign {
             let wish = Wish {
                 line,
                 mode: Mode::Exclusive,
+                rank: if self.record.priority > 0 { Rank::Preferred } else { Rank::Ordinary },
                 value: value.clone(),
                 ttl: self.ttl,
                 patience,
@@ -151,7 +152,8 @@ impl Campaign {
             return Ok(Yields::No);
         }
         // Who came when it was already our turn has no better right; so what was seen then is enough.
-        let mut seen = held.others();
+        // Only those above 0 stand where they are seen, so whoever is below it has to look at all.
+        let mut seen = held.others().filter(|_| self.record.priority >= 0);
         loop {
             let heir = match seen.take() {
                 Some(line) => self.highest_behind(line, held.token()),

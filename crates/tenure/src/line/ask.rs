@@ -1,9 +1,10 @@
 //! A line's wishes as transactions, and what their answers mean.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tenure_core::layout::Place;
+use tenure_core::layout::{PREFERRED, Place, Rank};
 use tenure_core::line::{Action, Asks, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
@@ -30,7 +31,7 @@ impl Answer {
     }
 }
 
-/// The line at the revision at which a place was seen to be its first; none if that was not asked for, or is too long.
+/// The preferred places of the line at the revision at which a place was seen to be its first; none if they were not asked for, or are too many.
 pub(crate) type Others = Option<Arc<[KeyValue]>>;
 
 /// What is asked beside who is before us.
@@ -38,20 +39,24 @@ pub(crate) type Others = Option<Arc<[KeyValue]>>;
 pub(crate) enum Regard {
     /// Nothing.
     Before,
-    /// Who is behind us, and what they say of themselves.
-    Everybody,
+    /// Which preferred places there are, and what they say of themselves: they may be behind us and yet come first.
+    Preferred,
 }
 
 /// How many places of a line are shown at once: it is read once for so many hand-offs. Doubled, every such look carries that much more.
 const SHOWN_MAX: u32 = 128;
 
-/// The same where everybody has to be seen, because a line that is longer costs whoever is next one more request.
-const EVERYBODY_MAX: u32 = 1_024;
+/// How many preferred places are shown; if there are more, whoever is next reads the whole line in one more request.
+const PREFERRED_MAX: u32 = 128;
+
+/// How long a place is at most when it is written: a key is made in one piece.
+const PLACE_BYTES: usize = 34;
 
 /// The key of a place.
 pub(super) fn key(line: &Bytes, place: Place) -> Bytes {
-    let mut key = line.to_vec();
-    key.extend_from_slice(place.to_string().as_bytes());
+    let mut key = Vec::with_capacity(line.len() + PLACE_BYTES);
+    key.extend_from_slice(line);
+    write!(key, "{place}").expect("memory takes whatever is written");
     key.into()
 }
 
@@ -92,6 +97,16 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
     let newest_of = |select| Get::new(select).order(Order::CreatedDescending).limit(1).keys_only();
     let newest = || newest_of(Selection::Prefix(line.clone()));
     let whole = |limit| Get::prefix(line.clone()).order(Order::Created).limit(limit);
+    // Nobody has to read a line of a thousand to learn that all are equal.
+    let preferred = || {
+        let from = [&line[..], PREFERRED.as_bytes()].concat().into();
+        let end = Selection::Prefix(line.clone()).end().unwrap_or_default();
+        Op::Get(Get::new(Selection::Range(from, end)).order(Order::Created).limit(PREFERRED_MAX))
+    };
+    let with_preferred = |txn: Txn| match regard {
+        Regard::Before => txn,
+        Regard::Preferred => txn.then(preferred()),
+    };
     let own = |place: Place| Op::Get(Get::key(key(line, place)).keys_only());
     match action {
         Action::Enter { place, asks, may_be_there, .. } => {
@@ -106,6 +121,8 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
             let txn = match asks {
                 Asks::Nobody => txn,
                 Asks::All => txn.then(Op::Get(newest())),
+                // Its key is apart from the ordinary ones, so what is around it is not all there is.
+                Asks::Others if place.rank() == Rank::Preferred => txn.then(Op::Get(newest())),
                 // etcd walks over every key that was ever there until its history is compacted, and each of our turns had a key of its own.
                 Asks::Others => {
                     let ours = self::key(line, Place { nonce: nonce_first, ..place });
@@ -117,32 +134,32 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
             txn.then(Op::put_leased(key, value.clone(), place.lease))
         }
         Action::Look { place, token, before, .. } => {
-            let rest = match regard {
-                Regard::Before => newest().created_max(token.0.previous()),
-                Regard::Everybody => whole(EVERYBODY_MAX),
-            };
+            let rest = Op::Get(newest().created_max(token.0.previous()));
             let Some(before) = before else {
-                return Txn::new().then(own(place)).then(Op::Get(rest));
+                return with_preferred(Txn::new().then(own(place)).then(rest));
             };
             // The store searches the line only if that one is gone. A place that was put a second time may stand behind us.
             let before = key(line, before);
             let is_before =
                 Condition { key: before.clone(), is: Comparison::Less, field: Field::Created(token.0) };
-            Txn::new()
+            let txn = Txn::new()
                 .when(Condition::exists(before))
                 .when(is_before)
                 .then(own(place))
                 .otherwise(own(place))
-                .otherwise(Op::Get(rest))
+                .otherwise(rest);
+            match regard {
+                Regard::Before => txn,
+                Regard::Preferred => txn.otherwise(preferred()),
+            }
         }
         // The key names its place, and nobody else ever has the same: nothing but our own place can be deleted.
         Action::Leave { place, then, .. } => {
             let txn = Txn::new().then(Op::delete(key(line, place)));
-            match (then, regard) {
-                (Then::Nothing, _) => txn,
-                (Then::Next(next, _), Regard::Before) => txn.then(own(next)),
-                (Then::Line, Regard::Before) => txn.then(Op::Get(whole(SHOWN_MAX).keys_only())),
-                (Then::Next(..) | Then::Line, Regard::Everybody) => txn.then(Op::Get(whole(EVERYBODY_MAX))),
+            match then {
+                Then::Nothing => txn,
+                Then::Next(next, _) => with_preferred(txn.then(own(next))),
+                Then::Line => with_preferred(txn.then(Op::Get(whole(SHOWN_MAX).keys_only()))),
             }
         }
     }
@@ -163,7 +180,7 @@ async fn understand(
                 Err(error) => Err(error),
             };
             let others: Others = match entered {
-                Ok(Entered::Stands { before: None, .. }) if is_new && regard == Regard::Everybody => {
+                Ok(Entered::Stands { before: None, .. }) if is_new && regard == Regard::Preferred => {
                     Some(Arc::new([]))
                 }
                 _ => None,
@@ -172,13 +189,13 @@ async fn understand(
         }
         Action::Look { ticket, epoch, place, token, before } => {
             let (looked, others) = match reply {
-                Ok(reply) => looked(store, regard, line, (place, token, before), reply).await,
+                Ok(reply) => looked(store, line, (place, token, before), reply).await,
                 Err(error) => (Err(error), None),
             };
             Answer::Looked(ticket, epoch, looked.unwrap_or(Looked::NotDone), others)
         }
         Action::Leave { ticket, epoch, then, .. } => {
-            let (left, others) = left(regard, line, then, reply);
+            let (left, others) = left(line, then, reply);
             Answer::Left(ticket, epoch, left, others)
         }
     }
@@ -226,7 +243,6 @@ async fn entered(
 
 async fn looked(
     store: &Store,
-    regard: Regard,
     line: &Bytes,
     (own, token, seen_before): (Place, Token, Option<Place>),
     reply: TxnReply,
@@ -245,25 +261,12 @@ async fn looked(
         return (Ok(Looked::Stands { before: Some(before) }), None);
     }
     let Some(rest) = pages.next() else { return (Ok(Looked::NotDone), None) };
-    let before = match regard {
-        Regard::Before => nearest(store, line, token, &rest.pairs).await,
-        Regard::Everybody => {
-            let shown = places(line, &rest);
-            match shown.iter().take_while(|(_, other)| *other < token).last() {
-                // The line is longer than what is shown of it, and somebody nearer may stand there.
-                Some(_) if shown.last().is_some_and(|(_, last)| *last < token) => {
-                    before(store, line, token).await
-                }
-                nearest => Ok(nearest.map(|(place, _)| *place)),
-            }
-        }
-    };
-    let shows_all = regard == Regard::Everybody && !rest.more && matches!(before, Ok(None));
-    let others = shows_all.then(|| rest.pairs.into());
+    let before = nearest(store, line, token, &rest.pairs).await;
+    let others = preferred(pages.next()).filter(|_| matches!(before, Ok(None)));
     (before.map(|before| Looked::Stands { before }), others)
 }
 
-fn left(regard: Regard, line: &Bytes, then: Then, reply: Result<TxnReply, StoreError>) -> (Left, Others) {
+fn left(line: &Bytes, then: Then, reply: Result<TxnReply, StoreError>) -> (Left, Others) {
     let reply = match reply {
         Ok(reply) => reply,
         // Nothing can be asked of such a store any more; the place ends with its lease.
@@ -274,7 +277,8 @@ fn left(regard: Regard, line: &Bytes, then: Then, reply: Result<TxnReply, StoreE
         Err(_) => return (Left::NotDone, None),
     };
     let was_there = matches!(reply.results.first(), Some(OpReply::Delete { count }) if *count > 0);
-    let Some(page) = pages(reply.results).pop() else {
+    let mut pages = pages(reply.results).into_iter();
+    let Some(page) = pages.next() else {
         return (Left::Gone { was_there, first: Vec::new() }, None);
     };
     let mut first = places(line, &page);
@@ -284,8 +288,12 @@ fn left(regard: Regard, line: &Bytes, then: Then, reply: Result<TxnReply, StoreE
         // It is not there any more, or has been put anew.
         first.clear();
     }
-    let others = (regard == Regard::Everybody && !page.more).then(|| page.pairs.into());
-    (Left::Gone { was_there, first }, others)
+    (Left::Gone { was_there, first }, preferred(pages.next()))
+}
+
+/// The preferred places, if they were asked for and are all shown.
+fn preferred(page: Option<Page>) -> Others {
+    page.filter(|page| !page.more).map(|page| page.pairs.into())
 }
 
 /// The places of a page, in its order; strangers' keys are nobody.

@@ -91,7 +91,7 @@ impl Held {
         self.place
     }
 
-    /// The line at the revision at which it was our turn, if that is known.
+    /// The preferred of the line at the revision at which it was our turn, if they are known.
     pub(crate) fn others(&self) -> Option<&[KeyValue]> {
         self.others.as_deref()
     }

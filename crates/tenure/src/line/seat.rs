@@ -36,7 +36,7 @@ pub(crate) enum SeatState {
         place: Place,
         /// Since when.
         token: Token,
-        /// The line when the place was seen to be its first, if that is known.
+        /// The preferred of the line when the place was seen to be its first, if they are known.
         others: Others,
         /// What somebody has put in its place since, if that happened.
         touched: Option<KeyValue>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::hold::TtlTooShort;
-use tenure_core::layout::Place;
+use tenure_core::layout::{Place, Rank};
 use tenure_core::line::Mode;
 use tenure_core::revision::Token;
 use thiserror::Error;
@@ -36,6 +36,7 @@ pub(crate) enum Patience {
 pub(crate) struct Wish {
     pub(crate) line: Bytes,
     pub(crate) mode: Mode,
+    pub(crate) rank: Rank,
     /// What others see.
     pub(crate) value: Bytes,
     pub(crate) ttl: Option<Duration>,
@@ -99,7 +100,7 @@ impl Desk {
         loop {
             let left = deadline.map_or(Duration::MAX, |deadline| deadline.duration_since(Instant::now()));
             let loan = self.loan(wish.ttl, left).await?;
-            let seat = self.stand(wish.line.clone(), wish.mode, wish.value.clone(), loan);
+            let seat = self.stand(wish.line.clone(), (wish.mode, wish.rank), wish.value.clone(), loan);
             match turn(seat, &wish, deadline, within).await {
                 Turn::Decided(answer) => return answer,
                 // The lease was gone before we stood on it: no turn is lost.

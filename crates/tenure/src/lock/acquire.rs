@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::layout::Rank;
 use tenure_core::name::BadName;
 use tenure_core::record::{HolderRecord, Record};
 use thiserror::Error;
@@ -68,8 +69,15 @@ impl Acquire {
         let line = self.line?;
         self.holder.since = wall_time();
         let Acquire { ttl, patience, .. } = self;
-        let wish =
-            Wish { line, mode: self.holder.mode, value: self.holder.encode(), ttl, patience, former: None };
+        let wish = Wish {
+            line,
+            mode: self.holder.mode,
+            rank: Rank::Ordinary,
+            value: self.holder.encode(),
+            ttl,
+            patience,
+            former: None,
+        };
         Ok(Guard::new(self.desk.hold(wish).await?))
     }
 }

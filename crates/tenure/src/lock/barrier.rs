@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
-use tenure_core::layout::Place;
+use tenure_core::layout::{Place, Rank};
 use tenure_core::line::Round;
 use tenure_core::name::BadName;
 use tenure_core::record::{HolderRecord, Record};
@@ -127,6 +127,7 @@ impl Barrier {
         let wish = Wish {
             line: line.clone(),
             mode: self.holder.mode,
+            rank: Rank::Ordinary,
             value: self.holder.encode(),
             ttl: self.ttl,
             patience: self.patience,

@@ -140,7 +140,7 @@ impl Engine for Etcd {
             });
         }
         let omissions = translate::Omissions::of(&txn);
-        let reply = self.client.txn(translate::txn(txn)).await.map_err(failure::from)?;
+        let reply = self.client.txn(translate::txn(&txn)).await.map_err(failure::from)?;
         let revision = Revision(reply.revision);
         translate::txn_reply(reply, &omissions, revision)
     }

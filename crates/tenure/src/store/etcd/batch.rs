@@ -98,7 +98,7 @@ async fn send(engine: &Etcd, group: &Group) -> Result<Vec<Outcome>, StoreError> 
     if is_flat(group, engine.info().limits.txn_ops_max) {
         return send_flat(engine, group).await;
     }
-    let then = group.iter().map(|(_, txn)| etcd::Op::Txn(translate::txn(txn.clone()))).collect();
+    let then = group.iter().map(|(_, txn)| etcd::Op::Txn(translate::txn(txn))).collect();
     let request = etcd::Txn { then, ..etcd::Txn::default() };
     let reply = engine.client.txn(request).await.map_err(super::failure::from)?;
     if reply.replies.len() != group.len() {
@@ -123,7 +123,7 @@ fn is_flat(group: &Group, ops_max: usize) -> bool {
 }
 
 async fn send_flat(engine: &Etcd, group: &Group) -> Result<Vec<Outcome>, StoreError> {
-    let then = group.iter().flat_map(|(_, txn)| translate::txn(txn.clone()).then).collect();
+    let then = group.iter().flat_map(|(_, txn)| txn.then.iter().map(translate::op)).collect();
     let request = etcd::Txn { then, ..etcd::Txn::default() };
     let reply = engine.client.txn(request).await.map_err(super::failure::from)?;
     let revision = Revision(reply.revision);

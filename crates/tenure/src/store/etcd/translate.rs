@@ -106,29 +106,30 @@ pub(super) fn lone_put(txn: &mut Txn) -> Option<etcd::Put> {
     }
 }
 
-pub(super) fn txn(txn: Txn) -> etcd::Txn {
+/// Keys and values are shared, not copied: whoever asks may have to ask again in other words.
+pub(super) fn txn(txn: &Txn) -> etcd::Txn {
     etcd::Txn {
-        when: txn.when.into_iter().map(compare).collect(),
-        then: txn.then.into_iter().map(op).collect(),
-        otherwise: txn.otherwise.into_iter().map(op).collect(),
+        when: txn.when.iter().map(compare).collect(),
+        then: txn.then.iter().map(op).collect(),
+        otherwise: txn.otherwise.iter().map(op).collect(),
     }
 }
 
-fn compare(condition: Condition) -> etcd::Compare {
+fn compare(condition: &Condition) -> etcd::Compare {
     etcd::Compare {
-        key: condition.key,
+        key: condition.key.clone(),
         relation: match condition.is {
             Comparison::Equal => etcd::Relation::Equal,
             Comparison::NotEqual => etcd::Relation::NotEqual,
             Comparison::Less => etcd::Relation::Less,
             Comparison::Greater => etcd::Relation::Greater,
         },
-        target: match condition.field {
-            Field::Version(version) => etcd::Target::Version(version),
+        target: match &condition.field {
+            Field::Version(version) => etcd::Target::Version(*version),
             Field::Created(revision) => etcd::Target::CreateRevision(revision.0),
             Field::Modified(revision) => etcd::Target::ModRevision(revision.0),
             Field::Lease(lease) => etcd::Target::Lease(lease.map_or(0, LeaseId::get)),
-            Field::Value(value) => etcd::Target::Value(value),
+            Field::Value(value) => etcd::Target::Value(value.clone()),
         },
     }
 }
@@ -146,14 +147,14 @@ fn put(key: Bytes, value: Bytes, lease: LeaseChoice) -> etcd::Put {
     }
 }
 
-fn op(op: Op) -> etcd::Op {
+pub(super) fn op(op: &Op) -> etcd::Op {
     match op {
-        Op::Put { key, value, lease } => etcd::Op::Put(put(key, value, lease)),
+        Op::Put { key, value, lease } => etcd::Op::Put(put(key.clone(), value.clone(), *lease)),
         Op::Delete(select) => {
-            let span = span(&select);
+            let span = span(select);
             etcd::Op::Delete(etcd::Delete { key: span.key, range_end: span.range_end, with_previous: false })
         }
-        Op::Get(get) => etcd::Op::Range(range(&get)),
+        Op::Get(get) => etcd::Op::Range(range(get)),
     }
 }
 

@@ -9,6 +9,8 @@ on_every_engine! {
     a_leader_whose_lease_is_revoked_is_told;
     a_new_value_keeps_the_token_and_the_place;
     the_highest_priority_leads_next_and_nobody_is_deposed;
+    a_priority_counts_among_candidates_of_one_process;
+    who_is_below_0_lets_everybody_else_lead_first;
     a_restarted_leader_takes_its_term_over_before_anybody_else;
     names_do_not_collide_and_strangers_lead_nobody;
     a_value_that_nobody_could_read_is_refused;
@@ -138,6 +140,42 @@ mod claims {
         let third = soon(low).await.unwrap().unwrap();
         assert!(third.token() > token);
         third.resign().await.unwrap();
+        wait_for_keys(&store, 0).await;
+    }
+
+    /// Whoever is next there hears of it from the one that leaves, without a look of its own.
+    pub(super) async fn a_priority_counts_among_candidates_of_one_process(store: Store) {
+        let (_a, election) = process(&store, "all of them");
+        let term = election.campaign("leader").await.unwrap();
+        let low = stand(&store, &election, "low", 2).await;
+        let high = tokio::spawn(election.campaign("high").priority(1).into_future());
+        wait_for_keys(&store, 3).await;
+        let higher = tokio::spawn(election.campaign("higher").priority(2).into_future());
+        wait_for_keys(&store, 4).await;
+        term.resign().await.unwrap();
+        let first = soon(higher).await.unwrap().unwrap();
+        assert!(!low.is_finished() && !high.is_finished(), "the highest leads");
+        first.resign().await.unwrap();
+        let second = soon(high).await.unwrap().unwrap();
+        assert!(!low.is_finished());
+        second.resign().await.unwrap();
+        soon(low).await.unwrap().unwrap().resign().await.unwrap();
+        wait_for_keys(&store, 0).await;
+    }
+
+    /// Those without a priority are above it, and are not where those with one are looked for.
+    pub(super) async fn who_is_below_0_lets_everybody_else_lead_first(store: Store) {
+        let ((_a, leader), (_b, below), (_c, other)) =
+            (process(&store, "leader"), process(&store, "below"), process(&store, "other"));
+        let term = leader.campaign("leader").await.unwrap();
+        let below = tokio::spawn(below.campaign("below").priority(-1).into_future());
+        wait_for_keys(&store, 2).await;
+        let other = stand(&store, &other, "other", 3).await;
+        term.resign().await.unwrap();
+        let first = soon(other).await.unwrap().unwrap();
+        assert!(!below.is_finished(), "somebody without a priority leads before it");
+        first.resign().await.unwrap();
+        soon(below).await.unwrap().unwrap().resign().await.unwrap();
         wait_for_keys(&store, 0).await;
     }
 
