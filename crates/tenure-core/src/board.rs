@@ -39,6 +39,8 @@ pub struct Board {
     loads: Shares,
     live: usize,
     set_aside: BTreeSet<TaskId>,
+    /// Tasks that have props, also such as are not there.
+    with_props: BTreeSet<TaskId>,
     /// What was seen since the last whole picture, newest word for each key.
     pending: BTreeMap<TaskId, Pending>,
     whole_at: Option<Revision>,
@@ -150,6 +152,15 @@ impl Shares {
         self.shift(node);
     }
 
+    /// Lets an owner's name be the one that is known: a hundred thousand tasks would keep a hundred thousand copies of a few names.
+    fn share_name(&self, owner: &mut Owner) {
+        if let Ok(record) = &mut owner.holder
+            && let Some((known, _)) = self.by_node.get_key_value(&record.node)
+        {
+            record.node = known.clone();
+        }
+    }
+
     fn shift(&mut self, node: &NodeId) {
         if !self.shifted.contains(node) {
             self.shifted.insert(node.clone());
@@ -163,6 +174,7 @@ struct Pending {
     /// Apart, because it is much larger than the other and seldom there.
     task: Option<Box<Seen<Card>>>,
     owner: Option<Seen<Owner>>,
+    props: Option<Seen<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -193,6 +205,7 @@ impl Board {
             loads: Shares::default(),
             live: 0,
             set_aside: BTreeSet::new(),
+            with_props: BTreeSet::new(),
             pending: BTreeMap::new(),
             whole_at: None,
             is_fresh: false,
@@ -208,9 +221,15 @@ impl Board {
                     self.pending.entry(task).or_default().task = Some(Box::new(Seen::Here(read_card(&pair))));
                 }
                 Some(Key::TaskOwner(task)) => {
-                    self.pending.entry(task).or_default().owner = Some(Seen::Here(read_owner(&pair)));
+                    let mut owner = read_owner(&pair);
+                    self.loads.share_name(&mut owner);
+                    self.pending.entry(task).or_default().owner = Some(Seen::Here(owner));
                 }
-                // Props are read with the claim; a foreign key concerns nobody.
+                // What they say is read with the claim.
+                Some(Key::TaskProps(task)) => {
+                    self.pending.entry(task).or_default().props = Some(Seen::Here(()));
+                }
+                // A foreign key concerns nobody.
                 Some(_) | None => {}
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
@@ -218,6 +237,7 @@ impl Board {
                     self.pending.entry(task).or_default().task = Some(Box::new(Seen::Gone));
                 }
                 Some(Key::TaskOwner(task)) => self.pending.entry(task).or_default().owner = Some(Seen::Gone),
+                Some(Key::TaskProps(task)) => self.pending.entry(task).or_default().props = Some(Seen::Gone),
                 Some(_) | None => {}
             },
             FeedItem::Whole(revision) => {
@@ -243,6 +263,11 @@ impl Board {
     /// One task.
     pub fn get(&self, task: &TaskId) -> Option<&Card> {
         self.tasks.get(task)
+    }
+
+    /// Whether a task was submitted with props.
+    pub fn has_props(&self, task: &TaskId) -> bool {
+        self.with_props.contains(task)
     }
 
     /// All tasks, in the order of their ids.
@@ -301,11 +326,17 @@ impl Board {
         cards.filter_map(|(task, card)| Some((task, card.record.as_ref().err()?.as_str())))
     }
 
-    fn apply(&mut self, task: TaskId, pending: Pending, told: &mut impl Extend<BoardChange>) {
+    fn apply(&mut self, task: TaskId, mut pending: Pending, told: &mut impl Extend<BoardChange>) {
+        match pending.props.take() {
+            Some(Seen::Here(())) => drop(self.with_props.insert(task.clone())),
+            Some(Seen::Gone) => drop(self.with_props.remove(&task)),
+            None => {}
+        }
         let pending = match pending {
-            Pending { task: None, owner: Some(seen) } => match self.apply_owner(&task, seen, told) {
+            Pending { task: None, owner: None, .. } => return,
+            Pending { task: None, owner: Some(seen), .. } => match self.apply_owner(&task, seen, told) {
                 None => return,
-                seen => Pending { task: None, owner: seen },
+                owner => Pending { owner, ..Pending::default() },
             },
             pending => pending,
         };

@@ -8,6 +8,7 @@
 
 mod catalogue;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
@@ -321,7 +322,10 @@ impl fmt::Display for Segment<'_> {
 }
 
 /// The name that a segment stands for; none if no name is written like that.
-fn unescape(segment: &str) -> Option<String> {
+fn unescape(segment: &str) -> Option<Cow<'_, str>> {
+    if !segment.contains('%') {
+        return Some(Cow::Borrowed(segment));
+    }
     let mut pieces = segment.split('%');
     let mut name = pieces.next()?.to_owned();
     for piece in pieces {
@@ -333,7 +337,7 @@ fn unescape(segment: &str) -> Option<String> {
         name.push(escaped);
         name.push_str(rest);
     }
-    Some(name)
+    Some(Cow::Owned(name))
 }
 
 #[cfg(test)]

@@ -210,7 +210,7 @@ impl Node {
             }
             Event::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
             Event::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
-            Event::Measured(resource) => self.scales.resource = resource,
+            Event::Measured(resource) => self.handle_measured(resource, now),
             Event::Shutdown { deadline } => self.begin_shutdown(deadline, now),
             Event::Left => self.handle_left(),
             Event::Time => {}

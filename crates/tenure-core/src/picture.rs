@@ -7,11 +7,15 @@
 //! Intuition: a listing comes in key order, so whatever was told and lies between two neighbours of the listing is gone.
 //! No second copy of the keys is needed, and the first deletes are told while the listing is still under way.
 //!
+//! Keys are kept as what follows the prefix, and as copies: a slice of an answer would keep the whole answer in memory.
+//!
 //! **Invariant**: `told` holds every key that the follower was told to exist, with the revision of the put it was told.
 //!
 //! **Invariant**: `Begin` comes first, and after that only when the picture was whole.
 //!
 //! **Invariant**: between `Begin` and the next `Whole` the follower's picture is of no revision at all; at `Whole` it is exactly the store's.
+
+mod tail;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,6 +26,8 @@ use crate::change::Change;
 use crate::kv::KeyValue;
 use crate::revision::Revision;
 use crate::sabotage::{Rule, is_broken};
+
+use tail::Tail;
 
 /// What the follower of a prefix is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,7 +50,9 @@ pub enum FeedItem {
 /// What was told so far.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    told: BTreeMap<Bytes, Revision>,
+    /// What all keys begin with. One that does not was not asked for, and is not told.
+    prefix: Bytes,
+    told: BTreeMap<Tail, Revision>,
     stage: Stage,
 }
 
@@ -56,7 +64,7 @@ enum Stage {
     /// Not listed since the last break.
     Broken,
     /// A listing of this revision is under way; keys up to `up_to` are compared.
-    Listing { at: Revision, up_to: Bound<Bytes> },
+    Listing { at: Revision, up_to: Bound<Tail> },
     /// Everything up to this revision was told.
     Whole(Revision),
 }
@@ -65,6 +73,11 @@ impl Picture {
     /// Nothing was told yet.
     pub fn new() -> Picture {
         Picture::default()
+    }
+
+    /// Nothing was told yet, and only of keys with this prefix anything will be.
+    pub fn under(prefix: Bytes) -> Picture {
+        Picture { prefix, ..Picture::default() }
     }
 
     /// Up to where everything was told; none while the picture is not whole.
@@ -106,13 +119,14 @@ impl Picture {
             Stage::Blank | Stage::Whole(_) => unreachable!("a listing begins with a break"),
         };
         for pair in pairs {
+            let Some(key) = Tail::of(&pair.key, &self.prefix) else { continue };
             if let Bound::Excluded(last) = &up_to {
-                assert!(*last < pair.key, "a listing comes in key order");
+                assert!(*last < key, "a listing comes in key order");
             }
-            let passed = (up_to, Bound::Excluded(pair.key.clone()));
+            let passed = (up_to, Bound::Excluded(key.clone()));
             self.forget(passed, at, told);
-            up_to = Bound::Excluded(pair.key.clone());
-            let before = self.told.insert(pair.key.clone(), pair.modified);
+            up_to = Bound::Excluded(key.clone());
+            let before = self.told.insert(key, pair.modified);
             if before != Some(pair.modified) {
                 told.extend([FeedItem::Put(pair)]);
             }
@@ -143,11 +157,13 @@ impl Picture {
         for change in changes {
             match change {
                 Change::Put { pair, .. } => {
-                    self.told.insert(pair.key.clone(), pair.modified);
+                    let Some(key) = Tail::of(&pair.key, &self.prefix) else { continue };
+                    self.told.insert(key, pair.modified);
                     told.extend([FeedItem::Put(pair)]);
                 }
                 Change::Delete { key, revision, .. } => {
-                    if self.told.remove(&key).is_some() {
+                    let was_told = Tail::of(&key, &self.prefix).and_then(|key| self.told.remove(&key));
+                    if was_told.is_some() {
                         told.extend([FeedItem::Delete { key, revision }]);
                     }
                 }
@@ -180,17 +196,17 @@ impl Picture {
     /// Tells the deletes of all keys between two neighbours of a listing.
     fn forget(
         &mut self,
-        between: (Bound<Bytes>, Bound<Bytes>),
+        between: (Bound<Tail>, Bound<Tail>),
         revision: Revision,
         told: &mut impl Extend<FeedItem>,
     ) {
         if is_broken(Rule::WholePicture) {
             return;
         }
-        let gone: Vec<Bytes> = self.told.range(between).map(|(key, _)| key.clone()).collect();
+        let gone: Vec<Tail> = self.told.range(between).map(|(key, _)| key.clone()).collect();
         for key in gone {
             self.told.remove(&key);
-            told.extend([FeedItem::Delete { key, revision }]);
+            told.extend([FeedItem::Delete { key: key.after(&self.prefix), revision }]);
         }
     }
 }

@@ -125,12 +125,16 @@ impl Feed {
     pub fn open(store: Store, select: Selection) -> Result<Feed, StoreError> {
         select.check()?;
         let page_len = PageLen::new();
+        let picture = match &select {
+            Selection::Prefix(prefix) => Picture::under(prefix.clone()),
+            Selection::Key(_) | Selection::Range(..) | Selection::From(_) => Picture::new(),
+        };
         let mut feed = Feed {
             state: list(&store, select.clone(), None, page_len),
             page_len,
             store,
             select,
-            picture: Picture::new(),
+            picture,
             backoff: Backoff::new(RETRY),
             opened: Instant::now(),
             ready: VecDeque::new(),

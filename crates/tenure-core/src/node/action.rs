@@ -97,6 +97,8 @@ pub struct ClaimAsk {
     pub nonce: String,
     /// The owner's record, with the nonce in it.
     pub owner: Bytes,
+    /// Whether the task was submitted with props.
+    pub has_props: bool,
     /// Whether it was asked before, so that it may find itself.
     pub is_again: bool,
 }

@@ -134,6 +134,16 @@ impl Node {
         self.timers.set(Timer::Periodic, now.at + scattered);
     }
 
+    /// Somebody has looked how much of a resource is used. If that is too much the next round cannot wait for its time: what is short may be
+    /// memory.
+    pub(super) fn handle_measured(&mut self, resource: Option<Resource>, now: Now) {
+        self.scales.resource = resource;
+        let is_for_this = |parting: &Parting| matches!(parting.why, balance::Reason::Used { .. });
+        if self.timers.at(&Timer::Round).is_none() && self.plan(now.at).iter().any(is_for_this) {
+            self.timers.set(Timer::Round, now.at + DEBOUNCE);
+        }
+    }
+
     /// Gives away what the balancer says, as far as one round may; says what it said and how much of it is done.
     pub(super) fn balance_round(&mut self, now: Now) -> (Vec<Parting>, usize) {
         if !self.is_willing() || !self.board.is_fresh() {

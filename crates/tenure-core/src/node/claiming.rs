@@ -51,6 +51,7 @@ struct Asked {
     created: Revision,
     nonce: String,
     owner: bytes::Bytes,
+    has_props: bool,
     is_doubtful: bool,
 }
 
@@ -123,8 +124,8 @@ impl Node {
             && let Some(task) = self.claims.again.pop_first()
         {
             if let Some(asked) = self.claims.asked.get(&task) {
-                let Asked { created, nonce, owner, .. } = asked.clone();
-                batch.push(ClaimAsk { task, created, nonce, owner, is_again: true });
+                let Asked { created, nonce, owner, has_props, .. } = asked.clone();
+                batch.push(ClaimAsk { task, created, nonce, owner, has_props, is_again: true });
             }
         }
         batch
@@ -140,9 +141,11 @@ impl Node {
         let incarnation = self.incarnation.map_or(0, |token| token.0.0.unsigned_abs());
         let (node, unknown) = (self.settings.node.clone(), UnknownFields::new());
         let owner = OwnerRecord { node, incarnation, nonce: nonce.clone(), unknown }.encode();
-        let asked = Asked { seen, created, nonce: nonce.clone(), owner: owner.clone(), is_doubtful: false };
-        self.claims.asked.insert(task.clone(), asked);
-        ClaimAsk { task, created, nonce, owner, is_again: false }
+        let has_props = self.board.has_props(&task);
+        let ask = ClaimAsk { task, created, nonce, owner, has_props, is_again: false };
+        let ClaimAsk { task, nonce, owner, .. } = ask.clone();
+        self.claims.asked.insert(task, Asked { seen, created, nonce, owner, has_props, is_doubtful: false });
+        ask
     }
 
     pub(super) fn handle_claims(&mut self, epoch: Epoch, answers: Vec<ClaimAnswer>, now: Now) {

@@ -6,6 +6,8 @@
 //! the owner's key. What fails reads in the same step why it failed, so a lost answer is settled by asking the same again: whoever finds its
 //! own nonce, or the very bytes that it wanted to write, has been there before.
 
+mod claims;
+
 use bytes::Bytes;
 
 use super::action::{After, Answer, ClaimAsk, CommandCheck, Mark, Save};
@@ -19,17 +21,22 @@ use crate::revision::{Revision, Token};
 use crate::sabotage::{Rule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
+pub use claims::{ClaimRequest, Habit, Reading};
+
 /// What is stored as the mark of a frozen node: that it is there is all that counts.
 const FROZEN_MARK: &[u8] = br#"{"v":1}"#;
 
-/// The claim of a task under a lease.
-pub fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId) -> Txn {
+/// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
+fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(ask.task.clone()));
-    let parts = [
-        layout.encode(&Key::TaskProps(ask.task.clone())),
-        layout.encode(&Key::TaskState(ask.task.clone())),
-        layout.encode(&Key::TaskCommand(ask.task.clone())),
-    ];
+    let mut parts = Vec::new();
+    if ask.has_props {
+        parts.push(layout.encode(&Key::TaskProps(ask.task.clone())));
+    }
+    if reading == Reading::Each {
+        parts.push(layout.encode(&Key::TaskState(ask.task.clone())));
+        parts.push(layout.encode(&Key::TaskCommand(ask.task.clone())));
+    }
     let mut txn = Txn::new()
         .when(Condition::absent(owner.clone()))
         .when(Condition::created_at(layout.encode(&Key::Task(ask.task.clone())), ask.created))
@@ -37,7 +44,9 @@ pub fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId) -> Txn {
     for part in &parts {
         txn = txn.then(Op::get(part.clone()));
     }
-    txn = txn.otherwise(Op::get(owner));
+    if reading == Reading::Each {
+        txn = txn.otherwise(Op::get(owner));
+    }
     // Only one that was asked before can find itself, and only then does anybody want to know more. A hundred claims in a request are shorter by a third
     // without this.
     if ask.is_again {
@@ -48,15 +57,15 @@ pub fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId) -> Txn {
     txn
 }
 
-/// What came of a claim.
-pub fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimAnswer {
+/// What came of a claim that has read everything itself.
+fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimAnswer {
     let reply = match reply {
         Ok(reply) => reply,
         Err(StoreError::LeaseNotFound) => return ClaimAnswer::LeaseOver,
         Err(error) if error.is_ambiguous() => return ClaimAnswer::Unknown,
         Err(_) => return ClaimAnswer::NotDone,
     };
-    let [owner, props, state, command] = found(&reply.results);
+    let [owner, parts @ ..] = found(&reply.results);
     let token = match owner {
         _ if reply.succeeded => Token(reply.revision),
         // An earlier request of this claim was carried out, and its answer lost.
@@ -65,6 +74,10 @@ pub fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreE
         Some(owner) if owner.value == ask.owner => return ClaimAnswer::Unknown,
         Some(_) => return ClaimAnswer::Taken,
         None => return ClaimAnswer::Gone,
+    };
+    let [props, state, command] = match parts {
+        parts if ask.has_props => parts,
+        [state, command, _] => [None, state, command],
     };
     let (revision, props) = (reply.revision, props.map(|pair| pair.value));
     ClaimAnswer::Ours(Box::new(Won { token, lease, revision, props, state, command }))

@@ -2,6 +2,7 @@
 //!
 //! How a task stands is a record too; it lies with the machine that changes it, in [`crate::task`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -211,21 +212,28 @@ impl Record for TaskRecord {
 /// An owner's record with nothing in it that we do not know.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PlainOwner {
+struct PlainOwner<'a> {
     #[serde(default)]
     v: u64,
-    node: NodeId,
+    #[serde(borrow)]
+    node: Cow<'a, str>,
     #[serde(default)]
     incarnation: u64,
-    #[serde(default)]
-    nonce: String,
+    #[serde(default, borrow)]
+    nonce: Cow<'a, str>,
 }
 
 impl Record for OwnerRecord {
     fn decode(bytes: &[u8]) -> Result<OwnerRecord, BadRecord> {
         match plain(bytes) {
             Some(PlainOwner { v: 0..=RECORD_VERSION, node, incarnation, nonce }) => {
-                Ok(OwnerRecord { node, incarnation, nonce, unknown: UnknownFields::new() })
+                match NodeId::parse(&node) {
+                    Ok(node) => {
+                        let nonce = nonce.into_owned();
+                        Ok(OwnerRecord { node, incarnation, nonce, unknown: UnknownFields::new() })
+                    }
+                    Err(_) => OwnerRecord::decode_patiently(bytes),
+                }
             }
             Some(_) | None => OwnerRecord::decode_patiently(bytes),
         }

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Layout;
-use tenure_core::node::{ClaimAnswer, ClaimAsk, request};
+use tenure_core::node::request::{ClaimRequest, Habit};
+use tenure_core::node::{ClaimAnswer, ClaimAsk};
 use tenure_core::revision::Epoch;
 use tracing::debug;
 
@@ -30,36 +32,39 @@ pub(super) async fn ask(
     layout: Layout,
     epoch: Epoch,
     claims: Vec<(ClaimAsk, Option<Loan>)>,
+    habit: Arc<Mutex<Habit>>,
 ) -> Claimed {
     let mut loans = Vec::with_capacity(claims.len());
     let mut asked = Vec::with_capacity(claims.len());
+    let mut has_lease = Vec::with_capacity(claims.len());
     for (ask, loan) in claims {
         let loan = match loan {
             Some(loan) => Ok(loan),
             None => session.lend().await,
         };
+        has_lease.push(loan.is_ok());
         match loan {
             Ok(loan) => {
                 loans.push((ask.nonce.clone(), loan.clone()));
-                asked.push((ask, Some(loan.lease())));
+                asked.push((ask, loan.lease()));
             }
-            Err(error) => {
-                debug!(task = %ask.task, %error, "no lease for a claim");
-                asked.push((ask, None));
-            }
+            Err(error) => debug!(task = %ask.task, %error, "no lease for a claim"),
         }
     }
-    let txns =
-        asked.iter().filter_map(|(ask, lease)| Some(request::claim(&layout, ask, (*lease)?))).collect();
-    let mut replies = store.batch(txns).await.into_iter();
-    let answers = asked
-        .iter()
-        .map(|(ask, lease)| match lease.and_then(|lease| Some((lease, replies.next()?))) {
-            Some((lease, reply)) => request::read_claim(ask, lease, reply),
-            None => ClaimAnswer::NotDone,
-        })
-        .collect();
-    Claimed { epoch, answers, loans }
+    let mut request = ClaimRequest::new(asked, lock(&habit).next_reading());
+    while !request.is_answered() {
+        let replies = store.batch(request.txns(&layout)).await;
+        request.handle(replies);
+    }
+    lock(&habit).learn(&request);
+    let mut answers = request.into_answers().into_iter();
+    let answer = |has_lease| if has_lease { answers.next() } else { None };
+    let answers = has_lease.into_iter().map(answer).map(|answer| answer.unwrap_or(ClaimAnswer::NotDone));
+    Claimed { epoch, answers: answers.collect(), loans }
+}
+
+fn lock(habit: &Mutex<Habit>) -> MutexGuard<'_, Habit> {
+    habit.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The end of a lease.

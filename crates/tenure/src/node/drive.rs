@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tenure_core::fence::Fence;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{NodeId, TaskId};
+use tenure_core::node::request::Habit;
 use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, Tally};
 use tenure_core::record::NodeState;
 use tenure_core::revision::Token;
@@ -81,6 +82,7 @@ struct UnderWay {
     outbox: Outbox,
     writes: usize,
     loans: Loans,
+    habit: Arc<Mutex<Habit>>,
     results: Arc<Results>,
     place: mpsc::UnboundedSender<PlaceWish>,
     /// Whether the node has its place, as the machine was told last.
@@ -100,6 +102,7 @@ impl Driver {
             outbox: Outbox::default(),
             writes: 0,
             loans: Loans::default(),
+            habit: Arc::default(),
             results: Arc::new(Results::new(clock.clone())),
             place,
             incarnation: None,
@@ -249,7 +252,8 @@ impl Driver {
                 self.measure.tried(claims.len());
                 let claims = under_way.loans.begin(claims);
                 let (store, session) = (self.store.clone(), self.session.clone());
-                let asking = claims::ask(store, session, self.layout.clone(), epoch, claims);
+                let habit = under_way.habit.clone();
+                let asking = claims::ask(store, session, self.layout.clone(), epoch, claims, habit);
                 under_way.doing.push(Box::pin(async move { Done::Claimed(asking.await) }));
             }
             Action::LetGo { nonce } => under_way.loans.let_go(&nonce),

@@ -94,7 +94,7 @@ impl From<End> for LoanEnd {
     }
 }
 
-/// How long a loan may be relied upon; shared by the loan and the session's task.
+/// How long the loans of a lease may be relied upon; shared by them and the session's task.
 ///
 /// **Invariant**: once it has an end, neither that nor `valid_until` changes. So nobody sees a loan come back to life.
 pub(super) struct LoanCell {
@@ -126,14 +126,21 @@ impl LoanCell {
         });
     }
 
-    /// The loan is over.
+    /// Whether it has an end.
+    pub(super) fn has_end(&self) -> bool {
+        self.state.borrow().end.is_some()
+    }
+
+    /// The loans are over. A thousand of them may each say so.
     pub(super) fn end(&self, why: LoanEnd) {
-        self.state.send_if_modified(|state| {
+        let is_news = self.state.send_if_modified(|state| {
             let is_news = state.end.is_none();
             state.end.get_or_insert(why);
             is_news
         });
-        self.over.send_replace(());
+        if is_news {
+            self.over.send_replace(());
+        }
     }
 
     /// How it stands now; whoever sees first that the time is over ends it for all.
@@ -142,14 +149,16 @@ impl LoanCell {
         if seen.end.is_some() || now < seen.valid_until {
             return seen;
         }
-        self.state.send_if_modified(|state| {
+        let is_news = self.state.send_if_modified(|state| {
             let is_over = state.end.is_none() && now >= state.valid_until;
             if is_over {
                 state.end = Some(LoanEnd::Lapsed);
             }
             is_over
         });
-        self.over.send_replace(());
+        if is_news {
+            self.over.send_replace(());
+        }
         *self.state.borrow()
     }
 }

@@ -1,7 +1,7 @@
 //! What a session's handles and its task have in common: the machine behind a mutex, and who is to be told what.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,6 +43,8 @@ pub(super) struct Inner {
     pub(super) borrowers: BTreeMap<LoanId, oneshot::Sender<Answer>>,
     /// Who has one.
     pub(super) loans: BTreeMap<LoanId, (LeaseId, Arc<LoanCell>)>,
+    /// What all loans of a lease share, as long as there are any: a renewal tells it to a thousand of them at once.
+    pub(super) cells: BTreeMap<LeaseId, Weak<LoanCell>>,
     /// Keys that are perhaps wanted since, or not wanted any more: their watching has to follow.
     pub(super) follow: BTreeSet<Bytes>,
     /// When it follows at the latest.
@@ -63,6 +65,7 @@ impl Shared {
             waiters: BTreeMap::new(),
             borrowers: BTreeMap::new(),
             loans: BTreeMap::new(),
+            cells: BTreeMap::new(),
             follow: BTreeSet::new(),
             follow_by: None,
             is_closing: false,
@@ -140,7 +143,17 @@ impl Inner {
 
     /// Notes who has a lease.
     pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LoanCell> {
-        let cell = Arc::new(LoanCell::new(lent.valid_until));
+        // One that has an end stays over; whoever borrows now has nothing to do with that.
+        let shared = self.cells.get(&lent.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
+        if let Some(cell) = &shared {
+            cell.extend(lent.valid_until);
+        }
+        let cell = shared.unwrap_or_else(|| {
+            let cell = Arc::new(LoanCell::new(lent.valid_until));
+            self.cells.retain(|_, cell| cell.strong_count() > 0);
+            self.cells.insert(lent.lease, Arc::downgrade(&cell));
+            cell
+        });
         self.loans.insert(lent.loan, (lent.lease, cell.clone()));
         cell
     }

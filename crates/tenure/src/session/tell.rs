@@ -1,5 +1,7 @@
 //! Passing on what a session's machine says: to those who wait, to those who listen, to the log.
 
+use std::sync::Weak;
+
 use tenure_core::session::Notice;
 use tracing::{debug, info, warn};
 
@@ -60,8 +62,9 @@ impl Shared {
             Notice::Renewed { lease, remained } => {
                 measure::remained(remained);
                 if let Some(until) = inner.machine.valid_until(lease) {
-                    let loans = inner.loans.values().filter(|(lent, _)| *lent == lease);
-                    loans.for_each(|(_, cell)| cell.extend(until));
+                    if let Some(cell) = inner.cells.get(&lease).and_then(Weak::upgrade) {
+                        cell.extend(until);
+                    }
                 }
                 return;
             }

@@ -2,7 +2,8 @@
 
 use super::telling::{ms, seconds};
 use super::world::World;
-use crate::node::{Notice, ReleaseReason};
+use crate::balance::{Capacity, Resource};
+use crate::node::{Event, Notice, ReleaseReason};
 
 fn submit(world: &mut World, tasks: usize) {
     for n in 0..tasks {
@@ -54,6 +55,24 @@ fn a_node_that_shuts_down_is_not_counted() {
     }
     world.pass(seconds(5));
     assert_eq!(world.shares(), [6, 6, 3]);
+}
+
+#[test]
+fn a_node_above_its_limit_gives_away_soon_after_each_measurement_that_says_so() {
+    let mut world = World::calm(2);
+    submit(&mut world, 10);
+    world.settle();
+    world.processes[0].machine.scales.balancer = Box::new(Capacity::new(50, 80).unwrap());
+    let released = |world: &World| {
+        let notices = world.processes[0].notices.iter();
+        notices.filter(|notice| matches!(notice, Notice::Released { .. })).count()
+    };
+    for (used, expected) in [(60, 0), (80, 0), (81, 1), (95, 2), (80, 2)] {
+        let resource = Resource { used, total: 100, read_at: world.now };
+        world.tell(0, Event::Measured(Some(resource)));
+        world.pass(seconds(2));
+        assert_eq!(released(&world), expected, "{used} % were used");
+    }
 }
 
 #[test]

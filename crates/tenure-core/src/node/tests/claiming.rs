@@ -6,6 +6,7 @@ use super::world::World;
 use crate::layout::Key;
 use crate::name::NodeId;
 use crate::node::company::{Backlog, Company};
+use crate::node::request::{ClaimRequest, Reading};
 use crate::node::{Action, ClaimAnswer, Event, Feed, LossReason, Notice};
 use crate::picture::FeedItem;
 use crate::record::NodeState;
@@ -314,11 +315,14 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
         created: Revision(3),
         nonce: "late".to_owned(),
         owner: r#"{"node":"late"}"#.into(),
+        has_props: false,
         is_again: false,
     };
     let lease = world.processes[n].lease.unwrap();
-    let reply = world.store.apply(&crate::node::request::claim(&world.layout, &ask, lease), world.now);
-    assert_eq!(crate::node::request::read_claim(&ask, lease, reply), ClaimAnswer::Gone);
+    let mut request = ClaimRequest::new(vec![(ask, lease)], Reading::Each);
+    let txn = request.txns(&world.layout).remove(0);
+    request.handle(vec![world.store.apply(&txn, world.now)]);
+    assert_eq!(request.into_answers(), [ClaimAnswer::Gone]);
     assert_eq!(world.owner("a"), None);
 }
 
@@ -372,20 +376,20 @@ fn a_node_holds_no_more_than_its_capacity_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn claims_go_out_a_hundred_at_a_time_and_two_requests_at_once() {
+fn claims_go_out_120_at_a_time_and_two_requests_at_once() {
     let mut world = World::calm(1);
     world.holds_answers = true;
     world.submit("first");
     world.pass(ms(5));
-    for n in 0..250 {
+    for n in 0..290 {
         world.submit(&format!("t{n}"));
     }
     world.pass(seconds(2));
     assert_eq!(world.processes[0].requests, [1, 1], "one that is alone does not wait for company");
     world.release_answers();
     world.pass(ms(20));
-    assert_eq!(world.processes[0].requests, [1, 1, 100, 100, 49], "what waited goes out together");
-    assert_eq!(world.shares(), [251]);
+    assert_eq!(world.processes[0].requests, [1, 1, 120, 120, 49], "what waited goes out together");
+    assert_eq!(world.shares(), [291]);
 }
 
 #[test]

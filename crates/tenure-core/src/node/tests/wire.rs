@@ -7,6 +7,7 @@ use crate::error::{Cause, StoreError};
 use crate::layout::Key;
 use crate::lease::LeaseId;
 use crate::name::TaskId;
+use crate::node::request::{ClaimRequest, Reading};
 use crate::node::{Answer, ClaimAsk, Event, Save, request};
 use crate::revision::{Epoch, Token};
 use crate::txn::{Op, Txn, TxnReply};
@@ -46,13 +47,47 @@ impl World {
         if is_cut && !(self.is_stormy && self.dice.one_in(2)) {
             fate = Fate::NotDone;
         }
+        if let Ask::Claim { epoch, claims } = ask {
+            return self.arrive_claims(n, life, (epoch, claims), fate);
+        }
         let txns = self.txns(n, &ask);
         if fate == Fate::Late {
             let delay = Duration::from_millis(self.dice.below(LATE_MAX));
             self.later(Item::Late(txns.clone()), n, delay);
         }
+        let replies = self.replies(&txns, fate);
+        if self.processes[n].life != life {
+            return;
+        }
+        self.answer(n, life, read(ask, replies));
+    }
+
+    /// Claims are asked as often as they need it, each time with a fate of its own.
+    fn arrive_claims(&mut self, n: usize, life: u64, claims: (Epoch, Vec<(ClaimAsk, LeaseId)>), fate: Fate) {
+        let (epoch, claims) = claims;
+        let reading = if epoch.0.is_multiple_of(4) { Reading::Each } else { Reading::Together };
+        let mut request = ClaimRequest::new(claims, reading);
+        let mut fate = fate;
+        while !request.is_answered() {
+            let txns = request.txns(&self.layout);
+            if fate == Fate::Late {
+                let delay = Duration::from_millis(self.dice.below(LATE_MAX));
+                self.later(Item::Late(txns.clone()), n, delay);
+            }
+            let replies = self.replies(&txns, fate);
+            request.handle(replies);
+            if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
+                fate = [Fate::NotDone, Fate::LosesAnswer, Fate::Late][self.dice.index(3)];
+            }
+        }
+        if self.processes[n].life == life {
+            self.answer(n, life, Event::ClaimsAnswered { epoch, answers: request.into_answers() });
+        }
+    }
+
+    fn replies(&mut self, txns: &[Txn], fate: Fate) -> Vec<Result<TxnReply, StoreError>> {
         let mut replies = Vec::new();
-        for txn in &txns {
+        for txn in txns {
             replies.push(match fate {
                 Fate::Works => self.store.apply(txn, self.now),
                 Fate::NotDone => Err(StoreError::Unavailable(cause())),
@@ -63,10 +98,12 @@ impl World {
                 Fate::Late => Err(StoreError::Ambiguous(cause())),
             });
         }
-        if self.processes[n].life != life {
-            return;
-        }
-        let event = read(ask, replies);
+        replies
+    }
+
+    /// The node is told, now or later.
+    fn answer(&mut self, n: usize, life: u64, event: Event) {
+        let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
         if self.holds_answers {
             return self.withheld.push((n, life, event));
         }
@@ -89,9 +126,7 @@ impl World {
     fn txns(&self, n: usize, ask: &Ask) -> Vec<Txn> {
         let node = &self.processes[n].settings.node;
         match ask {
-            Ask::Claim { claims, .. } => {
-                claims.iter().map(|(ask, lease)| request::claim(&self.layout, ask, *lease)).collect()
-            }
+            Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
             Ask::GiveBack(task, token) => vec![request::give_back(&self.layout, task, *token)],
             Ask::Save(save) => vec![request::save(&self.layout, save, self.results)],
             Ask::Answer(answer) => vec![request::answer(&self.layout, node, answer, self.results)],
@@ -106,11 +141,7 @@ impl World {
 fn read(ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
     let first = |replies: Vec<Result<TxnReply, StoreError>>| replies.into_iter().next().unwrap();
     match ask {
-        Ask::Claim { epoch, claims } => {
-            let answers = claims.iter().zip(replies);
-            let answers = answers.map(|((ask, lease), reply)| request::read_claim(ask, *lease, reply));
-            Event::ClaimsAnswered { epoch, answers: answers.collect() }
-        }
+        Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
         Ask::GiveBack(task, token) => {
             Event::GivenBack { task, token, answer: request::read_given_back(&first(replies)) }
         }

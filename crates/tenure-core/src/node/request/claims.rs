@@ -1,0 +1,194 @@
+//! Claims that travel together, and how they learn what is stored about their tasks.
+//!
+//! A handler may begin only when the state of its task is known, and a command that was sent before. Read by each claim for itself that is most
+//! of what a server does for a claim; and most tasks that wait to be claimed are new, so there is neither. Therefore the last of the claims asks
+//! once whether there is any among the tasks of all. If there is not, everything is known; if there is, or if a claim fails, it is asked
+//! again as after a lost answer: it finds itself, and reads everything.
+//!
+//! **Invariant**: that there is nothing counts only for claims that were in the store when it was read; before that a former owner may have
+//! written.
+
+use super::{claim, read_claim};
+use crate::error::StoreError;
+use crate::kv::{Get, Selection, Values};
+use crate::layout::{Key, Layout};
+use crate::lease::LeaseId;
+use crate::name::TaskId;
+use crate::node::action::ClaimAsk;
+use crate::node::event::{ClaimAnswer, Won};
+use crate::revision::{Revision, Token};
+use crate::txn::{Op, OpReply, Txn, TxnReply};
+
+/// How claims learn of states and commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reading {
+    /// All of them together ask whether there are any.
+    #[default]
+    Together,
+    /// Each of them reads its own.
+    Each,
+}
+
+/// For how many requests each claim reads for itself after asking together has found something: other tasks with such ids have states, too,
+/// perhaps from long ago, and what is asked in vain costs a second request.
+const EACH_FOR: u32 = 64;
+
+/// Which way of reading has paid of late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Habit {
+    each_for: u32,
+}
+
+impl Habit {
+    /// How the next request reads.
+    pub fn next_reading(&mut self) -> Reading {
+        match self.each_for.checked_sub(1) {
+            Some(left) => {
+                self.each_for = left;
+                Reading::Each
+            }
+            None => Reading::Together,
+        }
+    }
+
+    /// A request is answered.
+    pub fn learn(&mut self, request: &ClaimRequest) {
+        if request.looked.is_some_and(|looked| !looked.is_blank) {
+            self.each_for = EACH_FOR;
+        }
+    }
+}
+
+/// Claims in one request, until all of them are answered.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    claims: Vec<Asked>,
+    /// Which of them asks for all; none if each reads for itself.
+    asks_for_all: Option<usize>,
+    looked: Option<Looked>,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    ask: ClaimAsk,
+    lease: LeaseId,
+    reading: Reading,
+    /// Whether an answer said too little: then it may be ours already.
+    is_second: bool,
+    answer: Option<ClaimAnswer>,
+}
+
+/// What came of asking for all.
+#[derive(Clone, Copy, Debug)]
+struct Looked {
+    at: Revision,
+    /// Whether there is nothing.
+    is_blank: bool,
+}
+
+impl ClaimRequest {
+    /// These claims, each under its lease.
+    pub fn new(claims: Vec<(ClaimAsk, LeaseId)>, reading: Reading) -> ClaimRequest {
+        let is_new = |(_, (ask, _)): &(usize, &(ClaimAsk, LeaseId))| !ask.is_again;
+        let mut new = claims.iter().enumerate().filter(is_new).map(|(n, _)| n);
+        // One by itself gains nothing by asking for all.
+        let asks_for_all = match reading {
+            Reading::Together => new.next().and(new.next_back()),
+            Reading::Each => None,
+        };
+        let asked = |(ask, lease): (ClaimAsk, LeaseId)| {
+            let is_together = asks_for_all.is_some() && !ask.is_again;
+            let reading = if is_together { Reading::Together } else { Reading::Each };
+            Asked { ask, lease, reading, is_second: false, answer: None }
+        };
+        ClaimRequest { claims: claims.into_iter().map(asked).collect(), asks_for_all, looked: None }
+    }
+
+    /// What to send now, in one go: a transaction for each claim that is not answered.
+    pub fn txns(&self, layout: &Layout) -> Vec<Txn> {
+        let open = self.claims.iter().enumerate().filter(|(_, asked)| asked.answer.is_none());
+        open.map(|(n, asked)| {
+            let mut txn = claim(layout, &asked.ask, asked.lease, asked.reading);
+            if self.asks_for_all == Some(n) {
+                for get in self.looks(layout) {
+                    txn = txn.then(Op::Get(get.clone())).otherwise(Op::Get(get));
+                }
+            }
+            txn
+        })
+        .collect()
+    }
+
+    /// The transactions are answered, in their order. Whoever is not answered by that has to be asked again.
+    pub fn handle(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
+        let open: Vec<usize> = (0..self.claims.len()).filter(|n| self.claims[*n].answer.is_none()).collect();
+        assert!(open.len() == replies.len(), "every claim that is not answered was asked");
+        if let Some(n) = self.asks_for_all.take() {
+            let place = open.iter().position(|open| *open == n);
+            self.looked = place.and_then(|place| look(replies[place].as_ref().ok()?));
+        }
+        for (n, reply) in open.into_iter().zip(replies) {
+            let asked = &mut self.claims[n];
+            asked.answer = match reply {
+                Ok(reply) if asked.reading == Reading::Together => asked.known(&reply, self.looked),
+                reply => Some(match read_claim(&asked.ask, asked.lease, reply) {
+                    ClaimAnswer::NotDone if asked.is_second => ClaimAnswer::Unknown,
+                    answer => answer,
+                }),
+            };
+            if asked.answer.is_none() {
+                (asked.reading, asked.is_second, asked.ask.is_again) = (Reading::Each, true, true);
+            }
+        }
+    }
+
+    /// Whether all of them are answered.
+    pub fn is_answered(&self) -> bool {
+        self.claims.iter().all(|asked| asked.answer.is_some())
+    }
+
+    /// The answers, in the order of the claims.
+    pub fn into_answers(self) -> Vec<ClaimAnswer> {
+        self.claims.into_iter().map(|asked| asked.answer.unwrap_or(ClaimAnswer::Unknown)).collect()
+    }
+
+    /// Whether there is any state and any command among the tasks: one of each says so.
+    fn looks(&self, layout: &Layout) -> Vec<Get> {
+        let together = || self.claims.iter().filter(|asked| asked.reading == Reading::Together);
+        let look = |key: fn(TaskId) -> Key| {
+            let keys = || together().map(|asked| layout.encode(&key(asked.ask.task.clone())));
+            let (first, last) = keys().min().zip(keys().max())?;
+            let end = Selection::Key(last).end()?;
+            Some(Get { values: Values::Omitted, ..Get::new(Selection::Range(first, end)).limit(1) })
+        };
+        [look(Key::TaskState), look(Key::TaskCommand)].into_iter().flatten().collect()
+    }
+}
+
+impl Asked {
+    /// What came of a claim that read nothing itself; none if that has to be asked.
+    fn known(&self, reply: &TxnReply, looked: Option<Looked>) -> Option<ClaimAnswer> {
+        let looked = looked.filter(|looked| looked.is_blank && looked.at >= reply.revision)?;
+        if !reply.succeeded {
+            return None;
+        }
+        let props = match reply.results.get(1) {
+            Some(OpReply::Get(page)) if self.ask.has_props => {
+                page.pairs.first().map(|pair| pair.value.clone())
+            }
+            Some(_) | None => None,
+        };
+        let (token, lease, revision) = (Token(reply.revision), self.lease, looked.at);
+        Some(ClaimAnswer::Ours(Box::new(Won { token, lease, revision, props, state: None, command: None })))
+    }
+}
+
+/// What the last two reads of a reply say.
+fn look(reply: &TxnReply) -> Option<Looked> {
+    let reads = reply.results.get(reply.results.len().checked_sub(2)?..)?;
+    let is_blank = |read: &OpReply| matches!(read, OpReply::Get(page) if page.pairs.is_empty());
+    Some(Looked { at: reply.revision, is_blank: reads.iter().all(is_blank) })
+}
+
+#[cfg(test)]
+mod tests;
