@@ -69,3 +69,6 @@ pub mod balance;
 pub mod board;
 
 pub mod node;
+
+#[cfg(test)]
+mod fuzz;

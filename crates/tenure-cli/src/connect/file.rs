@@ -84,6 +84,9 @@ fn parse(text: &str) -> Result<Values, Failure> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
