@@ -1,7 +1,9 @@
 //! `cargo xtask soak`: the same tests, for as long as it takes to meet what is rare.
 //!
 //! A test with `soak` in its name runs a short version in every check, and the long one when
-//! `TENURE_SOAK=1` is set.
+//! `TENURE_SOAK=1` is set. Fuzz targets leave a line each about what they tried, which is shown at the end.
+
+use std::path::PathBuf;
 
 use crate::runner::{self, Choice};
 use crate::shell::{Failure, cargo, run};
@@ -13,6 +15,19 @@ pub(crate) fn soak(more: &[&str]) -> Result<(), Failure> {
         run(cargo(&scope).args(["-E", "test(soak)"]).args(more))?;
     }
     let run = runner::run(Choice::Soak, None, more)?;
+    for line in fuzzed() {
+        println!("   {line}");
+    }
     run.closing.iter().for_each(|line| println!("   {line}"));
     run.verdict()
+}
+
+/// What each fuzz target said of its last run, beside this program, where the tests are built too.
+fn fuzzed() -> Vec<String> {
+    let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join("fuzz")));
+    let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
+    let mut paths: Vec<PathBuf> = entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    let texts = paths.iter().filter_map(|path| std::fs::read_to_string(path).ok());
+    texts.map(|text| text.trim_end().to_owned()).collect()
 }

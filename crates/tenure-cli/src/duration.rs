@@ -80,6 +80,9 @@ fn unit_ms(unit: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

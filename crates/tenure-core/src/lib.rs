@@ -4,7 +4,7 @@
 //! what time it is, and answers with what must be done. That is what lets a bug be shown in a ten-line test
 //! and lets the simulator try a million schedules.
 //!
-//! Read top to bottom: what tests can break on purpose ([`sabotage`]), then the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
+//! Read top to bottom: what tests can break on purpose ([`sabotage`]) and repeat ([`dice`]), then the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
 //! ([`keyspace`]) and what a follower of it was told ([`picture`]), who is there ([`roster`]) and who is meant ([`rendezvous`]), then how to
 //! wait, hold and keep registered ([`backoff`], [`hold`], [`session`]), then how to stand in [`mod@line`], and what a holder shows: its [`fence`],
@@ -13,6 +13,8 @@
 //! one [`node`] decides.
 
 pub mod sabotage;
+
+pub mod dice;
 
 pub mod time;
 
@@ -67,3 +69,6 @@ pub mod balance;
 pub mod board;
 
 pub mod node;
+
+#[cfg(test)]
+mod fuzz;

@@ -124,4 +124,7 @@ fn by_text(code: Code, text: &str, asked: Asked) -> Class {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests;

@@ -20,21 +20,14 @@ pub(crate) fn throw() -> f64 {
             return part_of_one(u32::from_le_bytes(bytes));
         }
     }
-    let thrown = THROWN.get().unwrap_or_else(|| fill().map_or(0, u64::from_le_bytes));
-    let next = thrown.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    THROWN.set(Some(next));
-    part_of_one(u32::try_from(mix(next) >> 32).unwrap_or(u32::MAX))
+    let mut thrown = THROWN.get().unwrap_or_else(|| fill().map_or(0, u64::from_le_bytes));
+    let number = tenure_core::dice::next(&mut thrown);
+    THROWN.set(Some(thrown));
+    part_of_one(u32::try_from(number >> 32).unwrap_or(u32::MAX))
 }
 
 fn part_of_one(number: u32) -> f64 {
     f64::from(number) / f64::from(u32::MAX)
-}
-
-/// The last steps of SplitMix64: neighbours become strangers.
-fn mix(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 /// A number that nobody else has thrown.

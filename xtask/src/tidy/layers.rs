@@ -11,12 +11,21 @@ struct Layer {
 }
 
 const LAYERS: &[Layer] = &[
-    Layer { name: "tenure-core", uses: &[], tests_use: &[] },
-    Layer { name: "tenure-etcd", uses: &[], tests_use: &["tenure-fixture"] },
-    Layer { name: "tenure", uses: &["tenure-core", "tenure-etcd"], tests_use: &["tenure", "tenure-fixture"] },
-    Layer { name: "tenure-cli", uses: &["tenure", "tenure-etcd"], tests_use: &["tenure-fixture"] },
+    Layer { name: "tenure-core", uses: &[], tests_use: &["tenure-fuzz"] },
+    Layer { name: "tenure-etcd", uses: &[], tests_use: &["tenure-fixture", "tenure-fuzz"] },
+    Layer {
+        name: "tenure",
+        uses: &["tenure-core", "tenure-etcd"],
+        tests_use: &["tenure", "tenure-fixture", "tenure-fuzz"],
+    },
+    Layer {
+        name: "tenure-cli",
+        uses: &["tenure", "tenure-etcd"],
+        tests_use: &["tenure-fixture", "tenure-fuzz"],
+    },
     Layer { name: "tenure-sim", uses: &["tenure"], tests_use: &[] },
     Layer { name: "tenure-fixture", uses: &[], tests_use: &[] },
+    Layer { name: "tenure-fuzz", uses: &["tenure-core"], tests_use: &[] },
     Layer { name: "xtask", uses: &[], tests_use: &[] },
 ];
 

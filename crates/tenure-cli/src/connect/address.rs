@@ -52,6 +52,9 @@ fn refuse_credentials(text: &str) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

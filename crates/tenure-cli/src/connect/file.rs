@@ -59,7 +59,8 @@ enum Endpoints {
 fn parse(text: &str) -> Result<Values, Failure> {
     let file: File = toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-        let place = line.map(|line| format!("near line {line}: ")).unwrap_or_default();
+        // What is nested too deeply is nowhere in particular, says the parser.
+        let place = line.map_or_else(|| "somewhere in it: ".to_owned(), |line| format!("near line {line}: "));
         Failure::usage(format!("{place}{}", error.message().replace('\n', " "))).hint(
             "known keys: store, endpoints, namespace, cacert, cert, key, user, password_file, node; a password goes into a file of its own",
         )
@@ -83,6 +84,9 @@ fn parse(text: &str) -> Result<Values, Failure> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -100,6 +104,8 @@ mod tests {
             assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");
         }
         assert!(parse("\n\nnode = 7").unwrap_err().message.contains("line 3"));
+        let deep = parse(&format!("{}a = 1", "a.".repeat(100))).unwrap_err().message;
+        assert!(deep.starts_with("somewhere in it: "), "{deep}");
     }
 
     #[test]

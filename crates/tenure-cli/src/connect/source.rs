@@ -358,4 +358,7 @@ fn credentials(layers: &[Layer]) -> Result<Credentials, Failure> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests;

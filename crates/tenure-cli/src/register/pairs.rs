@@ -92,6 +92,9 @@ fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<Pair
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStringExt;
 

@@ -81,3 +81,6 @@ fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, 
         Some(props) => task.props(&props).map_err(|error| error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod fuzz;

@@ -41,6 +41,12 @@ struct Line<'a> {
     tasks: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     http: Option<String>,
+    /// What people have to know even if they do not look at events.
+    #[serde(skip)]
+    trouble: Option<String>,
+    /// What they want to know unless they asked for quiet.
+    #[serde(skip)]
+    news: Option<String>,
 }
 
 impl Words<'_> {
@@ -96,49 +102,13 @@ impl Words<'_> {
 
     /// Something happened in the node.
     pub(super) fn notice(&self, notice: &Notice) {
+        let line = line_of(notice);
         if self.output.is_json {
-            return self.line(line_of(notice));
+            return self.line(line);
         }
-        if let Some(text) = self.trouble(notice) {
+        if let Some(text) = line.trouble.or(line.news.filter(|_| !self.quiet)) {
             self.output.note(&text);
         }
-    }
-
-    /// What people have to know even if they do not look at events.
-    fn trouble(&self, notice: &Notice) -> Option<String> {
-        Some(match notice {
-            Notice::Lost { task, why, .. } => match why {
-                LossReason::Lease => format!("'{task}' was lost: its lease could not be renewed in time"),
-                LossReason::Place => format!("'{task}' was lost: the node's own key is gone from the store"),
-                LossReason::Owner => format!("'{task}' was lost: its claim is gone from the store"),
-                LossReason::Deleted => return None,
-            },
-            Notice::Ended { task, reason: Some(reason), .. } => format!("'{task}' is given up: {reason}"),
-            Notice::SetAside { task, why } => format!("'{task}' cannot be run: {why}"),
-            Notice::SaveRefused { task, why } => format!("what became of '{task}' cannot be stored: {why}"),
-            Notice::Stuck { task, .. } => {
-                format!(
-                    "'{task}' does not end, not even when it is killed; it is not released before it does"
-                )
-            }
-            Notice::Frozen if !self.quiet => "frozen: no new tasks are taken".to_owned(),
-            Notice::Unfrozen if !self.quiet => "unfrozen: tasks are taken again".to_owned(),
-            Notice::Draining { left } if !self.quiet => format!("draining: {left} tasks are left"),
-            Notice::Claimed { .. }
-            | Notice::Started { .. }
-            | Notice::Moved { .. }
-            | Notice::Ended { reason: None, .. }
-            | Notice::Released { .. }
-            | Notice::GivenBack { .. }
-            | Notice::CommandHandled { .. }
-            | Notice::Balanced { .. }
-            | Notice::OrderHandled { .. }
-            | Notice::Frozen
-            | Notice::Unfrozen
-            | Notice::Draining { .. }
-            | Notice::Drained
-            | Notice::ShuttingDown { .. } => return None,
-        })
     }
 
     fn line(&self, line: Line<'_>) {
@@ -172,6 +142,7 @@ fn line_of(notice: &Notice) -> Line<'_> {
             task: Some(task.as_str()),
             to: Some(state.as_str()),
             reason: reason.clone(),
+            trouble: reason.as_ref().map(|reason| format!("'{task}' is given up: {reason}")),
             ..none()
         },
         Notice::Released { task, why } => Line {
@@ -185,29 +156,63 @@ fn line_of(notice: &Notice) -> Line<'_> {
             task: Some(task.as_str()),
             fence: Some(token.to_string()),
             reason: Some(why.as_str().to_owned()),
+            trouble: loss(*why).map(|how| format!("'{task}' was lost: {how}")),
             ..none()
         },
-        Notice::SetAside { task, why } => {
-            Line { event: "set_aside", task: Some(task.as_str()), reason: Some(why.clone()), ..none() }
-        }
+        Notice::SetAside { task, why } => Line {
+            event: "set_aside",
+            task: Some(task.as_str()),
+            reason: Some(why.clone()),
+            trouble: Some(format!("'{task}' cannot be run: {why}")),
+            ..none()
+        },
         Notice::GivenBack { task, token } => {
             Line { event: "given_back", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
         }
         Notice::CommandHandled { task, why, .. } => {
             Line { event: "command_handled", task: Some(task.as_str()), reason: why.clone(), ..none() }
         }
-        Notice::Stuck { task, token } => {
-            Line { event: "stuck", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
-        }
-        Notice::SaveRefused { task, why } => {
-            Line { event: "save_refused", task: Some(task.as_str()), reason: Some(why.clone()), ..none() }
-        }
+        Notice::Stuck { task, token } => Line {
+            event: "stuck",
+            task: Some(task.as_str()),
+            fence: Some(token.to_string()),
+            trouble: Some(format!(
+                "'{task}' does not end, not even when it is killed; it is not released before it does"
+            )),
+            ..none()
+        },
+        Notice::SaveRefused { task, why } => Line {
+            event: "save_refused",
+            task: Some(task.as_str()),
+            reason: Some(why.clone()),
+            trouble: Some(format!("what became of '{task}' cannot be stored: {why}")),
+            ..none()
+        },
         Notice::Balanced { parting, .. } => Line { event: "balanced", tasks: Some(*parting), ..none() },
         Notice::OrderHandled { why, .. } => Line { event: "order_handled", reason: why.clone(), ..none() },
-        Notice::Frozen => Line { event: "frozen", ..none() },
-        Notice::Unfrozen => Line { event: "unfrozen", ..none() },
-        Notice::Draining { left } => Line { event: "draining", tasks: Some(*left), ..none() },
+        Notice::Frozen => {
+            Line { event: "frozen", news: Some("frozen: no new tasks are taken".to_owned()), ..none() }
+        }
+        Notice::Unfrozen => {
+            Line { event: "unfrozen", news: Some("unfrozen: tasks are taken again".to_owned()), ..none() }
+        }
+        Notice::Draining { left } => Line {
+            event: "draining",
+            tasks: Some(*left),
+            news: Some(format!("draining: {left} tasks are left")),
+            ..none()
+        },
         Notice::Drained => Line { event: "drained", ..none() },
         Notice::ShuttingDown { left } => Line { event: "shutting_down", tasks: Some(*left), ..none() },
+    }
+}
+
+/// How a task was lost; none if somebody deleted it, which is no trouble.
+fn loss(why: LossReason) -> Option<&'static str> {
+    match why {
+        LossReason::Lease => Some("its lease could not be renewed in time"),
+        LossReason::Place => Some("the node's own key is gone from the store"),
+        LossReason::Owner => Some("its claim is gone from the store"),
+        LossReason::Deleted => None,
     }
 }

@@ -28,6 +28,15 @@ fn fields_of_a_newer_program_survive_an_older_one() {
     );
 }
 
+/// serde reads floating numbers a little wrong unless told otherwise, and each program that wrote such a record back would have changed it again.
+#[test]
+fn a_number_of_a_newer_program_is_not_changed_by_being_kept() {
+    let written = br#"{"node":"x","weight":-9337615926854775008,"ratio":0.30000000000000004}"#;
+    let record = OwnerRecord::decode(written).unwrap();
+    assert_eq!(OwnerRecord::decode(&record.encode()).unwrap(), record);
+    assert_eq!(record.unknown["ratio"].as_f64(), Some(0.1 + 0.2));
+}
+
 #[test]
 fn what_is_not_a_record_says_why() {
     assert!(matches!(OwnerRecord::decode(br#"{"v":2,"node":"x"}"#), Err(BadRecord::Newer { found: 2 })));

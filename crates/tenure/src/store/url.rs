@@ -123,6 +123,9 @@ impl fmt::Display for StoreUrl {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use tenure_core::dice;
 use tenure_core::record::WallTime;
 use tenure_core::time::Moment;
 use tokio::time::Instant;
@@ -70,7 +71,7 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     FATE.with_borrow_mut(|fate| {
         let Some(told) = fate else { return false };
         for chunk in bytes.chunks_mut(8) {
-            let number = next(&mut told.dice).to_le_bytes();
+            let number = dice::next(&mut told.dice).to_le_bytes();
             chunk.copy_from_slice(&number[..chunk.len()]);
         }
         true
@@ -92,15 +93,6 @@ pub(crate) fn since_boot() -> Option<Moment> {
         let told = fate.as_ref()?;
         Some(Moment::after_origin(BOOTED_FOR + told.began.elapsed()))
     })
-}
-
-/// `SplitMix64`: every seed is a good one, also 0 and 1.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -101,6 +101,9 @@ fn split(stored: &[u8]) -> Option<(Nonce, usize)> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -13,6 +13,7 @@ mod examples;
 mod faults;
 mod feed;
 mod file;
+mod leaks;
 mod lock;
 mod membership;
 mod node;

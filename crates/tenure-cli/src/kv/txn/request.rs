@@ -223,6 +223,9 @@ fn lease(text: &str) -> Result<LeaseId, Failure> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

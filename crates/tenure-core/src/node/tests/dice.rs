@@ -1,15 +1,13 @@
-//! Dice that fall alike for the same seed: splitmix64.
+//! Dice that fall alike for the same seed.
+
+use crate::dice;
 
 #[derive(Clone, Debug)]
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
     pub(super) fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        dice::next(&mut self.0)
     }
 
     pub(super) fn below(&mut self, end: u64) -> u64 {

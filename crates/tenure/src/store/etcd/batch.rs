@@ -153,6 +153,9 @@ fn is_one_members_fault(error: &StoreError) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::{Condition, Op};

@@ -1,0 +1,42 @@
+//! Commands: what people and other programs send is understood or refused with a reason that can be shown.
+
+use super::records;
+use crate::command::{BadCommand, NodeCommand};
+use crate::record::{CommandRecord, Record};
+use crate::task::Message;
+
+/// A command that is understood means the same after it was written and read again.
+pub(super) fn command(bytes: &[u8]) -> String {
+    let seen = records::record::<CommandRecord>(bytes);
+    let Ok(record) = CommandRecord::decode(bytes) else { return seen };
+    let again =
+        |record: &CommandRecord| CommandRecord::decode(&record.encode()).expect("our own command is one");
+    let node = NodeCommand::parse(&record);
+    if let Ok(command) = &node {
+        assert_eq!(NodeCommand::parse(&again(&command.clone().into_command())).as_ref(), Ok(command));
+    }
+    let task = Message::parse(&record);
+    if let Ok(message) = &task {
+        assert_eq!(Message::parse(&again(&message.clone().into_command())).as_ref(), Ok(message));
+    }
+    format!(
+        "{} / {}",
+        said(node.map(|command| command.to_string())),
+        said(task.map(|task| task.kind().as_str().to_owned()))
+    )
+}
+
+fn said(parsed: Result<String, BadCommand>) -> String {
+    match parsed {
+        Ok(name) => name,
+        Err(bad) => {
+            let text = bad.to_string();
+            assert!(text.len() < 600, "a reason of {} bytes", text.len());
+            assert!(!text.contains(char::is_control), "{text:?}");
+            match bad {
+                BadCommand::Unknown { .. } => "unknown".to_owned(),
+                BadCommand::Missing { .. } | BadCommand::Wrong { .. } => text,
+            }
+        }
+    }
+}

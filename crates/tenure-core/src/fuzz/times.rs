@@ -1,0 +1,33 @@
+//! Times as people type them and as they are shown.
+
+use crate::record::WallTime;
+
+/// The last moment of the year 9999; later years have five digits, which RFC 3339 does not know.
+const READABLE_MAX: WallTime = WallTime(253_402_300_799_999);
+
+/// What is shown is read back, and every number is shown somehow.
+pub(super) fn time(bytes: &[u8]) -> String {
+    let mut number = [0; 8];
+    let len = bytes.len().min(8);
+    number[..len].copy_from_slice(&bytes[..len]);
+    there_and_back(WallTime(u64::from_le_bytes(number)));
+    let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
+    match text.parse::<WallTime>() {
+        Ok(time) => {
+            there_and_back(time);
+            format!("a time of {}", time.0.checked_ilog10().unwrap_or(0))
+        }
+        Err(bad) => {
+            assert!(!bad.to_string().contains(char::is_control), "{bad}");
+            format!("refused, {} digits", text.chars().filter(char::is_ascii_digit).count().min(30))
+        }
+    }
+}
+
+fn there_and_back(time: WallTime) {
+    let shown = time.to_string();
+    assert!(shown.ends_with('Z'), "{shown}");
+    if time <= READABLE_MAX {
+        assert_eq!(shown.parse(), Ok(time), "{shown}");
+    }
+}

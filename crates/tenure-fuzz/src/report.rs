@@ -1,0 +1,48 @@
+//! What a run did, for those who ask whether it did enough.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a run did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// Where it began.
+    pub seed: u64,
+    /// How many inputs were kept in the corpus.
+    pub kept: usize,
+    /// How many inputs were tried.
+    pub executions: u64,
+    /// How many different things the target said.
+    pub answers: usize,
+    /// The longest that one input took.
+    pub slowest: Duration,
+    /// How long it all took.
+    pub took: Duration,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} executions in {} s from {} kept inputs, {} different answers, slowest {} ms, seed {}",
+            self.executions,
+            self.took.as_secs(),
+            self.kept,
+            self.answers,
+            self.slowest.as_millis(),
+            self.seed
+        )
+    }
+}
+
+/// Writes a line about a target beside the test programs, where `cargo xtask soak` finds it: a test that passed is not heard.
+///
+/// It is written before the run too, with the seed: a stack that overflows ends the process, and then nobody else says it.
+pub(crate) fn note(target: &str, line: &str) -> std::io::Result<()> {
+    let program = std::env::current_exe()?;
+    let folder = program.parent().and_then(|folder| folder.parent()).map_or_else(PathBuf::new, PathBuf::from);
+    let folder = folder.join("fuzz");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join(format!("{target}.txt")), format!("{target}: {line}\n"))
+}
