@@ -11,6 +11,9 @@ use crate::revision::Revision;
 pub enum Start {
     /// Every change that is committed after the call has returned.
     Now,
+    /// Every change after some revision that is not later than the return of the call: where whoever is asked happens to stand. It may be a little in
+    /// the past. Whoever reads after the call has returned misses nothing, and is spared the read that finds out where now is.
+    Recent,
     /// Every change with a revision above this one, past ones first.
     After(Revision),
 }

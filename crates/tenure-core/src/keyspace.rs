@@ -158,7 +158,7 @@ impl Keyspace {
         self.expire(now);
         select.check()?;
         let after = match start {
-            Start::Now => self.revision,
+            Start::Now | Start::Recent => self.revision,
             Start::After(revision) => revision,
         };
         Ok(self.watchers.add(select, after, self.revision))

@@ -45,6 +45,9 @@ pub struct WatchSpec {
 pub enum WatchFrom {
     /// After a revision read during the call: nothing committed after the call returned is missed.
     Now,
+    /// After the revision at which the asked member stands, which may lag: nothing committed after the call returned is missed, and whoever reads
+    /// after that has everything. Spares the read of [`WatchFrom::Now`].
+    Recent,
     /// With the first revision above this one, which may lie in the past or in the future; 0 is the beginning.
     After(i64),
 }
@@ -185,7 +188,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// The revision after which the watcher delivers: the one given, or the one read for [`WatchFrom::Now`].
+    /// The revision after which the watcher delivers: the one given, the one read for [`WatchFrom::Now`], or the member's.
     #[must_use]
     pub fn start_revision(&self) -> i64 {
         self.point

@@ -112,7 +112,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Watches keys: each revision exactly once, whole, in order, without gaps after `start`.
     ///
-    /// When the call has returned, a watch from [`Start::Now`] misses nothing that is committed from then on. History that is gone shows
+    /// When the call has returned, a watch from [`Start::Now`] or [`Start::Recent`] misses nothing that is committed from then on. History that is gone shows
     /// as the stream's first item, [`WatchEnd::Compacted`]. The engine resumes by itself what it can; dropping the stream ends the watch.
     fn watch(
         &self,

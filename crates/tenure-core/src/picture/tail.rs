@@ -28,11 +28,11 @@ impl Tail {
     pub(super) fn of(key: &[u8], prefix: &[u8]) -> Option<Tail> {
         let tail = key.strip_prefix(prefix)?;
         let (first, rest) = tail.split_at(tail.len().min(HEAD_BYTES));
-        let mut head = [0; HEAD_BYTES];
-        head[..first.len()].copy_from_slice(first);
-        let head = u128::from_be_bytes(head);
-        let halves = [(head >> 64) as u64, head as u64];
-        Some(Tail { head: halves, len: tail.len(), rest: rest.into() })
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..first.len()].copy_from_slice(first);
+        let (halves, _) = bytes.as_chunks::<8>();
+        let head = [u64::from_be_bytes(halves[0]), u64::from_be_bytes(halves[1])];
+        Some(Tail { head, len: tail.len(), rest: rest.into() })
     }
 
     /// The key.

@@ -84,7 +84,7 @@ fn check(spec: &WatchSpec) -> Result<(), Error> {
         WatchFrom::After(i64::MAX) => {
             Err(Invalid::Other("there is no revision after the last one".into()).into())
         }
-        WatchFrom::After(_) | WatchFrom::Now => Ok(()),
+        WatchFrom::After(_) | WatchFrom::Now | WatchFrom::Recent => Ok(()),
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Subscription<S> {
 /// Up to which revision everything was queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Point {
+    /// From where the member stands that is asked, which has not said it yet.
+    Member,
     /// From now, and now is not read yet.
     Unread,
     /// From now, and this was read; whether the watch stands that early is not known yet.
@@ -92,6 +94,7 @@ impl<S: Sink> Subscription<S> {
     pub(super) fn new(spec: WatchSpec, sink: S) -> Self {
         let point = match spec.start {
             WatchFrom::Now => Point::Unread,
+            WatchFrom::Recent => Point::Member,
             WatchFrom::After(revision) => Point::Known(revision),
         };
         Self {
@@ -137,7 +140,7 @@ impl<S: Sink> Subscription<S> {
         self.phase = Phase::Creating;
         let start_revision = match self.point {
             // Above the server's present there is no catching up, and so no wait for its 100 ms tick.
-            Point::Unread => 0,
+            Point::Unread | Point::Member => 0,
             Point::Read(revision) | Point::Known(revision) => {
                 self.point = Point::Known(revision);
                 revision.saturating_add(1)
@@ -161,6 +164,10 @@ impl<S: Sink> Subscription<S> {
         self.phase = Phase::Live { id, server_at };
         match self.point {
             Point::Unread => {}
+            Point::Member => {
+                self.point = Point::Known(server_at);
+                self.open(server_at);
+            }
             Point::Known(point) => self.open(point),
             Point::Read(point) => {
                 self.point = Point::Unread;
@@ -270,7 +277,7 @@ impl<S: Sink> Subscription<S> {
 
     fn last(&self) -> i64 {
         let point = match self.point {
-            Point::Unread => 0,
+            Point::Unread | Point::Member => 0,
             Point::Read(revision) | Point::Known(revision) => revision,
         };
         self.held.last().map_or(point, |held| held.revision().max(point))
@@ -286,7 +293,9 @@ impl<S: Sink> Subscription<S> {
                 needs.push(Need::Probe { after, stood_at_end });
                 self.hold(item, needs);
             }
-            (Point::Known(_), Doubt::Asked) | (Point::Unread | Point::Read(_), _) => self.hold(item, needs),
+            (Point::Known(_), Doubt::Asked) | (Point::Member | Point::Unread | Point::Read(_), _) => {
+                self.hold(item, needs);
+            }
         }
     }
 

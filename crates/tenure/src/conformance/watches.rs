@@ -62,6 +62,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("W22", "A hundred watches at once: each sees its own key, once.", |s| {
             Box::pin(a_hundred_watches(s))
         }),
+        Case::new(
+            "W23",
+            "A watch from a recent revision and a read after it miss nothing between them, although others write meanwhile.",
+            |s| Box::pin(recent_and_a_read_miss_nothing(s)),
+        ),
     ]
 }
 
@@ -277,6 +282,39 @@ async fn nothing_is_missed(s: &Scene) -> Verdict {
         equal("the very next put", (revision, told(s, &changes[0])), (put, format!("a={n}")))?;
     }
     Ok(())
+}
+
+async fn recent_and_a_read_miss_nothing(s: &Scene) -> Verdict {
+    let busy = async {
+        for n in 0..200 {
+            s.put("busy", &n.to_string()).await?;
+            // An engine that never waits would put all of them at once.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    };
+    let looking = async {
+        for _ in 0..20 {
+            let mut watch = s.watch(s.all(), Start::Recent).await?;
+            let mut value = s.pair("busy").await?.map_or(-1, |pair| number(&pair));
+            // The last one is put when all others were: until then each must come, and none may be skipped.
+            let until = (value + 5).min(199);
+            while value < until {
+                for change in watch.batch().await?.1 {
+                    let Change::Put { pair, .. } = change else { continue };
+                    let next = number(&pair);
+                    ensure(next <= value + 1, || format!("{next} came after {value} was read or shown"))?;
+                    value = value.max(next);
+                }
+            }
+        }
+        Ok(())
+    };
+    tokio::try_join!(busy, looking).map(drop)
+}
+
+fn number(pair: &KeyValue) -> i64 {
+    String::from_utf8_lossy(&pair.value).parse().unwrap_or(i64::MAX)
 }
 
 async fn a_hundred_watches(s: &Scene) -> Verdict {

@@ -30,7 +30,7 @@ type Batch = (Revision, Vec<Change>);
 impl Watching {
     pub(super) fn new(stream: WatchStream, select: Selection, start: Start) -> Watching {
         let delivered = match start {
-            Start::Now => Revision::ZERO,
+            Start::Now | Start::Recent => Revision::ZERO,
             Start::After(revision) => revision,
         };
         Watching { stream, select, delivered, held: None }

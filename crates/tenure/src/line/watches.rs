@@ -99,7 +99,7 @@ impl Watches {
             }
         }
         for (&place, token) in wanted.own.iter().filter(|(place, _)| !was.own.contains_key(place)) {
-            let start = token.map_or(Start::Now, |token| Start::After(token.0));
+            let start = token.map_or(Start::Recent, |token| Start::After(token.0));
             self.own.insert((place, line.clone()), Own::Soon(start));
             self.soon.push_back((Instant::now() + OWN_AFTER, line.clone(), place));
         }
@@ -108,7 +108,7 @@ impl Watches {
                 watch.abort();
             }
             if let Some(place) = wanted.before {
-                let watch = self.follow(line, place, Start::Now);
+                let watch = self.follow(line, place, Start::Recent);
                 self.before.insert(line.clone(), (place, watch));
             }
         }
@@ -202,7 +202,7 @@ impl Follow {
                 None => return,
             }
             // Whatever happened meanwhile is looked up instead.
-            start = Start::Now;
+            start = Start::Recent;
             self.is_anew = true;
             tokio::time::sleep(backoff.after_failure(BootClock.now(), dice::throw(), None)).await;
         }
@@ -216,7 +216,8 @@ impl Follow {
             Err(error) => return Some(error),
         };
         backoff.after_success(BootClock.now());
-        if start == Start::Now {
+        // What happened before is looked up after this, so where exactly it begins does not matter.
+        if start == Start::Recent {
             self.tell(Sighting::Watched(self.line.clone(), self.place)).await?;
         }
         if self.is_anew {

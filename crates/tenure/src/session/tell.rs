@@ -61,10 +61,10 @@ impl Shared {
             }
             Notice::Renewed { lease, remained } => {
                 measure::remained(remained);
-                if let Some(until) = inner.machine.valid_until(lease) {
-                    if let Some(cell) = inner.cells.get(&lease).and_then(Weak::upgrade) {
-                        cell.extend(until);
-                    }
+                if let Some(until) = inner.machine.valid_until(lease)
+                    && let Some(cell) = inner.cells.get(&lease).and_then(Weak::upgrade)
+                {
+                    cell.extend(until);
                 }
                 return;
             }

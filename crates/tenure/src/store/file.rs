@@ -193,7 +193,7 @@ impl Engine for SharedFile {
         let (revision, compacted) =
             self.running.read(|tables| Ok((tables.revision(), tables.compacted()))).await?;
         let after = match start {
-            Start::Now => revision,
+            Start::Now | Start::Recent => revision,
             Start::After(after) => after,
         };
         let core = &self.running.core;

@@ -68,10 +68,32 @@ impl Twist for WatchOffByOne {
     ) -> Result<WatchStream, StoreError> {
         let start = match start {
             Start::Now => Start::Now,
+            Start::Recent => Start::Recent,
             Start::After(revision) => Start::After(revision.next()),
         };
         Engine::watch(memory, select, start, previous).await
     }
+}
+
+struct RecentIsTooLate;
+
+impl Twist for RecentIsTooLate {
+    async fn watch(
+        &self,
+        memory: &Memory,
+        select: Selection,
+        start: Start,
+        previous: Previous,
+    ) -> Result<WatchStream, StoreError> {
+        let now = Engine::get(memory, Get::new(Selection::key("/"))).await?.revision;
+        let start = if start == Start::Recent { Start::After(now.next()) } else { start };
+        Engine::watch(memory, select, start, previous).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recent_watch_that_begins_one_too_late_is_found() {
+    must_fail(RecentIsTooLate, "W23").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -174,6 +174,22 @@ fn a_watch_from_now_delivers_after_the_revision_that_was_read() {
 }
 
 #[test]
+fn a_recent_watch_delivers_after_where_its_member_stands_and_reads_nothing() {
+    let mut bench = Bench::new(WatchFrom::Recent);
+    assert_eq!(bench.sent(), ["create 1 @0"]);
+    bench.router.lost();
+    bench.reconnect();
+    assert_eq!(bench.sent(), ["create 2 @0"], "where it stands was never said");
+    bench.router.handle(created(2, 10));
+    bench.router.handle(events(2, &[11]));
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(10), Saw::Batch(11, 1)]);
+    bench.router.lost();
+    bench.reconnect();
+    assert_eq!(bench.sent(), ["create 3 @12"], "from then on it has a point like all others");
+    assert_eq!(bench.actions(), []);
+}
+
+#[test]
 fn a_read_older_than_the_watch_is_read_again() {
     let mut bench = Bench::new(WatchFrom::Now);
     bench.sent();

@@ -31,6 +31,7 @@ pub(super) async fn open(
         range_end: span.range_end,
         start: match start {
             Start::Now => etcd::WatchFrom::Now,
+            Start::Recent => etcd::WatchFrom::Recent,
             Start::After(revision) => etcd::WatchFrom::After(revision.0),
         },
         prev: previous == Previous::Included,
