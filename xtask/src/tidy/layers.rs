@@ -16,6 +16,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "tenure", uses: &["tenure-core", "tenure-etcd"], tests_use: &["tenure", "tenure-fixture"] },
     Layer { name: "tenure-cli", uses: &["tenure", "tenure-etcd"], tests_use: &["tenure-fixture"] },
     Layer { name: "tenure-sim", uses: &["tenure"], tests_use: &[] },
+    Layer { name: "tenure-nemesis", uses: &["tenure", "tenure-fixture"], tests_use: &[] },
     Layer { name: "tenure-fixture", uses: &[], tests_use: &[] },
     Layer { name: "xtask", uses: &[], tests_use: &[] },
 ];

@@ -1,0 +1,1 @@
+//! The rig itself, for a few seconds.
