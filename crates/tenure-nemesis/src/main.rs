@@ -11,11 +11,12 @@ use tenure_nemesis::{client, rig};
 
 const USAGE: &str = "\
 usage: tenure-nemesis [--minutes M | --seconds S] [--store etcd|file] [--against tenure|plain|etcdctl|RULE]
-                      [--seed N] [--clients N] [--auth] [--folder DIR] [--record DIR]
+                      [--seed N] [--clients N] [--auth] [--faults LIST] [--folder DIR] [--record DIR]
 
   --against  whose locks: ours with all other work (the default), a plain lock that must be found, `etcdctl lock`,
              or ours with one RULE of tenure-core's sabotage.rs broken
   --auth     etcd asks for a password, and forgets tokens after two seconds
+  --faults   only these, by the names in the report, with commas between them
   --folder   where histories, logs and the report go; target/nemesis/<run> unless told
   --record   writes the figures as lines `key = value` to nemesis-<run>.txt in this folder too";
 
@@ -47,8 +48,17 @@ fn inside(words: &[String]) -> Result<(), String> {
 }
 
 fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
-    const KNOWN: [&str; 8] =
-        ["--minutes", "--seconds", "--store", "--against", "--seed", "--clients", "--folder", "--record"];
+    const KNOWN: [&str; 9] = [
+        "--minutes",
+        "--seconds",
+        "--store",
+        "--against",
+        "--seed",
+        "--clients",
+        "--faults",
+        "--folder",
+        "--record",
+    ];
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         if KNOWN.contains(&word.as_str()) {
@@ -81,6 +91,12 @@ fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
         seed: if has("--seed") { value(words, "--seed")? } else { 1 },
         clients: if has("--clients") { value(words, "--clients")? } else { 3 },
         auth: has("--auth"),
+        faults: if has("--faults") {
+            let names: String = value(words, "--faults")?;
+            Some(names.split(',').map(str::parse).collect::<Result<_, _>>()?)
+        } else {
+            None
+        },
         folder: if has("--folder") {
             value(words, "--folder")?
         } else {

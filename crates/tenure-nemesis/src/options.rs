@@ -8,6 +8,8 @@ use std::time::Duration;
 use tenure::core::sabotage::Rule;
 use tenure::store::StoreUrl;
 
+use crate::rig::Fault;
+
 /// The TTL of everybody's session: the shortest that the documentation recommends, so that most faults outlast it.
 pub const TTL: Duration = Duration::from_secs(3);
 
@@ -34,6 +36,16 @@ pub enum Against {
 }
 
 impl Against {
+    /// Whether its tokens are those of the store, so that they say who came first.
+    pub fn has_tokens(self) -> bool {
+        !matches!(self, Against::Etcdctl)
+    }
+
+    /// Whether something is wrong with it on purpose.
+    pub fn is_broken(self) -> bool {
+        matches!(self, Against::Broken(_) | Against::Plain)
+    }
+
     /// Its name on the command line and in the results.
     pub fn name(self) -> String {
         match self {
@@ -77,6 +89,8 @@ pub struct Options {
     pub clients: usize,
     /// Whether etcd asks who we are, with tokens that expire.
     pub auth: bool,
+    /// Only these faults; all that fit otherwise.
+    pub faults: Option<Vec<Fault>>,
     /// Where histories, logs and the report go.
     pub folder: PathBuf,
     /// The program to start as clients.

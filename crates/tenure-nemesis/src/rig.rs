@@ -6,6 +6,7 @@ mod fault;
 mod place;
 mod report;
 mod script;
+mod stale_leader;
 mod strike;
 
 pub use fault::Fault;
@@ -45,6 +46,8 @@ pub(crate) struct Rig {
     crew: Crew,
     injected: Vec<Injected>,
     evidence: Evidence,
+    /// What was seen and breaks no promise of ours.
+    notes: Vec<String>,
 }
 
 /// Runs all of it.
@@ -61,7 +64,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let ledger = Ledger::start();
     let crew = Crew::start(options, &place, &ledger, &mut dice)?;
     let evidence = Evidence::default();
-    let mut rig = Rig { options: options.clone(), place, ledger, crew, injected: Vec::new(), evidence };
+    let (injected, notes) = (Vec::new(), Vec::new());
+    let mut rig = Rig { options: options.clone(), place, ledger, crew, injected, evidence, notes };
     rig.crew
         .await_progress(0, WARM_UP, options.against)
         .map_err(|who| format!("{} never began", who.join(", ")))?;
@@ -69,12 +73,12 @@ pub fn run(options: &Options) -> Result<Report, String> {
     rig.write_faults();
     let mut violations = rig.recover();
     violations.extend(rig.gather());
-    violations.extend(check::all(&rig.evidence));
+    violations.extend(check::all(&rig.evidence, options.against));
     if options.against == Against::Tenure {
         // Nothing else than what is counted can be said of a run in which nobody did anything.
         violations.extend(too_quiet(&rig.evidence));
     }
-    Ok(Report::new(options, &rig.injected, &rig.evidence, violations, begun.elapsed(), rig.place.skipped()))
+    Ok(Report::new(options, &rig.injected, &rig.evidence, violations, begun.elapsed(), rig.notes))
 }
 
 impl Rig {

@@ -23,7 +23,7 @@ pub struct Hold {
     pub from: Stamp,
     /// Until when.
     pub until: Stamp,
-    /// Somebody ended it by hand: nobody could foresee that, so that only the token protects.
+    /// Somebody ended it by hand, or etcd did before its time: nobody could foresee that, so that only the token protects.
     pub by_hand: bool,
 }
 
@@ -57,7 +57,10 @@ fn of_life(evidence: &Evidence, life: &Life) -> Vec<Hold> {
                     from: *by,
                     until: *by,
                     by_hand: evidence.tokens_by_hand.contains(token)
-                        || lease.is_some_and(|lease| evidence.leases_by_hand.contains(&lease)),
+                        || lease.is_some_and(|lease| {
+                            evidence.leases_by_hand.contains(&lease)
+                                || evidence.leases_ended_early.contains(&lease)
+                        }),
                 });
                 let told = life.killed_at.map_or(*until, |killed| killed.min(*until));
                 hold.until = hold.until.max(line.at).max(told);
@@ -88,8 +91,11 @@ mod tests {
         let mut killed = told.clone();
         killed.lives[0].killed_at = Some(50);
         assert_eq!(of(&killed)[0].until, 50);
-        let mut revoked = told;
+        let mut revoked = told.clone();
         revoked.leases_by_hand.insert(5);
         assert!(of(&revoked)[0].by_hand);
+        let mut early = told;
+        early.leases_ended_early.insert(5);
+        assert!(of(&early)[0].by_hand);
     }
 }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use tenure::store::{Condition, LeaseId, Op, Txn};
 
 use super::NAMESPACE;
-use super::lock::thinking;
 use super::stage::{Belief, Stage};
 use crate::dice::Dice;
 use crate::history::{End, Outcome, Work, now};
@@ -57,7 +56,7 @@ async fn hold(stage: &Stage, token: i64, lease: LeaseId, key: &Bytes, link: &mut
     let op = stage.history.ask(Work::Count, belief.line, None);
     let working = async {
         let Ok(Answer::Ok(value)) = link.read(belief.line, None).await else { return false };
-        tokio::time::sleep(thinking(dice)).await;
+        tokio::time::sleep(dice.ms(5, 300)).await;
         look();
         matches!(link.write(belief.line, None, value + 1).await, Ok(Answer::Ok(_)))
     };

@@ -1,5 +1,7 @@
 //! What goes wrong, by name, and how often.
 
+use std::str::FromStr;
+
 use crate::options::{Against, Kind, Options};
 
 /// Something that goes wrong.
@@ -37,6 +39,16 @@ pub enum Fault {
     StopMember,
     /// The leader is.
     StopLeader,
+    /// Nobody hears the leader, and it hears nobody.
+    IsolateLeader,
+    /// The same of any member.
+    IsolateMember,
+    /// Nobody hears the leader, and it hears everybody.
+    MuteLeader,
+    /// The leader hears nobody, and everybody hears it.
+    DeafLeader,
+    /// Two members do not hear each other, and the third hears both.
+    Bridge,
     /// Leadership moves to another member.
     MoveLeader,
     /// A member's disk takes no more, and it dies of it.
@@ -76,6 +88,13 @@ impl Fault {
                 (StopMember, 3),
             ]);
             shares.extend([(StopLeader, 4), (DiskFull, 2)]);
+            shares.extend([
+                (IsolateLeader, 4),
+                (IsolateMember, 2),
+                (MuteLeader, 2),
+                (DeafLeader, 2),
+                (Bridge, 2),
+            ]);
             if !options.auth {
                 // The rig speaks to etcd's gateway without a name.
                 shares.extend([(MoveLeader, 4), (NoSpace, 3)]);
@@ -85,8 +104,46 @@ impl Fault {
             // Neither a plain lock nor etcdctl promises anything about them, and it would be unfair to count it.
             shares.extend([(Revoke, 4), (Delete, 3)]);
         }
+        if let Some(only) = &options.faults {
+            shares.retain(|(fault, _)| only.contains(fault));
+        }
         shares
     }
+
+    /// All of them.
+    const ALL: [Fault; 28] = {
+        use Fault::*;
+        [
+            KillClient,
+            StopClient,
+            Stutter,
+            Cut,
+            CutOne,
+            LoseAnswers,
+            HoldAnswers,
+            Delay,
+            Reset,
+            Fin,
+            Refuse,
+            KillMember,
+            KillLeader,
+            KillAll,
+            StopMember,
+            StopLeader,
+            IsolateLeader,
+            IsolateMember,
+            MuteLeader,
+            DeafLeader,
+            Bridge,
+            MoveLeader,
+            DiskFull,
+            NoSpace,
+            Compact,
+            Revoke,
+            Delete,
+            Flood,
+        ]
+    };
 
     /// Its name in reports.
     pub fn name(self) -> String {
@@ -98,5 +155,30 @@ impl Fault {
             name.extend(letter.to_lowercase());
         }
         name
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        Fault::ALL
+            .into_iter()
+            .find(|fault| fault.name() == text)
+            .ok_or_else(|| format!("{text:?} is no fault"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_found_by_its_name() {
+        assert_eq!(Fault::LoseAnswers.name(), "lose-answers");
+        for fault in Fault::ALL {
+            assert_eq!(fault.name().parse(), Ok(fault));
+        }
+        assert!("flu".parse::<Fault>().is_err());
     }
 }

@@ -16,12 +16,20 @@ const PAUSE_MS: (u64, u64) = (300, 2_200);
 pub(super) struct Script {
     shares: Vec<(Fault, u64)>,
     lasts: Duration,
+    /// How long a fault lasts, in milliseconds: from, and below.
+    each_ms: (u64, u64),
+    /// So many of a hundred are over before anybody's patience.
+    short_percent: u64,
     dice: Dice,
 }
 
 impl Script {
     pub(super) fn new(options: &Options, dice: Dice) -> Script {
-        Script { shares: Fault::shares(options), lasts: options.faults_for, dice }
+        let ttl = u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX);
+        // What is broken on purpose is given every chance to show it: it must be found, and soon.
+        let (each_ms, short_percent) =
+            if options.against.is_broken() { ((ttl + 500, ttl * 2), 0) } else { ((ttl / 3, ttl * 2), 30) };
+        Script { shares: Fault::shares(options), lasts: options.faults_for, each_ms, short_percent, dice }
     }
 
     /// Plays it, and ends everything that is still going on.
@@ -65,9 +73,11 @@ impl Script {
         self.shares[0].0
     }
 
-    /// Some are over before anybody's patience, most last around the TTL.
     fn how_long(&mut self) -> Duration {
-        let ttl = u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX);
-        if self.dice.percent(30) { self.dice.ms(1, 400) } else { self.dice.ms(ttl / 3, ttl * 2) }
+        if self.dice.percent(self.short_percent) {
+            self.dice.ms(1, 400)
+        } else {
+            self.dice.ms(self.each_ms.0, self.each_ms.1)
+        }
     }
 }

@@ -9,6 +9,7 @@ use tenure::core::name::Namespace;
 use tenure::store::{KeyValue, LeaseId, Selection};
 use tenure_fixture::Mode;
 
+use super::stale_leader::Stopped;
 use super::{Fault, Rig};
 use crate::client::NAMESPACE;
 use crate::dice::Dice;
@@ -33,7 +34,8 @@ pub(super) enum Ending {
     Heal(usize),
     Restart(usize),
     RestartAll,
-    Continue(usize),
+    Continue(Stopped),
+    Mend,
     Disarm,
 }
 
@@ -68,6 +70,11 @@ pub(super) fn begin(
         | Fault::KillAll
         | Fault::StopMember
         | Fault::StopLeader
+        | Fault::IsolateLeader
+        | Fault::IsolateMember
+        | Fault::MuteLeader
+        | Fault::DeafLeader
+        | Fault::Bridge
         | Fault::MoveLeader
         | Fault::DiskFull => Target::Members,
         Fault::NoSpace | Fault::Compact | Fault::Revoke | Fault::Delete | Fault::Flood => Target::Data,
@@ -147,8 +154,27 @@ fn members(rig: &Rig, fault: Fault, dice: &mut Dice) -> Done {
         }
         Fault::StopMember | Fault::StopLeader => {
             let index = if fault == Fault::StopLeader { leader } else { any };
+            let stopped = Stopped::note(etcd, index);
             etcd.member(index).pause();
-            done(index, Ending::Continue(index))
+            done(index, Ending::Continue(stopped))
+        }
+        Fault::IsolateLeader
+        | Fault::IsolateMember
+        | Fault::MuteLeader
+        | Fault::DeafLeader
+        | Fault::Bridge => {
+            let index = if matches!(fault, Fault::IsolateMember | Fault::Bridge) { any } else { leader };
+            let others = (0..etcd.members().len()).filter(|other| *other != index);
+            let others = others.take(if fault == Fault::Bridge { 1 } else { usize::MAX });
+            for other in others {
+                if fault != Fault::DeafLeader {
+                    etcd.cut_wire(index, other);
+                }
+                if fault != Fault::MuteLeader {
+                    etcd.cut_wire(other, index);
+                }
+            }
+            done(index, Ending::Mend)
         }
         Fault::DiskFull => {
             // As on a full disk every write fails from now on; only this member's, and until it is started again.
@@ -238,10 +264,11 @@ pub(super) fn end(rig: &mut Rig, ending: Ending) {
                 etcd.restart_all();
             }
         }
-        Ending::Continue(member) => {
+        Ending::Continue(stopped) => stopped.resume(rig),
+        Ending::Mend => {
             if let Some(etcd) = &rig.place.etcd {
-                etcd.member(member).resume();
-                etcd.member(member).wait_until_healthy();
+                etcd.mend_wires();
+                etcd.members().iter().for_each(tenure_fixture::Member::wait_until_healthy);
             }
         }
         Ending::Disarm => {
