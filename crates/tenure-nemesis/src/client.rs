@@ -84,7 +84,7 @@ async fn live(options: &ClientOptions) -> Result<(), String> {
 
 /// Works until it is told to go; what could not be put away.
 async fn work(options: &ClientOptions, history: &Arc<Writer>, mut signals: Signals) -> Option<String> {
-    let Some(store) = connect(options, &mut signals).await else { return None };
+    let store = connect(options, &mut signals).await?;
     let session = match Session::options().ttl(TTL).open(store.clone()) {
         Ok(session) => session,
         Err(error) => return Some(error.to_string()),

@@ -131,7 +131,7 @@ impl Aftermath<'_> {
         // Keys of the killed go with their leases.
         let deadline = Instant::now() + LEASES_END;
         loop {
-            let found = match self.list(Selection::prefix(registered())) {
+            let found = match self.list(&Selection::prefix(registered())) {
                 Ok(pairs) => pairs,
                 Err(what) => return self.broken("keys as wanted", what),
             };
@@ -153,7 +153,7 @@ impl Aftermath<'_> {
             Event::Sent { command } => Some(command.clone()),
             _ => None,
         });
-        let pairs = match self.list(Selection::everything()) {
+        let pairs = match self.list(&Selection::everything()) {
             Ok(pairs) => pairs,
             Err(what) => return self.broken("commands are answered", what),
         };
@@ -189,7 +189,7 @@ impl Aftermath<'_> {
         }
         let deadline = Instant::now() + LEASES_END;
         let left = loop {
-            let left = match self.list(Selection::everything()) {
+            let left = match self.list(&Selection::everything()) {
                 Ok(pairs) => pairs.into_iter().filter(|pair| !stays(pair)).collect::<Vec<_>>(),
                 Err(what) => return self.broken("nothing leaks", what),
             };
@@ -215,7 +215,7 @@ impl Aftermath<'_> {
         let deadline = Instant::now() + LEASES_END;
         loop {
             let kept: BTreeSet<_> =
-                self.list(Selection::everything())?.into_iter().filter_map(|pair| pair.lease).collect();
+                self.list(&Selection::everything())?.into_iter().filter_map(|pair| pair.lease).collect();
             let leases =
                 self.rig.place.insist("listing leases", |store| async move { store.leases().await })?;
             let (mut left, mut of_commands) = (Vec::new(), 0);
@@ -243,7 +243,7 @@ impl Aftermath<'_> {
         }
     }
 
-    fn list(&self, select: Selection) -> Result<Vec<KeyValue>, String> {
+    fn list(&self, select: &Selection) -> Result<Vec<KeyValue>, String> {
         self.rig.place.insist("listing", |store| {
             let select = select.clone();
             async move { store.list(select).await.map(|page| page.pairs) }
