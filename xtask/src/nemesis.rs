@@ -74,8 +74,13 @@ fn row(text: &str) -> Result<((bool, String), String), &'static str> {
         "etcdctl" => "`etcdctl lock` with a command".to_owned(),
         rule => format!("Tenure with the rule `{rule}` broken (must be found)"),
     };
+    let kinds: Vec<String> = values
+        .iter()
+        .filter_map(|(key, count)| Some(format!("{} {count}", key.strip_prefix("violated ")?)))
+        .collect();
+    let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
     let row = format!(
-        "| {who} | {store} | {} | {} | {} | {} |\n",
+        "| {who} | {store} | {} | {} | {} | {}{kinds} |\n",
         value("minutes")?,
         value("faults")?,
         value("operations")?,
@@ -102,8 +107,10 @@ mod tests {
     fn a_result_is_a_row_and_ours_come_first() {
         let (ours, text) = row(RESULT).unwrap();
         assert_eq!(text, "| Tenure, with all other work beside it | etcd | 10.0 | 300 | 20000 | 0 |\n");
-        let (plain, _) = row(&RESULT.replace("tenure", "plain")).unwrap();
+        let found = format!("{}violated one holder = 3\n", RESULT.replace("tenure", "plain"));
+        let (plain, text) = row(&found.replace("violations = 0", "violations = 3")).unwrap();
         assert!(ours < plain);
+        assert!(text.ends_with("| 3: one holder 3 |\n"), "{text}");
         assert_eq!(row(&RESULT.replace("faults", "fault")).unwrap_err(), "faults");
     }
 
@@ -114,5 +121,12 @@ mod tests {
         assert_eq!(fresh, format!("a\n{BEGIN}\nnew\n\n{END}b\n"));
         assert_eq!(with_table(&fresh, "new\n").unwrap(), fresh, "written twice it stays");
         assert!(with_table("a\n", "new\n").is_err());
+    }
+
+    #[test]
+    fn the_table_in_the_guarantees_is_the_one_that_was_recorded() {
+        let kept = std::fs::read_to_string(root().join(DOCUMENT)).unwrap();
+        let fresh = with_table(&kept, &table(&root()).unwrap()).unwrap();
+        assert_eq!(kept, fresh, "`cargo xtask fix` writes it");
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -18,8 +18,8 @@ use crate::port::Port;
 /// What says who has dialled; the value is the member's id in hex.
 const HEADER: &[u8] = b"X-Server-From: ";
 
-/// Nobody has said yet who has dialled.
-const UNKNOWN: usize = usize::MAX;
+/// Nobody has said yet who has dialled; no member has this id.
+const UNKNOWN: u64 = 0;
 
 /// The wires between all members; dropping it closes them.
 #[derive(Debug)]
@@ -47,7 +47,8 @@ struct State {
 struct Connection {
     /// Whose door it came through.
     owner: usize,
-    dialer: AtomicUsize,
+    /// Its id, for it may dial before anybody knows who has which.
+    dialer: AtomicU64,
     has_lost: AtomicBool,
     is_closed: AtomicBool,
     dialed: TcpStream,
@@ -118,18 +119,17 @@ impl Shared {
 }
 
 impl State {
-    fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.cuts.contains(&(from, to))
-    }
-
-    /// Which member has this id, as it stands in a header.
-    fn index_of(&self, head: &[u8]) -> Option<usize> {
-        let at = head.windows(HEADER.len()).position(|window| window.eq_ignore_ascii_case(HEADER))?;
-        let rest = &head[at + HEADER.len()..];
-        let end = rest.iter().position(|byte| !byte.is_ascii_hexdigit())?;
-        let id = u64::from_str_radix(std::str::from_utf8(&rest[..end]).ok()?, 16).ok()?;
+    fn index_of(&self, id: u64) -> Option<usize> {
         self.ids.iter().position(|known| *known == id)
     }
+}
+
+/// The member's id in the head of a request.
+fn id_in(head: &[u8]) -> Option<u64> {
+    let at = head.windows(HEADER.len()).position(|window| window.eq_ignore_ascii_case(HEADER))?;
+    let rest = &head[at + HEADER.len()..];
+    let end = rest.iter().position(|byte| !byte.is_ascii_hexdigit())?;
+    u64::from_str_radix(std::str::from_utf8(&rest[..end]).ok()?, 16).ok()
 }
 
 impl Door {
@@ -160,7 +160,7 @@ impl Connection {
         server.set_nodelay(true)?;
         Ok(Arc::new(Connection {
             owner,
-            dialer: AtomicUsize::new(UNKNOWN),
+            dialer: AtomicU64::new(UNKNOWN),
             has_lost: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             dialed,
@@ -194,14 +194,15 @@ impl Connection {
                 return Ok(());
             }
             let bytes = &buffer[..count];
+            if is_request && self.dialer.load(Ordering::SeqCst) == UNKNOWN {
+                self.dialer.store(id_in(bytes).unwrap_or(UNKNOWN), Ordering::SeqCst);
+            }
             let is_cut = {
                 let state = shared.lock();
-                if is_request && self.dialer.load(Ordering::SeqCst) == UNKNOWN {
-                    let dialer = state.index_of(bytes).unwrap_or(UNKNOWN);
-                    self.dialer.store(dialer, Ordering::SeqCst);
-                }
-                let dialer = self.dialer.load(Ordering::SeqCst);
-                if is_request { state.is_cut(dialer, self.owner) } else { state.is_cut(self.owner, dialer) }
+                let dialer = state.index_of(self.dialer.load(Ordering::SeqCst));
+                let wire =
+                    dialer.map(|dialer| if is_request { (dialer, self.owner) } else { (self.owner, dialer) });
+                wire.is_some_and(|wire| state.cuts.contains(&wire))
             };
             if is_cut {
                 self.has_lost.store(true, Ordering::SeqCst);
@@ -227,13 +228,11 @@ mod tests {
 
     #[test]
     fn a_dialer_is_known_by_its_header() {
-        let state = State { ids: vec![0xabc, 0x1f], ..State::default() };
         let head = |line: &str| {
             format!("GET /raft/stream/message/abc HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
         };
-        assert_eq!(state.index_of(&head("X-Server-From: 1f")), Some(1));
-        assert_eq!(state.index_of(&head("x-server-from: abc")), Some(0));
-        assert_eq!(state.index_of(&head("X-Server-From: 2")), None);
-        assert_eq!(state.index_of(&head("Accept: */*")), None);
+        assert_eq!(id_in(&head("X-Server-From: 1f")), Some(0x1f));
+        assert_eq!(id_in(&head("x-server-from: abc")), Some(0xabc));
+        assert_eq!(id_in(&head("Accept: */*")), None);
     }
 }

@@ -87,8 +87,10 @@ impl Rig {
         let healed = now();
         let is_whole = self.options.against == Against::Tenure;
         let mut aftermath = Aftermath::new(self);
+        // Whoever has only just begun again must be there before it is told anything.
+        let goes_on = aftermath.everybody_goes_on(healed);
         if is_whole {
-            aftermath.everybody_goes_on(healed);
+            aftermath.must(goes_on);
         }
         aftermath.everybody_settles();
         if is_whole {

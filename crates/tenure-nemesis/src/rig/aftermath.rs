@@ -50,14 +50,18 @@ impl Aftermath<'_> {
         self.violations.push(Violation { promise, what: what.into() });
     }
 
+    /// What was to be so.
+    pub(super) fn must(&mut self, outcome: Result<(), Violation>) {
+        self.violations.extend(outcome.err());
+    }
+
     /// Everybody does everything again.
-    pub(super) fn everybody_goes_on(&mut self, since: Stamp) {
-        if let Err(who) = self.rig.crew.await_progress(since, GOING_ON, self.rig.options.against) {
-            self.broken(
-                "work goes on",
-                format!("{} did not, {GOING_ON:?} after the last fault", who.join(", ")),
-            );
-        }
+    pub(super) fn everybody_goes_on(&self, since: Stamp) -> Result<(), Violation> {
+        let went_on = self.rig.crew.await_progress(since, GOING_ON, self.rig.options.against);
+        went_on.map_err(|who| Violation {
+            promise: "work goes on",
+            what: format!("{} did not, {GOING_ON:?} after the last fault", who.join(", ")),
+        })
     }
 
     /// Everybody finishes what they do.
