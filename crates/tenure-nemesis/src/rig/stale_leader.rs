@@ -1,7 +1,7 @@
 //! What etcd does to leases when its leader was stopped and goes on: at times it ends them although they were renewed.
 //!
 //! A leader that stands still is replaced, and leases are renewed at its successor. When it goes on, its own clock says that they are over, and now
-//! and then it gets to revoke them before it has learned that it leads no more (etcd issue 15247; seen with 3.7.2 in one of twelve stops, with
+//! and then it seems to revoke them before it has learned that it leads no more (it looks like etcd issue 15247; seen with 3.7.2 in one of twelve stops, with
 //! nothing but etcd's own gateway as a client). That is a lease ended by hand, as far as anybody can tell: its holder cannot foresee it, and only the
 //! token protects.
 //!
