@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use crate::nemesis;
 use crate::shell::{Failure, cargo, output, root};
 
 /// A document and the cargo command whose output it is.
@@ -66,7 +67,19 @@ pub(crate) fn check() -> Result<(), Failure> {
             }
         }
     }
+    for (path, kept, fresh) in sections()? {
+        compare(path, Some(&kept), &fresh)?;
+    }
     Ok(())
+}
+
+/// Documents of which a part is written from kept results: as they are, and as they should be.
+fn sections() -> Result<Vec<(&'static str, String, String)>, Failure> {
+    let path = root().join(nemesis::DOCUMENT);
+    let kept = std::fs::read_to_string(&path)
+        .map_err(|error| Failure(format!("{} cannot be read: {error}", nemesis::DOCUMENT)))?;
+    let fresh = nemesis::with_table(&kept, &nemesis::table(&root())?)?;
+    Ok(vec![(nemesis::DOCUMENT, kept, fresh)])
 }
 
 /// Writes every generated document.
@@ -85,6 +98,11 @@ pub(crate) fn write() -> Result<(), Failure> {
                 println!("   wrote {}", generator.path);
             }
         }
+    }
+    for (path, _, fresh) in sections()? {
+        std::fs::write(root().join(path), fresh)
+            .map_err(|error| Failure(format!("{path} cannot be written: {error}")))?;
+        println!("   wrote the table in {path}");
     }
     Ok(())
 }

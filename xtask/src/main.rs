@@ -9,6 +9,7 @@ mod check;
 mod etcd;
 mod fix;
 mod generated;
+mod nemesis;
 mod redis;
 mod runner;
 mod shell;
@@ -29,6 +30,9 @@ usage: cargo xtask COMMAND
   etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
   sim --seeds N  plays N days in worlds full of faults, and names the seeds that broke a promise
   sim SEED       tells the story of one seed, the same to the byte every time
+  nemesis [--minutes M] [--store etcd|file] [--against plain|etcdctl|RULE] [--record]
+                 real processes on a real store while faults hit them; on both stores unless one is named.
+                 --record keeps the figures for the table in docs/guarantees.md
   soak [ARGS]    the long versions of the tests with `soak` in their name
   bench [WHICH] [ARGS]  `tenure bench store`, `session`, `lock`, `election` or `tasks` beside a real etcd, built for release
 ";
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         ["fix"] => fix::fix(),
         ["etcd-matrix"] => etcd::matrix(),
         ["sim", rest @ ..] => sim::sim(rest),
+        ["nemesis", rest @ ..] => nemesis::nemesis(rest),
         ["soak", rest @ ..] => soak::soak(rest),
         ["bench", rest @ ..] => bench::bench(rest),
         ["help" | "--help" | "-h"] => {

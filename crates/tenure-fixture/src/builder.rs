@@ -17,6 +17,7 @@ pub struct Builder {
     pub(crate) timers: Timers,
     pub(crate) durable: bool,
     pub(crate) tls: Option<Tls>,
+    pub(crate) peer_wires: bool,
     quota_backend_bytes: Option<u64>,
     auth_token_ttl_s: Option<u32>,
     bcrypt_cost: Option<u32>,
@@ -61,6 +62,12 @@ impl Builder {
     /// Which timers; [`Timers::Fast`] unless told.
     pub fn timers(mut self, timers: Timers) -> Builder {
         self.timers = timers;
+        self
+    }
+
+    /// Members reach each other through wires that can be cut: see [`Etcd::cut_wire`]. Such a cluster cannot grow.
+    pub fn peer_wires(mut self) -> Builder {
+        self.peer_wires = true;
         self
     }
 

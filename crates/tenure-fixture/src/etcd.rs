@@ -1,6 +1,7 @@
 //! A running etcd of one or more members, gone with the value.
 
 use std::fs::Permissions;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use tempfile::TempDir;
 use crate::binary::{Version, binary, version_of};
 use crate::builder::Builder;
 use crate::member::{Member, Plan, Ports};
+use crate::peers::Peers;
 
 /// Space a memory disk must have free. A member preallocates 123 MB; three members with some data in
 /// each of two parallel tests still fit. Docker's 64 MB do not.
@@ -26,6 +28,7 @@ const AGREEMENT_WAIT: Duration = Duration::from_secs(30);
 pub struct Etcd {
     // Before the folder: the processes must be gone when it is removed.
     members: Vec<Member>,
+    peers: Option<Peers>,
     folder: TempDir,
     builder: Builder,
     binary: PathBuf,
@@ -52,7 +55,7 @@ impl Etcd {
         let binary = binary();
         let version = version_of(&binary);
         let folder = folder(&builder);
-        let mut etcd = Etcd { members: Vec::new(), folder, builder, binary, version };
+        let mut etcd = Etcd { members: Vec::new(), peers: None, folder, builder, binary, version };
         for attempt in 1.. {
             etcd.prepare_all();
             etcd.members.iter().for_each(Member::spawn);
@@ -67,16 +70,39 @@ impl Etcd {
             );
             etcd.members.clear();
         }
+        if let Some(peers) = &etcd.peers {
+            peers.introduce(etcd.ids());
+        }
         etcd
+    }
+
+    /// The ids of the members, in their order.
+    fn ids(&self) -> Vec<u64> {
+        let answer = self.insist("/v3/cluster/member/list", "{}");
+        let id_of = |member: &Member| {
+            let of_one = answer
+                .split("{\"ID\":\"")
+                .find(|text| text.contains(&format!("\"name\":\"{}\"", member.name())))?;
+            of_one.split('"').next()?.parse::<u64>().ok()
+        };
+        let ids = self
+            .members
+            .iter()
+            .map(|member| id_of(member).unwrap_or_else(|| panic!("{} has no id in {answer}", member.name())));
+        ids.collect()
     }
 
     /// Lays out the members with fresh ports and empty folders.
     fn prepare_all(&mut self) {
         let ports: Vec<Ports> = (0..self.builder.members).map(|_| Ports::lease()).collect();
+        if self.builder.peer_wires {
+            let addrs: Vec<SocketAddr> = ports.iter().map(|ports| ports.peer.addr()).collect();
+            self.peers = Some(Peers::to(&addrs));
+        }
         let peers: Vec<String> = ports
             .iter()
             .enumerate()
-            .map(|(index, ports)| format!("{}={}", name(index), ports.peer_url()))
+            .map(|(index, ports)| format!("{}={}", name(index), self.advertised(index, ports)))
             .collect();
         let peers = peers.join(",");
         self.members = ports
@@ -84,6 +110,10 @@ impl Etcd {
             .enumerate()
             .map(|(index, ports)| Member::prepare(self.plan(index, ports), &peers, "new"))
             .collect();
+    }
+
+    fn advertised(&self, index: usize, ports: &Ports) -> String {
+        self.peers.as_ref().map_or_else(|| ports.peer_url(), |peers| peers.url(index))
     }
 
     fn plan(&self, index: usize, ports: Ports) -> Plan {
@@ -95,7 +125,8 @@ impl Etcd {
             .unwrap_or_else(|error| panic!("{} cannot be made: {error}", folder.display()));
         let mut command = vec![self.binary.clone().into()];
         self.builder.push_args(self.version, &mut command);
-        Plan { name, folder, ports, has_tls: self.builder.tls.is_some(), command }
+        let advertised = self.advertised(index, &ports);
+        Plan { name, folder, ports, advertised, has_tls: self.builder.tls.is_some(), command }
     }
 
     /// The members in the order they were started.
@@ -145,6 +176,26 @@ impl Etcd {
         }
     }
 
+    /// From now on nothing that one member says comes to the other, until [`Etcd::mend_wires`]. The other direction is another wire.
+    ///
+    /// # Panics
+    /// Unless it was started with [`Builder::peer_wires`].
+    pub fn cut_wire(&self, from: usize, to: usize) {
+        self.wires().cut(from, to);
+    }
+
+    /// All members hear each other again.
+    ///
+    /// # Panics
+    /// As [`Etcd::cut_wire`].
+    pub fn mend_wires(&self) {
+        self.wires().mend();
+    }
+
+    fn wires(&self) -> &Peers {
+        self.peers.as_ref().expect("wires are cut where they were asked for: Builder::peer_wires")
+    }
+
     /// Kills all members at once, as a power cut would.
     pub fn kill_all(&self) {
         self.members.iter().for_each(Member::kill);
@@ -166,6 +217,7 @@ impl Etcd {
     /// # Panics
     /// If the cluster does not take the member or it does not become healthy, and with TLS.
     pub fn grow(&mut self) -> &Member {
+        assert!(self.peers.is_none(), "a cluster with wires that can be cut cannot grow");
         let ports = Ports::lease();
         let document = format!("{{\"peerURLs\":[\"{}\"],\"isLearner\":true}}", ports.peer_url());
         let answer = self.insist("/v3/cluster/member/add", &document);

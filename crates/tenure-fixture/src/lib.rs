@@ -23,6 +23,7 @@ mod etcd;
 mod http;
 mod member;
 mod metrics;
+mod peers;
 mod port;
 mod proxy;
 mod redis_server;

@@ -60,6 +60,8 @@ pub(crate) struct Plan {
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
     pub(crate) ports: Ports,
+    /// What the other members are told: its own peer port, unless somebody stands before it.
+    pub(crate) advertised: String,
     pub(crate) has_tls: bool,
     /// The binary and the arguments that all members share.
     pub(crate) command: Vec<OsString>,
@@ -68,14 +70,14 @@ pub(crate) struct Plan {
 impl Member {
     /// A member that does not run yet.
     pub(crate) fn prepare(plan: Plan, initial_cluster: &str, state: &str) -> Member {
-        let Plan { name, folder, ports, has_tls, mut command } = plan;
+        let Plan { name, folder, ports, advertised, has_tls, mut command } = plan;
         let client_url = url(ports.client.addr(), has_tls);
         for (flag, value) in [
             ("--name", name.clone()),
             ("--listen-client-urls", client_url.clone()),
             ("--advertise-client-urls", client_url),
             ("--listen-peer-urls", ports.peer_url()),
-            ("--initial-advertise-peer-urls", ports.peer_url()),
+            ("--initial-advertise-peer-urls", advertised),
             ("--listen-metrics-urls", url(ports.metrics.addr(), false)),
             ("--initial-cluster", initial_cluster.to_owned()),
             ("--initial-cluster-state", state.to_owned()),

@@ -24,6 +24,7 @@ const LAYERS: &[Layer] = &[
         tests_use: &["tenure-fixture", "tenure-fuzz"],
     },
     Layer { name: "tenure-sim", uses: &["tenure"], tests_use: &[] },
+    Layer { name: "tenure-nemesis", uses: &["tenure", "tenure-fixture"], tests_use: &[] },
     Layer { name: "tenure-fixture", uses: &[], tests_use: &[] },
     Layer { name: "tenure-fuzz", uses: &["tenure-core"], tests_use: &[] },
     Layer { name: "xtask", uses: &[], tests_use: &[] },

@@ -19,8 +19,12 @@ const BANNED: [(&str, &str); 7] = [
 const PRINTING: [&str; 4] = ["println!(", "print!(", "eprintln!(", "eprint!("];
 
 /// Where printing is the purpose.
-const PRINTERS: [&str; 3] =
-    ["crates/tenure-cli/src/", "crates/tenure-fixture/src/bin/with-etcd.rs", "crates/tenure-sim/src/main.rs"];
+const PRINTERS: [&str; 4] = [
+    "crates/tenure-cli/src/",
+    "crates/tenure-fixture/src/bin/with-etcd.rs",
+    "crates/tenure-sim/src/main.rs",
+    "crates/tenure-nemesis/src/main.rs",
+];
 
 /// A stranger must learn from the first line what a file is for.
 pub(super) fn opening(tree: &Tree) -> Vec<Breach> {

@@ -5,6 +5,7 @@ mod members;
 mod no_orphans;
 mod proxy;
 mod redis;
+mod wires;
 mod with_etcd;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,146 @@
+//! What must be true of everything that the processes told. One sentence a file, each with a history that it refuses.
+
+pub mod answered;
+pub mod counters;
+pub mod fencing;
+pub mod holds;
+pub mod linear_lock;
+pub mod linear_register;
+pub mod one_holder;
+pub mod settled;
+pub mod tokens_grow;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::history::{Event, Line, Outcome, Stamp, Work};
+use crate::ledger::Entry;
+use crate::options::Against;
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub promise: &'static str,
+    /// How, and where it is told.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.what)
+    }
+}
+
+/// One life of one client.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// The name of its history.
+    pub file: String,
+    /// Who it was; its next life has the same name.
+    pub client: String,
+    /// What it told.
+    pub lines: Vec<Line>,
+    /// When it was killed, or a little before.
+    pub killed_at: Option<Stamp>,
+}
+
+/// Everything that was told.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    /// By everybody.
+    pub lives: Vec<Life>,
+    /// By the ledger.
+    pub ledger: Vec<Entry>,
+    /// Leases that somebody revoked by hand.
+    pub leases_by_hand: BTreeSet<i64>,
+    /// Leases that etcd ended before their time was over, seen at etcd itself: see `rig/stale_leader.rs`.
+    pub leases_ended_early: BTreeSet<i64>,
+    /// Tokens of places that somebody deleted by hand.
+    pub tokens_by_hand: BTreeSet<i64>,
+}
+
+/// How many operations of each kind ended how. What was never answered ended unknown.
+pub type Tally = BTreeMap<(Work, Outcome), u64>;
+
+/// Counts operations.
+pub fn tally(evidence: &Evidence) -> Tally {
+    let mut tally = Tally::new();
+    for life in &evidence.lives {
+        let mut open = BTreeMap::new();
+        for line in &life.lines {
+            match &line.event {
+                Event::Asked { op, work, .. } => {
+                    open.insert(*op, *work);
+                }
+                Event::Answered { op, outcome, .. } => {
+                    if let Some(work) = open.remove(op) {
+                        *tally.entry((work, *outcome)).or_default() += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for work in open.into_values() {
+            *tally.entry((work, Outcome::Unknown)).or_default() += 1;
+        }
+    }
+    tally
+}
+
+/// All promises that can be seen in the histories alone.
+pub fn all(evidence: &Evidence, against: Against) -> Vec<Violation> {
+    let holds = holds::of(evidence);
+    let mut violations = one_holder::check(&holds);
+    if against.has_tokens() {
+        violations.extend(tokens_grow::check(&holds));
+        violations.extend(linear_lock::check(&holds));
+    }
+    violations.extend(fencing::check(evidence));
+    violations.extend(counters::check(evidence));
+    violations.extend(linear_register::check(evidence));
+    violations.extend(answered::check(evidence));
+    violations
+}
+
+/// What a history that was killed may look like in tests.
+#[cfg(test)]
+mod made {
+    use super::*;
+    use crate::history::End;
+
+    /// A hold: who, which token, asked, told, looked, and until when it was told to be valid.
+    pub(super) fn held(token: i64, asked: Stamp, told: Stamp, last: Stamp, until: Stamp) -> Vec<Line> {
+        let (line, op) = ("lock:a".to_owned(), u64::try_from(token).unwrap());
+        let believed = |at| Event::Believed { line: line.clone(), token, lease: Some(token), by: at, until };
+        vec![
+            Line { at: asked, event: Event::Asked { op, work: Work::Lock, line: line.clone(), value: None } },
+            Line {
+                at: told,
+                event: Event::Answered { op, outcome: Outcome::Ok, token: Some(token), value: None },
+            },
+            Line { at: told, event: believed(told) },
+            Line { at: last, event: believed(last) },
+        ]
+    }
+
+    /// It is given back at this moment.
+    pub(super) fn given_up(mut lines: Vec<Line>, at: Stamp) -> Vec<Line> {
+        let Some(Event::Believed { line, token, .. }) = lines.last().map(|line| line.event.clone()) else {
+            return lines;
+        };
+        lines.push(Line { at, event: Event::Ended { line, token, how: End::GivenUp } });
+        lines
+    }
+
+    pub(super) fn evidence(lives: Vec<Vec<Line>>) -> Evidence {
+        let lives = lives.into_iter().enumerate();
+        let lives = lives.map(|(number, lines)| Life {
+            file: format!("c{number}.1"),
+            client: format!("c{number}"),
+            lines,
+            killed_at: None,
+        });
+        Evidence { lives: lives.collect(), ..Evidence::default() }
+    }
+}

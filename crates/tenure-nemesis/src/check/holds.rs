@@ -1,0 +1,101 @@
+//! Who certainly relied on what, from when until when, as far as its own looks prove it.
+//!
+//! A hold begins to be certain when its first look is over. It ends with the last look before it was given back; if it was never given back, it
+//! lasts until the moment that its holder was told it would last, and no longer than its process lived.
+
+use std::collections::BTreeMap;
+
+use super::{Evidence, Life};
+use crate::history::{End, Event, Outcome, Stamp};
+
+/// Something that was held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// What.
+    pub line: String,
+    /// Under which token.
+    pub token: i64,
+    /// Told by whom.
+    pub file: String,
+    /// When it was asked for, where that was told.
+    pub asked: Stamp,
+    /// From when on its holder certainly relied on it.
+    pub from: Stamp,
+    /// Until when.
+    pub until: Stamp,
+    /// Somebody ended it by hand, or etcd did before its time: nobody could foresee that, so that only the token protects.
+    pub by_hand: bool,
+}
+
+/// All holds, by line and token.
+pub fn of(evidence: &Evidence) -> Vec<Hold> {
+    let mut holds: Vec<Hold> = evidence.lives.iter().flat_map(|life| of_life(evidence, life)).collect();
+    holds.sort_by(|a, b| (&a.line, a.token, a.from).cmp(&(&b.line, b.token, b.from)));
+    holds
+}
+
+fn of_life(evidence: &Evidence, life: &Life) -> Vec<Hold> {
+    let mut asked_at = BTreeMap::new();
+    let mut asked = BTreeMap::new();
+    let mut holds: BTreeMap<(String, i64), Hold> = BTreeMap::new();
+    for line in &life.lines {
+        match &line.event {
+            Event::Asked { op, .. } => {
+                asked_at.insert(*op, line.at);
+            }
+            Event::Answered { op, outcome: Outcome::Ok, token: Some(token), .. } => {
+                if let Some(at) = asked_at.remove(op) {
+                    asked.entry(*token).or_insert(at);
+                }
+            }
+            Event::Believed { line: name, token, lease, by, until } => {
+                let hold = holds.entry((name.clone(), *token)).or_insert_with(|| Hold {
+                    line: name.clone(),
+                    token: *token,
+                    file: life.file.clone(),
+                    asked: asked.get(token).copied().unwrap_or(0),
+                    from: *by,
+                    until: *by,
+                    by_hand: evidence.tokens_by_hand.contains(token)
+                        || lease.is_some_and(|lease| {
+                            evidence.leases_by_hand.contains(&lease)
+                                || evidence.leases_ended_early.contains(&lease)
+                        }),
+                });
+                let told = life.killed_at.map_or(*until, |killed| killed.min(*until));
+                hold.until = hold.until.max(line.at).max(told);
+            }
+            Event::Ended { line: name, token, how: End::GivenUp } => {
+                if let Some(hold) = holds.get_mut(&(name.clone(), *token)) {
+                    hold.until = hold.until.min(line.at);
+                }
+            }
+            _ => {}
+        }
+    }
+    holds.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made::{evidence, given_up, held};
+    use super::*;
+
+    #[test]
+    fn what_is_not_given_back_lasts_as_long_as_was_told() {
+        let told = evidence(vec![held(5, 10, 20, 30, 90)]);
+        let hold = &of(&told)[0];
+        assert_eq!((hold.asked, hold.from, hold.until), (10, 20, 90));
+        let given_up = evidence(vec![given_up(held(5, 10, 20, 30, 90), 40)]);
+        assert_eq!(of(&given_up)[0].until, 40);
+        let mut killed = told.clone();
+        killed.lives[0].killed_at = Some(50);
+        assert_eq!(of(&killed)[0].until, 50);
+        let mut revoked = told.clone();
+        revoked.leases_by_hand.insert(5);
+        assert!(of(&revoked)[0].by_hand);
+        let mut early = told;
+        early.leases_ended_early.insert(5);
+        assert!(of(&early)[0].by_hand);
+    }
+}

@@ -1,0 +1,107 @@
+//! After all faults have ended, exactly what is wanted is there, and when everybody has gone, nothing is.
+
+use std::collections::BTreeMap;
+
+use super::{Life, Violation};
+use crate::history::Event;
+
+/// Every key that is wanted by those who live, with its value.
+pub fn wanted(lives: &[&Life]) -> BTreeMap<String, String> {
+    let mut wanted = BTreeMap::new();
+    for life in lives {
+        for line in &life.lines {
+            match &line.event {
+                Event::Wanted { key, value: Some(value) } => {
+                    wanted.insert(key.clone(), value.clone());
+                }
+                Event::Wanted { key, value: None } => {
+                    wanted.remove(key);
+                }
+                _ => {}
+            }
+        }
+    }
+    wanted
+}
+
+/// Compares what is wanted with what is there.
+pub fn registrations(wanted: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut broken = |what: String| violations.push(Violation { promise: "keys as wanted", what });
+    for (key, value) in wanted {
+        match found.get(key) {
+            Some(there) if there == value => {}
+            Some(there) => broken(format!("{key} is {there}, and {value} is wanted")),
+            None => broken(format!("{key} is missing")),
+        }
+    }
+    for key in found.keys().filter(|key| !wanted.contains_key(*key)) {
+        broken(format!("{key} is there, and nobody wants it"));
+    }
+    violations
+}
+
+/// What a client left behind in its own process.
+pub fn left(life: &Life) -> Vec<Violation> {
+    let broken =
+        |what: String| vec![Violation { promise: "nothing leaks", what: format!("{}: {what}", life.file) }];
+    let left = life.lines.iter().rev().find_map(|line| match &line.event {
+        Event::Left { tasks, fds_before, fds_after, trouble } => {
+            Some((*tasks, *fds_before, *fds_after, trouble))
+        }
+        _ => None,
+    });
+    match left {
+        Some((0, before, after, None)) if after <= before => Vec::new(),
+        Some((tasks, before, after, trouble)) => broken(format!(
+            "{tasks} tasks alive, {before} files open before and {after} after, trouble: {trouble:?}"
+        )),
+        None => broken("it did not say that it goes".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made::evidence;
+    use super::*;
+    use crate::history::Line;
+
+    #[test]
+    fn a_missing_a_wrong_and_a_foreign_key_are_found() {
+        let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        assert_eq!(registrations(&of(&[("a", "1")]), &of(&[("a", "1")])), []);
+        assert_eq!(registrations(&of(&[("a", "1")]), &of(&[])).len(), 1);
+        assert_eq!(registrations(&of(&[("a", "1")]), &of(&[("a", "2")])).len(), 1);
+        assert_eq!(registrations(&of(&[]), &of(&[("a", "1")])).len(), 1);
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        let want = |key: &str, value: Option<&str>| Line {
+            at: 0,
+            event: Event::Wanted { key: key.to_owned(), value: value.map(str::to_owned) },
+        };
+        let told = evidence(vec![vec![
+            want("a", Some("1")),
+            want("b", Some("1")),
+            want("a", None),
+            want("b", Some("2")),
+        ]]);
+        let wanted = wanted(&told.lives.iter().collect::<Vec<_>>());
+        assert_eq!(wanted, BTreeMap::from([("b".to_owned(), "2".to_owned())]));
+    }
+
+    #[test]
+    fn a_task_a_file_and_a_silent_end_are_found() {
+        let left = |tasks, fds_after, trouble: Option<&str>| {
+            let trouble = trouble.map(str::to_owned);
+            let event = Event::Left { tasks, fds_before: 5, fds_after, trouble };
+            left(&evidence(vec![vec![Line { at: 0, event }]]).lives[0]).len()
+        };
+        assert_eq!(left(0, 5, None), 0);
+        assert_eq!((left(1, 5, None), left(0, 6, None), left(0, 5, Some("x"))), (1, 1, 1));
+        assert_eq!(super::left(&evidence(vec![vec![]]).lives[0]).len(), 1);
+    }
+}

@@ -1,0 +1,131 @@
+//! The same work through `etcdctl lock`, which runs a command while it holds: how others do, under the same faults.
+//!
+//! The command is this program again, in the role `inside`: it believes from its first moment to its last, as every command under
+//! `etcdctl lock` must, for nobody tells it anything.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::store::StoreUrl;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Signals;
+use super::lock::thinking;
+use super::stage::Belief;
+use crate::dice::Dice;
+use crate::history::{End, Event, Outcome, Work, Writer, now};
+use crate::ledger::{Answer, Link};
+use crate::options::{ClientOptions, TTL};
+
+const TASKS: usize = 2;
+const LINE: &str = "lock:etcdctl";
+
+/// How long one run may take: it waits for the lock as long as others hold it, and etcdctl itself hangs when it is cut off.
+const RUN: Duration = Duration::from_secs(20);
+
+/// Runs commands under `etcdctl lock` until it is told to stop.
+pub(super) async fn live(
+    options: &ClientOptions,
+    history: &Arc<Writer>,
+    mut signals: Signals,
+) -> Option<String> {
+    let StoreUrl::Etcd { endpoints, .. } = &options.store else {
+        return Some("etcdctl speaks to etcd alone".to_owned());
+    };
+    let (calm, actors) = (CancellationToken::new(), TaskTracker::new());
+    let mut dice = Dice::new(options.seed);
+    for _ in 0..TASKS {
+        let runs = Runs {
+            options: options.clone(),
+            endpoints: endpoints.join(","),
+            history: history.clone(),
+            calm: calm.clone(),
+            dice: dice.split(),
+        };
+        actors.spawn(runs.repeat());
+    }
+    signals.calm_or_go().await;
+    calm.cancel();
+    actors.close();
+    actors.wait().await;
+    history.tell(Event::Settled);
+    signals.go().await;
+    None
+}
+
+struct Runs {
+    options: ClientOptions,
+    endpoints: String,
+    history: Arc<Writer>,
+    calm: CancellationToken,
+    dice: Dice,
+}
+
+impl Runs {
+    async fn repeat(mut self) {
+        let Ok(program) = std::env::current_exe() else { return };
+        while !self.calm.is_cancelled() {
+            tokio::time::sleep(self.dice.ms(2, 40)).await;
+            let op = self.history.ask(Work::Lock, LINE, None);
+            let outcome = match tokio::time::timeout(RUN, self.once(&program)).await {
+                Ok(Ok(status)) if status.success() => Outcome::Ok,
+                Ok(Ok(_) | Err(_)) => Outcome::No,
+                Err(_) => Outcome::Unknown,
+            };
+            self.history.answer(op, outcome, None, None);
+        }
+    }
+
+    async fn once(&mut self, program: &Path) -> std::io::Result<std::process::ExitStatus> {
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints={}", self.endpoints))
+            .args(["lock", "nemesis-etcdctl", &format!("--ttl={}", TTL.as_secs()), "--"])
+            .arg(program)
+            .args(["inside", "--ledger", &self.options.ledger.to_string()])
+            .args(["--history", &self.options.history.display().to_string()])
+            .args(["--seed", &self.dice.number().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        command.status().await
+    }
+}
+
+/// What runs under `etcdctl lock`: reads the counter, thinks, writes one more.
+///
+/// # Errors
+///
+/// What cannot even begin.
+pub fn inside(ledger: std::net::SocketAddr, history: &Path, seed: u64) -> Result<(), String> {
+    let history = Writer::open(history).map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    // Its number and its beginning: no two commands of a run have both.
+    let token = i64::try_from(now()).unwrap_or(i64::MAX);
+    let belief = Belief::new(&history, LINE, token);
+    let look = || {
+        let at = now();
+        belief.believed(at, at, at, None);
+    };
+    look();
+    let counted = runtime.block_on(async {
+        let mut link = Link::to(ledger).await.map_err(|error| error.to_string())?;
+        let Ok(Answer::Ok(value)) = link.read(LINE, None).await else { return Err("not read".to_owned()) };
+        tokio::time::sleep(thinking(&mut Dice::new(seed))).await;
+        look();
+        match link.write(LINE, None, value + 1).await {
+            Ok(Answer::Ok(_)) => Ok(()),
+            Ok(Answer::Stale) | Err(_) => Err("not written".to_owned()),
+        }
+    });
+    look();
+    belief.ended(End::GivenUp);
+    counted
+}

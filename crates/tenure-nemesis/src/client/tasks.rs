@@ -1,0 +1,175 @@
+//! Tasks: every client is a node that runs them, submits some, and sends commands to any.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::client::{Client, NewTask, SubmitError, TaskFilter};
+use tenure::core::name::{NodeId, TaskId};
+use tenure::core::task::Message;
+use tenure::handler::{Context, Handler, Outcome as Ending};
+use tenure::node::{Node, ShutdownError};
+use tokio::task::JoinHandle;
+
+use super::lock::{count, thinking};
+use super::namespace;
+use super::stage::{Belief, Stage};
+use crate::history::{End, Event, Outcome, Work};
+use crate::ledger::Link;
+
+/// How long a sender waits to be told what came of its command. What comes later is in the store.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// For handlers to stop.
+const GRACE: Duration = Duration::from_millis(800);
+
+/// For a node to put down its tasks and leave.
+const LEAVING: Duration = Duration::from_secs(10);
+
+/// Begins all of it. The result is done when the node has left.
+pub(super) fn begin(stage: &Stage) -> impl Future<Output = Result<(), ShutdownError>> + use<> {
+    let client = Client::new(stage.store.clone(), &namespace());
+    let (stage_of_one, submitting) = (stage.clone(), client.clone());
+    stage.act(async move { submit(stage_of_one, submitting).await });
+    let stage_of_one = stage.clone();
+    stage.act(async move { command(stage_of_one, client).await });
+    let stage_of_one = stage.clone();
+    let node: JoinHandle<Result<(), ShutdownError>> = tokio::spawn(be_a_node(stage_of_one));
+    async move { node.await.expect("a node does not panic") }
+}
+
+async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {
+    let id = NodeId::parse(&stage.name).expect("names of clients are good names");
+    let namespace = namespace();
+    loop {
+        let worker = Worker { stage: stage.clone(), ledger: stage.ledger };
+        let options = Node::options(id.clone())
+            .grace(GRACE)
+            .cool_down(Duration::from_secs(2))
+            .balance_every(Duration::from_secs(5));
+        let joined = tokio::select! {
+            biased;
+            () = stage.over.cancelled() => return Ok(()),
+            joined = options.start(&stage.session, &namespace, worker) => joined,
+        };
+        let Ok(node) = joined else {
+            // The former life's key is still there, or the store is away.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        tokio::select! {
+            biased;
+            () = stage.over.cancelled() => return node.shutdown(LEAVING).await,
+            // Displaced, for example by nobody but our former life: join again.
+            _ = node.ended() => {}
+        }
+    }
+}
+
+struct Worker {
+    stage: Stage,
+    ledger: SocketAddr,
+}
+
+impl Handler for Worker {
+    fn run(&self, context: Context) -> impl Future<Output = Ending> + Send + 'static {
+        let (stage, ledger) = (self.stage.clone(), self.ledger);
+        async move { work(stage, ledger, context).await }
+    }
+}
+
+/// Works in steps, as people write it: keeps its progress, and stops between two steps when it is told to.
+async fn work(stage: Stage, ledger: SocketAddr, context: Context) -> Ending {
+    let (line, token) = (format!("task:{}", context.task()), context.token().0.0);
+    let belief = Belief::new(&stage.history, &line, token);
+    let op = stage.history.ask(Work::Run, &line, None);
+    let mut dice = stage.dice();
+    let Ok(mut link) = Link::to(ledger).await else { return Ending::Release };
+    let steps = context.props_as::<u8>().unwrap_or(1);
+    let done = context.checkpoint().and_then(|progress| progress.first().copied()).unwrap_or(0);
+    let mut ending = if belief.look(&context) { Ending::Done } else { Ending::Release };
+    for step in done..steps {
+        if !matches!(ending, Ending::Done)
+            || !count(&stage, &belief, &context, &mut link, thinking(&mut dice)).await
+        {
+            ending = Ending::Release;
+            break;
+        }
+        tokio::select! {
+            biased;
+            _ = context.stopped() => ending = Ending::Release,
+            () = tokio::time::sleep(dice.ms(5, 150)) => {}
+        }
+        // What is not kept is done again.
+        let _ = context.save_checkpoint(vec![step + 1]).await;
+    }
+    // Whoever believes until the end gives it up with its answer.
+    if belief.look(&context) {
+        belief.ended(End::GivenUp);
+    }
+    stage.history.answer(op, Outcome::Ok, Some(token), None);
+    ending
+}
+
+async fn submit(stage: Stage, client: Client) {
+    let mut dice = stage.dice();
+    let life = std::process::id();
+    let mut number = 0_u64;
+    while stage.rest(dice.ms(300, 2_500)).await {
+        number += 1;
+        let id = TaskId::parse(&format!("{}-{life}-{number}", stage.name)).expect("a good name");
+        let steps = u8::try_from(1 + dice.below(5)).unwrap_or(1);
+        let task = NewTask::new(id.clone()).props(&steps).expect("props are small");
+        let op = stage.history.ask(Work::Submit, id.as_str(), None);
+        let (outcome, why) = match client.submit(task).await {
+            Ok(_) => (Outcome::Ok, None),
+            Err(error @ SubmitError::Unknown(_)) => (Outcome::Unknown, Some(error.to_string())),
+            Err(error) => (Outcome::No, Some(error.to_string())),
+        };
+        stage.history.answer(op, outcome, None, why);
+    }
+}
+
+async fn command(stage: Stage, client: Client) {
+    let mut dice = stage.dice();
+    while stage.rest(dice.ms(200, 1_500)).await {
+        let Ok(listing) = client.tasks(&TaskFilter::new()).await else { continue };
+        if listing.tasks.is_empty() {
+            continue;
+        }
+        let task = dice.pick(&listing.tasks).id.clone();
+        let messages = match dice.below(3) {
+            // Whoever pauses a task lets it run again; the rig does it for those who are killed in between.
+            0 => vec![Message::Pause, Message::Run],
+            1 => vec![Message::Checkpoint { blob: None }],
+            _ => vec![Message::Release],
+        };
+        for message in messages {
+            send(&stage, &client, &task, message).await;
+        }
+    }
+}
+
+async fn send(stage: &Stage, client: &Client, task: &TaskId, message: Message) {
+    let op = stage.history.ask(Work::Command, task.as_str(), Some(format!("{:?}", message.kind())));
+    let sent = match client.command(task, message).await {
+        Ok(sent) => sent,
+        Err(error) => {
+            stage.history.answer(op, Outcome::No, None, Some(error.to_string()));
+            return;
+        }
+    };
+    let command = sent.id().to_string();
+    stage.history.tell(Event::Sent { command: command.clone() });
+    stage.history.answer(op, Outcome::Ok, None, Some(command.clone()));
+    let history = Arc::clone(&stage.history);
+    stage.act(async move {
+        let outcome = match sent.wait(ANSWER_WAIT).await {
+            Ok(handled) => handled.outcome.as_str().to_owned(),
+            Err(tenure::client::WaitCommandError::Gone) => "gone".to_owned(),
+            Err(error) => format!("unknown: {error}"),
+        };
+        history.tell(Event::Told { command, outcome });
+    });
+}

@@ -1,0 +1,61 @@
+//! Chance, from one seed: when a fault begins, whom it hits, how long somebody holds.
+//!
+//! Only the script comes back with the seed. Real processes on real time do not, so a finding is kept as its histories, not as a number.
+
+use std::time::Duration;
+
+/// `SplitMix64`: small, good enough for schedules, and every seed is a good one.
+#[derive(Clone, Debug)]
+pub struct Dice {
+    state: u64,
+}
+
+impl Dice {
+    /// Dice that always fall the same way for a seed.
+    pub fn new(seed: u64) -> Dice {
+        Dice { state: seed }
+    }
+
+    /// Dice for somebody else, who may throw them without changing our throws.
+    pub fn split(&mut self) -> Dice {
+        Dice::new(self.number())
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        if end == 0 { 0 } else { self.number() % end }
+    }
+
+    /// A place in a list that long.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(u64::try_from(len).unwrap_or(u64::MAX))).unwrap_or(0)
+    }
+
+    /// A time from `low` milliseconds on, below `end`.
+    pub fn ms(&mut self, low: u64, end: u64) -> Duration {
+        Duration::from_millis(low + self.below(end.saturating_sub(low)))
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.index(of.len())]
+    }
+}

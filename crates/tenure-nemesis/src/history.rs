@@ -1,0 +1,297 @@
+//! What every process tells: one line for each thing that it asked, was told, believed and did.
+//!
+//! Lines are JSON, stamped with the machine's time since boot, which all processes share, so that no clocks have to be compared.
+//! Each line is one `write`: whoever is killed loses at most the line that it was about to write.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+use tenure::clock::{BootClock, Clock};
+
+/// Nanoseconds since the machine was started.
+pub type Stamp = u64;
+
+/// What time it is.
+pub fn now() -> Stamp {
+    stamp(BootClock.now().since_origin())
+}
+
+/// A time since boot as a stamp.
+pub fn stamp(since_boot: std::time::Duration) -> Stamp {
+    u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A line of a history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// When it was written; of a look, when it began.
+    pub at: Stamp,
+    /// What it says.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// What a line says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// An operation begins.
+    Asked {
+        /// Its number in this history.
+        op: u64,
+        /// What kind of work it is.
+        work: Work,
+        /// The lock, the key, the task.
+        line: String,
+        /// What is written, where something is.
+        value: Option<String>,
+    },
+    /// An operation has ended.
+    Answered {
+        /// Its number in this history.
+        op: u64,
+        /// How.
+        outcome: Outcome,
+        /// The token that came of it, or the revision of a write.
+        token: Option<i64>,
+        /// What was read, or why it failed.
+        value: Option<String>,
+    },
+    /// Somebody looked, and its hold was valid.
+    Believed {
+        /// What it holds.
+        line: String,
+        /// Under which token.
+        token: i64,
+        /// On which lease.
+        lease: Option<i64>,
+        /// When the look was over.
+        by: Stamp,
+        /// Until when it is certainly valid, as it was told.
+        until: Stamp,
+    },
+    /// Somebody relies on its hold no more.
+    Ended {
+        /// What it held.
+        line: String,
+        /// Under which token.
+        token: i64,
+        /// Why.
+        how: End,
+    },
+    /// Somebody was refused by what it protects, and looked at its hold afterwards.
+    Refused {
+        /// What it holds.
+        line: String,
+        /// Under which token.
+        token: i64,
+        /// Whether it still believed.
+        believed: bool,
+    },
+    /// A key is wanted with this value, or not any more.
+    Wanted {
+        /// The key.
+        key: String,
+        /// The value; none if it is to go.
+        value: Option<String>,
+    },
+    /// A command was sent.
+    Sent {
+        /// Its id.
+        command: String,
+    },
+    /// Its sender was told what came of it.
+    Told {
+        /// Its id.
+        command: String,
+        /// What it was told.
+        outcome: String,
+    },
+    /// Nothing is under way any more, and every registration is there.
+    Settled,
+    /// The process is about to end.
+    Left {
+        /// Tasks of the runtime that are still alive.
+        tasks: usize,
+        /// Open files before there was a store.
+        fds_before: usize,
+        /// Open files after it was closed.
+        fds_after: usize,
+        /// What could not be put away.
+        trouble: Option<String>,
+    },
+}
+
+/// Kinds of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// A lock is asked for.
+    Lock,
+    /// It is given back.
+    Release,
+    /// What it protects is read and written.
+    Count,
+    /// Somebody runs for office.
+    Campaign,
+    /// A leader goes.
+    Resign,
+    /// A leader writes the register.
+    Write,
+    /// Somebody reads it.
+    Read,
+    /// A key is registered.
+    Register,
+    /// A task is submitted.
+    Submit,
+    /// A handler runs.
+    Run,
+    /// A command is sent.
+    Command,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// As was asked.
+    Ok,
+    /// Certainly without effect.
+    No,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Why somebody relies on its hold no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It was valid, and its holder gives it back.
+    GivenUp,
+    /// A look said that it is not valid any more.
+    Lost,
+}
+
+/// Writes a history.
+#[derive(Debug)]
+pub struct Writer {
+    file: File,
+    ops: AtomicU64,
+}
+
+impl Writer {
+    /// Opens a new history, or goes on with one.
+    ///
+    /// # Errors
+    ///
+    /// What the file system says.
+    pub fn open(path: &Path) -> std::io::Result<Writer> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Writer { file, ops: AtomicU64::new(0) })
+    }
+
+    /// Writes a line.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written: a process that cannot tell what it does must not do it.
+    pub fn tell(&self, event: Event) {
+        self.tell_at(now(), event);
+    }
+
+    /// Writes a line about an earlier moment.
+    ///
+    /// # Panics
+    ///
+    /// As [`Writer::tell`].
+    pub fn tell_at(&self, at: Stamp, event: Event) {
+        let mut text = serde_json::to_vec(&Line { at, event }).expect("a line is plain data");
+        text.push(b'\n');
+        (&self.file).write_all(&text).expect("a history can be written");
+    }
+
+    /// An operation begins; its number.
+    pub fn ask(&self, work: Work, line: &str, value: Option<String>) -> u64 {
+        let op = self.ops.fetch_add(1, Ordering::Relaxed);
+        self.tell(Event::Asked { op, work, line: line.to_owned(), value });
+        op
+    }
+
+    /// An operation has ended.
+    pub fn answer(&self, op: u64, outcome: Outcome, token: Option<i64>, value: Option<String>) {
+        self.tell(Event::Answered { op, outcome, token, value });
+    }
+}
+
+/// Reads a history. A torn last line is what a killed process leaves; a torn line elsewhere is an error.
+///
+/// # Errors
+///
+/// What the file system says, or which line is wrong.
+pub fn read(path: &Path) -> Result<Vec<Line>, String> {
+    read_on(path, &mut 0)
+}
+
+/// Reads what was written since the last time, and moves `offset` behind it.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_on(path: &Path, offset: &mut u64) -> Result<Vec<Line>, String> {
+    let told = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = File::open(path).map_err(told)?;
+    file.seek(SeekFrom::Start(*offset)).map_err(told)?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(told)?;
+    let whole = whole(&text);
+    *offset += u64::try_from(whole).unwrap_or(0);
+    parse(&text[..whole]).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// How many bytes are whole lines.
+fn whole(text: &[u8]) -> usize {
+    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
+}
+
+fn parse(text: &[u8]) -> Result<Vec<Line>, String> {
+    let whole = whole(text);
+    let lines = text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines
+        .enumerate()
+        .map(|(number, line)| {
+            serde_json::from_slice(line).map_err(|error| format!("line {}: {error}", number + 1))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("h");
+        let writer = Writer::open(&path).unwrap();
+        let op = writer.ask(Work::Lock, "lock:a", None);
+        writer.answer(op, Outcome::Ok, Some(7), None);
+        writer.tell(Event::Believed { line: "lock:a".to_owned(), token: 7, lease: None, by: 2, until: 9 });
+        let lines = read(&path).unwrap();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].at <= lines[1].at && lines[1].at <= lines[2].at);
+        assert!(matches!(
+            &lines[1].event,
+            Event::Answered { op: 0, outcome: Outcome::Ok, token: Some(7), .. }
+        ));
+    }
+
+    #[test]
+    fn a_torn_last_line_is_left_out_and_any_other_is_an_error() {
+        let good = b"{\"at\":1,\"event\":\"settled\"}\n";
+        assert_eq!(parse(&[good, b"{\"at\":2,\"ev".as_slice()].concat()).unwrap().len(), 1);
+        assert!(parse(&[b"{\"at\":2,\"ev\n".as_slice(), good].concat()).is_err());
+    }
+}

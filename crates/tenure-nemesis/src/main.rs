@@ -1,0 +1,135 @@
+//! `tenure-nemesis`: the rig, and with a role as its first word one of the processes that the rig starts.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tenure_nemesis::options::{Against, ClientOptions, Kind, Options, value};
+use tenure_nemesis::{client, rig};
+
+const USAGE: &str = "\
+usage: tenure-nemesis [--minutes M | --seconds S] [--store etcd|file] [--against tenure|plain|etcdctl|RULE]
+                      [--seed N] [--clients N] [--auth] [--faults LIST] [--folder DIR] [--record DIR]
+
+  --against  whose locks: ours with all other work (the default), a plain lock that must be found, `etcdctl lock`,
+             or ours with one RULE of tenure-core's sabotage.rs broken
+  --auth     etcd asks for a password, and forgets tokens after two seconds
+  --faults   only these, by the names in the report, with commas between them
+  --folder   where histories, logs and the report go; target/nemesis/<run> unless told
+  --record   writes the figures as lines `key = value` to nemesis-<run>.txt in this folder too";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.first().map(String::as_str) {
+        Some("client") => ClientOptions::read(&words).and_then(|options| client::run(&options)),
+        Some("inside") => inside(&words),
+        _ => match read(&words) {
+            Ok((options, record)) => return report(&options, record.as_deref()),
+            Err(why) => {
+                eprintln!("{why}\n{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("tenure-nemesis: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn inside(words: &[String]) -> Result<(), String> {
+    let history: PathBuf = value(words, "--history")?;
+    client::inside(value(words, "--ledger")?, &history, value(words, "--seed")?)
+}
+
+fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
+    const KNOWN: [&str; 9] = [
+        "--minutes",
+        "--seconds",
+        "--store",
+        "--against",
+        "--seed",
+        "--clients",
+        "--faults",
+        "--folder",
+        "--record",
+    ];
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        if KNOWN.contains(&word.as_str()) {
+            rest.next();
+        } else if word != "--auth" {
+            return Err(format!("{word:?} is not known"));
+        }
+    }
+    let has = |name: &str| words.iter().any(|word| word == name);
+    let kind =
+        match if has("--store") { value::<String>(words, "--store")? } else { "etcd".to_owned() }.as_str() {
+            "etcd" => Kind::Etcd,
+            "file" => Kind::File,
+            other => return Err(format!("--store cannot be {other:?}")),
+        };
+    let against = if has("--against") { value(words, "--against")? } else { Against::Tenure };
+    if against == Against::Etcdctl && kind == Kind::File {
+        return Err("etcdctl speaks to etcd alone".to_owned());
+    }
+    let seconds: f64 = match (has("--minutes"), has("--seconds")) {
+        (true, _) => value::<f64>(words, "--minutes")? * 60.0,
+        (false, true) => value(words, "--seconds")?,
+        (false, false) => 60.0,
+    };
+    let run = format!("{kind:?}-{}", against.name()).to_lowercase();
+    let options = Options {
+        faults_for: Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
+        kind,
+        against,
+        seed: if has("--seed") { value(words, "--seed")? } else { 1 },
+        clients: if has("--clients") { value(words, "--clients")? } else { 3 },
+        auth: has("--auth"),
+        faults: if has("--faults") {
+            let names: String = value(words, "--faults")?;
+            Some(names.split(',').map(str::parse).collect::<Result<_, _>>()?)
+        } else {
+            None
+        },
+        folder: if has("--folder") {
+            value(words, "--folder")?
+        } else {
+            Path::new("target/nemesis").join(run)
+        },
+        program: std::env::current_exe().map_err(|error| error.to_string())?,
+    };
+    let record = if has("--record") { Some(value(words, "--record")?) } else { None };
+    Ok((options, record))
+}
+
+fn report(options: &Options, record: Option<&Path>) -> ExitCode {
+    // What an earlier run told would be read as if it were told now.
+    if options.folder.exists()
+        && let Err(error) = std::fs::remove_dir_all(&options.folder)
+    {
+        eprintln!("{} cannot be emptied: {error}", options.folder.display());
+        return ExitCode::FAILURE;
+    }
+    let report = match rig::run(options) {
+        Ok(report) => report,
+        Err(why) => {
+            eprintln!("tenure-nemesis: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{report}");
+    let recorded = record.map(|folder| folder.join(format!("nemesis-{}.txt", report.run()).to_lowercase()));
+    for place in [Some(options.folder.join("report.txt")), recorded].into_iter().flatten() {
+        if let Err(error) = std::fs::write(&place, report.record()) {
+            eprintln!("{} cannot be written: {error}", place.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,64 @@
+//! What etcd does to leases when its leader was stopped and goes on: at times it ends them although they were renewed.
+//!
+//! A leader that stands still is replaced, and leases are renewed at its successor. When it goes on, its own clock says that they are over, and now
+//! and then it seems to revoke them before it has learned that it leads no more (it looks like etcd issue 15247; seen with 3.7.2 in one of twelve stops, with
+//! nothing but etcd's own gateway as a client). That is a lease ended by hand, as far as anybody can tell: its holder cannot foresee it, and only the
+//! token protects.
+//!
+//! It is believed of etcd only where etcd says so itself: the member that was stopped must have counted leases that it ended, while somebody else led.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tenure_fixture::Etcd;
+
+use super::Rig;
+
+/// How many leases a member found to be over, and ended.
+const ENDED: &str = "etcd_debugging_server_lease_expired_total";
+
+/// How long a member that goes on has old business: it was seen to take 31 ms.
+const OLD_BUSINESS: Duration = Duration::from_millis(300);
+
+/// A member that is stopped.
+pub(super) struct Stopped {
+    member: usize,
+    was_leader: bool,
+    ended: f64,
+}
+
+impl Stopped {
+    /// What it says before it is stopped.
+    pub(super) fn note(etcd: &Etcd, member: usize) -> Stopped {
+        let one = etcd.member(member);
+        Stopped { member, was_leader: one.is_leader(), ended: one.metric(ENDED) }
+    }
+
+    /// It goes on; leases that it ended then, although it led no more, are noted.
+    pub(super) fn resume(&self, rig: &mut Rig) {
+        let before = if self.was_leader { leases(rig) } else { BTreeSet::new() };
+        let Some(etcd) = &rig.place.etcd else { return };
+        let one = etcd.member(self.member);
+        one.resume();
+        one.wait_until_healthy();
+        if !self.was_leader {
+            return;
+        }
+        std::thread::sleep(OLD_BUSINESS);
+        if one.is_leader() || one.metric(ENDED) <= self.ended {
+            return;
+        }
+        let name = one.name().to_owned();
+        let gone: Vec<i64> = before.difference(&leases(rig)).copied().collect();
+        rig.notes.push(format!(
+            "{name} was stopped as the leader, went on, and ended {} leases of others",
+            gone.len()
+        ));
+        rig.evidence.leases_ended_early.extend(gone);
+    }
+}
+
+fn leases(rig: &Rig) -> BTreeSet<i64> {
+    let listed = rig.place.insist("listing leases", |store| async move { store.leases().await });
+    listed.unwrap_or_default().into_iter().map(|lease| lease.0.get()).collect()
+}

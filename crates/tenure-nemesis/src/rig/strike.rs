@@ -1,0 +1,333 @@
+//! How each fault is done, and undone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use tenure::core::layout::{Key, Layout};
+use tenure::core::name::Namespace;
+use tenure::store::{KeyValue, LeaseId, Selection};
+use tenure_fixture::Mode;
+
+use super::stale_leader::Stopped;
+use super::{Fault, Rig};
+use crate::client::NAMESPACE;
+use crate::dice::Dice;
+
+/// What a fault is done to. Only one at a time is done to each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    /// A client's process.
+    Process(usize),
+    /// Its connections.
+    Link(usize),
+    /// The members: two that are away at once are an outage, and that is a fault of its own.
+    Members,
+    /// What is stored.
+    Data,
+}
+
+/// What undoes it.
+pub(super) enum Ending {
+    Begin(usize),
+    Resume(usize),
+    Heal(usize),
+    Restart(usize),
+    RestartAll,
+    Continue(Stopped),
+    Mend,
+    Disarm,
+}
+
+/// A fault that was done.
+pub(super) struct Struck {
+    pub(super) target: Target,
+    pub(super) detail: String,
+    pub(super) ending: Option<Ending>,
+}
+
+/// Does it, unless something else is done to the same target, or there is nothing to do it to.
+pub(super) fn begin(
+    rig: &mut Rig,
+    fault: Fault,
+    lasts: Duration,
+    busy: &BTreeSet<Target>,
+    dice: &mut Dice,
+) -> Option<Struck> {
+    let client = dice.index(rig.crew.len());
+    let target = match fault {
+        Fault::KillClient | Fault::StopClient | Fault::Stutter => Target::Process(client),
+        Fault::Cut
+        | Fault::CutOne
+        | Fault::LoseAnswers
+        | Fault::HoldAnswers
+        | Fault::Delay
+        | Fault::Reset
+        | Fault::Fin
+        | Fault::Refuse => Target::Link(client),
+        Fault::KillMember
+        | Fault::KillLeader
+        | Fault::KillAll
+        | Fault::StopMember
+        | Fault::StopLeader
+        | Fault::IsolateLeader
+        | Fault::IsolateMember
+        | Fault::MuteLeader
+        | Fault::DeafLeader
+        | Fault::Bridge
+        | Fault::MoveLeader
+        | Fault::DiskFull => Target::Members,
+        Fault::NoSpace | Fault::Compact | Fault::Revoke | Fault::Delete | Fault::Flood => Target::Data,
+    };
+    if busy.contains(&target) {
+        return None;
+    }
+    let (detail, ending) = match target {
+        Target::Process(client) if rig.crew.is_alive(client) => process(rig, fault, client, lasts, dice),
+        Target::Process(_) => None,
+        Target::Link(client) => link(rig, fault, client, dice),
+        Target::Members => members(rig, fault, dice),
+        Target::Data => data(rig, fault, dice),
+    }?;
+    Some(Struck { target, detail: format!("{detail}, {} ms", lasts.as_millis()), ending })
+}
+
+/// What was done to whom, and what undoes it.
+type Done = Option<(String, Option<Ending>)>;
+
+fn process(rig: &mut Rig, fault: Fault, client: usize, lasts: Duration, dice: &mut Dice) -> Done {
+    let name = rig.crew.name(client).to_owned();
+    match fault {
+        Fault::KillClient => {
+            rig.crew.kill(client);
+            Some((name, Some(Ending::Begin(client))))
+        }
+        Fault::StopClient => {
+            rig.crew.stop(client);
+            Some((name, Some(Ending::Resume(client))))
+        }
+        _ => {
+            let mut left = lasts.min(Duration::from_secs(1));
+            while !left.is_zero() {
+                let (still, on) = (dice.ms(1, 60), dice.ms(1, 30));
+                rig.crew.stop(client);
+                std::thread::sleep(still);
+                rig.crew.resume(client);
+                std::thread::sleep(on);
+                left = left.saturating_sub(still + on);
+            }
+            Some((name, None))
+        }
+    }
+}
+
+fn link(rig: &Rig, fault: Fault, client: usize, dice: &mut Dice) -> Done {
+    let proxies = rig.place.proxies.get(client)?;
+    let name = rig.crew.name(client).to_owned();
+    let set = |mode| proxies.iter().for_each(|proxy| proxy.set(mode));
+    match fault {
+        Fault::CutOne => proxies[dice.index(proxies.len())].set(Mode::BlackHole),
+        Fault::LoseAnswers => set(Mode::BlackHoleAnswers),
+        Fault::HoldAnswers => set(Mode::HoldAnswers),
+        Fault::Delay => set(Mode::Delay(dice.ms(20, 1_500))),
+        Fault::Fin => set(Mode::CutFin),
+        Fault::Refuse => set(Mode::Closed),
+        Fault::Reset => {
+            proxies.iter().for_each(tenure_fixture::Proxy::cut);
+            return Some((name, None));
+        }
+        _ => set(Mode::BlackHole),
+    }
+    Some((name, Some(Ending::Heal(client))))
+}
+
+fn members(rig: &Rig, fault: Fault, dice: &mut Dice) -> Done {
+    let etcd = rig.place.etcd.as_ref()?;
+    let any = dice.index(etcd.members().len());
+    let leader = etcd.leader();
+    let done = |index: usize, ending| Some((etcd.member(index).name().to_owned(), Some(ending)));
+    match fault {
+        Fault::KillMember | Fault::KillLeader => {
+            let index = if fault == Fault::KillLeader { leader } else { any };
+            etcd.member(index).kill();
+            done(index, Ending::Restart(index))
+        }
+        Fault::StopMember | Fault::StopLeader => {
+            let index = if fault == Fault::StopLeader { leader } else { any };
+            let stopped = Stopped::note(etcd, index);
+            etcd.member(index).pause();
+            done(index, Ending::Continue(stopped))
+        }
+        Fault::IsolateLeader
+        | Fault::IsolateMember
+        | Fault::MuteLeader
+        | Fault::DeafLeader
+        | Fault::Bridge => {
+            let index = if matches!(fault, Fault::IsolateMember | Fault::Bridge) { any } else { leader };
+            let others = (0..etcd.members().len()).filter(|other| *other != index);
+            let others = others.take(if fault == Fault::Bridge { 1 } else { usize::MAX });
+            for other in others {
+                if fault != Fault::DeafLeader {
+                    etcd.cut_wire(index, other);
+                }
+                if fault != Fault::MuteLeader {
+                    etcd.cut_wire(other, index);
+                }
+            }
+            done(index, Ending::Mend)
+        }
+        Fault::DiskFull => {
+            // As on a full disk every write fails from now on; only this member's, and until it is started again.
+            let pid = Pid::from_raw(etcd.member(any).pid().cast_signed());
+            let none = Rlimit { current: Some(1), maximum: Some(1) };
+            prlimit(pid, Resource::Fsize, none).ok()?;
+            done(any, Ending::Restart(any))
+        }
+        Fault::MoveLeader => {
+            let to = ids(rig).into_iter().find(|(name, _)| name == etcd.member((leader + 1) % 3).name())?;
+            let document = format!("{{\"targetID\":\"{}\"}}", to.1);
+            // Only the leader can.
+            etcd.member(leader).post("/v3/maintenance/transfer-leadership", &document).ok()?;
+            Some((format!("to {}", to.0), None))
+        }
+        _ => {
+            etcd.kill_all();
+            Some(("all members".to_owned(), Some(Ending::RestartAll)))
+        }
+    }
+}
+
+fn data(rig: &mut Rig, fault: Fault, dice: &mut Dice) -> Done {
+    match fault {
+        Fault::NoSpace => {
+            let (name, id) = ids(rig).into_iter().next()?;
+            rig.place.post("/v3/maintenance/alarm", &alarm("ACTIVATE", &id)).ok()?;
+            Some((format!("said by {name}"), Some(Ending::Disarm)))
+        }
+        Fault::Compact => {
+            let compacted = rig.place.ask(async |store| {
+                let now = store.list(Selection::key("/")).await?.revision;
+                store.compact(now).await.map(|()| now)
+            })?;
+            Some((format!("up to {}", compacted.ok()?), None))
+        }
+        Fault::Flood => {
+            let key = |number: u32| format!("/{NAMESPACE}-flood/{number}");
+            rig.place.ask(async |store| {
+                for number in 0..40 {
+                    // What does not come through is no flood, and no harm.
+                    let _ = store.put(key(number), vec![b'x'; 50_000]).await;
+                }
+            })?;
+            clear_flood(rig);
+            Some(("2 MB".to_owned(), None))
+        }
+        Fault::Revoke => {
+            let leased: Vec<LeaseId> =
+                everything(rig)?.iter().filter(|pair| !is_kept(pair)).filter_map(|pair| pair.lease).collect();
+            if leased.is_empty() {
+                return None;
+            }
+            let lease = *dice.pick(&leased);
+            // First noted, then done: an answer that is lost may have been a yes.
+            rig.evidence.leases_by_hand.insert(lease.0.get());
+            rig.place.ask(async |store| store.revoke(lease).await.is_ok())?;
+            Some((format!("lease {lease}"), None))
+        }
+        _ => {
+            let places: Vec<KeyValue> = everything(rig)?.into_iter().filter(is_place).collect();
+            if places.is_empty() {
+                return None;
+            }
+            let place = dice.pick(&places).clone();
+            rig.evidence.tokens_by_hand.insert(place.created.0);
+            let key = place.key.clone();
+            rig.place.ask(async |store| store.delete(Selection::key(key)).await.is_ok())?;
+            Some((String::from_utf8_lossy(&place.key).into_owned(), None))
+        }
+    }
+}
+
+/// Undoes it.
+pub(super) fn end(rig: &mut Rig, ending: Ending) {
+    match ending {
+        Ending::Begin(client) => rig.crew.begin(client),
+        Ending::Resume(client) => rig.crew.resume(client),
+        Ending::Heal(client) => rig.place.proxies[client].iter().for_each(|proxy| proxy.set(Mode::Pass)),
+        Ending::Restart(member) => {
+            if let Some(etcd) = &rig.place.etcd {
+                etcd.member(member).restart();
+            }
+        }
+        Ending::RestartAll => {
+            if let Some(etcd) = &rig.place.etcd {
+                etcd.restart_all();
+            }
+        }
+        Ending::Continue(stopped) => stopped.resume(rig),
+        Ending::Mend => {
+            if let Some(etcd) = &rig.place.etcd {
+                etcd.mend_wires();
+                etcd.members().iter().for_each(tenure_fixture::Member::wait_until_healthy);
+            }
+        }
+        Ending::Disarm => {
+            disarm(rig);
+            clear_flood(rig);
+        }
+    }
+}
+
+/// Every member that said that it has no space says that it has, asked until the cluster agrees.
+fn disarm(rig: &Rig) {
+    for (_, id) in ids(rig) {
+        for _ in 0..100 {
+            if rig.place.post("/v3/maintenance/alarm", &alarm("DEACTIVATE", &id)).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn clear_flood(rig: &Rig) {
+    // Under an alarm, deletes are let through; what stays is told at the end as left.
+    let prefix = format!("/{NAMESPACE}-flood/");
+    let _ = rig.place.insist("clearing", |store| {
+        let prefix = prefix.clone();
+        async move { store.delete(Selection::prefix(prefix)).await }
+    });
+}
+
+fn alarm(action: &str, id: &str) -> String {
+    format!("{{\"action\":\"{action}\",\"alarm\":\"NOSPACE\",\"memberID\":\"{id}\"}}")
+}
+
+/// Names and ids of the members, from `{"ID":"1","name":"m1",…}`.
+fn ids(rig: &Rig) -> Vec<(String, String)> {
+    let answer = rig.place.post("/v3/cluster/member/list", "{}").unwrap_or_default();
+    let members = answer.split("{\"ID\":\"").skip(1);
+    let read = |text: &str| {
+        let (id, rest) = text.split_once('"')?;
+        let name = rest.split_once("\"name\":\"")?.1.split('"').next()?;
+        Some((name.to_owned(), id.to_owned()))
+    };
+    members.filter_map(read).collect()
+}
+
+fn everything(rig: &Rig) -> Option<Vec<KeyValue>> {
+    Some(rig.place.ask(async |store| store.list(Selection::everything()).await)?.ok()?.pairs)
+}
+
+fn layout() -> Layout {
+    Layout::new(&Namespace::parse(NAMESPACE).expect("a good name"))
+}
+
+/// What lives for a day or a week dies with its lease only if somebody wants to lose it.
+fn is_kept(pair: &KeyValue) -> bool {
+    matches!(layout().parse(&pair.key), Some(Key::TaskCommand(_) | Key::CommandResult(_)))
+}
+
+fn is_place(pair: &KeyValue) -> bool {
+    matches!(layout().parse(&pair.key), Some(Key::Waiter(..) | Key::Candidate(..)))
+}

@@ -1,0 +1,132 @@
+//! `cargo xtask nemesis`: real processes on a real store while faults hit them, and the table of what came of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::shell::{Failure, cargo, root, run};
+
+/// Where figures are kept, as lines `key = value`.
+const RESULTS: &str = "docs/results";
+
+/// The document with the table.
+pub(crate) const DOCUMENT: &str = "docs/guarantees.md";
+
+/// The table stands between these.
+const BEGIN: &str = "<!-- written from docs/results by `cargo xtask fix` -->\n";
+const END: &str = "<!-- until here -->\n";
+
+/// Runs the rig, built for release; on both stores unless one is named.
+pub(crate) fn nemesis(args: &[&str]) -> Result<(), Failure> {
+    let stores: &[&str] =
+        if args.iter().any(|arg| ["--store", "--against"].contains(arg)) { &[] } else { &["etcd", "file"] };
+    let folder = root().join(RESULTS);
+    let mut words: Vec<String> = Vec::new();
+    for arg in args {
+        words.push((*arg).to_owned());
+        if *arg == "--record" {
+            std::fs::create_dir_all(&folder)
+                .map_err(|error| Failure(format!("{RESULTS} cannot be made: {error}")))?;
+            words.push(folder.display().to_string());
+        }
+    }
+    let rig = ["run", "--quiet", "--locked", "--release", "--package", "tenure-nemesis", "--"];
+    if stores.is_empty() {
+        return run(cargo(&rig).args(&words));
+    }
+    for store in stores {
+        run(cargo(&rig).args(["--store", store]).args(&words))?;
+    }
+    Ok(())
+}
+
+/// The table of all results that were kept.
+pub(crate) fn table(root: &Path) -> Result<String, Failure> {
+    let folder = root.join(RESULTS);
+    let mut rows = Vec::new();
+    let entries = std::fs::read_dir(&folder).map_err(|error| Failure(format!("{RESULTS}: {error}")))?;
+    for entry in entries {
+        let path = entry.map_err(|error| Failure(format!("{RESULTS}: {error}")))?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if name.starts_with("nemesis-") {
+            let text = std::fs::read_to_string(&path).map_err(|error| Failure(format!("{name}: {error}")))?;
+            rows.push(row(&text).map_err(|key| Failure(format!("{name} has no {key}")))?);
+        }
+    }
+    rows.sort();
+    let mut table =
+        "| lock | store | minutes | faults | operations | violations |\n|---|---|---|---|---|---|\n"
+            .to_owned();
+    for (_, row) in rows {
+        table.push_str(&row);
+    }
+    Ok(table)
+}
+
+/// One row, and where it belongs: ours first.
+fn row(text: &str) -> Result<((bool, String), String), &'static str> {
+    let lines = text.lines().filter_map(|line| line.split_once(" = "));
+    let values: BTreeMap<&str, &str> = lines.collect();
+    let value = |key: &'static str| values.get(key).copied().ok_or(key);
+    let (lock, store) = (value("lock")?, value("store")?);
+    let who = match lock {
+        "tenure" => "Tenure, with all other work beside it".to_owned(),
+        "plain" => "a key with a lease, and nothing else (must be found)".to_owned(),
+        "etcdctl" => "`etcdctl lock` with a command".to_owned(),
+        rule => format!("Tenure with the rule `{rule}` broken (must be found)"),
+    };
+    let kinds: Vec<String> = values
+        .iter()
+        .filter_map(|(key, count)| Some(format!("{} {count}", key.strip_prefix("violated ")?)))
+        .collect();
+    let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
+    let row = format!(
+        "| {who} | {store} | {} | {} | {} | {}{kinds} |\n",
+        value("minutes")?,
+        value("faults")?,
+        value("operations")?,
+        value("violations")?
+    );
+    Ok(((lock != "tenure", format!("{lock} {store}")), row))
+}
+
+/// The document with this table in its place.
+pub(crate) fn with_table(document: &str, table: &str) -> Result<String, Failure> {
+    let missing = || Failure(format!("{DOCUMENT} has no place for the table: {BEGIN}"));
+    let (before, rest) = document.split_once(BEGIN).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(END).ok_or_else(missing)?;
+    Ok(format!("{before}{BEGIN}\n{table}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESULT: &str = "run = etcd\nstore = etcd\nlock = tenure\nminutes = 10.0\nfaults = 300\noperations = 20000\nviolations = 0\n";
+
+    #[test]
+    fn a_result_is_a_row_and_ours_come_first() {
+        let (ours, text) = row(RESULT).unwrap();
+        assert_eq!(text, "| Tenure, with all other work beside it | etcd | 10.0 | 300 | 20000 | 0 |\n");
+        let found = format!("{}violated one holder = 3\n", RESULT.replace("tenure", "plain"));
+        let (plain, text) = row(&found.replace("violations = 0", "violations = 3")).unwrap();
+        assert!(ours < plain);
+        assert!(text.ends_with("| 3: one holder 3 |\n"), "{text}");
+        assert_eq!(row(&RESULT.replace("faults", "fault")).unwrap_err(), "faults");
+    }
+
+    #[test]
+    fn the_table_takes_the_place_of_the_old_one() {
+        let document = format!("a\n{BEGIN}old\n{END}b\n");
+        let fresh = with_table(&document, "new\n").unwrap();
+        assert_eq!(fresh, format!("a\n{BEGIN}\nnew\n\n{END}b\n"));
+        assert_eq!(with_table(&fresh, "new\n").unwrap(), fresh, "written twice it stays");
+        assert!(with_table("a\n", "new\n").is_err());
+    }
+
+    #[test]
+    fn the_table_in_the_guarantees_is_the_one_that_was_recorded() {
+        let kept = std::fs::read_to_string(root().join(DOCUMENT)).unwrap();
+        let fresh = with_table(&kept, &table(&root()).unwrap()).unwrap();
+        assert_eq!(kept, fresh, "`cargo xtask fix` writes it");
+    }
+}
