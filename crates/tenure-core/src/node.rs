@@ -253,6 +253,11 @@ impl Node {
         self.held.len()
     }
 
+    /// How many other nodes take tasks, as far as it has seen.
+    pub fn peers(&self) -> usize {
+        self.company.peers()
+    }
+
     /// Whether it takes no new tasks until it is told otherwise.
     pub fn is_frozen(&self) -> bool {
         self.company.am_frozen()

@@ -66,8 +66,11 @@ pub struct WallTime(pub u64);
 pub trait Record: Serialize + DeserializeOwned {
     /// The bytes to store, with their version.
     fn encode(&self) -> Bytes {
-        let versioned = Versioned { record: self, v: RECORD_VERSION };
-        serde_json::to_vec(&versioned).expect("records hold nothing that JSON cannot").into()
+        let mut value = serde_json::to_value(self).expect("records hold nothing that JSON cannot");
+        if let Value::Object(fields) = &mut value {
+            fields.insert("v".to_owned(), RECORD_VERSION.into());
+        }
+        serde_json::to_vec(&value).expect("a JSON value is always written").into()
     }
 
     /// Reads stored bytes.
@@ -98,14 +101,6 @@ pub trait Record: Serialize + DeserializeOwned {
         }
         serde_json::from_value(Value::Object(fields)).map_err(BadRecord::Malformed)
     }
-}
-
-/// A record as it is stored. Written in one go: every lock that is taken writes one.
-#[derive(Serialize)]
-struct Versioned<'a, R> {
-    #[serde(flatten)]
-    record: &'a R,
-    v: u64,
 }
 
 /// Fields that this program does not know, kept for those who do.

@@ -136,7 +136,8 @@ impl Raw {
         &self,
         key: Bytes,
     ) -> Result<impl Stream<Item = Result<i64, BoxError>> + Send + Unpin + use<>, BoxError> {
-        let answers = self.watch_stream(WatchCreate { key, range_end: Bytes::new() }).await?;
+        let answers =
+            self.watch_stream(WatchCreate { key, range_end: Bytes::new(), filters: Vec::new() }).await?;
         Ok(answers.flat_map(|answer| {
             let revisions: Vec<Result<i64, BoxError>> = match answer {
                 Ok(answer) => answer
@@ -161,7 +162,8 @@ impl Raw {
         key: Bytes,
         range_end: Bytes,
     ) -> Result<impl Stream<Item = Result<Vec<Bytes>, BoxError>> + Send + Unpin + use<>, BoxError> {
-        let answers = self.watch_stream(WatchCreate { key, range_end }).await?;
+        // A key that is put again would be told to a stream that nobody reads any more, and h2 ends a connection on which that happens often.
+        let answers = self.watch_stream(WatchCreate { key, range_end, filters: vec![NO_PUT] }).await?;
         Ok(answers.map(|answer| {
             let deleted = |event: WatchEvent| event.kv.filter(|_| event.kind == DELETE).map(|kv| kv.key);
             Ok(answer?.events.into_iter().filter_map(deleted).collect())
@@ -239,6 +241,8 @@ fn claim(key: Bytes, value: Bytes, lease: i64) -> message::TxnRequest {
 
 /// The kind of an event that took a key away.
 const DELETE: i32 = 1;
+/// The filter that leaves out what was put.
+const NO_PUT: i32 = 0;
 
 /// The least of a watch: the real messages belong to the real watch.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -253,6 +257,8 @@ struct WatchCreate {
     key: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     range_end: Bytes,
+    #[prost(int32, repeated, tag = "5")]
+    filters: Vec<i32>,
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn each_page_says_what_it_should_and_nothing_else_is_answered() {
-        let (tenancy, shown) = watch::channel(Tenancy { tasks: 0, is_member: true });
+        let (tenancy, shown) = watch::channel(Tenancy { tasks: 0, peers: 0, is_member: true });
         let (leaving, is_leaving) = watch::channel(false);
         let pages = Pages { tenancy: shown, is_leaving, metrics: Metrics::default() };
         let status = |request: &str| pages.page(request).status;
@@ -156,14 +156,14 @@ mod tests {
         for odd in ["", "GET", "GET /healthz", "\u{16}\u{3}\u{1}", "GET /healthz HTTP/2.0"] {
             assert_eq!(status(odd), "400 Bad Request", "{odd:?}");
         }
-        tenancy.send_replace(Tenancy { tasks: 0, is_member: false });
+        tenancy.send_replace(Tenancy { tasks: 0, peers: 0, is_member: false });
         assert_eq!(status("GET /readyz HTTP/1.1"), "503 Service Unavailable");
         assert_eq!(
             status("GET /healthz HTTP/1.1"),
             "200 OK",
             "a store that is away is no reason to be restarted"
         );
-        tenancy.send_replace(Tenancy { tasks: 0, is_member: true });
+        tenancy.send_replace(Tenancy { tasks: 0, peers: 0, is_member: true });
         leaving.send_replace(true);
         assert!(pages.page("GET /readyz HTTP/1.1").body.contains("leaving"));
     }

@@ -75,6 +75,11 @@ pub(super) struct Backlog {
 }
 
 impl Company {
+    /// How many others take tasks.
+    pub(super) fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
     pub(super) fn new(me: NodeId, layout: Layout) -> Company {
         Company {
             me,

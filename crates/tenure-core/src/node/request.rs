@@ -44,9 +44,7 @@ fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> T
     for part in &parts {
         txn = txn.then(Op::get(part.clone()));
     }
-    if reading == Reading::Each {
-        txn = txn.otherwise(Op::get(owner));
-    }
+    txn = txn.otherwise(Op::get(owner));
     // Only one that was asked before can find itself, and only then does anybody want to know more. A hundred claims in a request are shorter by a third
     // without this.
     if ask.is_again {

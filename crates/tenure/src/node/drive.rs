@@ -237,7 +237,11 @@ impl Driver {
             let _ = self.notices.send(notice);
         }
         self.measure.owns(self.machine.owned());
-        let tenancy = Tenancy { tasks: self.machine.owned(), is_member: under_way.incarnation.is_some() };
+        let tenancy = Tenancy {
+            tasks: self.machine.owned(),
+            peers: self.machine.peers(),
+            is_member: under_way.incarnation.is_some(),
+        };
         self.tenancy.send_if_modified(|shown| {
             let is_news = *shown != tenancy;
             *shown = tenancy;

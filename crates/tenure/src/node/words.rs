@@ -10,6 +10,8 @@ use crate::store::StoreError;
 pub struct Tenancy {
     /// How many tasks it owns.
     pub tasks: usize,
+    /// How many other nodes take tasks, as far as it has seen.
+    pub peers: usize,
     /// Whether it certainly has its place among the nodes.
     pub is_member: bool,
 }

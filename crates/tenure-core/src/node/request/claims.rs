@@ -2,8 +2,8 @@
 //!
 //! A handler may begin only when the state of its task is known, and a command that was sent before. Read by each claim for itself that is most
 //! of what a server does for a claim; and most tasks that wait to be claimed are new, so there is neither. Therefore the last of the claims asks
-//! once whether there is any among the tasks of all. If there is not, everything is known; if there is, or if a claim fails, it is asked
-//! again as after a lost answer: it finds itself, and reads everything.
+//! once whether there is any among the tasks of all. If there is not, everything is known; if there is, a claim is asked again as after a
+//! lost answer: it finds itself, and reads everything. One that fails reads who was faster, and needs no second request.
 //!
 //! **Invariant**: that there is nothing counts only for claims that were in the store when it was read; before that a former owner may have
 //! written.
@@ -168,10 +168,14 @@ impl ClaimRequest {
 impl Asked {
     /// What came of a claim that read nothing itself; none if that has to be asked.
     fn known(&self, reply: &TxnReply, looked: Option<Looked>) -> Option<ClaimAnswer> {
-        let looked = looked.filter(|looked| looked.is_blank && looked.at >= reply.revision)?;
         if !reply.succeeded {
-            return None;
+            return match read_claim(&self.ask, self.lease, Ok(reply.clone())) {
+                // It finds itself.
+                ClaimAnswer::Unknown => None,
+                answer => Some(answer),
+            };
         }
+        let looked = looked.filter(|looked| looked.is_blank && looked.at >= reply.revision)?;
         let props = match reply.results.get(1) {
             Some(OpReply::Get(page)) if self.ask.has_props => {
                 page.pairs.first().map(|pair| pair.value.clone())

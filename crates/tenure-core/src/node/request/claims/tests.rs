@@ -133,12 +133,12 @@ fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
 }
 
 #[test]
-fn a_claim_that_fails_is_asked_why_and_harms_no_other() {
+fn a_claim_that_fails_says_why_at_once_and_harms_no_other() {
     for (first, last) in [("taken", "b"), ("b", "taken"), ("gone", "b"), ("b", "gone")] {
         let mut world = World::with(&["taken", "b"]);
         world.put(&Key::TaskOwner(task("taken")), r#"{"node":"you"}"#);
         let mut request = world.request(&[first, last]);
-        assert_eq!(world.settle(&mut request), 2);
+        assert_eq!(world.settle(&mut request), 1);
         let of = |name: &str| {
             if name == "b" {
                 "ours - -"
