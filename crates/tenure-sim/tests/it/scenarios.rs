@@ -17,6 +17,13 @@ fn a_late_answer_lets_nobody_hold_what_is_gone() {
     }
 }
 
+/// An entry whose answer came late was found in the store, and who was before it was read after that: by then a leader had handed over and taken
+/// it away with all before it, so nobody was before it, and it led beside the heir.
+#[test]
+fn a_place_that_is_gone_by_the_second_read_leads_nobody() {
+    check(18_306);
+}
+
 /// The node's key hung on a lease that was over, its claims already on the next one: when the key went, the node forgot its tasks, and their
 /// claims lived on for as long as the process. `claims_that_outlive_the_nodes_own_key_are_given_back` shows it in ten lines.
 #[test]

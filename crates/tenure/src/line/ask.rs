@@ -9,8 +9,8 @@ use tenure_core::line::{Action, Asks, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
 use crate::store::{
-    Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Selection, Store, StoreError, Txn,
-    TxnReply,
+    Cause, Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Selection, Store,
+    StoreError, Txn, TxnReply,
 };
 
 /// What came of an action.
@@ -231,8 +231,8 @@ async fn entered(
     };
     let before = match asks {
         Asks::Nobody => return Ok(Entered::Joined { token }),
-        Asks::Others | Asks::All if is_new => nearest(store, line, token, &found).await,
-        Asks::Others | Asks::All => before(store, line, token).await,
+        Asks::Others | Asks::All if is_new => nearest(store, line, (own, token), &found).await,
+        Asks::Others | Asks::All => before(store, line, (own, token)).await,
     };
     match before {
         Ok(before) => Ok(Entered::Stands { token, before }),
@@ -261,7 +261,7 @@ async fn looked(
         return (Ok(Looked::Stands { before: Some(before) }), None);
     }
     let Some(rest) = pages.next() else { return (Ok(Looked::NotDone), None) };
-    let before = nearest(store, line, token, &rest.pairs).await;
+    let before = nearest(store, line, (own, token), &rest.pairs).await;
     let others = preferred(pages.next()).filter(|_| matches!(before, Ok(None)));
     (before.map(|before| Looked::Stands { before }), others)
 }
@@ -305,23 +305,40 @@ fn places(line: &Bytes, page: &Page) -> Vec<(Place, Token)> {
 async fn nearest(
     store: &Store,
     line: &Bytes,
-    token: Token,
+    (own, token): (Place, Token),
     found: &[KeyValue],
 ) -> Result<Option<Place>, StoreError> {
     let places: Option<Vec<_>> =
         found.iter().map(|pair| Some((pair.created, place(line, &pair.key)?))).collect();
     match places {
         Some(places) => Ok(places.into_iter().max_by_key(|(created, _)| *created).map(|(_, place)| place)),
-        None => before(store, line, token).await,
+        None => before(store, line, (own, token)).await,
     }
 }
 
-/// The nearest place before a token, looked for in the whole line.
-async fn before(store: &Store, line: &Bytes, token: Token) -> Result<Option<Place>, StoreError> {
-    let older = Get::prefix(line.clone()).created_max(token.0.previous()).keys_only();
-    let page = store.get(older).await?;
+/// The nearest place before our own, looked for in the whole line.
+///
+/// Our own is read with the others once more. What was read of it before this may be old: when it has gone since, and those before it too, nobody
+/// is before it, and it would hold without being there.
+async fn before(
+    store: &Store,
+    line: &Bytes,
+    (own, token): (Place, Token),
+) -> Result<Option<Place>, StoreError> {
+    let page = store.get(Get::prefix(line.clone()).created_max(token.0).keys_only()).await?;
+    let is_own = |pair: &KeyValue| pair.created == token.0 && place(line, &pair.key) == Some(own);
+    if !page.pairs.iter().any(is_own) {
+        return Err(StoreError::Unavailable(Cause::new("the place has gone since it was read")));
+    }
+    let is_older = |pair: &&KeyValue| pair.created < token.0;
     let older = |pair: &KeyValue| Some((pair.created, place(line, &pair.key)?));
-    Ok(page.pairs.iter().filter_map(older).max_by_key(|(created, _)| *created).map(|(_, place)| place))
+    Ok(page
+        .pairs
+        .iter()
+        .filter(is_older)
+        .filter_map(older)
+        .max_by_key(|(created, _)| *created)
+        .map(|(_, place)| place))
 }
 
 fn pages(results: Vec<OpReply>) -> Vec<Page> {
