@@ -149,7 +149,7 @@ impl Node {
             incarnation: None,
             standing: Standing::Working,
             offers: Offers::default(),
-            claims: Claims::new(),
+            claims: Claims::new(settings.seed),
             strays: BTreeMap::new(),
             held: BTreeMap::new(),
             by_lease: BTreeMap::new(),

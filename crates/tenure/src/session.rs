@@ -157,6 +157,11 @@ impl Session {
         self.shared().lock().machine.leases().collect()
     }
 
+    /// Whether a lease is this session's and may be relied upon at this moment.
+    pub(crate) fn is_held(&self, lease: LeaseId) -> bool {
+        self.shared().is_held(lease)
+    }
+
     /// Grows when a lease replaces one that was lost, and when the session starts again after its last key.
     pub fn incarnation(&self) -> u64 {
         self.shared().lock().machine.incarnation()

@@ -34,6 +34,13 @@ pub(super) struct Claims {
     over: BTreeSet<LeaseId>,
     rest_until: Moment,
     backoff: Backoff,
+    nonces: Nonces,
+}
+
+/// What tells claims from one another: those of this life by the throw of the dice they begin with.
+#[derive(Clone, Debug)]
+struct Nonces {
+    life: String,
     counter: u64,
 }
 
@@ -56,7 +63,7 @@ struct Asked {
 }
 
 impl Claims {
-    pub(super) fn new() -> Claims {
+    pub(super) fn new(seed: u64) -> Claims {
         Claims {
             asked: BTreeMap::new(),
             again: BTreeSet::new(),
@@ -66,13 +73,18 @@ impl Claims {
             over: BTreeSet::new(),
             rest_until: Moment::ORIGIN,
             backoff: Backoff::new(RETRY),
-            counter: 0,
+            nonces: Nonces { life: format!("{seed:016x}-"), counter: 0 },
         }
     }
 
     /// Whether a task is asked for.
     pub(super) fn contains(&self, task: &TaskId) -> bool {
         self.asked.contains_key(task)
+    }
+
+    /// Whether this process has asked for the claim, in whatever session.
+    pub(super) fn is_of_this_life(&self, nonce: &str) -> bool {
+        nonce.starts_with(&self.nonces.life)
     }
 
     /// How many tasks are asked for.
@@ -91,6 +103,13 @@ impl Claims {
         if !self.under_way.is_empty() || !self.again.is_empty() {
             self.over.insert(lease);
         }
+    }
+}
+
+impl Nonces {
+    fn next(&mut self) -> String {
+        self.counter += 1;
+        format!("{}{:x}", self.life, self.counter)
     }
 }
 
@@ -136,8 +155,7 @@ impl Node {
             self.scales.take(&task, card, now.at);
             self.weigh_in(now);
         }
-        self.claims.counter += 1;
-        let nonce = format!("{:016x}-{:x}", self.settings.seed, self.claims.counter);
+        let nonce = self.claims.nonces.next();
         let incarnation = self.incarnation.map_or(0, |token| token.0.0.unsigned_abs());
         let (node, unknown) = (self.settings.node.clone(), UnknownFields::new());
         let owner = OwnerRecord { node, incarnation, nonce: nonce.clone(), unknown }.encode();

@@ -43,10 +43,9 @@ impl Node {
             return;
         }
         let Ok(holder) = &owner.holder else { return };
-        // A claim of another life of this node is not ours to delete: its process may only be paused.
-        let is_ours = holder.node == self.settings.node
-            && self.incarnation.is_some_and(|token| token.0.0.unsigned_abs() == holder.incarnation);
-        if is_ours {
+        // A claim of another life of this node is not ours to delete: its process may only be paused. One of this life is, also if the node
+        // has lost its place and joined again since: its lease may be that of the session now, and would be renewed as long as the process lives.
+        if holder.node == self.settings.node && self.claims.is_of_this_life(&holder.nonce) {
             self.give_back(task, owner.token);
         }
     }

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::feed::{Feed, FeedItem};
 use crate::session::{Session, SessionState};
-use crate::store::{KeyValue, StoreError};
+use crate::store::{KeyValue, LeaseId, StoreError};
 
 /// How a member stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,7 +63,8 @@ pub(super) struct Keeper {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Seen {
     Nothing,
-    Ours(Token),
+    /// Under a token, and on a lease unless somebody took it from that.
+    Ours(Token, Option<LeaseId>),
     Theirs(KeyValue),
 }
 
@@ -81,7 +82,7 @@ impl Keeper {
         // What a listing says counts when it is whole.
         let mut coming = Seen::Nothing;
         loop {
-            let standing = decide(&state.borrow_and_update(), &seen);
+            let standing = decide(&state.borrow_and_update(), &seen, |lease| self.session.is_held(lease));
             self.tell(standing);
             if matches!(&*self.told.borrow(), Standing::Displaced(_) | Standing::Left) {
                 return;
@@ -122,7 +123,7 @@ impl Keeper {
 
     fn look_at(&self, pair: KeyValue) -> Seen {
         if nonce(&pair.value).as_deref() == Some(&self.nonce) {
-            Seen::Ours(Token(pair.created))
+            Seen::Ours(Token(pair.created), pair.lease)
         } else {
             Seen::Theirs(pair)
         }
@@ -153,14 +154,19 @@ impl Keeper {
 }
 
 /// How it stands, from what the session says and what was seen of the key.
-fn decide(state: &SessionState, seen: &Seen) -> Standing {
+///
+/// A session that lives on another lease than the key was seen on has recovered, and the news of the key's end may still be on its way: somebody
+/// else may have had the seat since.
+fn decide(state: &SessionState, seen: &Seen, is_held: impl Fn(LeaseId) -> bool) -> Standing {
     match (state, seen) {
         (SessionState::Closed { .. }, _) => Standing::Left,
         (_, Seen::Theirs(pair)) => Standing::Displaced(Successor(pair.clone())),
-        (SessionState::Live { .. } | SessionState::Suspect { .. }, Seen::Ours(token)) => {
+        (SessionState::Live { .. } | SessionState::Suspect { .. }, Seen::Ours(token, Some(lease)))
+            if is_held(*lease) =>
+        {
             Standing::Member(*token)
         }
-        (SessionState::Live { .. } | SessionState::Suspect { .. }, Seen::Nothing)
+        (SessionState::Live { .. } | SessionState::Suspect { .. }, Seen::Ours(..) | Seen::Nothing)
         | (SessionState::Idle | SessionState::Lost { .. }, _) => Standing::Lost,
     }
 }
@@ -187,7 +193,10 @@ mod tests {
 
     #[test]
     fn one_is_a_member_while_its_lease_is_held_and_its_key_is_its_own() {
-        let ours = Seen::Ours(Token(Revision(7)));
+        let held = LeaseId::new(5).unwrap();
+        let ours = Seen::Ours(Token(Revision(7)), Some(held));
+        let on_a_former_lease = Seen::Ours(Token(Revision(7)), LeaseId::new(4));
+        let on_no_lease = Seen::Ours(Token(Revision(7)), None);
         let suspect = SessionState::Suspect { incarnation: 1, failing_for: Duration::ZERO };
         let other = KeyValue {
             key: "/k".into(),
@@ -202,6 +211,8 @@ mod tests {
         for (state, seen, standing) in [
             (live(), &ours, Standing::Member(Token(Revision(7)))),
             (suspect, &ours, Standing::Member(Token(Revision(7)))),
+            (live(), &on_a_former_lease, Standing::Lost),
+            (live(), &on_no_lease, Standing::Lost),
             (live(), &Seen::Nothing, Standing::Lost),
             (SessionState::Lost { why: None }, &ours, Standing::Lost),
             (SessionState::Idle, &ours, Standing::Lost),
@@ -209,7 +220,7 @@ mod tests {
             (SessionState::Lost { why: None }, &theirs, displaced),
             (SessionState::Closed { why: None }, &theirs, Standing::Left),
         ] {
-            assert_eq!(decide(&state, seen), standing, "{state:?} {seen:?}");
+            assert_eq!(decide(&state, seen, |lease| lease == held), standing, "{state:?} {seen:?}");
         }
     }
 

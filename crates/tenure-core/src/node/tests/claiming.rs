@@ -1,5 +1,6 @@
 //! Who claims what, and when.
 
+use super::process::Process;
 use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
@@ -41,6 +42,22 @@ fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
         (Some(0), 1),
         "in the next session it is claimed anew"
     );
+}
+
+/// Found by the simulator: a node believed for a moment that its former place was its place again, and claimed. Then it heard that the place
+/// was another, the answer was lost, and its record showed a life of the node that was over; on the lease that was renewed for the new one.
+#[test]
+fn a_claim_from_before_the_node_joined_again_is_given_back_although_its_answer_was_lost() {
+    let mut world = World::calm(1);
+    world.fate = Fate::LosesAnswer;
+    world.submit("a");
+    world.pass(ms(2));
+    world.fate = Fate::Works;
+    world.lose_place(0);
+    assert_eq!(world.owner("a").as_deref(), Some("n0"), "the store has it");
+    world.tell(0, Event::Joined { incarnation: Token(Revision(1_000)) });
+    world.pass(seconds(8));
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "given back, and then claimed");
 }
 
 /// Found by the simulator: a node's key hung on a lease that was over, its claims already on the next. When the key went, the node
@@ -111,11 +128,17 @@ fn a_claim_whose_answer_was_lost_and_that_arrives_late_is_one_claim() {
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1));
 }
 
+/// A record of a claim that the first node must have asked for, and knows nothing of.
+fn unknown_claim(world: &World) -> String {
+    let Process { incarnation, settings, .. } = &world.processes[0];
+    let (incarnation, seed) = (incarnation.unwrap(), settings.seed);
+    format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"{seed:016x}-lost"}}"#)
+}
+
 #[test]
 fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
     let mut world = World::calm(1);
-    let incarnation = world.processes[0].incarnation.unwrap();
-    let owner = format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"lost"}}"#);
+    let owner = unknown_claim(&world);
     world.submit_as("a", r#"{"ended":true}"#, None);
     world.put_raw(&Key::TaskOwner(task("a")), &owner);
     world.pass(seconds(4));
@@ -127,8 +150,7 @@ fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
 #[test]
 fn a_claim_that_arrives_when_another_is_asked_is_given_back() {
     let mut world = World::calm(1);
-    let incarnation = world.processes[0].incarnation.unwrap();
-    let owner = format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"lost"}}"#);
+    let owner = unknown_claim(&world);
     world.holds_answers = true;
     world.submit("a");
     world.put_raw(&Key::TaskOwner(task("a")), &owner);
@@ -149,8 +171,7 @@ fn a_claim_that_arrives_after_its_task_was_released_is_given_back() {
     world.finish("a", crate::node::Outcome::Release);
     world.pass(ms(5));
     assert_eq!(world.owner("a"), None);
-    let incarnation = world.processes[0].incarnation.unwrap();
-    let owner = format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"again"}}"#);
+    let owner = unknown_claim(&world);
     world.put_raw(&Key::TaskOwner(task("a")), &owner);
     world.pass(ms(5));
     world.release_answers();
