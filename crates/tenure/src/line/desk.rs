@@ -1,7 +1,7 @@
 //! The task behind a desk: moves answers and sightings into the lines, and the lines' wishes to the store.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,23 +10,20 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::{Place, Rank};
-use tenure_core::line::{Action, Left, Line, LossReason, Mode, Notice, Ticket, Watching};
+use tenure_core::line::{Action, Mode, Ticket};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::{Notify, watch};
 
-use super::ask::{self, Answer, Others, Regard};
-use super::outbox::Outbox;
+use super::ask::{self, Regard};
+use super::lined::{Lined, Sitter};
+use super::post::{Answers, Post};
 use super::watches::{Sighting, Watches};
-use super::{Seat, SeatEnd, SeatState};
+use super::{Seat, SeatState};
 use crate::clock::Clock;
 use crate::dice;
 use crate::session::{LendError, Loan, Session};
-use crate::store::{KeyValue, LeaseId, Store};
-
-/// Requests under way together. With one, whoever comes next waits for a whole round trip; with many, nothing is left to travel together.
-/// With 64 locks at once, three reached 2.08 times the bare calls and two 1.99, in one run each; four and six no more than three.
-const IN_FLIGHT: usize = 3;
+use crate::store::{LeaseId, Store};
 
 /// What the handles, the seats and the task have in common.
 pub(super) struct Shared {
@@ -37,6 +34,8 @@ pub(super) struct Shared {
     /// Below the nonces of all places of this desk, which follow each other: another desk on the same lease throws one far away.
     nonce_first: u64,
     inner: Mutex<Inner>,
+    /// Locked before what is inside, never after.
+    post: Mutex<Post>,
     /// Rung when a line was told something.
     bell: Notify,
 }
@@ -59,35 +58,13 @@ struct Inner {
     is_closing: bool,
 }
 
-/// One line, and who stands in it.
-struct Lined {
-    machine: Line,
-    /// In boxes, as the places of a line are.
-    sitters: BTreeMap<Ticket, Box<Sitter>>,
-    wake: Option<Moment>,
-    watching: Watching,
-}
-
-struct Sitter {
-    state: watch::Sender<SeatState>,
-    value: Bytes,
-    loan: Loan,
-    /// The preferred of the line when the place was seen to be its first.
-    others: Others,
-    /// The last that somebody has put in its place; kept while it waits, for what is asked of it then counts when it holds.
-    touched: Option<KeyValue>,
-}
-
-/// A request under way.
-type Asking = Pin<Box<dyn Future<Output = Vec<(Bytes, Answer)>> + Send>>;
-
 /// The end of a loan.
 type Ending = Pin<Box<dyn Future<Output = LeaseId> + Send>>;
 
 /// What woke the task.
 enum Event {
     Told,
-    Answered(Vec<(Bytes, Answer)>),
+    Answered(Answers),
     Seen(Sighting),
     Lost(LeaseId),
     Time,
@@ -95,41 +72,29 @@ enum Event {
 
 /// Runs until the desk is closed and every line is left.
 pub(super) async fn drive(shared: Arc<Shared>) {
-    let mut outbox = Outbox::default();
-    let mut asking: FuturesUnordered<Asking> = FuturesUnordered::new();
     let mut endings: FuturesUnordered<Ending> = FuturesUnordered::new();
     let mut watches = Watches::new(shared.store.clone());
     loop {
-        let mut wake = shared.step(&mut outbox, &mut watches);
-        if !outbox.is_empty() && asking.len() < IN_FLIGHT && shared.has_company() {
+        let mut wake = shared.step(&mut watches);
+        if shared.post().is_wanted() && shared.lock().has_company() {
             // Whoever was told something and wants something of the store now gets a word in: it travels along. Nobody waits for company.
             tokio::task::yield_now().await;
-            wake = shared.step(&mut outbox, &mut watches);
+            wake = shared.step(&mut watches);
         }
-        while asking.len() < IN_FLIGHT && !outbox.is_empty() {
-            let request = shared.with_values(outbox.next_request());
-            if request.is_empty() {
-                continue;
-            }
-            asking.push(Box::pin(ask::ask(
-                shared.store.clone(),
-                (shared.regard, shared.nonce_first),
-                request,
-            )));
-        }
+        shared.send(&mut shared.post());
         for loan in std::mem::take(&mut shared.lock().new_loans) {
             endings.push(Box::pin(async move {
                 loan.lost().await;
                 loan.lease()
             }));
         }
-        if shared.is_done() && asking.is_empty() {
+        if shared.is_done() {
             break;
         }
         let event = tokio::select! {
             biased;
             Some(lease) = endings.next(), if !endings.is_empty() => Event::Lost(lease),
-            Some(answers) = asking.next(), if !asking.is_empty() => Event::Answered(answers),
+            answers = poll_fn(|cx| shared.post().poll(cx)) => Event::Answered(answers),
             () = shared.bell.notified() => Event::Told,
             sighting = watches.next() => Event::Seen(sighting),
             () = sleep(&shared, wake) => Event::Time,
@@ -157,6 +122,7 @@ impl Shared {
             regard,
             nonce_first,
             inner: Mutex::new(Inner { nonce: nonce_first, ..Inner::default() }),
+            post: Mutex::default(),
             bell: Notify::new(),
         }
     }
@@ -193,18 +159,77 @@ impl Shared {
         lined.sitters.insert(ticket, Box::new(Sitter::new(state, value, loan.clone())));
         inner.dirty.insert(line.clone());
         drop(inner);
-        self.bell.notify_one();
+        self.hurry(&line);
         Seat { shared: self.clone(), line, ticket, loan, news }
     }
 
-    pub(super) fn leave(&self, line: &Bytes, ticket: Ticket) {
+    /// Lets a ticket's place be left; says whether there is anything to do for the desk.
+    fn begin_leave(&self, line: &Bytes, ticket: Ticket) -> bool {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Some(lined) = inner.lines.get_mut(line) else { return };
+        let Some(lined) = inner.lines.get_mut(line) else { return false };
         lined.machine.leave(ticket, now);
         inner.dirty.insert(line.clone());
+        true
+    }
+
+    /// Leaves in the background, from wherever.
+    pub(super) fn leave(&self, line: &Bytes, ticket: Ticket) {
+        if self.begin_leave(line, ticket) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Leaves at once; only for who runs in a task.
+    pub(super) fn leave_at_once(&self, line: &Bytes, ticket: Ticket) {
+        if self.begin_leave(line, ticket) {
+            self.hurry(line);
+        }
+    }
+
+    /// Sends what a line wants here and now if nobody else could travel along; otherwise it is the task's business.
+    fn hurry(&self, line: &Bytes) {
+        let is_enough = match self.post.try_lock() {
+            Ok(mut post) if post.is_idle() && post.is_awaited() => self.send_alone(line, &mut post),
+            Ok(_) | Err(_) => false,
+        };
+        if !is_enough {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Sends what a line wants, if its one place is all that this desk has. Says whether nothing is left for the task until there is an answer: then
+    /// the line is looked at anyway, and what it wants watched can wait so long.
+    fn send_alone(&self, line: &Bytes, post: &mut Post) -> bool {
+        let mut inner = self.lock();
+        if inner.has_company() || tokio::runtime::Handle::try_current().is_err() {
+            return false;
+        }
+        let now = self.clock.now();
+        // The task ends a watch before the place that it is for; otherwise the server tells it, and then it has to be made sure of.
+        let unwatched = |lined: &&mut Lined| !lined.may_be_watched(now);
+        let Some(lined) = inner.lines.get_mut(line).filter(unwatched) else { return false };
+        lined.say(line, post);
+        let is_on_time = lined.machine.next_wake() == lined.wake;
         drop(inner);
-        self.bell.notify_one();
+        self.send(post);
+        match post.begin() {
+            Some(answers) => {
+                self.handle(Event::Answered(answers));
+                false
+            }
+            None => is_on_time && !post.is_idle(),
+        }
+    }
+
+    /// Sends what is to be asked, as far as it may be.
+    fn send(&self, post: &mut Post) {
+        while let Some(request) = post.next_request() {
+            let request = self.with_values(request);
+            if !request.is_empty() {
+                post.send(ask::ask(self.store.clone(), (self.regard, self.nonce_first), request));
+            }
+        }
     }
 
     /// Where a ticket's place is, and since when; none if it is not there.
@@ -224,25 +249,24 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// Whether more than one stands here, so that somebody could travel along.
-    fn has_company(&self) -> bool {
-        let inner = self.lock();
-        let counts = inner.lines.values().map(|lined| lined.sitters.len());
-        counts.filter(|&count| count > 0).take(2).sum::<usize>() > 1
-    }
-
     fn is_done(&self) -> bool {
+        let is_idle = self.post().is_idle();
         let inner = self.lock();
-        inner.is_closing && inner.lines.is_empty()
+        is_idle && inner.is_closing && inner.lines.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn post(&self) -> MutexGuard<'_, Post> {
+        self.post.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Lets lines look at the clock, tells their notices, takes their wishes. Says when the next one wants to look.
-    fn step(&self, outbox: &mut Outbox, watches: &mut Watches) -> Option<Moment> {
+    fn step(&self, watches: &mut Watches) -> Option<Moment> {
         let now = self.clock.now();
+        let mut post = self.post();
         let mut inner = self.lock();
         let Inner { lines, dirty, wakes, nonce, counter, .. } = &mut *inner;
         while let Some((at, line)) = wakes.first()
@@ -258,16 +282,11 @@ impl Shared {
         }
         for line in std::mem::take(dirty) {
             let Some(lined) = lines.get_mut(&line) else { continue };
-            while let Some(notice) = lined.machine.poll_notice() {
-                lined.tell(notice);
-            }
-            while let Some(action) = lined.machine.poll_action() {
-                outbox.push(line.clone(), action);
-            }
+            lined.say(&line, &mut post);
             let wanted = lined.machine.watching();
             if wanted != lined.watching {
                 watches.change(&line, &lined.watching, &wanted);
-                lined.watching = wanted;
+                lined.watch(wanted, now);
             }
             let wake = lined.machine.next_wake();
             if wake != lined.wake {
@@ -344,110 +363,16 @@ impl Shared {
 }
 
 impl Inner {
+    /// Whether more than one stands here, so that somebody could travel along.
+    fn has_company(&self) -> bool {
+        let counts = self.lines.values().map(|lined| lined.sitters.len());
+        counts.filter(|&count| count > 0).take(2).sum::<usize>() > 1
+    }
+
     fn on_line(&mut self, line: Bytes, change: impl FnOnce(&mut Lined)) {
         if let Some(lined) = self.lines.get_mut(&line) {
             change(lined);
             self.dirty.insert(line);
         }
-    }
-}
-
-impl Lined {
-    fn new(nonce: u64, counter: u64) -> Lined {
-        Lined {
-            machine: Line::new(nonce).counting_from(counter),
-            sitters: BTreeMap::new(),
-            wake: None,
-            watching: Watching::default(),
-        }
-    }
-
-    fn answer(&mut self, answer: Answer, now: Moment) {
-        let jitter = if answer.is_failure() { dice::throw() } else { 0.0 };
-        match answer {
-            Answer::Entered(ticket, epoch, answer, others) => {
-                self.note(ticket, others);
-                self.machine.handle_entered(ticket, epoch, answer, jitter, now);
-            }
-            Answer::Looked(ticket, epoch, answer, others) => {
-                self.note(ticket, others);
-                self.machine.handle_looked(ticket, epoch, answer, jitter, now);
-            }
-            Answer::Left(ticket, epoch, answer, others) => {
-                // Whoever is the first now was shown the line at the same revision.
-                if let Left::Gone { first, .. } = &answer
-                    && let Some(next) = first.first().and_then(|(place, _)| self.machine.ticket(*place))
-                {
-                    self.note(next, others);
-                }
-                self.machine.handle_left(ticket, epoch, answer, jitter, now);
-            }
-        }
-    }
-
-    fn tell(&mut self, notice: Notice) {
-        let (ticket, state) = match notice {
-            Notice::Waits { ticket } => (ticket, SeatState::Waits),
-            Notice::Held { ticket, token } => {
-                let Some((place, _)) = self.machine.place(ticket) else { return };
-                let Some(sitter) = self.sitters.get_mut(&ticket) else { return };
-                let touched = sitter.touched.take().filter(|pair| pair.created == token.0);
-                let others = sitter.others.take();
-                (ticket, SeatState::Holds { place, token, others, touched })
-            }
-            Notice::Lost { ticket, why } => {
-                let Some(sitter) = self.sitters.get(&ticket) else { return };
-                let ended = sitter.loan.end();
-                if why == LossReason::Lease && ended.is_none() {
-                    // The store said so to us first.
-                    sitter.loan.report_gone();
-                }
-                (ticket, SeatState::Over(SeatEnd::of(why, ended)))
-            }
-            Notice::Refused { ticket, why } => (ticket, SeatState::Over(SeatEnd::Refused(why))),
-            Notice::Left { ticket, was_there } => (ticket, SeatState::Over(SeatEnd::Left { was_there })),
-        };
-        let is_over = matches!(state, SeatState::Over(_));
-        if let Some(sitter) = self.sitters.get(&ticket) {
-            sitter.state.send_replace(state);
-        }
-        if is_over {
-            self.sitters.remove(&ticket);
-        }
-    }
-
-    fn note(&mut self, ticket: Ticket, others: Others) {
-        if let Some(sitter) = self.sitters.get_mut(&ticket) {
-            sitter.others = others;
-        }
-    }
-
-    /// Somebody put something in a place of ours; its holder may want to know.
-    fn touch(&mut self, place: Place, pair: KeyValue) {
-        let ticket = self.machine.ticket(place);
-        let Some(sitter) = ticket.and_then(|ticket| self.sitters.get_mut(&ticket)) else { return };
-        let Sitter { state, touched: kept, .. } = &mut **sitter;
-        state.send_if_modified(|state| match state {
-            SeatState::Holds { token, touched, .. } => {
-                // What is read anew after a break may be older than what was seen.
-                let is_news = touched.as_ref().is_none_or(|seen| seen.modified < pair.modified);
-                let is_ours = token.0 == pair.created;
-                if is_ours && is_news {
-                    *touched = Some(pair);
-                }
-                is_ours && is_news
-            }
-            SeatState::Entering | SeatState::Waits => {
-                *kept = Some(pair);
-                false
-            }
-            SeatState::Over(_) => false,
-        });
-    }
-}
-
-impl Sitter {
-    fn new(state: watch::Sender<SeatState>, value: Bytes, loan: Loan) -> Sitter {
-        Sitter { state, value, loan, others: None, touched: None }
     }
 }

@@ -167,7 +167,7 @@ impl Held {
         }
         let ttl = self.loan().ttl();
         self.withdraw();
-        self.seat.leave();
+        self.seat.leave_at_once();
         let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
         match tokio::time::timeout(RELEASE_WITHIN, self.seat.wait_for(is_over)).await {
             Ok(Some(SeatState::Over(SeatEnd::Left { was_there: true }))) => Ok(()),

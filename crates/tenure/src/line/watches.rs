@@ -26,7 +26,7 @@ use crate::store::{
 
 /// How long a place must have stood before it is watched. Most locks are held for less, and need no watch: whoever leaves is told whether its
 /// place was still there. Doubled, a holder learns so much later that somebody broke its lock.
-const OWN_AFTER: Duration = Duration::from_millis(100);
+pub(super) const OWN_AFTER: Duration = Duration::from_millis(100);
 
 /// How many sightings may wait; watches wait when the desk is busy.
 const SIGHTINGS_LEN: usize = 256;
