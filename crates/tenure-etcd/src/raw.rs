@@ -35,7 +35,8 @@ impl Raw {
     ///
     /// Whatever the transport says.
     pub async fn connect(url: &str) -> Result<Self, BoxError> {
-        let channel = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true).connect().await?;
+        let endpoint = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true);
+        let channel = endpoint.initial_connection_window_size(WINDOW_MAX).connect().await?;
         Ok(Self { grpc: Grpc::new(channel).max_decoding_message_size(64 * 1024 * 1024) })
     }
 
@@ -162,7 +163,7 @@ impl Raw {
         key: Bytes,
         range_end: Bytes,
     ) -> Result<impl Stream<Item = Result<Vec<Bytes>, BoxError>> + Send + Unpin + use<>, BoxError> {
-        // A key that is put again would be told to a stream that nobody reads any more, and h2 ends a connection on which that happens often.
+        // A key that is put again is of no interest.
         let answers = self.watch_stream(WatchCreate { key, range_end, filters: vec![NO_PUT] }).await?;
         Ok(answers.map(|answer| {
             let deleted = |event: WatchEvent| event.kv.filter(|_| event.kind == DELETE).map(|kv| kv.key);
@@ -238,6 +239,10 @@ fn claim(key: Bytes, value: Bytes, lease: i64) -> message::TxnRequest {
     };
     message::TxnRequest { compare: vec![absent], success: vec![put_op(key, value, lease)], failure: vec![] }
 }
+
+/// As large as HTTP/2 allows: h2 ends a connection on which too many small frames came for streams that were dropped, and it counts them by the
+/// window. A queue drops a watch at each hand-off, and what the server still says to it is such a frame.
+const WINDOW_MAX: u32 = (1 << 31) - 1;
 
 /// The kind of an event that took a key away.
 const DELETE: i32 = 1;

@@ -45,7 +45,7 @@ async fn ours(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Re
 }
 
 async fn reference(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
-    // A connection for each turn: HTTP/2 ends one on which too many watches were dropped with an event unread.
+    // A connection for each turn, so that the watches which were dropped in one are not in the way of the next.
     let raw = place.connect_raw().await?;
     let lease = Queue::lease(&raw).await?;
     let queue = Queue::new(&raw, &place.prefix, name, lease);

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -15,9 +14,6 @@ use tenure_etcd::raw::Raw;
 use crate::bench::place::{TTL, failed};
 use crate::bench::workload::wrong;
 use crate::failure::Failure;
-
-/// How long an event may be on its way that nobody waits for any more.
-const UNREAD_FOR: Duration = Duration::from_secs(1);
 
 /// Whether somebody makes sure of its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,8 +109,6 @@ impl Queue {
         while let Some(key) = before.take() {
             let mut deletes = self.raw.watch_deletes(key, Bytes::new()).await.map_err(failed)?;
             if self.nearest(stand).await?.is_none() {
-                // The event that says so may still come. It must be read: a connection on which too many are dropped unread is ended by h2.
-                tokio::spawn(async move { tokio::time::timeout(UNREAD_FOR, deletes.next()).await });
                 return Ok(());
             }
             loop {
