@@ -11,7 +11,7 @@ mod flow;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -61,9 +61,14 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts carrying connections to `target`.
+    /// Starts carrying connections from the loopback to `target`.
     pub fn to(target: SocketAddr) -> Proxy {
-        let port = Port::lease();
+        Proxy::at(Ipv4Addr::LOCALHOST, target)
+    }
+
+    /// The same from another address of ours.
+    pub fn at(ip: Ipv4Addr, target: SocketAddr) -> Proxy {
+        let port = Port::lease_at(ip);
         let state = State {
             mode: Mode::Pass,
             order: 0,
@@ -81,7 +86,7 @@ impl Proxy {
         self.port.addr()
     }
 
-    /// Where clients connect: `http://127.0.0.1:port`.
+    /// Where clients connect: `http://address:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr())
     }

@@ -22,6 +22,15 @@ pub enum Kind {
     File,
 }
 
+/// How processes reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roads {
+    /// Over the machine's loopback.
+    Loopback,
+    /// In a network of the rig's own, whose namespace it lives in already.
+    Own,
+}
+
 /// Whose locks are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
@@ -81,6 +90,8 @@ pub struct Options {
     pub faults_for: Duration,
     /// Which store.
     pub kind: Kind,
+    /// How processes reach each other.
+    pub network: Roads,
     /// Whose locks.
     pub against: Against,
     /// What the script comes from.

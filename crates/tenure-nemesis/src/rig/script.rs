@@ -24,12 +24,12 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub(super) fn new(options: &Options, dice: Dice) -> Script {
+    pub(super) fn new(options: &Options, shares: Vec<(Fault, u64)>, dice: Dice) -> Script {
         let ttl = u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX);
         // What is broken on purpose is given every chance to show it: it must be found, and soon.
         let (each_ms, short_percent) =
             if options.against.is_broken() { ((ttl + 500, ttl * 2), 0) } else { ((ttl / 3, ttl * 2), 30) };
-        Script { shares: Fault::shares(options), lasts: options.faults_for, each_ms, short_percent, dice }
+        Script { shares, lasts: options.faults_for, each_ms, short_percent, dice }
     }
 
     /// Plays it, and ends everything that is still going on.

@@ -9,7 +9,10 @@ use tenure::core::name::Namespace;
 use tenure::store::{KeyValue, LeaseId, Selection};
 use tenure_fixture::Mode;
 
+use super::fault::Hits;
+use super::network::{MEMBERS, Network};
 use super::stale_leader::Stopped;
+use super::wall_clock::STEP_S;
 use super::{Fault, Rig};
 use crate::client::NAMESPACE;
 use crate::dice::Dice;
@@ -19,6 +22,8 @@ use crate::dice::Dice;
 pub(super) enum Target {
     /// A client's process.
     Process(usize),
+    /// Its clock on the wall.
+    Clock(usize),
     /// Its connections.
     Link(usize),
     /// The members: two that are away at once are an outage, and that is a fault of its own.
@@ -32,6 +37,8 @@ pub(super) enum Ending {
     Begin(usize),
     Resume(usize),
     Heal(usize),
+    Plug(usize),
+    SetRight(usize),
     Restart(usize),
     RestartAll,
     Continue(Stopped),
@@ -55,29 +62,13 @@ pub(super) fn begin(
     dice: &mut Dice,
 ) -> Option<Struck> {
     let client = dice.index(rig.crew.len());
-    let target = match fault {
-        Fault::KillClient | Fault::StopClient | Fault::Stutter => Target::Process(client),
-        Fault::Cut
-        | Fault::CutOne
-        | Fault::LoseAnswers
-        | Fault::HoldAnswers
-        | Fault::Delay
-        | Fault::Reset
-        | Fault::Fin
-        | Fault::Refuse => Target::Link(client),
-        Fault::KillMember
-        | Fault::KillLeader
-        | Fault::KillAll
-        | Fault::StopMember
-        | Fault::StopLeader
-        | Fault::IsolateLeader
-        | Fault::IsolateMember
-        | Fault::MuteLeader
-        | Fault::DeafLeader
-        | Fault::Bridge
-        | Fault::MoveLeader
-        | Fault::DiskFull => Target::Members,
-        Fault::NoSpace | Fault::Compact | Fault::Revoke | Fault::Delete | Fault::Flood => Target::Data,
+    let target = match fault.hits() {
+        Hits::Process => Target::Process(client),
+        Hits::Clock => Target::Clock(client),
+        Hits::AnyLink if dice.percent(30) => Target::Members,
+        Hits::Link | Hits::AnyLink => Target::Link(client),
+        Hits::Members => Target::Members,
+        Hits::Data => Target::Data,
     };
     if busy.contains(&target) {
         return None;
@@ -85,7 +76,11 @@ pub(super) fn begin(
     let (detail, ending) = match target {
         Target::Process(client) if rig.crew.is_alive(client) => process(rig, fault, client, lasts, dice),
         Target::Process(_) => None,
-        Target::Link(client) => link(rig, fault, client, dice),
+        Target::Clock(client) => clock(rig, client, dice),
+        Target::Link(client) => match &rig.place.network {
+            Some(network) if fault.is_in_kernel() => kernel_link(rig, network, fault, client, dice),
+            _ => link(rig, fault, client, dice),
+        },
         Target::Members => members(rig, fault, dice),
         Target::Data => data(rig, fault, dice),
     }?;
@@ -141,9 +136,34 @@ fn link(rig: &Rig, fault: Fault, client: usize, dice: &mut Dice) -> Done {
     Some((name, Some(Ending::Heal(client))))
 }
 
+fn kernel_link(rig: &Rig, network: &Network, fault: Fault, client: usize, dice: &mut Dice) -> Done {
+    let name = rig.crew.name(client).to_owned();
+    let one = dice.index(MEMBERS);
+    let done = match (fault, fault.shape()) {
+        (_, Some(shape)) => network.shape_client(client, shape),
+        (Fault::SilenceOne, _) => network.mute(client, one..one + 1),
+        (Fault::Mute, _) => network.mute(client, 0..MEMBERS),
+        (Fault::Deaf, _) => network.deafen(client),
+        (Fault::Unplug, _) => network.unplug(client),
+        _ => network.mute(client, 0..MEMBERS).and_then(|()| network.deafen(client)),
+    };
+    done.ok()?;
+    Some((name, Some(Ending::Plug(client))))
+}
+
+fn clock(rig: &Rig, client: usize, dice: &mut Dice) -> Done {
+    let beside_s = if dice.percent(50) { STEP_S } else { -STEP_S };
+    rig.crew.set_clock(client, beside_s)?;
+    Some((format!("{} by {beside_s:+} s", rig.crew.name(client)), Some(Ending::SetRight(client))))
+}
+
 fn members(rig: &Rig, fault: Fault, dice: &mut Dice) -> Done {
     let etcd = rig.place.etcd.as_ref()?;
     let any = dice.index(etcd.members().len());
+    if let (Some(shape), Some(network)) = (fault.shape(), &rig.place.network) {
+        network.shape_member(any, shape).ok()?;
+        return Some((etcd.member(any).name().to_owned(), Some(Ending::Mend)));
+    }
     let leader = etcd.leader();
     let done = |index: usize, ending| Some((etcd.member(index).name().to_owned(), Some(ending)));
     match fault {
@@ -168,10 +188,10 @@ fn members(rig: &Rig, fault: Fault, dice: &mut Dice) -> Done {
             let others = others.take(if fault == Fault::Bridge { 1 } else { usize::MAX });
             for other in others {
                 if fault != Fault::DeafLeader {
-                    etcd.cut_wire(index, other);
+                    rig.place.cut_wire(index, other);
                 }
                 if fault != Fault::MuteLeader {
-                    etcd.cut_wire(other, index);
+                    rig.place.cut_wire(other, index);
                 }
             }
             done(index, Ending::Mend)
@@ -265,9 +285,13 @@ pub(super) fn end(rig: &mut Rig, ending: Ending) {
             }
         }
         Ending::Continue(stopped) => stopped.resume(rig),
+        Ending::Plug(client) => rig.place.mend_link(client),
+        Ending::SetRight(client) => {
+            rig.crew.set_clock(client, 0);
+        }
         Ending::Mend => {
+            rig.place.mend_wires();
             if let Some(etcd) = &rig.place.etcd {
-                etcd.mend_wires();
                 etcd.members().iter().for_each(tenure_fixture::Member::wait_until_healthy);
             }
         }

@@ -1,16 +1,19 @@
 //! The rig itself, for a few seconds: faults on both stores break nothing, and a lock that is broken is found.
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
+mod own_network;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_nemesis::options::{Against, Kind, Options};
+use tenure_nemesis::options::{Against, Kind, Options, Roads};
 use tenure_nemesis::rig::{Fault, Report, run};
 
 fn options(kind: Kind, folder: &Path) -> Options {
     Options {
         faults_for: Duration::from_secs(10),
         kind,
+        network: Roads::Loopback,
         against: Against::Tenure,
         seed: 3,
         clients: 3,
