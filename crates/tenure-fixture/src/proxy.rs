@@ -32,6 +32,8 @@ pub enum Mode {
     Pass,
     /// Carries everything this much later, each way.
     Delay(Duration),
+    /// What clients send arrives at once, what the server answers comes this much later.
+    DelayAnswers(Duration),
     /// New connections are accepted, counted and reset at once; existing ones go on.
     Refuse,
     /// New connections are refused by the kernel, and not counted; existing ones go on.
@@ -246,7 +248,12 @@ fn admit(client: TcpStream, shared: &Arc<Shared>) {
             std::thread::spawn(move || finish(client));
             return;
         }
-        Mode::Pass | Mode::Delay(_) | Mode::BlackHole | Mode::BlackHoleAnswers | Mode::HoldAnswers => {}
+        Mode::Pass
+        | Mode::Delay(_)
+        | Mode::DelayAnswers(_)
+        | Mode::BlackHole
+        | Mode::BlackHoleAnswers
+        | Mode::HoldAnswers => {}
     }
     let (waker, woken) = waker();
     let id = state.connections_made;

@@ -65,6 +65,10 @@ pub(crate) struct Rig {
 /// What cannot even begin, or is no run at all: a rig that did nothing has shown nothing.
 pub fn run(options: &Options) -> Result<Report, String> {
     let begun = Instant::now();
+    if let Against::Broken(rule) = options.against {
+        fault::provocation(rule)
+            .map_err(|why| format!("{rule:?} is found by the simulation alone, for {why}"))?;
+    }
     let mut dice = Dice::new(options.seed);
     std::fs::create_dir_all(&options.folder)
         .map_err(|error| format!("{}: {error}", options.folder.display()))?;
@@ -97,7 +101,7 @@ impl Rig {
     /// All faults end; everybody goes on, finishes, and goes.
     fn recover(&mut self) -> Vec<Violation> {
         let healed = now();
-        let is_whole = self.options.against == Against::Tenure;
+        let is_whole = self.options.against.does_all_work();
         let mut aftermath = Aftermath::new(self);
         // Whoever has only just begun again must be there before it is told anything.
         let goes_on = aftermath.everybody_goes_on(healed);

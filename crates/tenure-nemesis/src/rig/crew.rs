@@ -47,7 +47,7 @@ impl Crew {
         std::fs::create_dir_all(&histories).map_err(|error| format!("{}: {error}", histories.display()))?;
         let clocks = (0..options.clients).map(|number| {
             let file = options.folder.join(format!("c{number}.clock"));
-            clocks.map(|library| WallClock::new(library, absolute(file)?)).transpose()
+            clocks.map(|library| WallClock::new(library, absolute(&file)?)).transpose()
         });
         let clocks = clocks.collect::<Result<Vec<_>, String>>()?;
         let clients = clocks.into_iter().enumerate().map(|(number, clock)| Client {
@@ -281,6 +281,6 @@ fn signal(process: &Sentinel, signal: Signal) {
     }
 }
 
-fn absolute(path: PathBuf) -> Result<PathBuf, String> {
-    std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))
+fn absolute(path: &Path) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
 }

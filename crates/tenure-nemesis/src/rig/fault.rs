@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use tenure::core::sabotage::Rule;
+
 use super::means::Means;
 use super::network::Shape;
 use crate::options::{Against, Kind, Options};
@@ -25,6 +27,8 @@ pub enum Fault {
     HoldAnswers,
     /// Everything takes this much longer.
     Delay,
+    /// Its requests arrive at once, answers as late as anybody waits for them, and then it is cut off: the last that it heard was old.
+    LateAnswer,
     /// Its connections are reset once.
     Reset,
     /// Its connections end politely, and so does every new one.
@@ -117,7 +121,7 @@ enum Needs {
 
 /// Every fault once: how often it happens, in shares; what it is done to; what it needs. A member is away less often than a link, because it hits
 /// everybody.
-const TABLE: [(Fault, u64, Hits, Needs); 39] = {
+const TABLE: [(Fault, u64, Hits, Needs); 40] = {
     use Fault::*;
     use Needs::*;
     [
@@ -130,6 +134,7 @@ const TABLE: [(Fault, u64, Hits, Needs); 39] = {
         (LoseAnswers, 8, Hits::Link, Etcd),
         (HoldAnswers, 5, Hits::Link, Etcd),
         (Delay, 6, Hits::Link, Etcd),
+        (LateAnswer, 4, Hits::Link, Etcd),
         (Reset, 7, Hits::Link, Etcd),
         (Fin, 3, Hits::Link, Etcd),
         (Refuse, 3, Hits::Link, Etcd),
@@ -163,6 +168,45 @@ const TABLE: [(Fault, u64, Hits, Needs); 39] = {
     ]
 };
 
+/// How a broken rule is provoked: by which faults, and how long each lasts, in milliseconds.
+pub(super) struct Provocation {
+    pub(super) faults: &'static [Fault],
+    pub(super) each_ms: (u64, u64),
+}
+
+/// For longer than the TTL of 3 or 4 s, but not much: the next comes the sooner.
+const BEYOND_TTL_MS: (u64, u64) = (4_500, 7_000);
+
+/// Too long for an answer, too short for a session to end.
+const WITHIN_TTL_MS: (u64, u64) = (900, 2_000);
+
+/// How this rule is provoked when it is broken on purpose; else why only the simulation finds it.
+pub(super) fn provocation(rule: Rule) -> Result<Provocation, &'static str> {
+    use Fault::*;
+    let (faults, each_ms): (&[Fault], _) = match rule {
+        Rule::ValidityFromSending => (&[LateAnswer], BEYOND_TTL_MS),
+        Rule::OwnPlace => (&[Delete], BEYOND_TTL_MS),
+        Rule::Fence => (&[StopClient], BEYOND_TTL_MS),
+        Rule::CommandsAreAnswered => (&[Reset], WITHIN_TTL_MS),
+        Rule::Margin => {
+            return Err(
+                "etcd ends no lease early and all processes here have one clock, so nobody misses the margin",
+            );
+        }
+        Rule::UnknownMayBeThere => {
+            return Err(
+                "only who gives up in the very moment in which its answer is lost leaves a place behind",
+            );
+        }
+        Rule::SlashAtTheEnd => return Err("tasks whose names begin alike are seldom there at once here"),
+        Rule::LegalSteps => return Err("a task that ends without having run looks here like one that ran"),
+        Rule::StopBeforeRelease | Rule::GuardedRelease | Rule::GuardedState | Rule::WholePicture => {
+            return Err("half a minute of real time under all faults did not show it");
+        }
+    };
+    Ok(Provocation { faults, each_ms })
+}
+
 impl Fault {
     /// How often each happens that can, in shares.
     pub(super) fn shares(options: &Options, means: &Means) -> Vec<(Fault, u64)> {
@@ -171,12 +215,17 @@ impl Fault {
             Needs::Nothing => true,
             Needs::Etcd => is_etcd,
             Needs::NoPasswords => is_etcd && !options.auth,
-            Needs::OurPromises => options.against == Against::Tenure,
+            Needs::OurPromises => options.against.does_all_work(),
             Needs::Network => means.has_network(),
             Needs::Shaping(shape) => means.can_shape(shape),
             Needs::Clock => means.clock().is_some(),
         };
-        let is_wanted = |fault: Fault| options.faults.as_ref().is_none_or(|only| only.contains(&fault));
+        let provoking = match (&options.faults, options.against) {
+            (None, Against::Broken(rule)) => provocation(rule).ok(),
+            _ => None,
+        };
+        let only = options.faults.as_deref().or(provoking.as_ref().map(|provoking| provoking.faults));
+        let is_wanted = |fault: Fault| only.is_none_or(|only| only.contains(&fault));
         let table = TABLE.into_iter();
         let chosen = table.filter(|(fault, _, _, needs)| is_possible(*needs) && is_wanted(*fault));
         chosen.map(|(fault, share, ..)| (fault, share)).collect()

@@ -192,8 +192,9 @@ impl Network {
     fn mend(&self, house: usize) {
         let ip = self.houses[house].ip;
         let is_of = |(by, to): &(Option<usize>, Ipv4Addr)| *by == Some(house) || (by.is_none() && *to == ip);
-        let cuts: Vec<_> = self.cuts().extract_if(.., |cut| is_of(cut)).collect();
+        let cuts: Vec<_> = self.cuts().iter().copied().filter(is_of).collect();
         for (by, to) in cuts {
+            self.cuts().remove(&(by, to));
             // What is not there needs no mending.
             let _ = match by {
                 Some(by) => self.inside(by, &format!("ip neigh del {to} dev eth0")),

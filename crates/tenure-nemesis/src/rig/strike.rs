@@ -17,6 +17,12 @@ use super::{Fault, Rig};
 use crate::client::NAMESPACE;
 use crate::dice::Dice;
 
+/// Nobody waits longer for a renewal, however long the TTL is.
+const RENEWAL_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Nobody waits for a renewal for more than a quarter of the TTL either; late answers come so much earlier than that.
+const HASTE: Duration = Duration::from_millis(80);
+
 /// What a fault is done to. Only one at a time is done to each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
@@ -66,6 +72,8 @@ pub(super) fn begin(
         Hits::Process => Target::Process(client),
         Hits::Clock => Target::Clock(client),
         Hits::AnyLink if dice.percent(30) => Target::Members,
+        // Only who holds something shows that it holds it for too long.
+        Hits::Link if fault == Fault::LateAnswer => Target::Link(leading_client(rig).unwrap_or(client)),
         Hits::Link | Hits::AnyLink => Target::Link(client),
         Hits::Members => Target::Members,
         Hits::Data => Target::Data,
@@ -125,6 +133,12 @@ fn link(rig: &Rig, fault: Fault, client: usize, dice: &mut Dice) -> Done {
         Fault::LoseAnswers => set(Mode::BlackHoleAnswers),
         Fault::HoldAnswers => set(Mode::HoldAnswers),
         Fault::Delay => set(Mode::Delay(dice.ms(20, 1_500))),
+        Fault::LateAnswer => {
+            let ttl = rig.options.against.ttl();
+            set(Mode::DelayAnswers((ttl / 4).min(RENEWAL_WAIT_MAX) - HASTE));
+            std::thread::sleep(ttl / 3 + dice.ms(300, 1_300));
+            set(Mode::BlackHole);
+        }
         Fault::Fin => set(Mode::CutFin),
         Fault::Refuse => set(Mode::Closed),
         Fault::Reset => {
@@ -341,6 +355,15 @@ fn ids(rig: &Rig) -> Vec<(String, String)> {
 
 fn everything(rig: &Rig) -> Option<Vec<KeyValue>> {
     Some(rig.place.ask(async |store| store.list(Selection::everything()).await)?.ok()?.pairs)
+}
+
+/// The client whose candidate came first.
+fn leading_client(rig: &Rig) -> Option<usize> {
+    let pairs = everything(rig)?;
+    let candidates =
+        pairs.iter().filter(|pair| matches!(layout().parse(&pair.key), Some(Key::Candidate(..))));
+    let first = String::from_utf8_lossy(&candidates.min_by_key(|pair| pair.created)?.value).into_owned();
+    (0..rig.crew.len()).find(|client| first.contains(&format!("\"{}\"", rig.crew.name(*client))))
 }
 
 fn layout() -> Layout {
