@@ -40,6 +40,12 @@ impl Means {
             "clocks of members: etcd does not ask the C library for the time, and nobody sets the clock of a machine that others use"
                 .to_owned(),
         );
+        if options.auth {
+            means.left_out.push(
+                "move-leader, no-space: the rig has no name at etcd's gateway; without --auth they are done"
+                    .to_owned(),
+            );
+        }
         let Some(network) = network else {
             let why = match way_in() {
                 Ok(_) => "not asked for".to_owned(),
