@@ -14,6 +14,7 @@ use crate::duration;
 use crate::elect::ElectArgs;
 use crate::election::ElectionCommand;
 use crate::events::EventsArgs;
+use crate::failure::WRAPPER_FAILED;
 use crate::kv::KvCommand;
 use crate::lease::LeaseCommand;
 use crate::lock::LockArgs;
@@ -46,24 +47,37 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Reads our command line. With `--`, a command to run stands after it; without, it is everything from its name on.
-    pub(crate) fn read() -> Result<Cli, clap::Error> {
-        let mut grammar = Cli::grammar();
-        let matches = grammar.try_get_matches_from_mut(std::env::args_os())?;
+    /// Reads a command line, our own name first. With `--`, a command to run stands after it; without, it is everything from its name on.
+    pub(crate) fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
+        let mut grammar = Cli::grammar(words);
+        let matches = grammar.try_get_matches_from_mut(words)?;
         Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut grammar))
     }
 
     /// The grammar of this very command line.
-    pub(crate) fn grammar() -> clap::Command {
+    fn grammar(words: &[OsString]) -> clap::Command {
         let loosen = |command: clap::Command| {
             command.mut_arg("command", |arg| arg.last(false).trailing_var_arg(true).allow_hyphen_values(true))
         };
-        if std::env::args_os().any(|arg| arg == "--") {
+        if words.iter().any(|word| word == "--") {
             return Cli::command();
         }
         ["lock", "elect", "once"]
             .into_iter()
             .fold(Cli::command(), |all, name| all.mut_subcommand(name, loosen))
+    }
+
+    /// The exit code for a command line that clap refused. Whoever would have run a command of the user's must not answer with one of the
+    /// codes that the command may have.
+    pub(crate) fn mistake_code(words: &[OsString]) -> u8 {
+        let has_command = words.iter().any(|word| word == "--");
+        let guess = Cli::grammar(words).ignore_errors(true).try_get_matches_from(words);
+        let is_wrapper = guess.is_ok_and(|matches| match matches.subcommand_name() {
+            Some("lock" | "elect" | "once") => true,
+            Some("register") => has_command,
+            _ => false,
+        });
+        if is_wrapper { WRAPPER_FAILED } else { USAGE }
     }
 
     /// Whether it runs a command of the user's, whose exit code then is ours.
@@ -121,6 +135,9 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = TALK)]
     pub(crate) verbose: u8,
 }
+
+/// The exit code for what cannot be understood, as shells have it.
+pub(crate) const USAGE: u8 = 2;
 
 const STORE: &str = "Which store";
 const TALK: &str = "Output";
@@ -296,3 +313,6 @@ pub(crate) enum PartCommand {
     /// Supervise a command with deadlines of one's own.
     Supervise(RehearsalArgs),
 }
+
+#[cfg(test)]
+mod fuzz;

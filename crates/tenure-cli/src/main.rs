@@ -35,6 +35,7 @@ mod task;
 mod version;
 mod worker;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -45,7 +46,7 @@ use tenure::store::Store;
 
 use crate::cli::{Cli, Command, PartCommand};
 use crate::connect::Decision;
-use crate::failure::{Code, Failure, WRAPPER_FAILED};
+use crate::failure::{Code, Failure};
 use crate::output::{Color, Output};
 
 /// What `tenure` says when it is asked nothing.
@@ -69,9 +70,10 @@ Commands: lock, elect, once, locks, election, register, worker, submit, task, no
 const THREADS: usize = 2;
 
 fn main() -> ExitCode {
-    let cli = match Cli::read() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::read(&words) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(&error, &words),
     };
     if let Some(Command::Part(command)) = &cli.command
         && let Some(code) = supervise::part(command)
@@ -96,10 +98,10 @@ fn main() -> ExitCode {
 }
 
 /// Help and version are answers; everything else that clap says is a mistake of the caller's.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let mistake = ExitCode::from(if was_wrapper() { WRAPPER_FAILED } else { 2 });
-    let wants_json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    let mistake = ExitCode::from(Cli::mistake_code(words));
+    let wants_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     if !is_answer && wants_json {
         let text = error.render().to_string();
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -111,17 +113,6 @@ fn refuse(error: &clap::Error) -> ExitCode {
     // A reader that left while help was printed has had enough of it.
     let _ = error.print();
     if is_answer { ExitCode::SUCCESS } else { mistake }
-}
-
-/// Whether a command line that clap refused would have run a command of the user's.
-fn was_wrapper() -> bool {
-    let has_command = std::env::args_os().any(|arg| arg == "--");
-    let guess = Cli::grammar().ignore_errors(true).try_get_matches();
-    guess.is_ok_and(|matches| match matches.subcommand_name() {
-        Some("lock" | "elect" | "once") => true,
-        Some("register") => has_command,
-        _ => false,
-    })
 }
 
 fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {

@@ -4,6 +4,7 @@
 //! should ask for by name.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use crate::Etcd;
@@ -18,6 +19,7 @@ pub struct Builder {
     pub(crate) durable: bool,
     pub(crate) tls: Option<Tls>,
     pub(crate) peer_wires: bool,
+    hosts: Vec<Host>,
     quota_backend_bytes: Option<u64>,
     auth_token_ttl_s: Option<u32>,
     bcrypt_cost: Option<u32>,
@@ -47,6 +49,15 @@ pub struct Tls {
     pub client_ca: Option<PathBuf>,
 }
 
+/// Where a program lives: the loopback, or a network that somebody made.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// The words that come before a command so that it runs there; they must become the command, as `nsenter` does, or its pid is another.
+    pub enter: Vec<OsString>,
+}
+
 impl Builder {
     pub(crate) fn new() -> Builder {
         Builder { members: 1, ..Builder::default() }
@@ -69,6 +80,17 @@ impl Builder {
     pub fn peer_wires(mut self) -> Builder {
         self.peer_wires = true;
         self
+    }
+
+    /// Where each member lives, in their order; those that are not told live on the loopback.
+    pub fn hosts(mut self, hosts: Vec<Host>) -> Builder {
+        self.hosts = hosts;
+        self
+    }
+
+    pub(crate) fn host(&self, index: usize) -> Host {
+        let loopback = || Host { ip: Ipv4Addr::LOCALHOST, enter: Vec::new() };
+        self.hosts.get(index).cloned().unwrap_or_else(loopback)
     }
 
     /// Data on a real disk with real fsyncs, for measuring; otherwise in memory where there is room.

@@ -94,7 +94,8 @@ impl Etcd {
 
     /// Lays out the members with fresh ports and empty folders.
     fn prepare_all(&mut self) {
-        let ports: Vec<Ports> = (0..self.builder.members).map(|_| Ports::lease()).collect();
+        let ports: Vec<Ports> =
+            (0..self.builder.members).map(|index| Ports::lease_at(self.builder.host(index).ip)).collect();
         if self.builder.peer_wires {
             let addrs: Vec<SocketAddr> = ports.iter().map(|ports| ports.peer.addr()).collect();
             self.peers = Some(Peers::to(&addrs));
@@ -123,7 +124,8 @@ impl Etcd {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir(&folder)
             .unwrap_or_else(|error| panic!("{} cannot be made: {error}", folder.display()));
-        let mut command = vec![self.binary.clone().into()];
+        let mut command = self.builder.host(index).enter;
+        command.push(self.binary.clone().into());
         self.builder.push_args(self.version, &mut command);
         let advertised = self.advertised(index, &ports);
         Plan { name, folder, ports, advertised, has_tls: self.builder.tls.is_some(), command }
@@ -218,7 +220,7 @@ impl Etcd {
     /// If the cluster does not take the member or it does not become healthy, and with TLS.
     pub fn grow(&mut self) -> &Member {
         assert!(self.peers.is_none(), "a cluster with wires that can be cut cannot grow");
-        let ports = Ports::lease();
+        let ports = Ports::lease_at(self.builder.host(self.members.len()).ip);
         let document = format!("{{\"peerURLs\":[\"{}\"],\"isLearner\":true}}", ports.peer_url());
         let answer = self.insist("/v3/cluster/member/add", &document);
         let Some(id) = id_of_added(&answer) else { panic!("the new member has no id in {answer}") };

@@ -30,7 +30,7 @@ mod redis_server;
 pub mod sentinel;
 
 pub use binary::{Version, binary, version_of};
-pub use builder::{Builder, Timers, Tls};
+pub use builder::{Builder, Host, Timers, Tls};
 pub use etcd::Etcd;
 pub use member::Member;
 pub use proxy::{Mode, Proxy};

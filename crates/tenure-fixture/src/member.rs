@@ -1,7 +1,7 @@
 //! One etcd process: its addresses, its figures, and what can be done to it.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -46,8 +46,8 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    pub(crate) fn lease() -> Ports {
-        Ports { client: Port::lease(), peer: Port::lease(), metrics: Port::lease() }
+    pub(crate) fn lease_at(ip: Ipv4Addr) -> Ports {
+        Ports { client: Port::lease_at(ip), peer: Port::lease_at(ip), metrics: Port::lease_at(ip) }
     }
 
     pub(crate) fn peer_url(&self) -> String {

@@ -1,9 +1,10 @@
-//! Loopback ports that no other test process takes while we hold them.
+//! Ports that no other test process takes while we hold them.
 //!
 //! The range ends below 32768: ports above it are handed to outgoing connections, and a restarted
 //! member would find its own port taken. A port number is leased by holding the *UDP* port of the same
 //! number, which nobody here uses: the lease is exclusive between processes, survives a killed member
 //! (its TCP port is free then, yet nobody else may have it), and ends with the process.
+//! Where a member lives in a network of its own the number is leased here all the same: it is free there too, and says who is meant.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,15 +13,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// A leased loopback port; the lease ends with the value.
+/// A leased port; the lease ends with the value.
 #[derive(Debug)]
 pub(crate) struct Port {
+    ip: Ipv4Addr,
     number: u16,
     _lease: UdpSocket,
 }
 
 impl Port {
-    /// Leases a port on which nothing listens at this moment.
+    /// Leases a port of the loopback on which nothing listens at this moment.
     pub(crate) fn lease() -> Port {
         let start = start_of_search();
         (0..COUNT).find_map(|step| Port::try_lease(FIRST + (start + step) % COUNT)).unwrap_or_else(|| {
@@ -28,14 +30,19 @@ impl Port {
         })
     }
 
+    /// The same number at another address.
+    pub(crate) fn lease_at(ip: Ipv4Addr) -> Port {
+        Port { ip, ..Port::lease() }
+    }
+
     fn try_lease(number: u16) -> Option<Port> {
         let lease = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-        Some(Port { number, _lease: lease })
+        Some(Port { ip: Ipv4Addr::LOCALHOST, number, _lease: lease })
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
+        SocketAddr::from((self.ip, self.number))
     }
 }
 

@@ -11,7 +11,7 @@ mod flow;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -32,6 +32,8 @@ pub enum Mode {
     Pass,
     /// Carries everything this much later, each way.
     Delay(Duration),
+    /// What clients send arrives at once, what the server answers comes this much later.
+    DelayAnswers(Duration),
     /// New connections are accepted, counted and reset at once; existing ones go on.
     Refuse,
     /// New connections are refused by the kernel, and not counted; existing ones go on.
@@ -61,9 +63,14 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts carrying connections to `target`.
+    /// Starts carrying connections from the loopback to `target`.
     pub fn to(target: SocketAddr) -> Proxy {
-        let port = Port::lease();
+        Proxy::at(Ipv4Addr::LOCALHOST, target)
+    }
+
+    /// The same from another address of ours.
+    pub fn at(ip: Ipv4Addr, target: SocketAddr) -> Proxy {
+        let port = Port::lease_at(ip);
         let state = State {
             mode: Mode::Pass,
             order: 0,
@@ -81,7 +88,7 @@ impl Proxy {
         self.port.addr()
     }
 
-    /// Where clients connect: `http://127.0.0.1:port`.
+    /// Where clients connect: `http://address:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr())
     }
@@ -241,7 +248,12 @@ fn admit(client: TcpStream, shared: &Arc<Shared>) {
             std::thread::spawn(move || finish(client));
             return;
         }
-        Mode::Pass | Mode::Delay(_) | Mode::BlackHole | Mode::BlackHoleAnswers | Mode::HoldAnswers => {}
+        Mode::Pass
+        | Mode::Delay(_)
+        | Mode::DelayAnswers(_)
+        | Mode::BlackHole
+        | Mode::BlackHoleAnswers
+        | Mode::HoldAnswers => {}
     }
     let (waker, woken) = waker();
     let id = state.connections_made;

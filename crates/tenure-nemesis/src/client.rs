@@ -28,7 +28,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::stage::Stage;
 use crate::history::{Event, Writer};
-use crate::options::{Against, ClientOptions, TTL};
+use crate::options::{Against, ClientOptions};
 
 /// Where everything of the run lies.
 pub const NAMESPACE: &str = "nemesis";
@@ -85,7 +85,7 @@ async fn live(options: &ClientOptions) -> Result<(), String> {
 /// Works until it is told to go; what could not be put away.
 async fn work(options: &ClientOptions, history: &Arc<Writer>, mut signals: Signals) -> Option<String> {
     let store = connect(options, &mut signals).await?;
-    let session = match Session::options().ttl(TTL).open(store.clone()) {
+    let session = match Session::options().ttl(options.against.ttl()).open(store.clone()) {
         Ok(session) => session,
         Err(error) => return Some(error.to_string()),
     };

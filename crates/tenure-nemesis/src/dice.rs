@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-/// `SplitMix64`: small, good enough for schedules, and every seed is a good one.
+use tenure::core::dice;
+
+/// Small, good enough for schedules, and every seed is a good one.
 #[derive(Clone, Debug)]
 pub struct Dice {
     state: u64,
@@ -23,11 +25,7 @@ impl Dice {
 
     /// Any number.
     pub fn number(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        dice::next(&mut self.state)
     }
 
     /// A number below `end`; 0 if that is 0.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure::core::fence::Verifier;
@@ -49,13 +49,13 @@ pub struct Entry {
 }
 
 impl Ledger {
-    /// Begins to serve on the loopback.
+    /// Begins to serve at an address of ours.
     ///
     /// # Panics
     ///
-    /// If no port is free.
-    pub fn start() -> Ledger {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback has a free port");
+    /// If no port is free there.
+    pub fn start(at: Ipv4Addr) -> Ledger {
+        let listener = TcpListener::bind((at, 0)).expect("an address of ours has a free port");
         let addr = listener.local_addr().expect("a bound socket has an address");
         let ledger = Ledger { addr, inner: Arc::default() };
         let serving = ledger.clone();

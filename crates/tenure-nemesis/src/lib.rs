@@ -4,7 +4,7 @@
 //! stopped, an etcd of three members that die, connections that vanish in the middle of an answer.
 //! What a client does and sees it writes into its history, and only histories are believed.
 //!
-//! Read top to bottom: the options, chance, the history that everybody writes, the ledger that the locks protect, the client, the checks, and
+//! Read top to bottom: the options, chance, the history that everybody writes, the ledger that the locks protect, the probe that sees what a link carries, the client, the checks, and
 //! the rig that brings them together.
 
 pub mod options;
@@ -14,6 +14,8 @@ pub mod dice;
 pub mod history;
 
 pub mod ledger;
+
+pub mod probe;
 
 pub mod client;
 

@@ -2,20 +2,28 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
 
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tenure_nemesis::options::{Against, ClientOptions, Kind, Options, value};
-use tenure_nemesis::{client, rig};
+use tenure_nemesis::options::{Against, ClientOptions, Kind, Options, Roads, value};
+use tenure_nemesis::{client, probe, rig};
+
+/// Told to the same program when it was moved into a network of its own.
+const OWN_NETWORK: &str = "TENURE_NEMESIS_OWN_NETWORK";
 
 const USAGE: &str = "\
 usage: tenure-nemesis [--minutes M | --seconds S] [--store etcd|file] [--against tenure|plain|etcdctl|RULE]
-                      [--seed N] [--clients N] [--auth] [--faults LIST] [--folder DIR] [--record DIR]
+                      [--seed N] [--clients N] [--auth] [--loopback] [--show] [--faults LIST]
+                      [--folder DIR] [--record DIR]
 
   --against  whose locks: ours with all other work (the default), a plain lock that must be found, `etcdctl lock`,
              or ours with one RULE of tenure-core's sabotage.rs broken
   --auth     etcd asks for a password, and forgets tokens after two seconds
+  --show     does each fault of links and clocks once, says what came through, and ends
+  --loopback no network namespaces, although the machine allows them
   --faults   only these, by the names in the report, with commas between them
   --folder   where histories, logs and the report go; target/nemesis/<run> unless told
   --record   writes the figures as lines `key = value` to nemesis-<run>.txt in this folder too";
@@ -25,8 +33,20 @@ fn main() -> ExitCode {
     let done = match words.first().map(String::as_str) {
         Some("client") => ClientOptions::read(&words).and_then(|options| client::run(&options)),
         Some("inside") => inside(&words),
+        Some("echo") => echo(&words),
+        Some("probe") => address(&words).and_then(probe::send).map(|line| println!("{line}")),
+        Some("wall") => {
+            println!("{}", probe::wall());
+            Ok(())
+        }
         _ => match read(&words) {
-            Ok((options, record)) => return report(&options, record.as_deref()),
+            Ok((options, record)) => {
+                move_into_own_network(&options, &words);
+                if words.iter().any(|word| word == "--show") {
+                    return show(&options);
+                }
+                return report(&options, record.as_deref());
+            }
             Err(why) => {
                 eprintln!("{why}\n{USAGE}");
                 return ExitCode::from(2);
@@ -40,6 +60,51 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Becomes the same program in a network namespace of its own, where the machine allows it. Where it does not, the report says so.
+fn move_into_own_network(options: &Options, words: &[String]) {
+    let is_wanted = options.kind == Kind::Etcd && !words.iter().any(|word| word == "--loopback");
+    if !is_wanted || options.network == Roads::Own {
+        return;
+    }
+    if let Ok(way) = rig::way_in() {
+        let error = std::process::Command::new(way[0])
+            .args(&way[1..])
+            .arg(&options.program)
+            .args(words)
+            .env(OWN_NETWORK, "1")
+            .exec();
+        eprintln!("tenure-nemesis: no network of its own: {error}");
+    }
+}
+
+fn show(options: &Options) -> ExitCode {
+    if options.network == Roads::Loopback {
+        let why = rig::way_in().err().unwrap_or_else(|| "only etcd has one".to_owned());
+        println!("LEFT OUT: all of it, without a network of its own: {why}");
+        return ExitCode::SUCCESS;
+    }
+    match rig::show(options) {
+        Ok(lines) => {
+            lines.iter().for_each(|line| println!("{line}"));
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("tenure-nemesis: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn echo(words: &[String]) -> Result<(), String> {
+    let heard = words.get(2).ok_or("where to write what is heard?")?;
+    probe::echo(address(words)?, Path::new(heard))
+}
+
+fn address(words: &[String]) -> Result<SocketAddr, String> {
+    let word = words.get(1).ok_or("which address?")?;
+    word.parse().map_err(|_| format!("{word:?} is no address"))
 }
 
 fn inside(words: &[String]) -> Result<(), String> {
@@ -63,7 +128,7 @@ fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
     while let Some(word) = rest.next() {
         if KNOWN.contains(&word.as_str()) {
             rest.next();
-        } else if word != "--auth" {
+        } else if !["--auth", "--loopback", "--show"].contains(&word.as_str()) {
             return Err(format!("{word:?} is not known"));
         }
     }
@@ -87,6 +152,10 @@ fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
     let options = Options {
         faults_for: Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
         kind,
+        network: match std::env::var_os(OWN_NETWORK) {
+            Some(_) if kind == Kind::Etcd => Roads::Own,
+            _ => Roads::Loopback,
+        },
         against,
         seed: if has("--seed") { value(words, "--seed")? } else { 1 },
         clients: if has("--clients") { value(words, "--clients")? } else { 3 },

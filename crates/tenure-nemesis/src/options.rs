@@ -11,7 +11,11 @@ use tenure::store::StoreUrl;
 use crate::rig::Fault;
 
 /// The TTL of everybody's session: the shortest that the documentation recommends, so that most faults outlast it.
-pub const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(3);
+
+/// The TTL where the margin would hide what is to be found: nobody waits for an answer for longer than a quarter of a TTL or a second, and of 3 s that is hardly more
+/// than the margin.
+const TTL_BEYOND_MARGIN: Duration = Duration::from_secs(4);
 
 /// Which store is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +24,15 @@ pub enum Kind {
     Etcd,
     /// A file that the processes share.
     File,
+}
+
+/// How processes reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roads {
+    /// Over the machine's loopback.
+    Loopback,
+    /// In a network of the rig's own, whose namespace it lives in already.
+    Own,
 }
 
 /// Whose locks are used.
@@ -41,9 +54,17 @@ impl Against {
         !matches!(self, Against::Etcdctl)
     }
 
-    /// Whether something is wrong with it on purpose.
-    pub fn is_broken(self) -> bool {
-        matches!(self, Against::Broken(_) | Against::Plain)
+    /// Whether it is ours, with all other work beside it.
+    pub fn does_all_work(self) -> bool {
+        matches!(self, Against::Tenure | Against::Broken(_))
+    }
+
+    /// The TTL of everybody's session.
+    pub fn ttl(self) -> Duration {
+        match self {
+            Against::Broken(Rule::ValidityFromSending) => TTL_BEYOND_MARGIN,
+            Against::Tenure | Against::Broken(_) | Against::Plain | Against::Etcdctl => TTL,
+        }
     }
 
     /// Its name on the command line and in the results.
@@ -81,6 +102,8 @@ pub struct Options {
     pub faults_for: Duration,
     /// Which store.
     pub kind: Kind,
+    /// How processes reach each other.
+    pub network: Roads,
     /// Whose locks.
     pub against: Against,
     /// What the script comes from.

@@ -3,20 +3,28 @@
 mod aftermath;
 mod crew;
 mod fault;
+mod means;
+mod network;
 mod place;
 mod report;
 mod script;
+mod show;
 mod stale_leader;
 mod strike;
+mod wall_clock;
 
 pub use fault::Fault;
+pub use network::way_in;
 pub use report::Report;
+pub use show::show;
 
 use std::time::{Duration, Instant};
 
 use self::aftermath::Aftermath;
 use self::crew::Crew;
+use self::means::Means;
 use self::place::Place;
+use self::report::Said;
 use self::script::Script;
 use crate::check::{self, Evidence, Violation};
 use crate::dice::Dice;
@@ -57,19 +65,26 @@ pub(crate) struct Rig {
 /// What cannot even begin, or is no run at all: a rig that did nothing has shown nothing.
 pub fn run(options: &Options) -> Result<Report, String> {
     let begun = Instant::now();
+    if let Against::Broken(rule) = options.against {
+        fault::provocation(rule)
+            .map_err(|why| format!("{rule:?} is found by the simulation alone, for {why}"))?;
+    }
     let mut dice = Dice::new(options.seed);
     std::fs::create_dir_all(&options.folder)
         .map_err(|error| format!("{}: {error}", options.folder.display()))?;
     let place = Place::start(options)?;
-    let ledger = Ledger::start();
-    let crew = Crew::start(options, &place, &ledger, &mut dice)?;
+    let means = Means::find(options, place.network.as_ref());
+    let ledger = Ledger::start(place.books());
+    let shares = Fault::shares(options, &means);
+    let clocks = means.clock().filter(|_| shares.iter().any(|(fault, _)| *fault == Fault::ClockStep));
+    let crew = Crew::start(options, &place, &ledger, clocks, &mut dice)?;
     let evidence = Evidence::default();
     let (injected, notes) = (Vec::new(), Vec::new());
     let mut rig = Rig { options: options.clone(), place, ledger, crew, injected, evidence, notes };
     rig.crew
         .await_progress(0, WARM_UP, options.against)
         .map_err(|who| format!("{} never began", who.join(", ")))?;
-    Script::new(&options.clone(), dice).play(&mut rig);
+    Script::new(options, shares, dice).play(&mut rig);
     rig.write_faults();
     let mut violations = rig.recover();
     violations.extend(rig.gather());
@@ -78,14 +93,15 @@ pub fn run(options: &Options) -> Result<Report, String> {
         // Nothing else than what is counted can be said of a run in which nobody did anything.
         violations.extend(too_quiet(&rig.evidence));
     }
-    Ok(Report::new(options, &rig.injected, &rig.evidence, violations, begun.elapsed(), rig.notes))
+    let said = Said { violations, notes: rig.notes, left_out: means.left_out };
+    Ok(Report::new(options, &rig.injected, &rig.evidence, begun.elapsed(), said))
 }
 
 impl Rig {
     /// All faults end; everybody goes on, finishes, and goes.
     fn recover(&mut self) -> Vec<Violation> {
         let healed = now();
-        let is_whole = self.options.against == Against::Tenure;
+        let is_whole = self.options.against.does_all_work();
         let mut aftermath = Aftermath::new(self);
         // Whoever has only just begun again must be there before it is told anything.
         let goes_on = aftermath.everybody_goes_on(healed);

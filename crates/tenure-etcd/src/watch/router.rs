@@ -399,4 +399,7 @@ fn parse_event(wire: WireEvent) -> Option<Event> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests;

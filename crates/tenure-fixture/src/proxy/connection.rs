@@ -150,7 +150,12 @@ impl Connection {
             Mode::CutReset => return Err(End::Reset),
             Mode::BlackHole => self.has_lost |= self.up.lose() | self.down.lose(),
             Mode::BlackHoleAnswers => self.has_lost |= self.down.lose(),
-            Mode::Pass | Mode::Delay(_) | Mode::Refuse | Mode::Closed | Mode::HoldAnswers => {}
+            Mode::Pass
+            | Mode::Delay(_)
+            | Mode::DelayAnswers(_)
+            | Mode::Refuse
+            | Mode::Closed
+            | Mode::HoldAnswers => {}
         }
         let now = Instant::now();
         self.up.hasten(now);
@@ -164,6 +169,7 @@ impl Connection {
         let up_fate = self.fate(&[Mode::BlackHole]);
         let down_fate = match self.mode {
             Mode::HoldAnswers => Fate::Carry(HELD_FOR),
+            Mode::DelayAnswers(delay) => Fate::Carry(delay),
             _ => self.fate(&[Mode::BlackHole, Mode::BlackHoleAnswers]),
         };
         if self.up.wants_read() {

@@ -1,24 +1,26 @@
 //! Nobody relies on a hold while somebody else does (GUARANTEES, rule 1).
 //!
-//! Left out are holds that somebody ended by hand: no holder can foresee that.
+//! Left out is who goes on relying on a hold that somebody ended by hand: nobody can foresee that. Whoever is told that it holds while an earlier one
+//! does is not: its own place was read, and was there, when nobody stood before it.
 
 use std::collections::BTreeMap;
 
 use super::Violation;
 use super::holds::Hold;
 
-/// Finds holds of one line that overlap. Each is named once, with the one that reached furthest before it began.
+/// Finds holds of one line that overlap. Each is named once, with the one that reached furthest of those before it, by their tokens.
 pub fn check(holds: &[Hold]) -> Vec<Violation> {
     let mut lines: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
-    for hold in holds.iter().filter(|hold| !hold.by_hand) {
+    for hold in holds {
         lines.entry(&hold.line).or_default().push(hold);
     }
     let mut violations = Vec::new();
     for holds in lines.values_mut() {
         holds.sort_by_key(|hold| hold.from);
-        let mut furthest: Option<&Hold> = None;
-        for hold in holds.iter() {
-            if let Some(before) = furthest.filter(|before| before.until > hold.from) {
+        for (at, hold) in holds.iter().enumerate() {
+            let beside =
+                holds[..at].iter().filter(|other| other.until > hold.from && !is_excused(other, hold));
+            if let Some(before) = beside.max_by_key(|other| other.until) {
                 let overlap = (before.until.min(hold.until)).saturating_sub(hold.from);
                 violations.push(Violation {
                     promise: "one holder",
@@ -34,12 +36,15 @@ pub fn check(holds: &[Hold]) -> Vec<Violation> {
                     ),
                 });
             }
-            if furthest.is_none_or(|before| hold.until > before.until) {
-                furthest = Some(hold);
-            }
         }
     }
     violations
+}
+
+/// Whether the earlier one by token was ended by hand, so that the later one came by right.
+fn is_excused(one: &Hold, other: &Hold) -> bool {
+    let earlier = if one.token <= other.token { one } else { other };
+    earlier.by_hand
 }
 
 #[cfg(test)]
@@ -61,9 +66,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ended_by_hand_is_left_out() {
+    fn who_was_ended_by_hand_is_excused_and_who_came_beside_an_earlier_one_is_not() {
         let mut beside = evidence(vec![held(5, 10, 20, 30, 90), held(6, 15, 39, 50, 99)]);
         beside.tokens_by_hand.insert(5);
         assert_eq!(check(&of(&beside)), []);
+        // Its place was deleted while it waited, and it was told that it holds all the same.
+        beside.tokens_by_hand = [6].into();
+        assert_eq!(check(&of(&beside)).len(), 1);
     }
 }

@@ -19,7 +19,7 @@ use super::stage::Belief;
 use crate::dice::Dice;
 use crate::history::{End, Event, Outcome, Work, Writer, now};
 use crate::ledger::{Answer, Link};
-use crate::options::{ClientOptions, TTL};
+use crate::options::ClientOptions;
 
 const TASKS: usize = 2;
 const LINE: &str = "lock:etcdctl";
@@ -85,7 +85,12 @@ impl Runs {
         command
             .env("ETCDCTL_API", "3")
             .arg(format!("--endpoints={}", self.endpoints))
-            .args(["lock", "nemesis-etcdctl", &format!("--ttl={}", TTL.as_secs()), "--"])
+            .args([
+                "lock",
+                "nemesis-etcdctl",
+                &format!("--ttl={}", self.options.against.ttl().as_secs()),
+                "--",
+            ])
             .arg(program)
             .args(["inside", "--ledger", &self.options.ledger.to_string()])
             .args(["--history", &self.options.history.display().to_string()])

@@ -11,7 +11,7 @@ use super::stage::{Belief, Stage};
 use crate::dice::Dice;
 use crate::history::{End, Outcome, Work, now};
 use crate::ledger::{Answer, Link};
-use crate::options::TTL;
+use crate::options::Against;
 
 const TASKS: usize = 2;
 
@@ -28,7 +28,7 @@ async fn want(stage: Stage) {
     let Ok(mut link) = Link::to(stage.ledger).await else { return };
     let key = Bytes::from(format!("/{NAMESPACE}-plain"));
     while stage.rest(dice.ms(5, 60)).await {
-        let Ok(grant) = stage.store.grant(TTL, None).await else { continue };
+        let Ok(grant) = stage.store.grant(Against::Plain.ttl(), None).await else { continue };
         let op = stage.history.ask(Work::Lock, "lock:plain", None);
         let put =
             Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(key.clone(), "x", grant.id));
@@ -62,7 +62,7 @@ async fn hold(stage: &Stage, token: i64, lease: LeaseId, key: &Bytes, link: &mut
     };
     let renewing = async {
         loop {
-            tokio::time::sleep(TTL / 3).await;
+            tokio::time::sleep(Against::Plain.ttl() / 3).await;
             // That it failed changes nothing: this is what is wrong with it.
             let _ = tokio::time::timeout(Duration::from_secs(1), stage.store.renew(lease)).await;
         }

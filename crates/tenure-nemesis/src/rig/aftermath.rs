@@ -13,7 +13,6 @@ use super::Rig;
 use crate::check::{Violation, answered, settled};
 use crate::client::{NAMESPACE, registered};
 use crate::history::{Event, Outcome, Stamp, Work};
-use crate::options::TTL;
 
 /// For everybody to do everything again. Promised are twice the TTL and three seconds for whoever waits; many wait for one another here, on a
 /// machine that may be busy with other things.
@@ -28,8 +27,8 @@ const TASKS_END: Duration = Duration::from_secs(60);
 /// For everybody to close what they have.
 const GOING: Duration = Duration::from_secs(40);
 
-/// For leases of the killed to end: twice the TTL, because etcd refreshes them when its leader changes, and what etcd takes to look.
-const LEASES_END: Duration = Duration::from_secs(2 * TTL.as_secs() + 4);
+/// What etcd takes to look whether a lease is over, and what a busy machine adds.
+const LOOKING: Duration = Duration::from_secs(4);
 
 /// Looks at what is there afterwards.
 pub(super) struct Aftermath<'a> {
@@ -133,7 +132,7 @@ impl Aftermath<'_> {
         };
         let wanted = settled::wanted(&lives.iter().collect::<Vec<_>>());
         // Keys of the killed go with their leases.
-        let deadline = Instant::now() + LEASES_END;
+        let deadline = Instant::now() + self.leases_end_within();
         loop {
             let found = match self.list(&Selection::prefix(registered())) {
                 Ok(pairs) => pairs,
@@ -191,7 +190,7 @@ impl Aftermath<'_> {
             Ok(lives) => self.violations.extend(lives.iter().flat_map(settled::left)),
             Err(what) => self.broken("nothing leaks", what),
         }
-        let deadline = Instant::now() + LEASES_END;
+        let deadline = Instant::now() + self.leases_end_within();
         let left = loop {
             let left = match self.list(&Selection::everything()) {
                 Ok(pairs) => pairs.into_iter().filter(|pair| !stays(pair)).collect::<Vec<_>>(),
@@ -214,9 +213,14 @@ impl Aftermath<'_> {
         }
     }
 
+    /// For leases of the killed to end: twice the TTL, because etcd refreshes them when its leader changes.
+    fn leases_end_within(&self) -> Duration {
+        2 * self.rig.options.against.ttl() + LOOKING
+    }
+
     /// Leases that carry none of what stays end by themselves. Those of commands whose sender was killed take a week for it, and are told.
     fn leases_end(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + LEASES_END;
+        let deadline = Instant::now() + self.leases_end_within();
         loop {
             let kept: BTreeSet<_> =
                 self.list(&Selection::everything())?.into_iter().filter_map(|pair| pair.lease).collect();

@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tenure_fixture::sentinel::Sentinel;
 
 use super::place::Place;
+use super::wall_clock::WallClock;
 use crate::check::Life;
 use crate::dice::Dice;
 use crate::history::{Event, Outcome, Stamp, Work, now, read, read_on};
@@ -25,6 +26,9 @@ pub(crate) struct Crew {
 struct Client {
     name: String,
     options: ClientOptions,
+    /// The words that come before its command, so that it runs where it lives.
+    enter: Vec<OsString>,
+    clock: Option<WallClock>,
     dice: Dice,
     process: Option<Sentinel>,
     /// Their histories, and when they were killed.
@@ -36,11 +40,19 @@ impl Crew {
         options: &Options,
         place: &Place,
         ledger: &Ledger,
+        clocks: Option<&Path>,
         dice: &mut Dice,
     ) -> Result<Crew, String> {
         let histories = options.folder.join("history");
         std::fs::create_dir_all(&histories).map_err(|error| format!("{}: {error}", histories.display()))?;
-        let clients = (0..options.clients).map(|number| Client {
+        let clocks = (0..options.clients).map(|number| {
+            let file = options.folder.join(format!("c{number}.clock"));
+            clocks.map(|library| WallClock::new(library, absolute(&file)?)).transpose()
+        });
+        let clocks = clocks.collect::<Result<Vec<_>, String>>()?;
+        let clients = clocks.into_iter().enumerate().map(|(number, clock)| Client {
+            enter: place.network.as_ref().map_or_else(Vec::new, |network| network.client(number).enter),
+            clock,
             name: format!("c{number}"),
             options: ClientOptions {
                 name: format!("c{number}"),
@@ -71,7 +83,9 @@ impl Crew {
         let history = self.folder.join(format!("history/{}.{life}", client.name));
         client.options.history.clone_from(&history);
         client.options.seed = client.dice.number();
-        let mut command: Vec<OsString> = vec![self.program.clone().into(), "client".into()];
+        let mut command: Vec<OsString> = client.enter.clone();
+        command.extend(client.clock.iter().flat_map(WallClock::words));
+        command.extend([self.program.clone().into(), "client".into()]);
         command.extend(client.options.words().into_iter().map(OsString::from));
         // The sentinel removes this folder, which is empty, when the rig dies.
         let guarded = self.folder.join(format!("{}.guard", client.name));
@@ -102,6 +116,11 @@ impl Crew {
         if let Some(process) = &self.clients[client].process {
             signal(process, Signal::CONT);
         }
+    }
+
+    /// Sets its clock on the wall so many seconds beside the truth; none if it has no clock of its own.
+    pub(super) fn set_clock(&self, client: usize, beside_s: i64) -> Option<()> {
+        self.clients[client].clock.as_ref()?.set(beside_s).ok()
     }
 
     pub(super) fn name(&self, client: usize) -> &str {
@@ -260,4 +279,8 @@ fn signal(process: &Sentinel, signal: Signal) {
     if !reached {
         process.signal(signal);
     }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -1,5 +1,6 @@
 //! Where the clients work: etcd with three members behind a proxy for each client and member, or a file.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,9 @@ use tenure::store::{Store, StoreError, StoreUrl};
 use tenure_fixture::{Etcd, Mode, Proxy};
 use tokio::runtime::Runtime;
 
+use super::network::{MEMBERS, Network};
 use crate::client::{USER, open};
-use crate::options::{Kind, Options};
+use crate::options::{Kind, Options, Roads};
 
 /// How long the rig insists on something while the store may be away.
 const INSISTENCE: Duration = Duration::from_secs(30);
@@ -23,7 +25,10 @@ pub(crate) struct Place {
     onlooker: Option<Store>,
     /// By client, then by member.
     pub(super) proxies: Vec<Vec<Proxy>>,
+    // Before the network: members live in its houses.
     pub(super) etcd: Option<Etcd>,
+    /// Where members and clients live, where that is not the loopback.
+    pub(super) network: Option<Network>,
     file: Option<(TempDir, PathBuf)>,
     auth: bool,
 }
@@ -35,15 +40,32 @@ impl Place {
         let runtime = runtime.map_err(|error| error.to_string())?;
         let mut place = match options.kind {
             Kind::Etcd => {
-                let mut builder = Etcd::builder().members(3).peer_wires();
+                let network = match options.network {
+                    Roads::Own => Some(Network::build(options.clients, &options.folder)?),
+                    Roads::Loopback => None,
+                };
+                let mut builder = Etcd::builder().members(MEMBERS);
+                builder = match &network {
+                    Some(network) => {
+                        builder.hosts((0..MEMBERS).map(|member| network.member(member)).collect())
+                    }
+                    None => builder.peer_wires(),
+                };
                 if options.auth {
                     builder = builder.auth_token_ttl_s(TOKEN_TTL_S).bcrypt_cost(4);
                 }
                 let etcd = builder.start();
-                let to_all =
-                    |_| etcd.members().iter().map(|member| Proxy::to(member.client_addr())).collect();
+                let at = |member| match &network {
+                    Some(_) => Network::door(member),
+                    None => Ipv4Addr::LOCALHOST,
+                };
+                let to_all = |_| {
+                    let members = etcd.members().iter().enumerate();
+                    members.map(|(index, member)| Proxy::at(at(index), member.client_addr())).collect()
+                };
                 let proxies = (0..options.clients).map(to_all).collect();
-                Place { runtime, onlooker: None, proxies, etcd: Some(etcd), file: None, auth: options.auth }
+                let etcd = Some(etcd);
+                Place { runtime, onlooker: None, proxies, etcd, network, file: None, auth: options.auth }
             }
             Kind::File => {
                 let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -53,6 +75,7 @@ impl Place {
                     onlooker: None,
                     proxies: Vec::new(),
                     etcd: None,
+                    network: None,
                     file: Some((folder, path)),
                     auth: false,
                 }
@@ -126,11 +149,46 @@ impl Place {
         Err(format!("{path}: {last}"))
     }
 
+    /// Nothing that one member says comes to another, until wires are mended.
+    pub(super) fn cut_wire(&self, from: usize, to: usize) {
+        match (&self.network, &self.etcd) {
+            (Some(network), _) => {
+                network.cut_wire(from, to).unwrap_or_else(|why| panic!("a wire cannot be cut: {why}"));
+            }
+            (None, Some(etcd)) => etcd.cut_wire(from, to),
+            (None, None) => {}
+        }
+    }
+
+    /// All members hear each other again.
+    pub(super) fn mend_wires(&self) {
+        match (&self.network, &self.etcd) {
+            (Some(network), _) => network.mend_members(),
+            (None, Some(etcd)) => etcd.mend_wires(),
+            (None, None) => {}
+        }
+    }
+
+    /// A client's link in the kernel is whole again.
+    pub(super) fn mend_link(&self, client: usize) {
+        if let Some(network) = &self.network {
+            network.mend_client(client);
+        }
+    }
+
+    /// Where the ledger is to be.
+    pub(super) fn books(&self) -> Ipv4Addr {
+        self.network.as_ref().map_or(Ipv4Addr::LOCALHOST, Network::books)
+    }
+
     /// Ends everything that was done to links and members.
     pub(super) fn heal(&self) {
         self.proxies.iter().flatten().for_each(|proxy| proxy.set(Mode::Pass));
+        if let Some(network) = &self.network {
+            network.mend_all();
+        }
+        self.mend_wires();
         if let Some(etcd) = &self.etcd {
-            etcd.mend_wires();
             etcd.members()
                 .iter()
                 .filter(|member| member.is_running())

@@ -12,12 +12,6 @@ use crate::options::{Kind, Options};
 /// How many violations are shown; all are counted.
 const SHOWN: usize = 20;
 
-/// What no run does, and why.
-const LEFT_OUT: [&str; 2] = [
-    "clock steps: nobody sets the clock of a machine that others use; the simulation does",
-    "network namespaces and netem: proxies cut, delay and lose between clients and members, and wires among members",
-];
-
 /// What a run says.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -39,8 +33,17 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// What was seen and breaks no promise of ours.
     pub notes: Vec<String>,
+    /// What was not done, why, and how it could be.
+    pub left_out: Vec<String>,
     /// Where everything is told.
     pub folder: PathBuf,
+}
+
+/// What there is to say besides counts.
+pub(super) struct Said {
+    pub(super) violations: Vec<Violation>,
+    pub(super) notes: Vec<String>,
+    pub(super) left_out: Vec<String>,
 }
 
 impl Report {
@@ -48,9 +51,8 @@ impl Report {
         options: &Options,
         injected: &[Injected],
         evidence: &Evidence,
-        violations: Vec<Violation>,
         took: Duration,
-        notes: Vec<String>,
+        said: Said,
     ) -> Report {
         let mut faults = BTreeMap::new();
         for one in injected {
@@ -69,8 +71,9 @@ impl Report {
             lasted: (options.faults_for, took),
             faults,
             operations: tally(evidence),
-            violations,
-            notes,
+            violations: said.violations,
+            notes: said.notes,
+            left_out: said.left_out,
             folder: options.folder.clone(),
         }
     }
@@ -148,7 +151,7 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "NOTED: {note}")?;
         }
-        for left_out in LEFT_OUT {
+        for left_out in &self.left_out {
             writeln!(f, "LEFT OUT: {left_out}")?;
         }
         writeln!(f, "\n{:>7} violations", self.violations.len())?;

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::fault::provocation;
 use super::strike::{self, Ending, Target};
 use super::{Fault, Injected, Rig};
 use crate::dice::Dice;
 use crate::history::now;
-use crate::options::{Options, TTL};
+use crate::options::{Against, Options};
 
 /// Between two faults, in milliseconds. On average there are three for each TTL, and most last longer than this: several go on at once.
 const PAUSE_MS: (u64, u64) = (300, 2_200);
@@ -24,12 +25,15 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub(super) fn new(options: &Options, dice: Dice) -> Script {
-        let ttl = u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX);
+    pub(super) fn new(options: &Options, shares: Vec<(Fault, u64)>, dice: Dice) -> Script {
+        let ttl = u64::try_from(options.against.ttl().as_millis()).unwrap_or(u64::MAX);
         // What is broken on purpose is given every chance to show it: it must be found, and soon.
-        let (each_ms, short_percent) =
-            if options.against.is_broken() { ((ttl + 500, ttl * 2), 0) } else { ((ttl / 3, ttl * 2), 30) };
-        Script { shares: Fault::shares(options), lasts: options.faults_for, each_ms, short_percent, dice }
+        let (each_ms, short_percent) = match options.against {
+            Against::Broken(rule) => (provocation(rule).map_or((ttl + 500, ttl * 2), |one| one.each_ms), 0),
+            Against::Plain => ((ttl + 500, ttl * 2), 0),
+            Against::Tenure | Against::Etcdctl => ((ttl / 3, ttl * 2), 30),
+        };
+        Script { shares, lasts: options.faults_for, each_ms, short_percent, dice }
     }
 
     /// Plays it, and ends everything that is still going on.

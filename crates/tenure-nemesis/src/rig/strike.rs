@@ -9,16 +9,27 @@ use tenure::core::name::Namespace;
 use tenure::store::{KeyValue, LeaseId, Selection};
 use tenure_fixture::Mode;
 
+use super::fault::Hits;
+use super::network::{MEMBERS, Network};
 use super::stale_leader::Stopped;
+use super::wall_clock::STEP_S;
 use super::{Fault, Rig};
 use crate::client::NAMESPACE;
 use crate::dice::Dice;
+
+/// Nobody waits longer for a renewal, however long the TTL is.
+const RENEWAL_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Nobody waits for a renewal for more than a quarter of the TTL either; late answers come so much earlier than that.
+const HASTE: Duration = Duration::from_millis(80);
 
 /// What a fault is done to. Only one at a time is done to each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     /// A client's process.
     Process(usize),
+    /// Its clock on the wall.
+    Clock(usize),
     /// Its connections.
     Link(usize),
     /// The members: two that are away at once are an outage, and that is a fault of its own.
@@ -32,6 +43,8 @@ pub(super) enum Ending {
     Begin(usize),
     Resume(usize),
     Heal(usize),
+    Plug(usize),
+    SetRight(usize),
     Restart(usize),
     RestartAll,
     Continue(Stopped),
@@ -55,29 +68,15 @@ pub(super) fn begin(
     dice: &mut Dice,
 ) -> Option<Struck> {
     let client = dice.index(rig.crew.len());
-    let target = match fault {
-        Fault::KillClient | Fault::StopClient | Fault::Stutter => Target::Process(client),
-        Fault::Cut
-        | Fault::CutOne
-        | Fault::LoseAnswers
-        | Fault::HoldAnswers
-        | Fault::Delay
-        | Fault::Reset
-        | Fault::Fin
-        | Fault::Refuse => Target::Link(client),
-        Fault::KillMember
-        | Fault::KillLeader
-        | Fault::KillAll
-        | Fault::StopMember
-        | Fault::StopLeader
-        | Fault::IsolateLeader
-        | Fault::IsolateMember
-        | Fault::MuteLeader
-        | Fault::DeafLeader
-        | Fault::Bridge
-        | Fault::MoveLeader
-        | Fault::DiskFull => Target::Members,
-        Fault::NoSpace | Fault::Compact | Fault::Revoke | Fault::Delete | Fault::Flood => Target::Data,
+    let target = match fault.hits() {
+        Hits::Process => Target::Process(client),
+        Hits::Clock => Target::Clock(client),
+        Hits::AnyLink if dice.percent(30) => Target::Members,
+        // Only who holds something shows that it holds it for too long.
+        Hits::Link if fault == Fault::LateAnswer => Target::Link(leading_client(rig).unwrap_or(client)),
+        Hits::Link | Hits::AnyLink => Target::Link(client),
+        Hits::Members => Target::Members,
+        Hits::Data => Target::Data,
     };
     if busy.contains(&target) {
         return None;
@@ -85,7 +84,11 @@ pub(super) fn begin(
     let (detail, ending) = match target {
         Target::Process(client) if rig.crew.is_alive(client) => process(rig, fault, client, lasts, dice),
         Target::Process(_) => None,
-        Target::Link(client) => link(rig, fault, client, dice),
+        Target::Clock(client) => clock(rig, client, dice),
+        Target::Link(client) => match &rig.place.network {
+            Some(network) if fault.is_in_kernel() => kernel_link(rig, network, fault, client, dice),
+            _ => link(rig, fault, client, dice),
+        },
         Target::Members => members(rig, fault, dice),
         Target::Data => data(rig, fault, dice),
     }?;
@@ -130,6 +133,12 @@ fn link(rig: &Rig, fault: Fault, client: usize, dice: &mut Dice) -> Done {
         Fault::LoseAnswers => set(Mode::BlackHoleAnswers),
         Fault::HoldAnswers => set(Mode::HoldAnswers),
         Fault::Delay => set(Mode::Delay(dice.ms(20, 1_500))),
+        Fault::LateAnswer => {
+            let ttl = rig.options.against.ttl();
+            set(Mode::DelayAnswers((ttl / 4).min(RENEWAL_WAIT_MAX) - HASTE));
+            std::thread::sleep(ttl / 3 + dice.ms(300, 1_300));
+            set(Mode::BlackHole);
+        }
         Fault::Fin => set(Mode::CutFin),
         Fault::Refuse => set(Mode::Closed),
         Fault::Reset => {
@@ -141,9 +150,34 @@ fn link(rig: &Rig, fault: Fault, client: usize, dice: &mut Dice) -> Done {
     Some((name, Some(Ending::Heal(client))))
 }
 
+fn kernel_link(rig: &Rig, network: &Network, fault: Fault, client: usize, dice: &mut Dice) -> Done {
+    let name = rig.crew.name(client).to_owned();
+    let one = dice.index(MEMBERS);
+    let done = match (fault, fault.shape()) {
+        (_, Some(shape)) => network.shape_client(client, shape),
+        (Fault::SilenceOne, _) => network.mute(client, one..one + 1),
+        (Fault::Mute, _) => network.mute(client, 0..MEMBERS),
+        (Fault::Deaf, _) => network.deafen(client),
+        (Fault::Unplug, _) => network.unplug(client),
+        _ => network.mute(client, 0..MEMBERS).and_then(|()| network.deafen(client)),
+    };
+    done.ok()?;
+    Some((name, Some(Ending::Plug(client))))
+}
+
+fn clock(rig: &Rig, client: usize, dice: &mut Dice) -> Done {
+    let beside_s = if dice.percent(50) { STEP_S } else { -STEP_S };
+    rig.crew.set_clock(client, beside_s)?;
+    Some((format!("{} by {beside_s:+} s", rig.crew.name(client)), Some(Ending::SetRight(client))))
+}
+
 fn members(rig: &Rig, fault: Fault, dice: &mut Dice) -> Done {
     let etcd = rig.place.etcd.as_ref()?;
     let any = dice.index(etcd.members().len());
+    if let (Some(shape), Some(network)) = (fault.shape(), &rig.place.network) {
+        network.shape_member(any, shape).ok()?;
+        return Some((etcd.member(any).name().to_owned(), Some(Ending::Mend)));
+    }
     let leader = etcd.leader();
     let done = |index: usize, ending| Some((etcd.member(index).name().to_owned(), Some(ending)));
     match fault {
@@ -168,10 +202,10 @@ fn members(rig: &Rig, fault: Fault, dice: &mut Dice) -> Done {
             let others = others.take(if fault == Fault::Bridge { 1 } else { usize::MAX });
             for other in others {
                 if fault != Fault::DeafLeader {
-                    etcd.cut_wire(index, other);
+                    rig.place.cut_wire(index, other);
                 }
                 if fault != Fault::MuteLeader {
-                    etcd.cut_wire(other, index);
+                    rig.place.cut_wire(other, index);
                 }
             }
             done(index, Ending::Mend)
@@ -265,9 +299,13 @@ pub(super) fn end(rig: &mut Rig, ending: Ending) {
             }
         }
         Ending::Continue(stopped) => stopped.resume(rig),
+        Ending::Plug(client) => rig.place.mend_link(client),
+        Ending::SetRight(client) => {
+            rig.crew.set_clock(client, 0);
+        }
         Ending::Mend => {
+            rig.place.mend_wires();
             if let Some(etcd) = &rig.place.etcd {
-                etcd.mend_wires();
                 etcd.members().iter().for_each(tenure_fixture::Member::wait_until_healthy);
             }
         }
@@ -317,6 +355,15 @@ fn ids(rig: &Rig) -> Vec<(String, String)> {
 
 fn everything(rig: &Rig) -> Option<Vec<KeyValue>> {
     Some(rig.place.ask(async |store| store.list(Selection::everything()).await)?.ok()?.pairs)
+}
+
+/// The client whose candidate came first.
+fn leading_client(rig: &Rig) -> Option<usize> {
+    let pairs = everything(rig)?;
+    let candidates =
+        pairs.iter().filter(|pair| matches!(layout().parse(&pair.key), Some(Key::Candidate(..))));
+    let first = String::from_utf8_lossy(&candidates.min_by_key(|pair| pair.created)?.value).into_owned();
+    (0..rig.crew.len()).find(|client| first.contains(&format!("\"{}\"", rig.crew.name(*client))))
 }
 
 fn layout() -> Layout {

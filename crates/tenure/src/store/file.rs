@@ -245,4 +245,7 @@ fn random_lease() -> LeaseId {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests;

@@ -179,7 +179,7 @@ impl Tables<'_, '_> {
     /// How long until rows below the line may go; none if none are left there.
     pub(super) fn sweep_in(&self) -> Option<Duration> {
         let due_ms = self.meta.compacted_at_ms.saturating_add(SWEEP_GRACE_MS);
-        let wait = u64::try_from(due_ms - floor_ms(self.now)).unwrap_or(0);
+        let wait = u64::try_from(due_ms.saturating_sub(floor_ms(self.now))).unwrap_or(0);
         (self.meta.swept < self.meta.compacted).then(|| Duration::from_millis(wait))
     }
 

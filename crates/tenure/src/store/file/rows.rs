@@ -17,6 +17,9 @@ use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
 use crate::store::{Change, KeyValue, LeaseId, Replaced, Revision, Selection, StoreError};
 
+/// The largest revision that is believed: a million changes each second for a hundred thousand years come nowhere near it.
+const REVISION_MAX: i64 = i64::MAX / 2;
+
 /// The row that every transaction reads first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Meta {
@@ -33,7 +36,7 @@ pub(super) struct Meta {
 
 impl Meta {
     pub(super) fn read(sql: &Statements<'_>) -> Result<Meta, StoreError> {
-        sql.with(Query::Meta, |statement| {
+        let meta = sql.with(Query::Meta, |statement| {
             statement.query_row([], |row| {
                 Ok(Meta {
                     store_id: row.get(0)?,
@@ -44,8 +47,20 @@ impl Meta {
                     compacted_at_ms: row.get(5)?,
                 })
             })
-        })
-        .map_err(before_commit)
+        });
+        meta.map_err(before_commit)?.plausible()
+    }
+
+    /// Refuses numbers that no store of ours ever wrote: counting on from them would overflow.
+    fn plausible(self) -> Result<Meta, StoreError> {
+        for (name, Revision(number)) in
+            [("revision", self.revision), ("compacted", self.compacted), ("swept", self.swept)]
+        {
+            if !(0..=REVISION_MAX).contains(&number) {
+                return Err(StoreError::Corrupt(format!("{name} is {number}")));
+            }
+        }
+        Ok(self)
     }
 
     /// Refuses to go on with a file that is no longer the store it was.
@@ -218,4 +233,26 @@ pub(super) fn pair(row: &Row<'_>) -> rusqlite::Result<KeyValue> {
 /// A column of bytes.
 pub(super) fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
     Ok(Bytes::copy_from_slice(row.get_ref(column)?.as_blob()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::file::schema;
+
+    /// Found by the fuzz target `file_log`: counting on from such a number overflowed.
+    #[test]
+    fn a_revision_that_nobody_can_have_reached_is_refused() {
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        schema::create(&connection, "boot").unwrap();
+        assert!(Meta::read(&Statements::new(&connection)).is_ok());
+        for column in ["rev", "compact", "swept"] {
+            for number in [i64::MAX, -1] {
+                connection.execute(&format!("UPDATE meta SET {column} = ?1"), [number]).unwrap();
+                let read = Meta::read(&Statements::new(&connection));
+                assert!(matches!(read, Err(StoreError::Corrupt(_))), "{column} {number}: {read:?}");
+            }
+            connection.execute(&format!("UPDATE meta SET {column} = 1"), []).unwrap();
+        }
+    }
 }
