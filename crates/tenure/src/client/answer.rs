@@ -132,6 +132,7 @@ impl Sent {
                 return self.read(result).await;
             }
             if !holds(command, &self.id) {
+                end_lease(&self.store, self.lease).await;
                 return Err(WaitCommandError::Gone);
             }
         }
@@ -142,12 +143,8 @@ impl Sent {
         let record = ResultRecord::decode(&result.value).map_err(|bad| {
             WaitCommandError::Store(StoreError::Corrupt(format!("a result is {}", bad.reason())))
         })?;
-        // Nobody needs the lease of a command that is handled; a later one would end by itself after a week.
-        if let Some(lease) = self.lease
-            && let Err(error) = self.store.revoke(lease).await
-        {
-            tracing::debug!(%lease, %error, "lease of a handled command not revoked");
-        }
+        // Whoever has handled it ends its lease too; but that may be an older program, or one that was killed at once.
+        end_lease(&self.store, self.lease).await;
         Ok(Handled {
             by: record.handled_by.clone(),
             outcome: record.outcome,
@@ -183,6 +180,22 @@ impl Replaced {
 /// Whether this is the command with that id.
 pub(super) fn holds(pair: Option<&KeyValue>, id: &CommandId) -> bool {
     pair.is_some_and(|pair| Replaced::read(pair).id.as_ref() == Some(id))
+}
+
+/// The lease that lies under this command alone.
+pub(super) fn own_lease(pair: Option<&KeyValue>) -> Option<LeaseId> {
+    let pair = pair?;
+    CommandRecord::decode(&pair.value).ok()?.own_lease(pair.lease)
+}
+
+/// Ends the lease of a command that is gone. Should that fail, it ends by itself after a week.
+pub(super) async fn end_lease(store: &Store, lease: Option<LeaseId>) {
+    if let Some(lease) = lease
+        && let Err(error) = store.revoke(lease).await
+        && !matches!(error, StoreError::LeaseNotFound)
+    {
+        tracing::debug!(%lease, %error, "lease of a command that is gone not revoked");
+    }
 }
 
 fn pair_of(reply: &TxnReply) -> [Option<&KeyValue>; 2] {

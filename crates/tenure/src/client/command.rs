@@ -2,6 +2,8 @@
 //!
 //! A command to a task lies under a lease of a week of its own. Whoever puts one in the place of another that nobody has handled
 //! writes in the same step that it was replaced, so the first sender is told. A command to a node stays until the node has handled it.
+//!
+//! The lease ends with its command. Senders are killed, and so are those who handle commands: each of them ends it, as does whoever replaces or deletes one.
 
 use tenure_core::command::NodeCommand;
 use tenure_core::layout::{COMMAND_RESULT_TTL, Key, TASK_COMMAND_TTL};
@@ -11,7 +13,7 @@ use tenure_core::task::{Message, StateKind};
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::answer::{Replaced, Sent, found_any, holds};
+use super::answer::{Replaced, Sent, end_lease, found_any, holds, own_lease};
 use super::task::{Found, Keys, Reading, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
 use crate::clock::wall_time;
@@ -83,6 +85,7 @@ impl Client {
             id: Some(id.clone()),
             sent_at: wall_time(),
             by: self.name.to_string(),
+            own_lease: Some(lease.to_string()),
             ..message.into_command()
         };
         let put = Op::put_leased(keys.command.clone(), record.encode(), lease);
@@ -161,9 +164,10 @@ impl Client {
         id: &CommandId,
         put: Op,
     ) -> Result<Option<Replaced>, CommandError> {
-        let mut lost: Option<(StoreError, Option<Replaced>)> = None;
-        let unknown = |lost: Option<(StoreError, _)>, error| match lost {
-            Some((lost, _)) => CommandError::Unknown(lost),
+        // The last request without an answer, what it would have replaced, and the lease of that.
+        let mut lost: Option<(StoreError, Option<Replaced>, Option<LeaseId>)> = None;
+        let unknown = |lost: Option<(StoreError, _, _)>, error| match lost {
+            Some((lost, _, _)) => CommandError::Unknown(lost),
             None => error,
         };
         for turn in 1..=TRIES_MAX {
@@ -180,7 +184,10 @@ impl Client {
                 txn = txn.then(op.clone());
             }
             match self.store.txn(keys.reading(txn, Reading::Otherwise)).await {
-                Ok(reply) if reply.succeeded => return Ok(replaced),
+                Ok(reply) if reply.succeeded => {
+                    end_lease(&self.store, own_lease(found.command.as_ref())).await;
+                    return Ok(replaced);
+                }
                 Ok(reply) => {
                     if let Some((_, lease)) = told {
                         lease.give_up(&self.store).await;
@@ -190,18 +197,19 @@ impl Client {
                 }
                 Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {
                     let read = keys.read(&self.store).await;
-                    lost = Some((error, replaced));
+                    lost = Some((error, replaced, own_lease(found.command.as_ref())));
                     found = read.map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
                 }
                 Err(error) if error.is_ambiguous() => return Err(CommandError::Unknown(error)),
                 Err(error) => return Err(unknown(lost, CommandError::Store(error))),
             }
-            if let Some((_, replaced)) = &lost {
+            if let Some((_, replaced, over)) = &lost {
                 // The lost request may have been done: then the command is there, or its result is.
                 let result = self.layout.encode(&Key::CommandResult(id.clone()));
                 let is_there = holds(found.command.as_ref(), id)
                     || self.store.get_key(result).await.map_err(CommandError::Unknown)?.is_some();
                 if is_there {
+                    end_lease(&self.store, *over).await;
                     return Ok(replaced.clone());
                 }
             }

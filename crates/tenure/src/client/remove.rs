@@ -5,10 +5,10 @@ use tenure_core::record::{CommandOutcome, OwnerRecord, Record, TaskRecord};
 use tenure_core::task::{StateKind, StateRecord};
 use thiserror::Error;
 
-use super::answer::Replaced;
+use super::answer::{Replaced, end_lease, own_lease};
 use super::task::{Keys, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
-use crate::store::{Condition, Op, Revision, StoreError, Txn};
+use crate::store::{Condition, LeaseId, Op, Revision, StoreError, Txn};
 
 /// That a task was deleted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,10 +60,10 @@ impl Client {
     /// See [`DeleteError`].
     pub async fn delete(&self, task: &TaskId) -> Result<Deleted, DeleteError> {
         let keys = Keys::of(&self.layout, task);
-        // The last request without an answer, which life of the task it was about, and whom it found there.
-        let mut lost: Option<(StoreError, Revision, Deleted)> = None;
-        let failed = |lost: Option<(StoreError, _, _)>, error| match lost {
-            Some((lost, _, _)) => DeleteError::Unknown(lost),
+        // The last request without an answer, which life of the task it was about, whom it found there, and the lease of the command it would have deleted.
+        let mut lost: Option<(StoreError, Revision, Deleted, Option<LeaseId>)> = None;
+        let failed = |lost: Option<(StoreError, _, _, _)>, error| match lost {
+            Some((lost, ..)) => DeleteError::Unknown(lost),
             None => DeleteError::Store(error),
         };
         for turn in 1..=TRIES_MAX {
@@ -72,8 +72,9 @@ impl Client {
                 Err(error) => return Err(failed(lost, error)),
             };
             let created = found.task.as_ref().map(|pair| pair.created);
-            if let Some((_, _, deleted)) = lost.take_if(|(_, before, _)| Some(*before) != created) {
+            if let Some((_, _, deleted, over)) = lost.take_if(|(_, before, ..)| Some(*before) != created) {
                 // That life is over, as we wanted; what is there now is somebody else's task.
+                end_lease(&self.store, over).await;
                 return Ok(deleted);
             }
             let Some(created) = created else { return Err(DeleteError::NotFound) };
@@ -86,6 +87,7 @@ impl Client {
                 .then(Op::delete(keys.props.clone()))
                 .then(Op::delete(keys.owner.clone()))
                 .then(Op::delete(keys.command.clone()));
+            let over = own_lease(found.command.as_ref());
             let id = found.command.as_ref().and_then(|pair| Replaced::read(pair).id);
             let told = self.tell_sender(id, (CommandOutcome::Expired, "the task was deleted"));
             let told = told.await.map_err(|error| failed(lost.take(), error))?;
@@ -93,14 +95,17 @@ impl Client {
                 txn = txn.then(op.clone());
             }
             match self.store.txn(txn).await {
-                Ok(reply) if reply.succeeded => return Ok(deleted),
+                Ok(reply) if reply.succeeded => {
+                    end_lease(&self.store, over).await;
+                    return Ok(deleted);
+                }
                 Ok(_) => {
                     if let Some((_, lease)) = told {
                         lease.give_up(&self.store).await;
                     }
                 }
                 Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {
-                    lost = Some((error, created, deleted));
+                    lost = Some((error, created, deleted, over));
                 }
                 Err(error) if error.is_ambiguous() => return Err(DeleteError::Unknown(error)),
                 Err(error) => return Err(failed(lost, error)),

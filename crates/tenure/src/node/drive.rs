@@ -20,6 +20,7 @@ use tracing::{debug, info, warn};
 
 use super::claims::{self, Claimed, Loans};
 use super::feeds::{Feeds, News};
+use super::leases::EndedLeases;
 use super::measure::Measure;
 use super::options::Gauge;
 use super::run::Handlers;
@@ -84,6 +85,7 @@ struct UnderWay {
     loans: Loans,
     habit: Arc<Mutex<Habit>>,
     results: Arc<Results>,
+    leases: EndedLeases,
     place: mpsc::UnboundedSender<PlaceWish>,
     /// Whether the node has its place, as the machine was told last.
     incarnation: Option<Token>,
@@ -104,6 +106,7 @@ impl Driver {
             loans: Loans::default(),
             habit: Arc::default(),
             results: Arc::new(Results::new(clock.clone())),
+            leases: EndedLeases::new(self.store.clone()),
             place,
             incarnation: None,
             end: None,
@@ -124,6 +127,7 @@ impl Driver {
             self.act(&mut under_way);
             if let Some(running) = under_way.end.take() {
                 self.handlers.abandon();
+                under_way.leases.finish().await;
                 return why.unwrap_or(NodeEnd::Left { running });
             }
             let wake = self.machine.next_wake(now(&clock));
@@ -136,6 +140,7 @@ impl Driver {
                 event = self.handlers.next() => Woken::Told(event),
                 () = sleep(&clock, wake) => Woken::Told(Event::Time),
                 () = sleep(&clock, measure_at) => Woken::Gauge,
+                () = under_way.leases.next(), if !under_way.leases.is_empty() => continue,
                 (feed, news) = feeds.next() => Woken::Seen(feed, news),
             };
             match woken {
@@ -278,6 +283,7 @@ impl Driver {
             }
             Action::Save(save) => under_way.outbox.push(Write::Save(save)),
             Action::Answer(answer) => under_way.outbox.push(Write::Answer(answer)),
+            Action::EndLease { lease } => under_way.leases.push(lease),
             // The place is kept until the machine is done with it, so somebody listens.
             Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
             Action::Leave => drop(under_way.place.send(PlaceWish::Leave)),
