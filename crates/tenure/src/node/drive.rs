@@ -74,6 +74,7 @@ enum Woken {
     Standing(Standing),
     Wish(Wish),
     Gauge,
+    LeaseEnded,
     Seen(Followed, News),
 }
 
@@ -140,7 +141,7 @@ impl Driver {
                 event = self.handlers.next() => Woken::Told(event),
                 () = sleep(&clock, wake) => Woken::Told(Event::Time),
                 () = sleep(&clock, measure_at) => Woken::Gauge,
-                () = under_way.leases.next(), if !under_way.leases.is_empty() => continue,
+                () = under_way.leases.next(), if !under_way.leases.is_empty() => Woken::LeaseEnded,
                 (feed, news) = feeds.next() => Woken::Seen(feed, news),
             };
             match woken {
@@ -172,6 +173,8 @@ impl Driver {
                     }
                 }
                 Woken::Wish(Wish::Shutdown(deadline)) => self.handle(Event::Shutdown { deadline }, &clock),
+                // Nobody has to know.
+                Woken::LeaseEnded => {}
                 Woken::Gauge => {
                     if let Some(gauge) = &self.gauge {
                         let event = Event::Measured(gauge.read());
