@@ -11,6 +11,7 @@ use tenure_core::task::StateKind;
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::lease::Leftovers;
 use super::patience::answered;
 use crate::feed::{Feed, FeedItem};
 use crate::store::{KeyValue, LeaseId, Op, OpReply, Selection, Store, StoreError, Txn, TxnReply};
@@ -25,6 +26,7 @@ pub struct Sent {
     pub(super) command: Bytes,
     pub(super) result: Bytes,
     pub(super) lease: Option<LeaseId>,
+    pub(super) leftovers: Leftovers,
     pub(super) sent_at: Instant,
 }
 
@@ -132,7 +134,7 @@ impl Sent {
                 return self.read(result).await;
             }
             if !holds(command, &self.id) {
-                end_lease(&self.store, self.lease).await;
+                self.leftovers.end(&self.store, self.lease).await;
                 return Err(WaitCommandError::Gone);
             }
         }
@@ -144,7 +146,7 @@ impl Sent {
             WaitCommandError::Store(StoreError::Corrupt(format!("a result is {}", bad.reason())))
         })?;
         // Whoever has handled it ends its lease too; but that may be an older program, or one that was killed at once.
-        end_lease(&self.store, self.lease).await;
+        self.leftovers.end(&self.store, self.lease).await;
         Ok(Handled {
             by: record.handled_by.clone(),
             outcome: record.outcome,
@@ -180,22 +182,6 @@ impl Replaced {
 /// Whether this is the command with that id.
 pub(super) fn holds(pair: Option<&KeyValue>, id: &CommandId) -> bool {
     pair.is_some_and(|pair| Replaced::read(pair).id.as_ref() == Some(id))
-}
-
-/// The lease that lies under this command alone.
-pub(super) fn own_lease(pair: Option<&KeyValue>) -> Option<LeaseId> {
-    let pair = pair?;
-    CommandRecord::decode(&pair.value).ok()?.own_lease(pair.lease)
-}
-
-/// Ends the lease of a command that is gone. Should that fail, it ends by itself after a week.
-pub(super) async fn end_lease(store: &Store, lease: Option<LeaseId>) {
-    if let Some(lease) = lease
-        && let Err(error) = store.revoke(lease).await
-        && !matches!(error, StoreError::LeaseNotFound)
-    {
-        tracing::debug!(%lease, %error, "lease of a command that is gone not revoked");
-    }
 }
 
 fn pair_of(reply: &TxnReply) -> [Option<&KeyValue>; 2] {

@@ -5,7 +5,9 @@ use tenure_core::record::{CommandOutcome, OwnerRecord, Record, TaskRecord};
 use tenure_core::task::{StateKind, StateRecord};
 use thiserror::Error;
 
-use super::answer::{Replaced, end_lease, own_lease};
+use super::answer::Replaced;
+use super::command::may_be_done;
+use super::lease::{ResultLease, own_lease};
 use super::task::{Keys, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
 use crate::store::{Condition, LeaseId, Op, Revision, StoreError, Txn};
@@ -59,6 +61,17 @@ impl Client {
     ///
     /// See [`DeleteError`].
     pub async fn delete(&self, task: &TaskId) -> Result<Deleted, DeleteError> {
+        let mut results = ResultLease::default();
+        let deleted = self.delete_in_turns(task, &mut results).await;
+        results.settle(&self.store, &self.leftovers).await;
+        deleted
+    }
+
+    async fn delete_in_turns(
+        &self,
+        task: &TaskId,
+        results: &mut ResultLease,
+    ) -> Result<Deleted, DeleteError> {
         let keys = Keys::of(&self.layout, task);
         // The last request without an answer, which life of the task it was about, whom it found there, and the lease of the command it would have deleted.
         let mut lost: Option<(StoreError, Revision, Deleted, Option<LeaseId>)> = None;
@@ -74,7 +87,7 @@ impl Client {
             let created = found.task.as_ref().map(|pair| pair.created);
             if let Some((_, _, deleted, over)) = lost.take_if(|(_, before, ..)| Some(*before) != created) {
                 // That life is over, as we wanted; what is there now is somebody else's task.
-                end_lease(&self.store, over).await;
+                self.leftovers.end(&self.store, over).await;
                 return Ok(deleted);
             }
             let Some(created) = created else { return Err(DeleteError::NotFound) };
@@ -89,21 +102,21 @@ impl Client {
                 .then(Op::delete(keys.command.clone()));
             let over = own_lease(found.command.as_ref());
             let id = found.command.as_ref().and_then(|pair| Replaced::read(pair).id);
-            let told = self.tell_sender(id, (CommandOutcome::Expired, "the task was deleted"));
+            let told = self.tell_sender(id, (CommandOutcome::Expired, "the task was deleted"), results);
             let told = told.await.map_err(|error| failed(lost.take(), error))?;
-            if let Some((op, _)) = &told {
+            if let Some(op) = &told {
                 txn = txn.then(op.clone());
             }
-            match self.store.txn(txn).await {
+            let reply = self.store.txn(txn).await;
+            if told.is_some() && may_be_done(&reply) {
+                results.note_put();
+            }
+            match reply {
                 Ok(reply) if reply.succeeded => {
-                    end_lease(&self.store, over).await;
+                    self.leftovers.end(&self.store, over).await;
                     return Ok(deleted);
                 }
-                Ok(_) => {
-                    if let Some((_, lease)) = told {
-                        lease.give_up(&self.store).await;
-                    }
-                }
+                Ok(_) => {}
                 Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {
                     lost = Some((error, created, deleted, over));
                 }
