@@ -81,7 +81,7 @@ impl Client {
         check_alive(&found)?;
         self.leftovers.end_all(&self.store).await;
         let sent_at = Instant::now();
-        let lease = self.store.grant(TASK_COMMAND_TTL, None).await.map_err(CommandError::Store)?.id;
+        let lease = self.leftovers.grant(&self.store, TASK_COMMAND_TTL).await.map_err(CommandError::Store)?;
         let id = self.next_command_id();
         let record = CommandRecord {
             id: Some(id.clone()),
@@ -239,7 +239,7 @@ impl Client {
         results: &mut ResultLease,
     ) -> Result<Option<Op>, StoreError> {
         let Some(id) = id else { return Ok(None) };
-        let lease = results.id(&self.store).await?;
+        let lease = results.id(&self.store, &self.leftovers).await?;
         let result = ResultRecord::new(self.name.clone(), outcome, wall_time()).why(why).encode();
         let key = self.layout.encode(&Key::CommandResult(id));
         Ok(Some(Op::put_leased(key, result, lease)))

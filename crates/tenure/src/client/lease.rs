@@ -4,10 +4,12 @@
 //! its lease either. What could not be ended is remembered, and tried again when the store has answered something else.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tenure_core::layout::COMMAND_RESULT_TTL;
 use tenure_core::record::{CommandRecord, Record};
 
+use crate::dice;
 use crate::store::{KeyValue, LeaseId, Store, StoreError};
 
 /// How many are remembered. Each is one command that was not sent because the store was away; after so many it is better to leave some to their own end.
@@ -18,6 +20,27 @@ const LEFT_LEN_MAX: usize = 1_024;
 pub(super) struct Leftovers(Arc<Mutex<Vec<LeaseId>>>);
 
 impl Leftovers {
+    /// A lease with an id of our choice: if it is not known whether it was granted, it is known which one to end.
+    pub(super) async fn grant(&self, store: &Store, ttl: Duration) -> Result<LeaseId, StoreError> {
+        let lease = LeaseId::from_random(dice::bytes());
+        match store.grant(ttl, Some(lease)).await {
+            Ok(_) => Ok(lease),
+            Err(error) => {
+                if error.is_ambiguous() {
+                    self.remember(lease);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn remember(&self, lease: LeaseId) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.len() < LEFT_LEN_MAX {
+            left.push(lease);
+        }
+    }
+
     /// Ends a lease under which nothing lies. If the store does not answer it is tried again later.
     pub(super) async fn end(&self, store: &Store, lease: Option<LeaseId>) {
         let Some(lease) = lease else { return };
@@ -25,9 +48,8 @@ impl Leftovers {
             Ok(_) | Err(StoreError::LeaseNotFound) => {}
             Err(error) => {
                 tracing::debug!(%lease, %error, "a lease that nobody needs is left");
-                let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                if (error.is_retryable() || error.is_ambiguous()) && left.len() < LEFT_LEN_MAX {
-                    left.push(lease);
+                if error.is_retryable() || error.is_ambiguous() {
+                    self.remember(lease);
                 }
             }
         }
@@ -56,11 +78,11 @@ pub(super) struct ResultLease {
 }
 
 impl ResultLease {
-    pub(super) async fn id(&mut self, store: &Store) -> Result<LeaseId, StoreError> {
+    pub(super) async fn id(&mut self, store: &Store, leftovers: &Leftovers) -> Result<LeaseId, StoreError> {
         if let Some(lease) = self.granted {
             return Ok(lease);
         }
-        let lease = store.grant(COMMAND_RESULT_TTL, None).await?.id;
+        let lease = leftovers.grant(store, COMMAND_RESULT_TTL).await?;
         self.granted = Some(lease);
         Ok(lease)
     }

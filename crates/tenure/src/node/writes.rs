@@ -13,6 +13,7 @@ use tenure_core::time::Moment;
 use tokio::sync::Mutex;
 
 use crate::clock::Clock;
+use crate::dice;
 use crate::store::{LeaseId, Store, StoreError, Txn, TxnReply};
 
 /// How long results are kept: a day, and the time for which a lease is used for new ones.
@@ -129,33 +130,44 @@ pub(super) async fn send(
 /// The lease on which results of commands are kept.
 pub(super) struct Results {
     clock: Arc<dyn Clock>,
-    granted: Mutex<Option<(LeaseId, Moment)>>,
+    granted: Mutex<Granted>,
+}
+
+#[derive(Default)]
+struct Granted {
+    lease: Option<(LeaseId, Moment)>,
+    /// One of which it is not known whether it was granted: asked for again, it is not granted twice.
+    doubtful: Option<(LeaseId, Moment)>,
 }
 
 impl Results {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Results {
-        Results { clock, granted: Mutex::new(None) }
+        Results { clock, granted: Mutex::default() }
     }
 
     async fn lease(&self, store: &Store) -> Result<LeaseId, StoreError> {
         let mut granted = self.granted.lock().await;
         let now = self.clock.now();
-        if let Some((lease, since)) = *granted
+        if let Some((lease, since)) = granted.lease
             && now.since(since) < RESULTS_LEASE_FOR
         {
             return Ok(lease);
         }
-        let lease = store.grant(RESULTS_TTL, None).await.map_err(unsent)?.id;
-        *granted = Some((lease, now));
+        let (lease, since) =
+            *granted.doubtful.get_or_insert_with(|| (LeaseId::from_random(dice::bytes()), now));
+        match store.grant(RESULTS_TTL, Some(lease)).await {
+            // An earlier request was carried out, and its answer lost.
+            Ok(_) | Err(StoreError::LeaseExists) => {}
+            Err(error) => return Err(unsent(error)),
+        }
+        (granted.lease, granted.doubtful) = (Some((lease, since)), None);
         Ok(lease)
     }
 
     /// The store does not know this lease any more.
     async fn forget(&self, lease: Option<LeaseId>) {
         let mut granted = self.granted.lock().await;
-        if granted.map(|(granted, _)| granted) == lease {
-            *granted = None;
-        }
+        granted.lease.take_if(|(granted, _)| Some(*granted) == lease);
     }
 }
 

@@ -201,6 +201,32 @@ async fn the_lease_of_a_command_that_was_not_sent_ends_once_the_store_is_back() 
     assert!(before.iter().all(|lease| !after.contains(lease)));
 }
 
+/// Nobody was told which lease it was; so it must have been known before.
+#[tokio::test]
+async fn a_lease_whose_grant_was_not_answered_ends_once_the_store_is_back() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    world.latency("client", s(1));
+    let sending = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.command(&id("t1"), Message::Pause).await }
+    });
+    // A look comes before.
+    world.advance(s(2)).await;
+    world.lose_answers("client");
+    world.advance(s(30)).await;
+    assert!(sending.await.unwrap().is_err());
+    let before = store.leases().await.unwrap();
+    assert_eq!(before.len(), 1, "it was granted");
+    world.heal("client");
+    world.latency("client", Duration::ZERO);
+    let sent = ours.command(&id("t1"), Message::Pause).await.unwrap();
+    assert_eq!(sent.replaced, None);
+    let after = store.leases().await.unwrap();
+    assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
+}
+
 #[tokio::test]
 async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     let world = World::new();
