@@ -128,6 +128,12 @@ impl Driver {
             self.act(&mut under_way);
             if let Some(running) = under_way.end.take() {
                 self.handlers.abandon();
+                // While a result may be on its way, its lease is needed.
+                if under_way.writes == 0
+                    && let Some(lease) = under_way.results.unused().await
+                {
+                    under_way.leases.push(lease);
+                }
                 under_way.leases.finish().await;
                 return why.unwrap_or(NodeEnd::Left { running });
             }

@@ -112,6 +112,7 @@ pub(super) async fn send(
     let has_txn: Vec<bool> = txns.iter().map(Option::is_some).collect();
     let mut replies = store.batch(txns.into_iter().flatten().collect()).await.into_iter();
     let mut events = Vec::with_capacity(writes.len());
+    let mut may_hold = false;
     for (write, has_txn) in writes.into_iter().zip(has_txn) {
         let reply = match (has_txn, &no_lease) {
             (true, _) => replies.next().unwrap_or(Err(StoreError::Closed)),
@@ -122,7 +123,12 @@ pub(super) async fn send(
         if matches!(reply, Err(StoreError::LeaseNotFound)) && write.has_result() {
             results.forget(lease).await;
         }
+        may_hold |= write.has_result()
+            && reply.as_ref().map_or_else(StoreError::is_ambiguous, |reply| reply.succeeded);
         events.push(write.read(reply));
+    }
+    if may_hold {
+        results.note_put(lease).await;
     }
     events
 }
@@ -138,6 +144,8 @@ struct Granted {
     lease: Option<(LeaseId, Moment)>,
     /// One of which it is not known whether it was granted: asked for again, it is not granted twice.
     doubtful: Option<(LeaseId, Moment)>,
+    /// Whether something lies under the lease, or may.
+    may_hold: bool,
 }
 
 impl Results {
@@ -160,8 +168,21 @@ impl Results {
             Ok(_) | Err(StoreError::LeaseExists) => {}
             Err(error) => return Err(unsent(error)),
         }
-        (granted.lease, granted.doubtful) = (Some((lease, since)), None);
+        *granted = Granted { lease: Some((lease, since)), doubtful: None, may_hold: false };
         Ok(lease)
+    }
+
+    /// Something was put under this lease, or may have been.
+    async fn note_put(&self, lease: Option<LeaseId>) {
+        let mut granted = self.granted.lock().await;
+        granted.may_hold |= granted.lease.map(|(granted, _)| granted) == lease;
+    }
+
+    /// The lease under which nothing lies, because no result could be written after it was granted.
+    pub(super) async fn unused(&self) -> Option<LeaseId> {
+        let granted = self.granted.lock().await;
+        let unused = granted.lease.filter(|_| !granted.may_hold).or(granted.doubtful);
+        unused.map(|(lease, _)| lease)
     }
 
     /// The store does not know this lease any more.
