@@ -69,12 +69,12 @@ pub(crate) struct BalanceArgs {
     /// The node's id; with --dry-run all nodes if none is given.
     #[arg(required_unless_present = "dry_run")]
     id: Option<String>,
-    /// Compute what would be given away, and why; nothing is sent to anybody.
-    #[arg(long)]
+    /// Say what would be given away, and why, and give nothing away. Each node is asked, and answers by its own balancer.
+    #[arg(long, conflicts_with = "no_wait")]
     dry_run: bool,
-    /// By which balancer a dry run computes; use the one that the nodes use.
-    #[arg(long, value_enum, default_value_t, value_name = "NAME", requires = "dry_run")]
-    balance: plan::Choice,
+    /// Compute a dry run here, by this balancer, instead of asking the nodes.
+    #[arg(long, value_enum, value_name = "NAME", requires = "dry_run")]
+    balance: Option<plan::Choice>,
     #[command(flatten)]
     patience: PatienceArgs,
 }
@@ -118,7 +118,8 @@ pub(crate) async fn run(
             Some(id) if !args.dry_run => ask(id, Order::Balance(Balance::Act), &args.patience).await,
             id => {
                 let node = id.as_deref().map(parse_node).transpose()?;
-                plan::plan(node.as_ref(), args.balance, store, &layout, output).await
+                let within = args.patience.within().unwrap_or_default();
+                plan::plan(node.as_ref(), (args.balance, within), client, &layout, output).await
             }
         },
         NodeCommand::Drain(args) => {

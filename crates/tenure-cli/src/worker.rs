@@ -5,6 +5,7 @@
 mod args;
 mod choice;
 mod exec;
+mod folder;
 mod http;
 mod metrics;
 mod progress;
@@ -15,7 +16,6 @@ mod words;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tenure::client::Client;
 use tenure::core::name::{Namespace, TaskId};
 use tenure::membership::JoinError;
@@ -30,6 +30,7 @@ pub(crate) use args::WorkerArgs;
 
 use self::args::Prepared;
 use self::exec::{Crew, Exec};
+use self::folder::Folder;
 use self::http::Pages;
 use self::metrics::Metrics;
 use self::words::Words;
@@ -98,7 +99,8 @@ async fn work(
     let session = Session::options().ttl(timing.ttl).open(store.clone()).map_err(|error| {
         Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
     })?;
-    let folder = folder()?;
+    let folder = Folder::make()
+        .map_err(|error| Failure::new(Code::Failed, format!("no temporary folder can be made: {error}")))?;
     let post = Post::start().map_err(|error| {
         Failure::new(Code::Failed, format!("the sentinel cannot be started: {error}"))
             .hint("see how many processes and open files you may have with `ulimit -a`")
@@ -242,12 +244,4 @@ fn not_joined(error: &JoinError, args: &WorkerArgs) -> Failure {
         }
         error => Failure::new(Code::Failed, error.to_string()),
     }
-}
-
-/// Where checkpoint files are, for us alone.
-fn folder() -> Result<TempDir, Failure> {
-    tempfile::Builder::new()
-        .prefix("tenure-worker-")
-        .tempdir()
-        .map_err(|error| Failure::new(Code::Failed, format!("no temporary folder can be made: {error}")))
 }

@@ -132,6 +132,9 @@ pub struct NodeRecord {
     /// Whether it takes work.
     #[serde(default)]
     pub state: NodeState,
+    /// By which balancer it takes tasks and gives them away; none if it has none, or does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balancer: Option<String>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,

@@ -4,6 +4,7 @@
 
 mod answer;
 mod command;
+mod lease;
 mod listing;
 mod patience;
 mod remove;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tenure_core::layout::Layout;
 use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId};
 
+use self::lease::Leftovers;
 use crate::clock::wall_time;
 use crate::dice;
 use crate::membership::{Cluster, Members};
@@ -79,6 +81,7 @@ pub struct Client {
     layout: Layout,
     name: NodeId,
     ids: Arc<Mutex<CommandIds>>,
+    leftovers: Leftovers,
 }
 
 impl Client {
@@ -90,6 +93,7 @@ impl Client {
             layout: Layout::new(namespace),
             name: NodeId::parse("client").expect("a name"),
             ids: Arc::default(),
+            leftovers: Leftovers::default(),
         }
     }
 

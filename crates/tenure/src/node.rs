@@ -6,6 +6,7 @@
 mod claims;
 mod drive;
 mod feeds;
+mod leases;
 mod measure;
 mod memory;
 mod options;

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tenure::core::layout::{Key, Layout};
-use tenure::core::name::TaskId;
-use tenure::core::record::{CommandRecord, NodeRecord, OwnerRecord, Record, TaskRecord, WallTime};
+use tenure::core::name::{CommandId, TaskId};
+use tenure::core::record::{
+    CommandOutcome, CommandRecord, NodeRecord, OwnerRecord, Record, ResultRecord, TaskRecord, WallTime,
+};
 use tenure::core::revision::Token;
 use tenure::core::task::{StateKind, StateRecord};
 use tenure::store::{Change, KeyValue, Revision};
@@ -91,6 +93,16 @@ struct Batch {
     deleted: BTreeSet<TaskId>,
     states: BTreeMap<TaskId, StateRecord>,
     owners: BTreeMap<TaskId, OwnerRecord>,
+    /// Commands that are gone, or that another took the place of.
+    commands: BTreeMap<CommandId, Commanded>,
+}
+
+/// A command, and what it was sent to.
+struct Commanded {
+    subject: &'static str,
+    name: String,
+    /// What it said, if that can be read.
+    word: Option<String>,
 }
 
 impl Fold {
@@ -123,6 +135,24 @@ impl Fold {
                 }
                 (Some(Key::TaskOwner(task)), Change::Delete { previous: Some(previous), .. }) => {
                     batch.owners.extend(OwnerRecord::decode(&previous.value).ok().map(|owner| (task, owner)));
+                }
+                (
+                    Some(Key::TaskCommand(task)),
+                    Change::Delete { previous: Some(previous), .. }
+                    | Change::Put { previous: Some(previous), .. },
+                ) => {
+                    let (subject, name) = ("task", task.to_string());
+                    if let Ok(CommandRecord { id: Some(id), command, .. }) =
+                        CommandRecord::decode(&previous.value)
+                    {
+                        batch.commands.insert(id, Commanded { subject, name, word: Some(command) });
+                    }
+                }
+                (Some(Key::NodeCommand(node, id)), Change::Delete { previous, .. }) => {
+                    let record = previous.as_ref().and_then(|pair| CommandRecord::decode(&pair.value).ok());
+                    let (subject, name) = ("node", node.to_string());
+                    let word = record.map(|record| record.command);
+                    batch.commands.insert(id, Commanded { subject, name, word });
                 }
                 _ => {}
             }
@@ -198,6 +228,9 @@ impl Fold {
             (Key::NodeCommand(id, _), Change::Put { pair, .. }) => {
                 told(Event::new(revision, "node", "told", id.as_str()), pair)
             }
+            (Key::CommandResult(id), Change::Put { pair, .. }) => {
+                unheeded(revision, batch.commands.get(&id)?, &ResultRecord::decode(&pair.value).ok()?)?
+            }
             (Key::Frozen(id), Change::Put { pair, .. }) => {
                 if pair.version != 1 {
                     return None;
@@ -243,6 +276,17 @@ impl Fold {
         }
         events
     }
+}
+
+/// What became of a command that was not done; of one that was done, what it did is told.
+fn unheeded(revision: Revision, command: &Commanded, result: &ResultRecord) -> Option<Event> {
+    if result.outcome == CommandOutcome::Done {
+        return None;
+    }
+    let event = Event::new(revision, command.subject, result.outcome.as_str(), command.name.as_str());
+    let said: Vec<&str> = command.word.iter().chain(&result.why).map(String::as_str).collect();
+    let said = (!said.is_empty()).then(|| said.join(": "));
+    Some(Event { said, ..event.node(Some(&result.handled_by)).at(result.at) })
 }
 
 fn told(event: Event, pair: &KeyValue) -> Event {

@@ -1,23 +1,31 @@
-//! `node balance --dry-run`: what nodes would give away, computed here from the same picture by the same rules.
+//! `node balance --dry-run`: what nodes would give away.
 //!
-//! Nothing is sent to anybody, so it also works while nodes do not answer. What only a node knows is missing: what it has just given away, how much of
-//! a resource it uses, and since when it has what; the tokens of its claims are in the same order.
+//! A node that says by which balancer it works is asked, because only it knows what it has just given away, how much of a resource it uses and since when it has
+//! what; and its balancer may be its user's own. What is computed here, from the same picture by the same rules, is for nodes that do not say, and for those
+//! who want to know what another balancer would do: the tokens of claims stand for their age then, and nothing is sent to anybody.
+
+use std::time::Duration;
 
 use clap::ValueEnum;
+use futures_util::future::join_all;
 use serde::Serialize;
+use serde_json::Value;
+use tenure::client::Client;
 use tenure::core::balance::{
     AcceptAll, Balancer, Cooling, Crowd, Fair, Held, Holdings, Loads, Parting, Rendezvous, Weighted, partings,
 };
 use tenure::core::board::Board;
+use tenure::core::command::{Balance, NodeCommand as Order};
 use tenure::core::layout::Layout;
 use tenure::core::name::NodeId;
 use tenure::core::time::Moment;
-use tenure::store::Store;
 
+use super::asking::{send, unheard};
 use super::{SCHEMA, not_there};
 use crate::company::{Company, Picture};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
+use crate::task::acknowledged;
 
 /// A balancer that can be computed with from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -48,7 +56,8 @@ impl Choice {
 struct Answer {
     schema: &'static str,
     dry_run: bool,
-    balancer: &'static str,
+    /// The one that all of them go by; none if they differ.
+    balancer: Option<String>,
     nodes: Vec<Planned>,
     revision: String,
 }
@@ -57,6 +66,11 @@ struct Answer {
 struct Planned {
     id: String,
     tasks: u64,
+    balancer: String,
+    /// Whether the node has said so itself.
+    asked: bool,
+    /// How many it would give away; of very many it names only the first.
+    planned: usize,
     gives: Vec<Given>,
 }
 
@@ -66,14 +80,15 @@ struct Given {
     why: String,
 }
 
+/// Says what a node, or each of them, would give away: by the balancer that was chosen, or else by its own.
 pub(super) async fn plan(
     node: Option<&NodeId>,
-    choice: Choice,
-    store: &Store,
+    (choice, within): (Option<Choice>, Duration),
+    client: &Client,
     layout: &Layout,
     output: &Output,
 ) -> Result<(), Failure> {
-    let Picture { board, company, revision } = Picture::take(store, layout).await?;
+    let Picture { board, company, revision } = Picture::take(client.store(), layout).await?;
     if let Some(id) = node {
         let member = company.members.get(id).ok_or_else(|| not_there(id))?;
         if !company.is_willing(member) {
@@ -86,23 +101,101 @@ pub(super) async fn plan(
     }
     let willing = willing(&board, &company);
     let chosen = willing.iter().filter(|(id, _)| node.is_none_or(|node| node == *id));
-    let planned = chosen.map(|(id, load)| {
-        let gives = partings_of(id, choice, &board, &willing).into_iter();
-        let gives =
-            gives.map(|parting| Given { task: parting.task.to_string(), why: parting.why.to_string() });
-        Planned { id: id.to_string(), tasks: load.tasks, gives: gives.collect() }
+    let planned = chosen.map(async |(id, load)| {
+        let answers = company.members.get(id).is_some_and(|member| member.record.balancer.is_some());
+        match choice {
+            None if answers => asked(id, load.tasks, within, client).await,
+            choice => Ok(computed(id, load.tasks, choice.unwrap_or_default(), &board, &willing)),
+        }
     });
-    let nodes: Vec<Planned> = planned.collect();
-    let balancer = choice.balancer().name();
-    if output.is_json {
-        let revision = revision.to_string();
-        return output.object(&Answer { schema: SCHEMA, dry_run: true, balancer, nodes, revision });
+    let (mut nodes, mut failed) = (Vec::new(), None);
+    for planned in join_all(planned).await {
+        match planned {
+            Ok(planned) => nodes.push(planned),
+            Err(failure) if node.is_some() => return Err(failure),
+            // What the others say is worth knowing all the same.
+            Err(failure) => failed = failed.or(Some(failure)),
+        }
     }
-    let count: usize = nodes.iter().map(|node| node.gives.len()).sum();
+    let answer = Answer {
+        schema: SCHEMA,
+        dry_run: true,
+        balancer: common(&nodes),
+        nodes,
+        revision: revision.to_string(),
+    };
+    show(answer, output)?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// Asks a node.
+async fn asked(id: &NodeId, tasks: u64, within: Duration, client: &Client) -> Result<Planned, Failure> {
+    let word = "a dry run";
+    let instead = |failure: Failure| {
+        failure
+            .hint(format!("compute it from outside with `tenure node balance {id} --dry-run --balance fair`"))
+    };
+    let sent = send(id, Order::Balance(Balance::DryRun), client).await?;
+    let handled = sent.wait(within).await.map_err(|error| instead(unheard(id, word, error)))?;
+    let handled = acknowledged(&format!("{word} of node '{id}'"), handled).map_err(instead)?;
+    let told = &handled.record.unknown;
+    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("-").to_owned();
+    let partings = told.get("plan").and_then(Value::as_array);
+    let gives: Vec<Given> = partings
+        .into_iter()
+        .flatten()
+        .map(|parting| Given { task: text(parting, "task"), why: text(parting, "why") })
+        .collect();
+    let planned = told.get("planned").and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+    let balancer = told.get("balancer").and_then(Value::as_str).unwrap_or("-").to_owned();
+    Ok(Planned {
+        id: id.to_string(),
+        tasks,
+        balancer,
+        asked: true,
+        planned: planned.unwrap_or(gives.len()),
+        gives,
+    })
+}
+
+/// Computes it here.
+fn computed(id: &NodeId, tasks: u64, choice: Choice, board: &Board, willing: &Crowd) -> Planned {
+    let gives: Vec<Given> = partings_of(id, choice, board, willing)
+        .into_iter()
+        .map(|parting| Given { task: parting.task.to_string(), why: parting.why.to_string() })
+        .collect();
+    let balancer = choice.balancer().name().to_owned();
+    Planned { id: id.to_string(), tasks, balancer, asked: false, planned: gives.len(), gives }
+}
+
+/// The balancer that all nodes go by.
+fn common(nodes: &[Planned]) -> Option<String> {
+    let first = &nodes.first()?.balancer;
+    nodes.iter().all(|node| node.balancer == *first).then(|| first.clone())
+}
+
+fn show(answer: Answer, output: &Output) -> Result<(), Failure> {
+    if output.is_json {
+        return output.object(&answer);
+    }
+    let count: usize = answer.nodes.iter().map(|node| node.planned).sum();
+    let by = match &answer.balancer {
+        Some(balancer) => format!("the balancer '{balancer}'"),
+        None => "their own balancers".to_owned(),
+    };
     output.note(&format!(
-        "by the balancer '{balancer}' {count} tasks would be given away; nodes do that a few at a time, and nothing was done now"
+        "by {by} {count} tasks would be given away; nodes do that a few at a time, and nothing was done now"
     ));
-    let rows: Vec<Vec<String>> = nodes
+    for node in answer.nodes.iter().filter(|node| node.planned > node.gives.len()) {
+        output.note(&format!(
+            "node '{}' names only the first {} of {}",
+            node.id,
+            node.gives.len(),
+            node.planned
+        ));
+    }
+    let rows: Vec<Vec<String>> = answer
+        .nodes
         .into_iter()
         .flat_map(|node| {
             let Planned { id, gives, .. } = node;

@@ -137,6 +137,51 @@ async fn what_was_compacted_away_is_not_told_and_the_rest_is() {
     assert!(ran.code == Some(0) && ran.stderr.contains("has forgotten"), "{ran:?}");
 }
 
+/// Of a command that was done, what it did is told; of any other, why nothing came of it.
+async fn what_was_not_done_is_told(crew: &Crew) {
+    let worker = crew.join("w").await;
+    crew.machine.ok(&["submit", "x"]).await;
+    let dance = r#"{"command":"dance","id":"01890000-0000-7000-8000-000000000001"}"#;
+    crew.machine.ok(&["kv", "put", "/tenure/commands/x", dance]).await;
+    assert_eq!(crew.machine.run(&["node", "release-task", "w", "nothing"]).await.code, Some(4));
+    crew.machine.ok(&["node", "freeze", "w"]).await;
+    crew.machine.ok(&["submit", "y"]).await;
+    crew.machine.ok(&["task", "pause", "y", "--no-wait"]).await;
+    crew.machine.ok(&["task", "kill", "y", "--no-wait"]).await;
+    crew.machine.ok(&["task", "rm", "y"]).await;
+    worker.end().await;
+    let text = crew.machine.ok(&["events", "--json"]).await;
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |event: &str| {
+        let found = events
+            .iter()
+            .find(|found| found["event"] == event)
+            .unwrap_or_else(|| panic!("no {event} in {text}"));
+        let text = |name: &str| found[name].as_str().unwrap_or("-").to_owned();
+        // A sender at a shell has its user's name before its machine's.
+        let by = text("node").rsplit('@').next().unwrap().to_owned();
+        [text("subject"), text("name"), by, text("said")]
+    };
+    assert_eq!(of("malformed"), ["task", "x", "w", r#"dance: there is no command "dance" to a task"#]);
+    assert_eq!(of("refused"), ["node", "w", "w", "release_task: this node does not own the task"]);
+    assert_eq!(
+        of("replaced"),
+        ["task", "y", "desk", "pause: another command was sent before it was handled"]
+    );
+    assert_eq!(of("expired"), ["task", "y", "desk", "kill: the task was deleted"]);
+}
+
+#[tokio::test]
+async fn what_became_of_a_command_that_was_not_done_is_told() {
+    what_was_not_done_is_told(&Crew::new().await).await;
+}
+
+#[tokio::test]
+async fn what_became_of_a_command_that_was_not_done_is_told_on_etcd() {
+    let etcd = Etcd::start();
+    what_was_not_done_is_told(&Crew::on_etcd(&etcd).await).await;
+}
+
 #[tokio::test]
 async fn strangers_and_other_namespaces_are_no_events() {
     let crew = Crew::new().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::node::balance::AcceptAll;
+use tenure::node::balance::{AcceptAll, Fair};
 use tenure::store::{Op, Selection, Store, Txn};
 use tenure_fixture::Etcd;
 
@@ -142,6 +142,55 @@ async fn a_dry_run_says_who_would_give_what_and_why_and_does_nothing() {
     assert_eq!(crew.machine.run(&["node", "balance", "c", "--dry-run"]).await.code, Some(4));
     assert_eq!(crew.machine.run(&["node", "balance", "d", "--dry-run"]).await.code, Some(3));
     assert_eq!(crew.machine.json(&["kv", "range", ""]).await["revision"], before["revision"]);
+}
+
+/// Only a node knows by which balancer it works: from outside all of them look as if they shared fairly.
+async fn a_dry_run_asks_each_node(crew: &Crew) {
+    let mut keeper = crew.join_as("keeper", |options| options.balancer(AcceptAll)).await;
+    crew.machine.ok(&["submit", "x", "--count", "10"]).await;
+    keeper.started(10).await;
+    let other = crew.join_as("other", |options| options.balancer(Fair::default())).await;
+    let plan = crew.machine.json(&["node", "balance", "--dry-run"]).await;
+    let said = |node: usize| {
+        let node = &plan["nodes"][node];
+        json!([node["id"], node["balancer"], node["asked"], node["gives"], node["planned"]])
+    };
+    assert_eq!(said(0), json!(["keeper", "all", true, [], 0]), "{plan}");
+    assert_eq!(said(1), json!(["other", "fair", true, [], 0]), "{plan}");
+    assert_eq!(plan["balancer"], Value::Null, "they differ");
+    let ran = crew.machine.run(&["node", "balance", "keeper", "--dry-run"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.stderr.contains("by the balancer 'all' 0 tasks"), "{ran:?}");
+    let fair = crew.machine.json(&["node", "balance", "keeper", "--dry-run", "--balance", "fair"]).await;
+    assert_eq!(
+        (&fair["nodes"][0]["asked"], &fair["nodes"][0]["planned"]),
+        (&json!(false), &json!(5)),
+        "{fair}"
+    );
+    assert_eq!(shown(crew, "keeper").await["tasks"], 10, "nothing was given away");
+    keeper.end().await;
+    other.end().await;
+}
+
+#[tokio::test]
+async fn a_dry_run_is_by_each_nodes_own_balancer() {
+    a_dry_run_asks_each_node(&Crew::new().await).await;
+}
+
+#[tokio::test]
+async fn a_dry_run_is_by_each_nodes_own_balancer_on_etcd() {
+    let etcd = Etcd::start();
+    a_dry_run_asks_each_node(&Crew::on_etcd(&etcd).await).await;
+}
+
+#[tokio::test]
+async fn a_dry_run_that_a_node_does_not_answer_is_8_and_says_what_to_do_instead() {
+    let crew = Crew::new().await;
+    crew.store.put("/tenure/nodes/dummy", r#"{"v":1,"state":"ready","balancer":"fair"}"#).await.unwrap();
+    for args in [&["balance", "dummy", "--dry-run"][..], &["balance", "--dry-run"]] {
+        let ran = crew.machine.run(&[&["node"], args, &["--wait", "200ms"]].concat()).await;
+        assert!(ran.code == Some(8) && ran.stderr.contains("--balance fair"), "{ran:?}");
+    }
 }
 
 #[tokio::test]

@@ -75,6 +75,11 @@ pub enum Action {
     Save(Box<Save>),
     /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `Answered`.
     Answer(Box<Answer>),
+    /// A command that this lease was granted for is gone, and nothing else lies under it: revoke it. Needs no answer, but is tried until it is known.
+    EndLease {
+        /// The lease.
+        lease: LeaseId,
+    },
     /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
     Announce(NodeState),
     /// Remove the node's own key. Answer with `Left`.

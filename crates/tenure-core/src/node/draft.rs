@@ -79,6 +79,7 @@ impl Held {
         let acknowledges = self.command.as_ref().zip(verdict).map(|(mail, verdict)| Acknowledged {
             modified: mail.modified,
             id: mail.id.clone(),
+            own_lease: mail.own_lease,
             outcome: verdict.outcome,
             why: verdict.why,
         });

@@ -123,6 +123,7 @@ pub(super) struct Draft {
 pub(super) struct Acknowledged {
     pub(super) modified: Revision,
     pub(super) id: Option<CommandId>,
+    pub(super) own_lease: Option<LeaseId>,
     pub(super) outcome: CommandOutcome,
     pub(super) why: Option<String>,
 }

@@ -79,7 +79,7 @@ impl Node {
         let mut result = ResultRecord::new(self.settings.node.clone(), outcome, now.wall);
         result.why.clone_from(&why);
         if let Some((plan, parting)) = plan {
-            result.unknown = told_plan(&plan, parting);
+            result.unknown = told_plan(self.scales.balancer.name(), &plan, parting);
         }
         self.orders.current = Some(Current { id, modified, stage: Stage::Begun });
         self.answer_order(mark, Some(&result), Then::Told { outcome, why });
@@ -248,12 +248,13 @@ impl Node {
 }
 
 /// What a plan looks like to whoever asked for it.
-fn told_plan(plan: &[Parting], parting: usize) -> UnknownFields {
+fn told_plan(balancer: &str, plan: &[Parting], parting: usize) -> UnknownFields {
     let told = plan.iter().take(PLAN_LEN_MAX).map(|parting| {
         let fields = [("task", parting.task.to_string()), ("why", parting.why.to_string())];
         fields.into_iter().map(|(name, text)| (name.to_owned(), Value::from(text))).collect::<UnknownFields>()
     });
     let fields = [
+        ("balancer", balancer.into()),
         ("plan", Value::Array(told.map(Value::Object).collect())),
         ("planned", plan.len().into()),
         ("released", parting.into()),

@@ -4,6 +4,7 @@
 //! was, and knows itself again by what it finds.
 
 use crate::kv::KeyValue;
+use crate::lease::LeaseId;
 use crate::name::TaskId;
 use crate::record::Record;
 use crate::revision::{Epoch, Revision};
@@ -95,6 +96,9 @@ impl Node {
         let (token, reason) = (held.token, held.record.reason.clone());
         if let Some(done) = draft.acknowledges {
             held.command.take_if(|mail| mail.modified == done.modified);
+            if let Some(lease) = self.mailbox.answered(task, done.modified) {
+                self.actions.push_back(Action::EndLease { lease });
+            }
             let (task, id) = (task.clone(), done.id);
             self.notices.push_back(Notice::CommandHandled { task, id, outcome: done.outcome, why: done.why });
         }
@@ -195,6 +199,12 @@ impl Held {
 }
 
 impl Draft {
+    /// The lease that is to end once this is done, and when the command under it was put.
+    pub(super) fn ends_lease(&self) -> Option<(LeaseId, Revision)> {
+        let done = self.acknowledges.as_ref()?;
+        Some((done.own_lease?, done.modified))
+    }
+
     /// Whether this state is what the save wanted to store.
     fn was_stored(&self, state: Option<&[u8]>) -> bool {
         self.save.state.as_deref().is_none_or(|wanted| Some(wanted) == state)

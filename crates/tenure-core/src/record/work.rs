@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{BadRecord, RECORD_BYTES_MAX, RECORD_VERSION, Record, UnknownFields, WallTime};
+use crate::lease::LeaseId;
 use crate::name::{CommandId, NodeId};
 use crate::task::StateKind;
 
@@ -68,9 +69,21 @@ pub struct CommandRecord {
     /// Who sent it, in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
+    /// The lease that was granted for this command and nothing else, as it is shown: whoever takes the command away ends it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_lease: Option<String>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
+}
+
+impl CommandRecord {
+    /// The lease that ends with this command, if it lies under `lies_under`.
+    ///
+    /// Only where record and store agree: a command that was put by hand may lie under a lease that others need.
+    pub fn own_lease(&self, lies_under: Option<LeaseId>) -> Option<LeaseId> {
+        lies_under.filter(|lease| self.own_lease.as_ref() == Some(&lease.to_string()))
+    }
 }
 
 /// How a command ended, under `results/<command>`.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use tenure::client::{Client, TaskFilter};
-use tenure::core::layout::{COMMAND_RESULT_TTL, Key, Layout, Life as Stay};
+use tenure::core::layout::{Key, Layout, Life as Stay};
 use tenure::core::name::{Namespace, TaskId};
 use tenure::core::task::{Message, StateKind};
 use tenure::store::{KeyValue, Selection};
@@ -218,30 +218,21 @@ impl Aftermath<'_> {
         2 * self.rig.options.against.ttl() + LOOKING
     }
 
-    /// Leases that carry none of what stays end by themselves. Those of commands whose sender was killed take a week for it, and are told.
-    fn leases_end(&mut self) -> Result<(), String> {
+    /// Leases that carry none of what stays end by themselves, or are ended: also those of commands whose sender was killed.
+    fn leases_end(&self) -> Result<(), String> {
         let deadline = Instant::now() + self.leases_end_within();
         loop {
             let kept: BTreeSet<_> =
                 self.list(&Selection::everything())?.into_iter().filter_map(|pair| pair.lease).collect();
             let leases =
                 self.rig.place.insist("listing leases", |store| async move { store.leases().await })?;
-            let (mut left, mut of_commands) = (Vec::new(), 0);
+            let mut left = Vec::new();
             for lease in leases.into_iter().filter(|lease| !kept.contains(lease)) {
                 let view =
                     self.rig.place.insist("a lease", |store| async move { store.lease(lease).await })?;
-                match view {
-                    Some(view) if view.granted >= COMMAND_RESULT_TTL => of_commands += 1,
-                    Some(view) => left.push(format!("{lease} of {:?}", view.granted)),
-                    None => {}
-                }
+                left.extend(view.map(|view| format!("{lease} of {:?}", view.granted)));
             }
             if left.is_empty() {
-                if of_commands > 0 {
-                    let note =
-                        "leases of commands whose senders were killed, without keys, for a week or a day";
-                    self.rig.notes.push(format!("{of_commands} {note}"));
-                }
                 return Ok(());
             }
             if Instant::now() > deadline {

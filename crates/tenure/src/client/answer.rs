@@ -11,6 +11,7 @@ use tenure_core::task::StateKind;
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::lease::Leftovers;
 use super::patience::answered;
 use crate::feed::{Feed, FeedItem};
 use crate::store::{KeyValue, LeaseId, Op, OpReply, Selection, Store, StoreError, Txn, TxnReply};
@@ -25,6 +26,7 @@ pub struct Sent {
     pub(super) command: Bytes,
     pub(super) result: Bytes,
     pub(super) lease: Option<LeaseId>,
+    pub(super) leftovers: Leftovers,
     pub(super) sent_at: Instant,
 }
 
@@ -132,6 +134,7 @@ impl Sent {
                 return self.read(result).await;
             }
             if !holds(command, &self.id) {
+                self.leftovers.end(&self.store, self.lease).await;
                 return Err(WaitCommandError::Gone);
             }
         }
@@ -142,12 +145,8 @@ impl Sent {
         let record = ResultRecord::decode(&result.value).map_err(|bad| {
             WaitCommandError::Store(StoreError::Corrupt(format!("a result is {}", bad.reason())))
         })?;
-        // Nobody needs the lease of a command that is handled; a later one would end by itself after a week.
-        if let Some(lease) = self.lease
-            && let Err(error) = self.store.revoke(lease).await
-        {
-            tracing::debug!(%lease, %error, "lease of a handled command not revoked");
-        }
+        // Whoever has handled it ends its lease too; but that may be an older program, or one that was killed at once.
+        self.leftovers.end(&self.store, self.lease).await;
         Ok(Handled {
             by: record.handled_by.clone(),
             outcome: record.outcome,

@@ -2,9 +2,11 @@
 //!
 //! A command to a task lies under a lease of a week of its own. Whoever puts one in the place of another that nobody has handled
 //! writes in the same step that it was replaced, so the first sender is told. A command to a node stays until the node has handled it.
+//!
+//! The lease ends with its command. Senders are killed, and so are those who handle commands: each of them ends it, as does whoever replaces or deletes one.
 
 use tenure_core::command::NodeCommand;
-use tenure_core::layout::{COMMAND_RESULT_TTL, Key, TASK_COMMAND_TTL};
+use tenure_core::layout::{Key, TASK_COMMAND_TTL};
 use tenure_core::name::{CommandId, NodeId, TaskId};
 use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
 use tenure_core::task::{Message, StateKind};
@@ -12,10 +14,11 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::answer::{Replaced, Sent, found_any, holds};
+use super::lease::{ResultLease, own_lease};
 use super::task::{Found, Keys, Reading, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
 use crate::clock::wall_time;
-use crate::store::{Condition, Get, LeaseId, Op, Store, StoreError, Txn};
+use crate::store::{Condition, Get, LeaseId, Op, StoreError, Txn, TxnReply};
 
 /// How many commands may wait for one node. One that does not handle them should not drown in them when it comes back.
 const NODE_COMMANDS_LEN_MAX: u32 = 128;
@@ -76,17 +79,22 @@ impl Client {
         let keys = Keys::of(&self.layout, task);
         let found = keys.read(&self.store).await.map_err(CommandError::Store)?;
         check_alive(&found)?;
+        self.leftovers.end_all(&self.store).await;
         let sent_at = Instant::now();
-        let lease = self.store.grant(TASK_COMMAND_TTL, None).await.map_err(CommandError::Store)?.id;
+        let lease = self.leftovers.grant(&self.store, TASK_COMMAND_TTL).await.map_err(CommandError::Store)?;
         let id = self.next_command_id();
         let record = CommandRecord {
             id: Some(id.clone()),
             sent_at: wall_time(),
             by: self.name.to_string(),
+            own_lease: Some(lease.to_string()),
             ..message.into_command()
         };
         let put = Op::put_leased(keys.command.clone(), record.encode(), lease);
-        match self.put_command(&keys, found, &id, put).await {
+        let mut results = ResultLease::default();
+        let put = self.put_command(&keys, found, &id, put, &mut results).await;
+        results.settle(&self.store, &self.leftovers).await;
+        match put {
             Ok(replaced) => Ok(Sent {
                 store: self.store.clone(),
                 result: self.layout.encode(&Key::CommandResult(id.clone())),
@@ -94,13 +102,12 @@ impl Client {
                 replaced,
                 command: keys.command,
                 lease: Some(lease),
+                leftovers: self.leftovers.clone(),
                 sent_at,
             }),
             Err(error) => {
-                // Nothing lies under the lease, or should not. If this fails too, it ends by itself.
-                if let Err(error) = self.store.revoke(lease).await {
-                    tracing::debug!(%lease, %error, "lease of an unsent command not revoked");
-                }
+                // Nothing lies under the lease, or should not.
+                self.leftovers.end(&self.store, Some(lease)).await;
                 Err(error)
             }
         }
@@ -140,7 +147,8 @@ impl Client {
         for _ in 0..=LOST_MAX {
             let store = self.store.clone();
             let (id, command, result) = (id.clone(), key.clone(), result.clone());
-            let sent = Sent { store, id, replaced: None, command, result, lease: None, sent_at };
+            let leftovers = self.leftovers.clone();
+            let sent = Sent { store, id, replaced: None, command, result, lease: None, leftovers, sent_at };
             match self.store.txn(txn.clone()).await {
                 Ok(reply) if reply.succeeded || found_any(&reply) => return Ok(sent),
                 Ok(_) => return Err(lost.map_or(NodeCommandError::NotFound, NodeCommandError::Unknown)),
@@ -160,10 +168,12 @@ impl Client {
         mut found: Found,
         id: &CommandId,
         put: Op,
+        results: &mut ResultLease,
     ) -> Result<Option<Replaced>, CommandError> {
-        let mut lost: Option<(StoreError, Option<Replaced>)> = None;
-        let unknown = |lost: Option<(StoreError, _)>, error| match lost {
-            Some((lost, _)) => CommandError::Unknown(lost),
+        // The last request without an answer, what it would have replaced, and the lease of that.
+        let mut lost: Option<(StoreError, Option<Replaced>, Option<LeaseId>)> = None;
+        let unknown = |lost: Option<(StoreError, _, _)>, error| match lost {
+            Some((lost, _, _)) => CommandError::Unknown(lost),
             None => error,
         };
         for turn in 1..=TRIES_MAX {
@@ -174,34 +184,43 @@ impl Client {
                 .when(Condition::modified_at(keys.command.clone(), modified(found.command.as_ref())))
                 .then(put.clone());
             let outcome = (CommandOutcome::Replaced, "another command was sent before it was handled");
-            let told = self.tell_sender(replaced.as_ref().and_then(|replaced| replaced.id.clone()), outcome);
+            let told = self.tell_sender(
+                replaced.as_ref().and_then(|replaced| replaced.id.clone()),
+                outcome,
+                results,
+            );
             let told = told.await.map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
-            if let Some((op, _)) = &told {
+            if let Some(op) = &told {
                 txn = txn.then(op.clone());
             }
-            match self.store.txn(keys.reading(txn, Reading::Otherwise)).await {
-                Ok(reply) if reply.succeeded => return Ok(replaced),
+            let reply = self.store.txn(keys.reading(txn, Reading::Otherwise)).await;
+            if told.is_some() && may_be_done(&reply) {
+                results.note_put();
+            }
+            match reply {
+                Ok(reply) if reply.succeeded => {
+                    self.leftovers.end(&self.store, own_lease(found.command.as_ref())).await;
+                    return Ok(replaced);
+                }
                 Ok(reply) => {
-                    if let Some((_, lease)) = told {
-                        lease.give_up(&self.store).await;
-                    }
                     found = Found::in_reply(&reply)
                         .map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
                 }
                 Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {
                     let read = keys.read(&self.store).await;
-                    lost = Some((error, replaced));
+                    lost = Some((error, replaced, own_lease(found.command.as_ref())));
                     found = read.map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
                 }
                 Err(error) if error.is_ambiguous() => return Err(CommandError::Unknown(error)),
                 Err(error) => return Err(unknown(lost, CommandError::Store(error))),
             }
-            if let Some((_, replaced)) = &lost {
+            if let Some((_, replaced, over)) = &lost {
                 // The lost request may have been done: then the command is there, or its result is.
                 let result = self.layout.encode(&Key::CommandResult(id.clone()));
                 let is_there = holds(found.command.as_ref(), id)
                     || self.store.get_key(result).await.map_err(CommandError::Unknown)?.is_some();
                 if is_there {
+                    self.leftovers.end(&self.store, *over).await;
                     return Ok(replaced.clone());
                 }
             }
@@ -212,35 +231,26 @@ impl Client {
         Err(unknown(lost, CommandError::Store(fought_over())))
     }
 
-    /// What must be put for the sender of a command that goes unhandled, with the lease it is put under.
+    /// What must be put for the sender of a command that goes unhandled.
     pub(super) async fn tell_sender(
         &self,
         id: Option<CommandId>,
         (outcome, why): (CommandOutcome, &str),
-    ) -> Result<Option<(Op, ResultLease)>, StoreError> {
+        results: &mut ResultLease,
+    ) -> Result<Option<Op>, StoreError> {
         let Some(id) = id else { return Ok(None) };
-        let lease = ResultLease::grant(&self.store).await?;
+        let lease = results.id(&self.store, &self.leftovers).await?;
         let result = ResultRecord::new(self.name.clone(), outcome, wall_time()).why(why).encode();
         let key = self.layout.encode(&Key::CommandResult(id));
-        Ok(Some((Op::put_leased(key, result, lease.id()), lease)))
+        Ok(Some(Op::put_leased(key, result, lease)))
     }
 }
 
-/// The lease of one result, a day long.
-pub(super) struct ResultLease(LeaseId);
-
-impl ResultLease {
-    pub(super) async fn grant(store: &Store) -> Result<ResultLease, StoreError> {
-        Ok(ResultLease(store.grant(COMMAND_RESULT_TTL, None).await?.id))
-    }
-
-    pub(super) fn id(&self) -> LeaseId {
-        self.0
-    }
-
-    /// Nothing was put under it. Should that fail, it ends by itself.
-    pub(super) async fn give_up(self, store: &Store) {
-        let _ = store.revoke(self.0).await;
+/// Whether what was asked for is done, or may be.
+pub(super) fn may_be_done(reply: &Result<TxnReply, StoreError>) -> bool {
+    match reply {
+        Ok(reply) => reply.succeeded,
+        Err(error) => error.is_ambiguous(),
     }
 }
 

@@ -6,9 +6,11 @@ use tenure_core::task::{StateKind, StateRecord};
 use thiserror::Error;
 
 use super::answer::Replaced;
+use super::command::may_be_done;
+use super::lease::{ResultLease, own_lease};
 use super::task::{Keys, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
-use crate::store::{Condition, Op, Revision, StoreError, Txn};
+use crate::store::{Condition, LeaseId, Op, Revision, StoreError, Txn};
 
 /// That a task was deleted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,11 +61,22 @@ impl Client {
     ///
     /// See [`DeleteError`].
     pub async fn delete(&self, task: &TaskId) -> Result<Deleted, DeleteError> {
+        let mut results = ResultLease::default();
+        let deleted = self.delete_in_turns(task, &mut results).await;
+        results.settle(&self.store, &self.leftovers).await;
+        deleted
+    }
+
+    async fn delete_in_turns(
+        &self,
+        task: &TaskId,
+        results: &mut ResultLease,
+    ) -> Result<Deleted, DeleteError> {
         let keys = Keys::of(&self.layout, task);
-        // The last request without an answer, which life of the task it was about, and whom it found there.
-        let mut lost: Option<(StoreError, Revision, Deleted)> = None;
-        let failed = |lost: Option<(StoreError, _, _)>, error| match lost {
-            Some((lost, _, _)) => DeleteError::Unknown(lost),
+        // The last request without an answer, which life of the task it was about, whom it found there, and the lease of the command it would have deleted.
+        let mut lost: Option<(StoreError, Revision, Deleted, Option<LeaseId>)> = None;
+        let failed = |lost: Option<(StoreError, _, _, _)>, error| match lost {
+            Some((lost, ..)) => DeleteError::Unknown(lost),
             None => DeleteError::Store(error),
         };
         for turn in 1..=TRIES_MAX {
@@ -72,8 +85,9 @@ impl Client {
                 Err(error) => return Err(failed(lost, error)),
             };
             let created = found.task.as_ref().map(|pair| pair.created);
-            if let Some((_, _, deleted)) = lost.take_if(|(_, before, _)| Some(*before) != created) {
+            if let Some((_, _, deleted, over)) = lost.take_if(|(_, before, ..)| Some(*before) != created) {
                 // That life is over, as we wanted; what is there now is somebody else's task.
+                self.leftovers.end(&self.store, over).await;
                 return Ok(deleted);
             }
             let Some(created) = created else { return Err(DeleteError::NotFound) };
@@ -86,21 +100,25 @@ impl Client {
                 .then(Op::delete(keys.props.clone()))
                 .then(Op::delete(keys.owner.clone()))
                 .then(Op::delete(keys.command.clone()));
+            let over = own_lease(found.command.as_ref());
             let id = found.command.as_ref().and_then(|pair| Replaced::read(pair).id);
-            let told = self.tell_sender(id, (CommandOutcome::Expired, "the task was deleted"));
+            let told = self.tell_sender(id, (CommandOutcome::Expired, "the task was deleted"), results);
             let told = told.await.map_err(|error| failed(lost.take(), error))?;
-            if let Some((op, _)) = &told {
+            if let Some(op) = &told {
                 txn = txn.then(op.clone());
             }
-            match self.store.txn(txn).await {
-                Ok(reply) if reply.succeeded => return Ok(deleted),
-                Ok(_) => {
-                    if let Some((_, lease)) = told {
-                        lease.give_up(&self.store).await;
-                    }
+            let reply = self.store.txn(txn).await;
+            if told.is_some() && may_be_done(&reply) {
+                results.note_put();
+            }
+            match reply {
+                Ok(reply) if reply.succeeded => {
+                    self.leftovers.end(&self.store, over).await;
+                    return Ok(deleted);
                 }
+                Ok(_) => {}
                 Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {
-                    lost = Some((error, created, deleted));
+                    lost = Some((error, created, deleted, over));
                 }
                 Err(error) if error.is_ambiguous() => return Err(DeleteError::Unknown(error)),
                 Err(error) => return Err(failed(lost, error)),

@@ -32,6 +32,7 @@ pub struct NewNode {
     version: String,
     labels: BTreeMap<String, String>,
     state: NodeState,
+    balancer: Option<String>,
 }
 
 impl NewNode {
@@ -43,6 +44,7 @@ impl NewNode {
             version: String::new(),
             labels: BTreeMap::new(),
             state: NodeState::Starting,
+            balancer: None,
         }
     }
 
@@ -74,6 +76,13 @@ impl NewNode {
         self
     }
 
+    /// By which balancer it takes tasks, so that others know whom to ask about them.
+    #[must_use]
+    pub(crate) fn balancer(mut self, name: &str) -> NewNode {
+        self.balancer = Some(name.to_owned());
+        self
+    }
+
     fn record(self, nonce: String, before: Revision) -> NodeRecord {
         NodeRecord {
             address: self.address,
@@ -83,6 +92,7 @@ impl NewNode {
             version: self.version,
             labels: self.labels,
             state: self.state,
+            balancer: self.balancer,
             unknown: serde_json::Map::new(),
         }
     }

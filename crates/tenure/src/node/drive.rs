@@ -20,6 +20,7 @@ use tracing::{debug, info, warn};
 
 use super::claims::{self, Claimed, Loans};
 use super::feeds::{Feeds, News};
+use super::leases::EndedLeases;
 use super::measure::Measure;
 use super::options::Gauge;
 use super::run::Handlers;
@@ -73,6 +74,7 @@ enum Woken {
     Standing(Standing),
     Wish(Wish),
     Gauge,
+    LeaseEnded,
     Seen(Followed, News),
 }
 
@@ -84,6 +86,7 @@ struct UnderWay {
     loans: Loans,
     habit: Arc<Mutex<Habit>>,
     results: Arc<Results>,
+    leases: EndedLeases,
     place: mpsc::UnboundedSender<PlaceWish>,
     /// Whether the node has its place, as the machine was told last.
     incarnation: Option<Token>,
@@ -104,6 +107,7 @@ impl Driver {
             loans: Loans::default(),
             habit: Arc::default(),
             results: Arc::new(Results::new(clock.clone())),
+            leases: EndedLeases::new(self.store.clone()),
             place,
             incarnation: None,
             end: None,
@@ -124,6 +128,13 @@ impl Driver {
             self.act(&mut under_way);
             if let Some(running) = under_way.end.take() {
                 self.handlers.abandon();
+                // While a result may be on its way, its lease is needed.
+                if under_way.writes == 0
+                    && let Some(lease) = under_way.results.unused().await
+                {
+                    under_way.leases.push(lease);
+                }
+                under_way.leases.finish().await;
                 return why.unwrap_or(NodeEnd::Left { running });
             }
             let wake = self.machine.next_wake(now(&clock));
@@ -136,6 +147,7 @@ impl Driver {
                 event = self.handlers.next() => Woken::Told(event),
                 () = sleep(&clock, wake) => Woken::Told(Event::Time),
                 () = sleep(&clock, measure_at) => Woken::Gauge,
+                () = under_way.leases.next(), if !under_way.leases.is_empty() => Woken::LeaseEnded,
                 (feed, news) = feeds.next() => Woken::Seen(feed, news),
             };
             match woken {
@@ -167,6 +179,8 @@ impl Driver {
                     }
                 }
                 Woken::Wish(Wish::Shutdown(deadline)) => self.handle(Event::Shutdown { deadline }, &clock),
+                // Nobody has to know.
+                Woken::LeaseEnded => {}
                 Woken::Gauge => {
                     if let Some(gauge) = &self.gauge {
                         let event = Event::Measured(gauge.read());
@@ -278,6 +292,7 @@ impl Driver {
             }
             Action::Save(save) => under_way.outbox.push(Write::Save(save)),
             Action::Answer(answer) => under_way.outbox.push(Write::Answer(answer)),
+            Action::EndLease { lease } => under_way.leases.push(lease),
             // The place is kept until the machine is done with it, so somebody listens.
             Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
             Action::Leave => drop(under_way.place.send(PlaceWish::Leave)),

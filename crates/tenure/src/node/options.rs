@@ -177,7 +177,8 @@ impl NodeOptions {
     ) -> Result<Node, JoinError> {
         let store = session.store().clone();
         let id = self.settings.node.clone();
-        let mut join = Cluster::new(store.clone(), namespace).join(session, self.node);
+        let node = self.node.balancer(self.balancer.name());
+        let mut join = Cluster::new(store.clone(), namespace).join(session, node);
         if let Some(within) = self.join_within {
             join = join.within(within);
         }

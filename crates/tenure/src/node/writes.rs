@@ -13,6 +13,7 @@ use tenure_core::time::Moment;
 use tokio::sync::Mutex;
 
 use crate::clock::Clock;
+use crate::dice;
 use crate::store::{LeaseId, Store, StoreError, Txn, TxnReply};
 
 /// How long results are kept: a day, and the time for which a lease is used for new ones.
@@ -111,6 +112,7 @@ pub(super) async fn send(
     let has_txn: Vec<bool> = txns.iter().map(Option::is_some).collect();
     let mut replies = store.batch(txns.into_iter().flatten().collect()).await.into_iter();
     let mut events = Vec::with_capacity(writes.len());
+    let mut may_hold = false;
     for (write, has_txn) in writes.into_iter().zip(has_txn) {
         let reply = match (has_txn, &no_lease) {
             (true, _) => replies.next().unwrap_or(Err(StoreError::Closed)),
@@ -121,7 +123,12 @@ pub(super) async fn send(
         if matches!(reply, Err(StoreError::LeaseNotFound)) && write.has_result() {
             results.forget(lease).await;
         }
+        may_hold |= write.has_result()
+            && reply.as_ref().map_or_else(StoreError::is_ambiguous, |reply| reply.succeeded);
         events.push(write.read(reply));
+    }
+    if may_hold {
+        results.note_put(lease).await;
     }
     events
 }
@@ -129,33 +136,59 @@ pub(super) async fn send(
 /// The lease on which results of commands are kept.
 pub(super) struct Results {
     clock: Arc<dyn Clock>,
-    granted: Mutex<Option<(LeaseId, Moment)>>,
+    granted: Mutex<Granted>,
+}
+
+#[derive(Default)]
+struct Granted {
+    lease: Option<(LeaseId, Moment)>,
+    /// One of which it is not known whether it was granted: asked for again, it is not granted twice.
+    doubtful: Option<(LeaseId, Moment)>,
+    /// Whether something lies under the lease, or may.
+    may_hold: bool,
 }
 
 impl Results {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Results {
-        Results { clock, granted: Mutex::new(None) }
+        Results { clock, granted: Mutex::default() }
     }
 
     async fn lease(&self, store: &Store) -> Result<LeaseId, StoreError> {
         let mut granted = self.granted.lock().await;
         let now = self.clock.now();
-        if let Some((lease, since)) = *granted
+        if let Some((lease, since)) = granted.lease
             && now.since(since) < RESULTS_LEASE_FOR
         {
             return Ok(lease);
         }
-        let lease = store.grant(RESULTS_TTL, None).await.map_err(unsent)?.id;
-        *granted = Some((lease, now));
+        let (lease, since) =
+            *granted.doubtful.get_or_insert_with(|| (LeaseId::from_random(dice::bytes()), now));
+        match store.grant(RESULTS_TTL, Some(lease)).await {
+            // An earlier request was carried out, and its answer lost.
+            Ok(_) | Err(StoreError::LeaseExists) => {}
+            Err(error) => return Err(unsent(error)),
+        }
+        *granted = Granted { lease: Some((lease, since)), doubtful: None, may_hold: false };
         Ok(lease)
+    }
+
+    /// Something was put under this lease, or may have been.
+    async fn note_put(&self, lease: Option<LeaseId>) {
+        let mut granted = self.granted.lock().await;
+        granted.may_hold |= granted.lease.map(|(granted, _)| granted) == lease;
+    }
+
+    /// The lease under which nothing lies, because no result could be written after it was granted.
+    pub(super) async fn unused(&self) -> Option<LeaseId> {
+        let granted = self.granted.lock().await;
+        let unused = granted.lease.filter(|_| !granted.may_hold).or(granted.doubtful);
+        unused.map(|(lease, _)| lease)
     }
 
     /// The store does not know this lease any more.
     async fn forget(&self, lease: Option<LeaseId>) {
         let mut granted = self.granted.lock().await;
-        if granted.map(|(granted, _)| granted) == lease {
-            *granted = None;
-        }
+        granted.lease.take_if(|(granted, _)| Some(*granted) == lease);
     }
 }
 

@@ -84,3 +84,31 @@ async fn progress_that_is_too_large_is_told_and_the_task_goes_its_way() {
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }
+
+/// The folders of workers that are there.
+fn folders(machine: &Machine) -> usize {
+    let entries = std::fs::read_dir(machine.path("tmp")).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.filter(|name| name.to_string_lossy().starts_with("tenure-worker-")).count()
+}
+
+#[tokio::test]
+async fn what_a_killed_worker_leaves_goes_when_the_next_one_starts() {
+    let machine = on_file();
+    let mut alive = start(&machine, "alive", COUNTING, &[]).await;
+    machine.ok(&["submit", "x"]).await;
+    assert_eq!(alive.line().await, "at 0");
+    let killed = start(&machine, "killed", COUNTING, &[]).await;
+    killed.signal(Signal::KILL);
+    killed.end().await;
+    assert_eq!(folders(&machine), 2, "one that is killed removes nothing");
+    let next = start(&machine, "next", COUNTING, &[]).await;
+    assert_eq!(folders(&machine), 2, "those of the living");
+    machine.ok(&["node", "freeze", "next"]).await;
+    machine.ok(&["task", "pause", "x"]).await;
+    assert_eq!(shown(&machine, "x").await["checkpoint_bytes"], json!(2), "whoever lives keeps its own");
+    for worker in [alive, next] {
+        worker.interrupt();
+        assert_eq!(worker.end().await.0, Some(0));
+    }
+    assert_eq!(folders(&machine), 0);
+}

@@ -247,7 +247,7 @@ fn nobody_claims_before_it_knows_who_is_frozen() {
     world.submit("a");
     let pair = world.get(&Key::Task(task("a"))).unwrap();
     let settings = world.processes[0].settings.clone();
-    let mut node = super::process::Process::new(settings, world.layout.clone()).machine;
+    let mut node = Process::new(settings, world.layout.clone()).machine;
     let (now, incarnation) = (world.clock(0), Token(Revision(2)));
     let whole = || FeedItem::Whole(Revision(9));
     for event in [

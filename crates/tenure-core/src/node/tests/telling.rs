@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::world::World;
 use crate::command::NodeCommand;
 use crate::kv::Get;
-use crate::layout::Key;
+use crate::layout::{Key, TASK_COMMAND_TTL};
+use crate::lease::LeaseId;
 use crate::name::{CommandId, TaskId};
 use crate::node::{Event, Notice, Outcome};
-use crate::record::{CommandOutcome, OwnerRecord, Record, ResultRecord, WallTime};
+use crate::record::{CommandOutcome, CommandRecord, OwnerRecord, Record, ResultRecord, WallTime};
 use crate::task::{Message, State};
 use crate::txn::{Condition, Op, Txn};
 
@@ -70,20 +71,28 @@ impl World {
         self.send(name, message.into_command())
     }
 
-    pub(super) fn send(&mut self, name: &str, record: crate::record::CommandRecord) -> CommandId {
+    pub(super) fn send(&mut self, name: &str, record: CommandRecord) -> CommandId {
         let id = self.next_id();
         let key = Key::TaskCommand(task(name));
-        if let Some(before) = self.get(&key)
-            && let Ok(before) = crate::record::CommandRecord::decode(&before.value)
-            && let Some(replaced) = before.id
-        {
+        let before = self.get(&key).and_then(|pair| {
+            let record = CommandRecord::decode(&pair.value).ok()?;
+            Some((record.own_lease(pair.lease), record.id?))
+        });
+        let (over, replaced) = before.unzip();
+        if let Some(replaced) = replaced {
             let me = crate::name::NodeId::parse("sender").unwrap();
             let result = ResultRecord::new(me, CommandOutcome::Replaced, self.wall());
             let key = self.layout.encode(&Key::CommandResult(replaced));
             self.apply(&Txn::new().then(Op::put(key, result.encode())));
         }
-        self.put_command(&key, &id, record);
+        let own = LeaseId::new(1_000_000 + i64::try_from(self.commands.len()).unwrap()).unwrap();
+        self.store.grant(own, TASK_COMMAND_TTL, self.now).unwrap();
+        let record = CommandRecord { id: Some(id.clone()), own_lease: Some(own.to_string()), ..record };
+        self.apply(&Txn::new().then(Op::put_leased(self.layout.encode(&key), record.encode(), own)));
         let modified = self.store.revision();
+        if let Some(over) = over.flatten() {
+            self.end_lease(over);
+        }
         self.commands.insert(id.clone(), (task(name), modified));
         id
     }
@@ -91,8 +100,27 @@ impl World {
     pub(super) fn order(&mut self, n: usize, command: NodeCommand) -> CommandId {
         let id = self.next_id();
         let node = self.processes[n].settings.node.clone();
-        self.put_command(&Key::NodeCommand(node, id.clone()), &id, command.into_command());
+        let key = self.layout.encode(&Key::NodeCommand(node, id.clone()));
+        let record = CommandRecord { id: Some(id.clone()), ..command.into_command() };
+        self.apply(&Txn::new().then(Op::put(key, record.encode())));
         id
+    }
+
+    /// Somebody ends the lease of a command that is gone.
+    pub(super) fn end_lease(&mut self, lease: LeaseId) {
+        if let Some(view) = self.store.lease(lease, self.now) {
+            assert!(view.keys.is_empty(), "{lease} is ended with {:?} under it", view.keys);
+            self.store.revoke(lease, self.now).unwrap();
+        }
+    }
+
+    /// The leases of commands that have not ended.
+    pub(super) fn command_leases(&mut self) -> Vec<LeaseId> {
+        let mut leases = self.store.leases(self.now);
+        leases.retain(|lease| {
+            self.store.lease(*lease, self.now).is_some_and(|view| view.granted == TASK_COMMAND_TTL)
+        });
+        leases
     }
 
     pub(super) fn put_raw(&mut self, key: &Key, value: &str) {

@@ -19,7 +19,7 @@ use crate::limits::Limits;
 use crate::name::{CommandId, Namespace, NodeId, TaskId};
 use crate::node::{Action, Event, Feed, Now, Outcome, Settings};
 use crate::picture::FeedItem;
-use crate::record::{CommandRecord, NodeRecord, Record, ResultRecord, WallTime};
+use crate::record::{NodeRecord, Record, ResultRecord, WallTime};
 use crate::revision::Token;
 use crate::task::StateRecord;
 use crate::time::Moment;
@@ -259,6 +259,7 @@ impl World {
             }
             Action::Save(save) => self.soon(Item::Arrive(n, Ask::Save(save)), n),
             Action::Answer(answer) => self.soon(Item::Arrive(n, Ask::Answer(answer)), n),
+            Action::EndLease { lease } => self.end_lease(lease),
             Action::Announce(state) => {
                 self.processes[n].announced = state;
                 self.put_node(n);
@@ -485,11 +486,6 @@ impl World {
     pub(super) fn result(&mut self, id: &CommandId) -> Option<ResultRecord> {
         let pair = self.get(&Key::CommandResult(id.clone()))?;
         Some(ResultRecord::decode(&pair.value).unwrap())
-    }
-
-    pub(super) fn put_command(&mut self, key: &Key, id: &CommandId, record: CommandRecord) {
-        let record = CommandRecord { id: Some(id.clone()), ..record };
-        self.apply(&Txn::new().then(Op::put(self.layout.encode(key), record.encode())));
     }
 }
 

@@ -259,3 +259,24 @@ async fn a_node_that_does_not_handle_its_commands_gets_no_more() {
     let full = client.command_node(&node("web-1"), NodeCommand::Freeze).await;
     assert!(matches!(full, Err(NodeCommandError::Full(128))));
 }
+
+/// Senders that were killed cannot end the leases of their commands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_takes_the_place_of_a_command_or_deletes_its_task_ends_its_lease() {
+    on_every_engine(|store| async move {
+        let client = client(&store);
+        client.submit(new("t1")).await.unwrap();
+        let leased = async |key| store.get_key(key).await.unwrap().and_then(|pair| pair.lease).unwrap();
+        let key = layout().encode(&Key::TaskCommand(id("t1")));
+        drop(client.command(&id("t1"), Message::Pause).await.unwrap());
+        let first = leased(key.clone()).await;
+        drop(client.command(&id("t1"), Message::Run).await.unwrap());
+        let second = leased(key.clone()).await;
+        let leases = store.leases().await.unwrap();
+        assert!(!leases.contains(&first) && leases.contains(&second), "{first} of {leases:?}");
+        client.delete(&id("t1")).await.unwrap();
+        let leases = store.leases().await.unwrap();
+        assert!(!leases.contains(&second), "{second} of {leases:?}");
+    })
+    .await;
+}

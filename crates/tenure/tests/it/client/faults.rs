@@ -169,6 +169,64 @@ async fn a_command_whose_answer_is_lost_is_sent_once_and_knows_what_it_replaced(
     assert_eq!(first.wait(s(5)).await.unwrap().outcome, CommandOutcome::Replaced);
 }
 
+/// The wire breaks between the grant of a lease and the command that is to lie under it; so the lease cannot be ended either.
+#[tokio::test]
+async fn the_lease_of_a_command_that_was_not_sent_ends_once_the_store_is_back() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    drop(client(&store).command(&id("t1"), Message::Pause).await.unwrap());
+    let before = store.leases().await.unwrap();
+    world.latency("client", s(1));
+    let sending = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.command(&id("t1"), Message::Run).await }
+    });
+    // A look, the lease of the command, and the lease of the other one's result.
+    world.advance(s(6)).await;
+    world.refuse("client");
+    world.advance(s(30)).await;
+    assert!(matches!(sending.await.unwrap(), Err(CommandError::Store(_))));
+    assert_eq!(store.leases().await.unwrap().len(), before.len() + 2, "nobody could end them");
+    world.heal("client");
+    world.latency("client", Duration::ZERO);
+    let sent = ours.command(&id("t1"), Message::Run).await.unwrap();
+    assert!(sent.replaced.is_some());
+    let after = store.leases().await.unwrap();
+    assert_eq!(
+        after.len(),
+        before.len() + 1,
+        "one for the command, one for the result of the other, whose own is gone"
+    );
+    assert!(before.iter().all(|lease| !after.contains(lease)));
+}
+
+/// Nobody was told which lease it was; so it must have been known before.
+#[tokio::test]
+async fn a_lease_whose_grant_was_not_answered_ends_once_the_store_is_back() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    world.latency("client", s(1));
+    let sending = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.command(&id("t1"), Message::Pause).await }
+    });
+    // A look comes before.
+    world.advance(s(2)).await;
+    world.lose_answers("client");
+    world.advance(s(30)).await;
+    assert!(sending.await.unwrap().is_err());
+    let before = store.leases().await.unwrap();
+    assert_eq!(before.len(), 1, "it was granted");
+    world.heal("client");
+    world.latency("client", Duration::ZERO);
+    let sent = ours.command(&id("t1"), Message::Pause).await.unwrap();
+    assert_eq!(sent.replaced, None);
+    let after = store.leases().await.unwrap();
+    assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
+}
+
 #[tokio::test]
 async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     let world = World::new();

@@ -7,6 +7,7 @@ use tenure::core::command::NodeCommand;
 use tenure::core::record::{CommandOutcome, WallTime};
 use tenure::core::task::Message;
 use tenure::node::{NodeEnd, Notice};
+use tenure::store::LeaseId;
 
 use super::*;
 
@@ -185,6 +186,80 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
         told.sort();
         assert_eq!(told, ["aside props", "aside state", "command Malformed", "order Malformed"]);
         a.end().await;
+    })
+    .await;
+}
+
+/// The leases under which nothing lies, but for those that a session keeps: they are as long as commands may wait.
+async fn empty_leases(store: &Store) -> Vec<LeaseId> {
+    let held: Vec<LeaseId> = store
+        .list(Selection::everything())
+        .await
+        .unwrap()
+        .pairs
+        .iter()
+        .filter_map(|pair| pair.lease)
+        .collect();
+    let mut empty = Vec::new();
+    for lease in store.leases().await.unwrap().into_iter().filter(|lease| !held.contains(lease)) {
+        let view = store.lease(lease).await.unwrap();
+        if view.is_some_and(|view| view.granted > Duration::from_secs(60 * 60)) {
+            empty.push(lease);
+        }
+    }
+    empty
+}
+
+/// A sender may be killed as soon as it has sent. What it left behind used to be an empty lease for a week.
+#[tokio::test]
+async fn a_command_that_is_handled_leaves_no_lease_although_its_sender_is_gone() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let worker = shop.join("a").await;
+        let client = client(&shop);
+        for id in ["paused", "killed", "refused"] {
+            client.submit(NewTask::new(task(id))).await.unwrap();
+        }
+        until("all run", async || shop.ledger.running().len() == 3).await;
+        let checkpoint = Message::Checkpoint { blob: None };
+        for (id, message) in [("paused", Message::Pause), ("killed", kill()), ("refused", checkpoint)] {
+            drop(client.command(&task(id), message).await.unwrap());
+        }
+        let commands = shop.layout.task_commands();
+        until("all are handled", async || shop.store.list(commands.clone()).await.unwrap().pairs.is_empty())
+            .await;
+        until("no lease is empty", async || empty_leases(&shop.store).await.is_empty()).await;
+        // The last thing a node does is to end what is left of the commands it has answered.
+        drop(client.command(&task("paused"), kill()).await.unwrap());
+        until("it is killed", async || shop.state("paused").await.state == State::Killed).await;
+        worker.end().await;
+        assert_eq!(empty_leases(&shop.store).await, []);
+    })
+    .await;
+}
+
+/// People and other programs put commands too, under leases of which we know nothing.
+#[tokio::test]
+async fn a_command_under_a_lease_of_somebody_else_takes_nothing_else_with_it() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let worker = shop.join("a").await;
+        shop.submit("t").await;
+        until("it runs", async || shop.ledger.running().len() == 1).await;
+        let lease = shop.store.grant(Duration::from_secs(3_600), None).await.unwrap().id;
+        let (command, theirs) = (shop.key(&Key::TaskCommand(task("t"))), "theirs".as_bytes());
+        let other = LeaseId::new(lease.get() + 1).unwrap();
+        let pause = format!(r#"{{"command":"pause","own_lease":"{other}"}}"#);
+        let txn = Txn::new().then(Op::put_leased(theirs, "1", lease)).then(Op::put_leased(
+            command.clone(),
+            pause,
+            lease,
+        ));
+        shop.store.txn(txn).await.unwrap();
+        until("it is paused", async || shop.state("t").await.state == State::Paused).await;
+        worker.end().await;
+        assert!(shop.store.get_key(command).await.unwrap().is_none(), "it was handled");
+        assert!(shop.store.get_key(theirs).await.unwrap().is_some(), "what else was there stays");
     })
     .await;
 }

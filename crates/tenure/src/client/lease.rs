@@ -1,0 +1,99 @@
+//! Leases that a client is granted: one for each command, one for what those are told whose command it takes away. They end when nothing lies under them.
+//!
+//! A client holds nothing, so nobody ends them when it goes. And it may not be able to: the store that did not take a command does not take the end of
+//! its lease either. What could not be ended is remembered, and tried again when the store has answered something else.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::layout::COMMAND_RESULT_TTL;
+use tenure_core::record::{CommandRecord, Record};
+
+use crate::dice;
+use crate::store::{KeyValue, LeaseId, Store, StoreError};
+
+/// How many are remembered. Each is one command that was not sent because the store was away; after so many it is better to leave some to their own end.
+const LEFT_LEN_MAX: usize = 1_024;
+
+/// Leases that should have ended.
+#[derive(Clone, Default)]
+pub(super) struct Leftovers(Arc<Mutex<Vec<LeaseId>>>);
+
+impl Leftovers {
+    /// A lease with an id of our choice: if it is not known whether it was granted, it is known which one to end.
+    pub(super) async fn grant(&self, store: &Store, ttl: Duration) -> Result<LeaseId, StoreError> {
+        let lease = LeaseId::from_random(dice::bytes());
+        match store.grant(ttl, Some(lease)).await {
+            Ok(_) => Ok(lease),
+            Err(error) => {
+                if error.is_ambiguous() {
+                    self.remember(lease);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn remember(&self, lease: LeaseId) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.len() < LEFT_LEN_MAX {
+            left.push(lease);
+        }
+    }
+
+    /// Ends a lease under which nothing lies. If the store does not answer it is tried again later.
+    pub(super) async fn end(&self, store: &Store, lease: Option<LeaseId>) {
+        let Some(lease) = lease else { return };
+        match store.revoke(lease).await {
+            Ok(_) | Err(StoreError::LeaseNotFound) => {}
+            Err(error) => {
+                tracing::debug!(%lease, %error, "a lease that nobody needs is left");
+                if error.is_retryable() || error.is_ambiguous() {
+                    self.remember(lease);
+                }
+            }
+        }
+    }
+
+    /// The store answers: ends what is left from when it did not.
+    pub(super) async fn end_all(&self, store: &Store) {
+        let left = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for lease in left {
+            self.end(store, Some(lease)).await;
+        }
+    }
+}
+
+/// The lease that lies under this command alone.
+pub(super) fn own_lease(pair: Option<&KeyValue>) -> Option<LeaseId> {
+    let pair = pair?;
+    CommandRecord::decode(&pair.value).ok()?.own_lease(pair.lease)
+}
+
+/// The lease of what senders are told whose commands nobody will handle: a day long, granted when the first of them is to be told.
+#[derive(Default)]
+pub(super) struct ResultLease {
+    granted: Option<LeaseId>,
+    may_hold: bool,
+}
+
+impl ResultLease {
+    pub(super) async fn id(&mut self, store: &Store, leftovers: &Leftovers) -> Result<LeaseId, StoreError> {
+        if let Some(lease) = self.granted {
+            return Ok(lease);
+        }
+        let lease = leftovers.grant(store, COMMAND_RESULT_TTL).await?;
+        self.granted = Some(lease);
+        Ok(lease)
+    }
+
+    /// Something was put under it, or may have been.
+    pub(super) fn note_put(&mut self) {
+        self.may_hold |= self.granted.is_some();
+    }
+
+    /// Everything is asked. If nothing can lie under it, it ends.
+    pub(super) async fn settle(self, store: &Store, leftovers: &Leftovers) {
+        leftovers.end(store, self.granted.filter(|_| !self.may_hold)).await;
+    }
+}
