@@ -108,11 +108,9 @@ mod tests {
         }
     }
 
-    fn request(answer: oneshot::Receiver<()>) -> impl Future<Output = Answers> {
-        async move {
-            answer.await.unwrap();
-            Vec::new()
-        }
+    async fn request(answer: oneshot::Receiver<()>) -> Answers {
+        answer.await.unwrap();
+        Vec::new()
     }
 
     #[test]
