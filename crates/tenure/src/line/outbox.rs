@@ -12,11 +12,19 @@ const TOGETHER_MAX: usize = 100;
 #[derive(Default)]
 pub(super) struct Outbox {
     waiting: VecDeque<(Bytes, Action)>,
+    /// How many of them somebody waits for.
+    urgent: usize,
 }
 
 impl Outbox {
     pub(super) fn push(&mut self, line: Bytes, action: Action) {
+        self.urgent += usize::from(is_urgent(action));
         self.waiting.push_back((line, action));
+    }
+
+    /// Whether something is there that should not wait for company.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.urgent > 0
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -36,6 +44,7 @@ impl Outbox {
                 None => lines.entry(line.clone()).or_default().takes(action),
             };
             if fits {
+                self.urgent -= usize::from(is_urgent(action));
                 request.push((line, action));
             } else {
                 later.push_back((line, action));
@@ -46,6 +55,11 @@ impl Outbox {
         }
         request
     }
+}
+
+/// Whether somebody waits for what comes of it. One that only joins behind another of ours does not: its turn cannot come before that one's.
+fn is_urgent(action: Action) -> bool {
+    !matches!(action, Action::Enter { asks: Asks::Nobody, .. })
 }
 
 /// What one line has in one request. Everything in it happens at one revision, and in which order is the engine's business.
@@ -161,6 +175,22 @@ mod tests {
             }
             assert_eq!((outbox.next_request().len(), outbox.next_request().len()), (1, 1));
         }
+    }
+
+    #[test]
+    fn whoever_joins_behind_another_of_ours_is_in_no_hurry() {
+        let mut line = Line::new(0);
+        let mut outbox = Outbox::default();
+        outbox.push("a/".into(), enter(&mut line));
+        assert!(outbox.is_urgent(), "nobody of ours is there, so it may be the first");
+        outbox.next_request();
+        assert!(!outbox.is_urgent());
+        let first = line.stand(LeaseId::new(1).unwrap(), Mode::Exclusive);
+        let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
+        let stands = Entered::Stands { token: Token(Revision(5)), before: None };
+        line.handle_entered(first, epoch, stands, 0.0, Moment::ORIGIN);
+        outbox.push("a/".into(), enter(&mut line));
+        assert!(!outbox.is_urgent() && !outbox.is_empty());
     }
 
     #[test]

@@ -43,9 +43,13 @@ impl Post {
         self.outbox.is_empty() && self.asking.is_empty()
     }
 
-    /// Whether something is to be asked, and may be.
+    /// Whether something is to be asked, and may be. What nobody waits for travels with something else, or when nothing is under way.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.outbox.is_empty() && self.asking.len() < IN_FLIGHT
+        match self.asking.len() {
+            0 => !self.outbox.is_empty(),
+            IN_FLIGHT.. => false,
+            _ => self.outbox.is_urgent(),
+        }
     }
 
     /// The next request, if there is one and it may be sent. It may turn out to be empty.
