@@ -260,6 +260,14 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
     }
 }
 
+/// Waits until everybody knows everybody: whoever has not heard of the others takes everything, and gives some of it away when it has.
+pub(crate) async fn until_acquainted(workers: &[Worker]) {
+    until("everybody knows everybody", async || {
+        workers.iter().all(|worker| worker.node.tenancy().borrow().peers == workers.len() - 1)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_task_is_claimed_run_and_completed_and_its_state_stays() {
     on_every_engine(async |store| {

@@ -91,6 +91,7 @@ async fn three_nodes_share_a_thousand_tasks_evenly() {
         for id in ["a", "b", "c"] {
             workers.push(shop.join(id).await);
         }
+        until_acquainted(&workers).await;
         let puts = (0..1_000).map(|n| {
             let record = TaskRecord::decode(b"{}").unwrap().encode();
             Op::put(shop.key(&Key::Task(task(&format!("t{n}")))), record)

@@ -93,11 +93,7 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
         for id in ["a", "b", "c"] {
             workers.push(shop.join_as(id, soon).await);
         }
-        // Whoever has not heard of the others takes everything, and gives some of it away when it has.
-        until("everybody knows everybody", async || {
-            workers.iter().all(|worker| worker.node.tenancy().borrow().peers == 2)
-        })
-        .await;
+        until_acquainted(&workers).await;
         shop.submit("t1").await;
         shop.submit("t2").await;
         until("both run", async || shop.ledger.running().len() == 2).await;
