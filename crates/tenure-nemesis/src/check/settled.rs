@@ -1,9 +1,12 @@
 //! After all faults have ended, exactly what is wanted is there, and when everybody has gone, nothing is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tenure::core::layout::TASK_COMMAND_TTL;
 
 use super::{Life, Violation};
-use crate::history::Event;
+use crate::history::{Event, Work};
 
 /// Every key that is wanted by those who live, with its value.
 pub fn wanted(lives: &[&Life]) -> BTreeMap<String, String> {
@@ -60,11 +63,57 @@ pub fn left(life: &Life) -> Vec<Violation> {
     }
 }
 
+/// How many commands were being sent when their sender was killed. Such a sender may have been granted the lease of its command and not have put
+/// anything on it yet: etcd has no request that does both.
+pub fn cut_short(lives: &[Life]) -> usize {
+    let open = |life: &Life| {
+        let mut open = BTreeSet::new();
+        for line in &life.lines {
+            match line.event {
+                Event::Asked { op, work: Work::Command, .. } => drop(open.insert(op)),
+                Event::Answered { op, .. } => drop(open.remove(&op)),
+                _ => {}
+            }
+        }
+        open.len()
+    };
+    lives.iter().filter(|life| life.killed_at.is_some()).map(open).sum()
+}
+
+/// Whether leases that nothing hangs on, by the TTLs they were granted, are no more than those who were cut short may have left.
+pub fn are_excused(granted: &[Duration], cut_short: usize) -> bool {
+    granted.len() <= cut_short && granted.iter().all(|ttl| *ttl == TASK_COMMAND_TTL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::made::evidence;
     use super::*;
-    use crate::history::Line;
+    use crate::history::{Line, Outcome};
+
+    #[test]
+    fn only_who_was_killed_while_it_sent_a_command_excuses_a_lease_and_only_one_of_a_command() {
+        let ask =
+            |op, work| Line { at: 0, event: Event::Asked { op, work, line: "t".to_owned(), value: None } };
+        let answer = |op| Line {
+            at: 0,
+            event: Event::Answered { op, outcome: Outcome::Ok, token: None, value: None },
+        };
+        let mut lives = evidence(vec![
+            vec![ask(1, Work::Command), answer(1), ask(2, Work::Command)],
+            vec![ask(1, Work::Command)],
+            vec![ask(1, Work::Lock)],
+        ])
+        .lives;
+        assert_eq!(cut_short(&lives), 0, "nobody was killed");
+        for n in [0, 2] {
+            lives[n].killed_at = Some(1);
+        }
+        assert_eq!(cut_short(&lives), 1);
+        let (week, minute) = (TASK_COMMAND_TTL, Duration::from_secs(60));
+        assert!(are_excused(&[week], 1));
+        assert!(!are_excused(&[week, week], 1) && !are_excused(&[minute], 1) && !are_excused(&[week], 0));
+    }
 
     #[test]
     fn a_missing_a_wrong_and_a_foreign_key_are_found() {
