@@ -32,7 +32,7 @@ pub(crate) use turn::{Patience, Wish};
 pub use held::{Lost, ReleaseError};
 pub use turn::StandError;
 
-use desk::Shared;
+use desk::{Crowding, Shared};
 
 /// Where a process stands in line. Cheap to clone; all clones are one desk.
 #[derive(Clone)]
@@ -60,12 +60,12 @@ impl Desk {
     }
 
     /// A lease to stand on; asks nothing of the store if there is one already.
-    pub(crate) async fn loan(&self, ttl: Option<Duration>, within: Duration) -> Result<Loan, LendError> {
+    async fn loan(&self, ttl: Option<Duration>, within: Duration) -> Result<(Loan, Crowding), LendError> {
         self.handle.shared.loan(ttl, within).await
     }
 
     /// Stands in a line. `line` is the prefix under which its places are, `value` what others see of ours.
-    pub(crate) fn stand(&self, line: Bytes, stance: (Mode, Rank), value: Bytes, loan: Loan) -> Seat {
+    fn stand(&self, line: Bytes, stance: (Mode, Rank), value: Bytes, loan: (Loan, Crowding)) -> Seat {
         self.handle.shared.stand(line, stance, value, loan)
     }
 }

@@ -61,6 +61,14 @@ struct Inner {
 /// The end of a loan.
 type Ending = Pin<Box<dyn Future<Output = LeaseId> + Send>>;
 
+/// Whether others are about to stand in line in the same moment. Whoever had to wait for a lease did not wait alone, and in which order those who
+/// waited are woken is left to chance: they go through the task, and travel together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Crowding {
+    Unlikely,
+    Likely,
+}
+
 /// What woke the task.
 enum Event {
     Told,
@@ -127,9 +135,14 @@ impl Shared {
         }
     }
 
-    pub(super) async fn loan(&self, ttl: Option<Duration>, within: Duration) -> Result<Loan, LendError> {
+    /// A lease to stand on, and whether others may have waited for it too.
+    pub(super) async fn loan(
+        &self,
+        ttl: Option<Duration>,
+        within: Duration,
+    ) -> Result<(Loan, Crowding), LendError> {
         if let Some(loan) = self.lock().loans.get(&ttl).filter(|loan| loan.is_valid()) {
-            return Ok(loan.clone());
+            return Ok((loan.clone(), Crowding::Unlikely));
         }
         let lend = self.session.lend().within(within);
         let loan = match ttl {
@@ -141,7 +154,7 @@ impl Shared {
         inner.new_loans.push(loan.clone());
         drop(inner);
         self.bell.notify_one();
-        Ok(loan)
+        Ok((loan, Crowding::Likely))
     }
 
     pub(super) fn stand(
@@ -149,7 +162,7 @@ impl Shared {
         line: Bytes,
         (mode, rank): (Mode, Rank),
         value: Bytes,
-        loan: Loan,
+        (loan, crowding): (Loan, Crowding),
     ) -> Seat {
         let (state, news) = watch::channel(SeatState::Entering);
         let mut inner = self.lock();
@@ -159,7 +172,10 @@ impl Shared {
         lined.sitters.insert(ticket, Box::new(Sitter::new(state, value, loan.clone())));
         inner.dirty.insert(line.clone());
         drop(inner);
-        self.hurry(&line);
+        match crowding {
+            Crowding::Unlikely => self.hurry(&line),
+            Crowding::Likely => self.bell.notify_one(),
+        }
         Seat { shared: self.clone(), line, ticket, loan, news }
     }
 
