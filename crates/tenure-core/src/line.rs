@@ -22,7 +22,8 @@
 //!
 //! **Invariant**: a place that nobody wants any more is asked to leave until the store has said that it is gone, or its lease is over.
 //!
-//! **Invariant**: the key of a place is never used twice, so a request that arrives late can only ever touch its own place.
+//! **Invariant**: the key of a place is used again only when every request that named it was answered for certain, so a request that arrives
+//! late can only ever touch its own place.
 
 mod barrier;
 mod index;
@@ -49,6 +50,10 @@ pub use words::{Action, Asks, Entered, Left, Looked, LossReason, Mode, Notice, R
 /// wants could appear behind our back and block the line until its lease ends.
 const HAUNTS_FOR: Duration = Duration::from_secs(10);
 
+/// How many keys a line uses again. Whoever enters looks past those of ours that were before its own, but has to look at those after it, and a
+/// store walks over every key that was ever there until its history is compacted.
+const USED_AGAIN_MAX: u64 = 8;
+
 /// One wish to hold, from `stand` to the notice that it is over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(u64);
@@ -62,7 +67,10 @@ pub struct Line {
     places: BTreeMap<Place, Ticket>,
     index: Index,
     counter: u64,
+    /// Of the newest place.
     nonce: u64,
+    /// A place with this nonce or a smaller one may still be touched by a request that was taken for lost.
+    nonce_floor: u64,
     actions: VecDeque<Action>,
     notices: VecDeque<Notice>,
 }
@@ -76,6 +84,7 @@ impl Line {
             index: Index::default(),
             counter: 0,
             nonce,
+            nonce_floor: nonce,
             actions: VecDeque::new(),
             notices: VecDeque::new(),
         }
@@ -144,6 +153,7 @@ impl Line {
         }
         if matches!(answer, Entered::Unknown) && !is_broken(Rule::UnknownMayBeThere) {
             standing.haunted_until = Some(now + HAUNTS_FOR);
+            self.nonce_floor = self.nonce;
         }
         let (is_wanted, may_be_there) = (standing.is_wanted, standing.may_be_there());
         match answer {
@@ -171,7 +181,7 @@ impl Line {
             }
             Entered::LeaseGone => self.lose(ticket, LossReason::Lease),
             Entered::Refused(why) => {
-                self.forget(ticket);
+                self.abandon(ticket);
                 self.notices.push_back(Notice::Refused { ticket, why });
             }
             Entered::NotDone | Entered::Unknown if is_wanted => {
@@ -224,7 +234,10 @@ impl Line {
         }
         match answer {
             Left::NotDone | Left::Unknown => {
-                standing.may_have_left |= matches!(answer, Left::Unknown);
+                if matches!(answer, Left::Unknown) {
+                    standing.may_have_left = true;
+                    self.nonce_floor = self.nonce;
+                }
                 let next = Next::At(standing.rest(jitter, now));
                 self.change(ticket, Stage::Leaving { token, next });
             }
@@ -362,9 +375,9 @@ impl Line {
         self.tickets.is_empty()
     }
 
-    /// The nonce of its newest place. Whoever stands here next, with another machine, counts on from it.
-    pub fn nonce(&self) -> u64 {
-        self.nonce
+    /// From which nonce whoever stands here next, with another machine, counts on.
+    pub fn nonce_floor(&self) -> u64 {
+        if self.nonce - self.nonce_floor > USED_AGAIN_MAX { self.nonce } else { self.nonce_floor }
     }
 
     /// Whose place this is; none if it is not ours.

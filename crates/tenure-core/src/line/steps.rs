@@ -14,7 +14,12 @@ impl Line {
         self.counter
     }
 
+    /// A key for a place: in a line in which nobody of ours stands one that we had before, if no request for that can still be under way.
     pub(super) fn new_place(&mut self, lease: LeaseId, rank: Rank) -> Place {
+        if self.tickets.is_empty() {
+            self.nonce_floor = self.nonce_floor();
+            self.nonce = self.nonce_floor;
+        }
         self.nonce = self.nonce.wrapping_add(1);
         Place::ranked(lease, self.nonce, rank)
     }
@@ -113,6 +118,7 @@ impl Line {
     pub(super) fn move_to_new_place(&mut self, ticket: Ticket) {
         let Some(left) = self.tickets.get(&ticket).map(|standing| standing.place) else { return };
         let place = self.new_place(left.lease, left.rank());
+        self.nonce_floor = self.nonce;
         self.places.remove(&left);
         self.places.insert(place, ticket);
         if let Some(standing) = self.tickets.get_mut(&ticket) {
@@ -139,7 +145,7 @@ impl Line {
         } else {
             (!standing.was_told).then_some(Notice::Left { ticket, was_there: false })
         };
-        self.forget(ticket);
+        self.abandon(ticket);
         self.notices.extend(notice);
     }
 
@@ -149,6 +155,13 @@ impl Line {
         self.notices.push_back(Notice::Left { ticket, was_there: false });
     }
 
+    /// Forgets a ticket for whose place a request may still be under way.
+    pub(super) fn abandon(&mut self, ticket: Ticket) {
+        self.nonce_floor = self.nonce;
+        self.forget(ticket);
+    }
+
+    /// Forgets a ticket whose place is certainly gone.
     pub(super) fn forget(&mut self, ticket: Ticket) {
         if let Some(standing) = self.tickets.remove(&ticket) {
             self.index.remove(ticket, &standing);

@@ -95,6 +95,37 @@ fn a_place_whose_company_has_left_looks_for_itself() {
     assert!(matches!(line.poll_action(), Some(Action::Look { before: None, .. })));
 }
 
+/// Stands alone, and leaves with this answer to the first request; says which place it had.
+fn a_turn(line: &mut Line, answer: Left) -> Place {
+    let ticket = line.stand(lease(1), Mode::Exclusive);
+    let Some(Action::Enter { epoch, place, .. }) = line.poll_action() else { panic!("it asks to enter") };
+    line.handle_entered(ticket, epoch, Entered::Stands { token: Token(Revision(5)), before: None }, 0.5, NOW);
+    line.leave(ticket, NOW);
+    let mut answer = Some(answer);
+    while let Some(Action::Leave { epoch, .. }) = line.poll_action() {
+        let gone = Left::Gone { was_there: true, first: Vec::new() };
+        line.handle_left(ticket, epoch, answer.take().unwrap_or(gone), 0.0, NOW);
+        line.handle_time(NOW);
+    }
+    assert!(line.is_empty());
+    place
+}
+
+/// Each key that was ever there costs etcd time, until its history is compacted.
+#[test]
+fn who_locks_again_and_again_has_the_same_key_as_long_as_every_answer_is_certain() {
+    let gone = || Left::Gone { was_there: true, first: Vec::new() };
+    let mut line = Line::new(0);
+    let first = a_turn(&mut line, gone());
+    assert_eq!(a_turn(&mut line, gone()), first);
+    assert_eq!(a_turn(&mut line, Left::NotDone), first, "nothing is under way");
+    assert_eq!(a_turn(&mut line, Left::Unknown), first);
+    let second = a_turn(&mut line, gone());
+    assert_ne!(second, first, "the lost request would delete it");
+    let mut next = Line::new(line.nonce_floor()).counting_from(line.counter());
+    assert_eq!(a_turn(&mut next, gone()), second);
+}
+
 /// Found by the simulator: all places of a line were lost with their lease while one was being entered, the next line of that name counted
 /// its tickets from the same number, and the late answer made somebody hold with the token of a place that was gone.
 #[test]
@@ -104,7 +135,7 @@ fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
     let Some(Action::Enter { epoch, .. }) = former.poll_action() else { panic!("it asks to enter") };
     former.handle_lease_lost(lease(1), NOW);
     assert!(former.is_empty());
-    let mut next = Line::new(former.nonce()).counting_from(former.counter());
+    let mut next = Line::new(former.nonce_floor()).counting_from(former.counter());
     next.stand(lease(2), Mode::Exclusive);
     next.handle_entered(lost, epoch, Entered::Stands { token: Token(Revision(5)), before: None }, 0.5, NOW);
     assert!(next.poll_notice().is_none(), "nobody was told that it holds");

@@ -49,6 +49,10 @@ const SHOWN_MAX: u32 = 128;
 /// How many preferred places are shown; if there are more, whoever is next reads the whole line in one more request.
 const PREFERRED_MAX: u32 = 128;
 
+/// Over how many keys that we may have left behind a look goes: fewer cost less than a second look around them. etcd walks over each that was
+/// ever there until its history is compacted.
+const LEFT_BEHIND_MAX: u64 = 16;
+
 /// How long a place is at most when it is written: a key is made in one piece.
 const PLACE_BYTES: usize = 34;
 
@@ -123,7 +127,8 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
                 Asks::All => txn.then(Op::Get(newest())),
                 // Its key is apart from the ordinary ones, so what is around it is not all there is.
                 Asks::Others if place.rank() == Rank::Preferred => txn.then(Op::Get(newest())),
-                // etcd walks over every key that was ever there until its history is compacted, and each of our turns had a key of its own.
+                Asks::Others if place.nonce - nonce_first <= LEFT_BEHIND_MAX => txn.then(Op::Get(newest())),
+                // What was before it is gone; what is after it may have been put meanwhile.
                 Asks::Others => {
                     let ours = self::key(line, Place { nonce: nonce_first, ..place });
                     let end = Selection::Prefix(line.clone()).end().unwrap_or_default();
@@ -153,7 +158,8 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
                 Regard::Preferred => txn.otherwise(preferred()),
             }
         }
-        // The key names its place, and nobody else ever has the same: nothing but our own place can be deleted.
+        // Nobody else ever has the same key, and we have it again only when nothing of this can still be under way: nothing but this very place
+        // can be deleted.
         Action::Leave { place, then, .. } => {
             let txn = Txn::new().then(Op::delete(key(line, place)));
             match then {

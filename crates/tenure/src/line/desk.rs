@@ -51,8 +51,8 @@ struct Inner {
     dirty: BTreeSet<Bytes>,
     /// When lines want to look at the clock.
     wakes: BTreeSet<(Moment, Bytes)>,
-    /// The largest nonce of all lines that were left: one that is entered again must not use a key twice.
-    nonce: u64,
+    /// From which nonce a line that is entered anew counts on: no late request for it can touch what was left before.
+    nonce_floor: u64,
     /// The largest number of all lines that were left: late answers to one must not be taken for answers to the next of its name.
     counter: u64,
     is_closing: bool,
@@ -129,7 +129,7 @@ impl Shared {
             session: session.clone(),
             regard,
             nonce_first,
-            inner: Mutex::new(Inner { nonce: nonce_first, ..Inner::default() }),
+            inner: Mutex::new(Inner { nonce_floor: nonce_first, ..Inner::default() }),
             post: Mutex::default(),
             bell: Notify::new(),
         }
@@ -166,8 +166,8 @@ impl Shared {
     ) -> Seat {
         let (state, news) = watch::channel(SeatState::Entering);
         let mut inner = self.lock();
-        let Inner { lines, nonce, counter, .. } = &mut *inner;
-        let lined = lines.entry(line.clone()).or_insert_with(|| Lined::new(*nonce, *counter));
+        let Inner { lines, nonce_floor, counter, .. } = &mut *inner;
+        let lined = lines.entry(line.clone()).or_insert_with(|| Lined::new(*nonce_floor, *counter));
         let ticket = lined.machine.stand_ranked(loan.lease(), mode, rank);
         lined.sitters.insert(ticket, Box::new(Sitter::new(state, value, loan.clone())));
         inner.dirty.insert(line.clone());
@@ -284,7 +284,7 @@ impl Shared {
         let now = self.clock.now();
         let mut post = self.post();
         let mut inner = self.lock();
-        let Inner { lines, dirty, wakes, nonce, counter, .. } = &mut *inner;
+        let Inner { lines, dirty, wakes, nonce_floor, counter, .. } = &mut *inner;
         while let Some((at, line)) = wakes.first()
             && *at <= now
         {
@@ -313,7 +313,7 @@ impl Shared {
                 lined.wake = wake;
             }
             if lined.machine.is_empty() {
-                *nonce = lined.machine.nonce().max(*nonce);
+                *nonce_floor = lined.machine.nonce_floor().max(*nonce_floor);
                 *counter = lined.machine.counter().max(*counter);
                 lines.remove(&line);
             }

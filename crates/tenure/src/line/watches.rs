@@ -70,8 +70,8 @@ pub(super) struct Watches {
 
 /// The watch of an own place.
 enum Own {
-    /// Not yet; it has to begin there.
-    Soon(Start),
+    /// Not yet; it has to begin there, at that time.
+    Soon(Start, Instant),
     Watched(AbortHandle),
 }
 
@@ -100,8 +100,9 @@ impl Watches {
         }
         for (&place, token) in wanted.own.iter().filter(|(place, _)| !was.own.contains_key(place)) {
             let start = token.map_or(Start::Recent, |token| Start::After(token.0));
-            self.own.insert((place, line.clone()), Own::Soon(start));
-            self.soon.push_back((Instant::now() + OWN_AFTER, line.clone(), place));
+            let at = Instant::now() + OWN_AFTER;
+            self.own.insert((place, line.clone()), Own::Soon(start, at));
+            self.soon.push_back((at, line.clone(), place));
         }
         if was.before != wanted.before {
             if let Some((_, watch)) = self.before.remove(line) {
@@ -154,10 +155,13 @@ impl Watches {
         while let Some((at, line, place)) = self.soon.front()
             && *at <= now
         {
-            let (line, place) = (line.clone(), *place);
+            let (due, line, place) = (*at, line.clone(), *place);
             self.soon.pop_front();
             let wanted = self.own.get(&(place, line.clone()));
-            if let Some(&Own::Soon(start)) = wanted {
+            // The place may have been left and put again since: then it is watched later.
+            if let Some(&Own::Soon(start, at)) = wanted
+                && at == due
+            {
                 let watch = self.follow(&line, place, start);
                 self.own.insert((place, line), Own::Watched(watch));
             }
