@@ -1,7 +1,7 @@
 //! `tenure bench lock`: taking, giving back and handing over, beside a program written by hand.
 //!
 //! Ours and the reference take turns in one run, as in `bench store`. The reference asks as little as can be asked with bare calls: one
-//! transaction to stand in the queue, a watch of its own for each that waits, one look once that stands, one delete.
+//! transaction to stand in the queue, a watch of its own for each that waits, a look once that stands and one when its turn has come, one delete.
 
 mod baton;
 mod handoff;

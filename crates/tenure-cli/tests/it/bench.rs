@@ -84,7 +84,7 @@ fn sides(stdout: &str) -> BTreeSet<String> {
             assert!(object[field].as_f64().is_some_and(|figure| figure > 0.0), "{field} in {line}");
         }
         assert_eq!(object["unit"], "ms", "{line}");
-        let is_counted = matches!(engine, "etcd" | "raw" | "raw_checked");
+        let is_counted = matches!(engine, "etcd" | "raw" | "raw_unchecked");
         assert_eq!(object.get("requests").is_some(), is_counted, "{line}");
         sides.insert(format!("{workload} {engine}"));
     }
@@ -103,8 +103,10 @@ async fn locks_are_measured_on_every_engine_beside_a_program_written_by_hand() {
             assert!(sides.contains(&format!("{workload} {engine}")), "{workload} {engine}: {}", ran.stdout);
         }
     }
-    for engine in ["file", "etcd", "raw", "raw_checked"] {
-        assert!(sides.contains(&format!("handoff_16_processes {engine}")), "{engine}: {}", ran.stdout);
+    for workload in ["handoff_16", "handoff_64", "handoff_256", "handoff_16_processes"] {
+        for engine in ["file", "etcd", "raw", "raw_unchecked"] {
+            assert!(sides.contains(&format!("{workload} {engine}")), "{workload} {engine}: {}", ran.stdout);
+        }
     }
     let left = machine.run(&["kv", "range", "/tenure-bench/", "--json"]).await;
     assert!(left.code == Some(0) && !left.stdout.contains("/tenure-bench/"), "{left:?}");

@@ -9,7 +9,7 @@ use tenure::lock::Locks;
 use tokio::task::JoinSet;
 
 use super::baton::Baton;
-use super::reference::Queue;
+use super::reference::{Care, Queue};
 use super::{Size, tell};
 use crate::bench::place::{Place, close_session, open_session};
 use crate::bench::report::Report;
@@ -24,12 +24,15 @@ pub(super) const CROWDS: [(&str, usize, f64); 3] =
 
 pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> Result<(), Failure> {
     for (workload, waiters, least) in CROWDS.into_iter().filter(|(workload, ..)| size.has(workload)) {
-        let contest = Contest::hold(place, size.rounds, async |side, round| match side {
-            Side::Ours => ours(place, &format!("ours-{waiters}-{round}"), waiters, size.locks).await,
-            Side::Reference => reference(place, &format!("raw-{waiters}-{round}"), waiters, size.locks).await,
-        })
-        .await?;
-        tell((workload, "raw"), place, &contest, Some(least), report)?;
+        for care in Care::beside(place) {
+            let name = |side, round| format!("{side}-{waiters}-{}-{round}", care.name());
+            let contest = Contest::hold(place, size.rounds, async |side, round| match side {
+                Side::Ours => ours(place, &name("ours", round), waiters, size.locks).await,
+                Side::Reference => reference(place, (&name("raw", round), *care), waiters, size.locks).await,
+            })
+            .await?;
+            tell((workload, care.name()), place, &contest, care.goal(least), report)?;
+        }
     }
     Ok(())
 }
@@ -44,11 +47,16 @@ async fn ours(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Re
     Ok(sample)
 }
 
-async fn reference(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
+async fn reference(
+    place: &Place,
+    (name, care): (&str, Care),
+    waiters: usize,
+    locks_len: usize,
+) -> Result<Sample, Failure> {
     // A connection for each turn, so that the watches which were dropped in one are not in the way of the next.
     let raw = place.connect_raw().await?;
     let lease = Queue::lease(&raw).await?;
-    let queue = Queue::new(&raw, &place.prefix, name, lease);
+    let queue = Queue::new(&raw, &place.prefix, name, lease).with(care);
     let sample = crowd(waiters, locks_len, || Waiter::Reference(queue.another())).await?;
     Queue::end(&raw, lease).await?;
     Ok(sample)

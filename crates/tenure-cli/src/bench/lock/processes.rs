@@ -1,7 +1,6 @@
 //! One lock that everybody wants, and everybody is a process of its own.
 //!
-//! Nothing can be passed on behind the store's back, so whoever is next has to make sure of its turn, and we do, with one look more than the
-//! reference: `raw_checked` is the reference with that look.
+//! Nothing can be passed on behind the store's back, so whoever is next has to make sure of its turn with a look of its own.
 //!
 //! The processes share a clock, so each notes when it held and when it gave back, and the hand-offs are found by putting all notes in order.
 
@@ -45,9 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) enum Contending {
     Ours,
     Raw,
-    /// Bare calls that look once more when their turn has come.
-    #[value(name = "raw_checked")]
-    RawChecked,
+    #[value(name = "raw_unchecked")]
+    RawUnchecked,
 }
 
 /// When one process held: from, and until it began to give back, on the clock that all processes share.
@@ -62,16 +60,13 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report<'_>) -> 
         return Ok(());
     }
     let span = SPAN_MIN.max(SPAN_OF_ONE * u32::try_from(size.locks).unwrap_or(u32::MAX));
-    for reference in ["raw", "raw_checked"] {
+    for care in Care::beside(place) {
         let contest = Contest::hold(place, size.rounds, async |side, round| match side {
             Side::Ours => crowd(place, round, "ours", span).await,
-            Side::Reference => crowd(place, round, reference, span).await,
+            Side::Reference => crowd(place, round, care.name(), span).await,
         })
         .await?;
-        tell((WORKLOAD, reference), place, &contest, Some(LEAST), report)?;
-        if place.raw.is_none() {
-            break;
-        }
+        tell((WORKLOAD, care.name()), place, &contest, care.goal(LEAST), report)?;
     }
     Ok(())
 }
@@ -140,13 +135,13 @@ impl Contender {
                 first.map_err(not_locked)?.release().await.map_err(not_released)?;
                 Ok(Contender { way: Way::Ours(session, locks) })
             }
-            Contending::Raw | Contending::RawChecked => {
+            Contending::Raw | Contending::RawUnchecked => {
                 let StoreUrl::Etcd { endpoints, security: Security::Plain } = url else {
                     return Err(wrong("bare calls go to an etcd without TLS"));
                 };
                 let raw = connect_raw(endpoints).await?;
                 let lease = Queue::lease(&raw).await?;
-                let care = if side == Contending::Raw { Care::Trusts } else { Care::Checks };
+                let care = if side == Contending::Raw { Care::Checks } else { Care::Trusts };
                 let queue = Queue::new(&raw, prefix, "raw-wanted", lease).with(care);
                 Ok(Contender { way: Way::Raw(queue) })
             }
