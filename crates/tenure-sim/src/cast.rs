@@ -8,7 +8,7 @@ use tenure::core::name::Namespace;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::testing::{ParticipantClock, World};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::belief::Beliefs;
 use crate::history::{Fact, History};
@@ -38,15 +38,19 @@ pub struct Player {
     pub clock: ParticipantClock,
     /// Its session.
     pub session: Session,
-    vigour: watch::Receiver<Vigour>,
+    pulse: Arc<Pulse>,
 }
 
 impl Player {
     /// Returns at once while it is awake, and otherwise when it goes on: never, if it was killed.
     pub async fn awake(&self) {
-        let mut vigour = self.vigour.clone();
-        if vigour.wait_for(|vigour| *vigour == Vigour::Awake).await.is_err() {
-            std::future::pending::<()>().await;
+        loop {
+            // Before the look: a change between the two counts.
+            let changed = self.pulse.changed.notified();
+            if self.pulse.vigour() == Vigour::Awake {
+                return;
+            }
+            changed.await;
         }
     }
 
@@ -54,6 +58,32 @@ impl Player {
     pub async fn rest(&self, time: Duration) {
         tokio::time::sleep(time).await;
         self.awake().await;
+    }
+}
+
+/// How a participant is, and who waits for it to go on: one list, so that they go on in the order in which they began to wait.
+struct Pulse {
+    vigour: Mutex<Vigour>,
+    changed: Notify,
+}
+
+impl Pulse {
+    fn vigour(&self) -> Vigour {
+        *self.vigour.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if that is news: whoever is dead stays so.
+    fn change(&self, to: Vigour) -> bool {
+        let mut vigour = self.vigour.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_change = *vigour != to && *vigour != Vigour::Dead;
+        if is_change {
+            *vigour = to;
+        }
+        drop(vigour);
+        if is_change {
+            self.changed.notify_waiters();
+        }
+        is_change
     }
 }
 
@@ -68,12 +98,7 @@ pub struct Cast {
     pub beliefs: Beliefs,
     /// The TTL of their sessions.
     pub ttl: Duration,
-    players: Arc<Mutex<BTreeMap<String, Role>>>,
-}
-
-struct Role {
-    player: Player,
-    vigour: watch::Sender<Vigour>,
+    players: Arc<Mutex<BTreeMap<String, Player>>>,
 }
 
 impl Cast {
@@ -94,39 +119,38 @@ impl Cast {
     ///
     /// If the TTL cannot be held: a world has a sensible one.
     pub fn enter(&self, name: &str, latency: Duration) -> Player {
-        let (vigour, seen) = watch::channel(Vigour::Awake);
         let clock = self.world.clock(name);
         let store = self.world.store(name);
         self.world.latency(name, latency);
         let options = Session::options().ttl(self.ttl).clock(clock.clone());
         let session = options.open(store.clone()).expect("the TTL can be held");
-        let player = Player { name: name.to_owned(), store, clock, session, vigour: seen };
-        self.lock().insert(name.to_owned(), Role { player: player.clone(), vigour });
+        let pulse = Arc::new(Pulse { vigour: Mutex::new(Vigour::Awake), changed: Notify::new() });
+        let player = Player { name: name.to_owned(), store, clock, session, pulse };
+        self.lock().insert(name.to_owned(), player.clone());
         player
     }
 
     /// The names of all who are not dead.
     pub fn living(&self) -> Vec<String> {
         let players = self.lock();
-        let living = players.iter().filter(|(_, role)| *role.vigour.borrow() != Vigour::Dead);
+        let living = players.iter().filter(|(_, player)| player.pulse.vigour() != Vigour::Dead);
         living.map(|(name, _)| name.clone()).collect()
     }
 
     /// All who are not dead.
     pub fn players(&self) -> Vec<Player> {
         let players = self.lock();
-        let living = players.values().filter(|role| *role.vigour.borrow() != Vigour::Dead);
-        living.map(|role| role.player.clone()).collect()
+        players.values().filter(|player| player.pulse.vigour() != Vigour::Dead).cloned().collect()
     }
 
     /// How many were killed.
     pub fn deaths(&self) -> usize {
-        self.lock().values().filter(|role| *role.vigour.borrow() == Vigour::Dead).count()
+        self.lock().values().filter(|player| player.pulse.vigour() == Vigour::Dead).count()
     }
 
     /// Whether somebody can act.
     pub fn is_alive(&self, name: &str) -> bool {
-        self.lock().get(name).is_some_and(|role| *role.vigour.borrow() != Vigour::Dead)
+        self.lock().get(name).is_some_and(|player| player.pulse.vigour() != Vigour::Dead)
     }
 
     /// Stops somebody, as SIGSTOP does.
@@ -167,18 +191,10 @@ impl Cast {
     }
 
     fn change(&self, name: &str, to: Vigour) -> bool {
-        let players = self.lock();
-        let Some(role) = players.get(name) else { return false };
-        role.vigour.send_if_modified(|vigour| {
-            let is_change = *vigour != to && *vigour != Vigour::Dead;
-            if is_change {
-                *vigour = to;
-            }
-            is_change
-        })
+        self.lock().get(name).is_some_and(|player| player.pulse.change(to))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Role>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Player>> {
         self.players.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -41,8 +41,9 @@ use tenure_core::revision::Token;
 use tenure_core::task::{Checkpoint, CheckpointTooLarge, StateRecord};
 use tenure_core::time::Moment;
 use thiserror::Error;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::news;
 use crate::session::{Loan, LoanEnd};
 use crate::store::{LeaseId, Store};
 
@@ -112,7 +113,7 @@ struct Inner {
     fence: Fence,
     store: Store,
     loan: Loan,
-    stop: watch::Receiver<Option<Told>>,
+    stop: news::Receiver<Option<Told>>,
     wanted: Arc<Notify>,
     progress: mpsc::UnboundedSender<Progress>,
 }
@@ -134,7 +135,7 @@ pub(crate) struct Progress {
 
 /// The node's ends of what a context is connected to.
 pub(crate) struct Reins {
-    pub(crate) stop: watch::Sender<Option<Told>>,
+    pub(crate) stop: news::Sender<Option<Told>>,
     pub(crate) wanted: Arc<Notify>,
 }
 
@@ -146,7 +147,7 @@ impl Context {
         loan: Loan,
         progress: mpsc::UnboundedSender<Progress>,
     ) -> (Context, Reins) {
-        let (stop, told) = watch::channel(None);
+        let (stop, told) = news::channel(None);
         let wanted = Arc::new(Notify::new());
         let reins = Reins { stop, wanted: wanted.clone() };
         let inner = Inner { start, fence, store, loan, stop: told, wanted, progress };

@@ -13,6 +13,8 @@ pub mod clock;
 
 mod dice;
 
+mod news;
+
 pub mod store;
 
 pub mod feed;

@@ -22,6 +22,7 @@ use tenure_core::name::NodeId;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::clock::Clock;
+use crate::news;
 use drive::Wish;
 
 pub use measure::describe_metrics;
@@ -82,8 +83,8 @@ struct Shared {
     wish: mpsc::UnboundedSender<Wish>,
     notices: broadcast::Sender<Notice>,
     tenancy: watch::Receiver<Tenancy>,
-    tally: watch::Receiver<Tally>,
-    end: watch::Receiver<Option<NodeEnd>>,
+    tally: news::Receiver<Tally>,
+    end: news::Receiver<Option<NodeEnd>>,
 }
 
 impl Drop for Shared {

@@ -55,6 +55,9 @@
 //! * The runtime must be tokio's current-thread one, as `#[tokio::test]` makes it.
 //! * Nobody can stop a task that runs. [`World::stall`] stops a participant's clock, timers, requests and watches; what else its tasks do,
 //!   they do.
+//! * Where several wait on one of tokio's `watch` channels, tokio throws dice about who is woken first, and no [`Fate`] decides them. That is
+//!   what `Session::state`, `Node::tenancy` and `changes` of a member or an instance give you. So two seats on one session (a member and an
+//!   instance) may see in either order, within one instant, that it is lost.
 //! * The store is the memory engine. For real servers that die there is real etcd; a world shows what *your* code does.
 
 mod dial;

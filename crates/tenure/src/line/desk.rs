@@ -13,7 +13,7 @@ use tenure_core::layout::{Place, Rank};
 use tenure_core::line::{Action, Mode, Ticket};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::ask::{self, Regard};
 use super::lined::{Lined, Sitter};
@@ -22,6 +22,7 @@ use super::watches::{Sighting, Watches};
 use super::{Seat, SeatState};
 use crate::clock::Clock;
 use crate::dice;
+use crate::news;
 use crate::session::{LendError, Loan, Session};
 use crate::store::{LeaseId, Store};
 
@@ -164,7 +165,7 @@ impl Shared {
         value: Bytes,
         (loan, crowding): (Loan, Crowding),
     ) -> Seat {
-        let (state, news) = watch::channel(SeatState::Entering);
+        let (state, news) = news::channel(SeatState::Entering);
         let mut inner = self.lock();
         let Inner { lines, nonce_floor, counter, .. } = &mut *inner;
         let lined = lines.entry(line.clone()).or_insert_with(|| Lined::new(*nonce_floor, *counter));

@@ -10,10 +10,10 @@ use tenure_core::fence::Fence;
 use tenure_core::layout::Place;
 use tenure_core::revision::Token;
 use thiserror::Error;
-use tokio::sync::watch;
 
 use super::ask::Others;
 use super::{Outcome, Seat, SeatEnd, SeatState};
+use crate::news;
 use crate::session::{Loan, LoanEnd};
 use crate::store::{KeyValue, StoreError};
 
@@ -112,7 +112,7 @@ impl Held {
     }
 
     /// What somebody else has put in our place, now and whenever that happens.
-    pub(crate) fn news(&self) -> watch::Receiver<SeatState> {
+    pub(crate) fn news(&self) -> news::Receiver<SeatState> {
         self.seat.news()
     }
 

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use tenure_core::layout::Place;
 use tenure_core::line::{Left, Line, LossReason, Notice, Ticket, Watching};
 use tenure_core::time::Moment;
-use tokio::sync::watch;
 
 use super::ask::{Answer, Others};
 use super::post::Post;
 use super::watches::OWN_AFTER;
 use super::{SeatEnd, SeatState};
 use crate::dice;
+use crate::news;
 use crate::session::Loan;
 use crate::store::KeyValue;
 
@@ -28,7 +28,7 @@ pub(super) struct Lined {
 }
 
 pub(super) struct Sitter {
-    state: watch::Sender<SeatState>,
+    state: news::Sender<SeatState>,
     pub(super) value: Bytes,
     loan: Loan,
     /// The preferred of the line when the place was seen to be its first.
@@ -156,7 +156,7 @@ impl Lined {
 }
 
 impl Sitter {
-    pub(super) fn new(state: watch::Sender<SeatState>, value: Bytes, loan: Loan) -> Sitter {
+    pub(super) fn new(state: news::Sender<SeatState>, value: Bytes, loan: Loan) -> Sitter {
         Sitter { state, value, loan, others: None, touched: None }
     }
 }

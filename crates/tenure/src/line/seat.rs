@@ -6,11 +6,11 @@ use bytes::Bytes;
 use tenure_core::layout::Place;
 use tenure_core::line::{LossReason, Ticket};
 use tenure_core::revision::Token;
-use tokio::sync::watch;
 
 use super::ask::{self, Others};
 use super::desk::Shared;
 use super::handover::Handover;
+use crate::news;
 use crate::session::{Loan, LoanEnd};
 use crate::store::{KeyValue, StoreError};
 
@@ -20,7 +20,7 @@ pub(crate) struct Seat {
     pub(super) line: Bytes,
     pub(super) ticket: Ticket,
     pub(super) loan: Loan,
-    pub(super) news: watch::Receiver<SeatState>,
+    pub(super) news: news::Receiver<SeatState>,
 }
 
 /// How a place stands.
@@ -100,7 +100,7 @@ impl Seat {
     }
 
     /// How it stands, now and whenever that changes.
-    pub(crate) fn news(&self) -> watch::Receiver<SeatState> {
+    pub(crate) fn news(&self) -> news::Receiver<SeatState> {
         self.news.clone()
     }
 

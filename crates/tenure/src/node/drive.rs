@@ -29,6 +29,7 @@ use super::writes::{self, Outbox, Results, Write};
 use crate::clock::{Clock, wall_time};
 use crate::dice;
 use crate::membership::{Membership, Standing};
+use crate::news;
 use crate::session::Session;
 use crate::store::Store;
 
@@ -54,7 +55,7 @@ pub(super) struct Driver {
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
     pub(super) notices: broadcast::Sender<Notice>,
     pub(super) tenancy: watch::Sender<Tenancy>,
-    pub(super) tally: watch::Sender<Tally>,
+    pub(super) tally: news::Sender<Tally>,
     pub(super) measure: Measure,
 }
 

@@ -20,6 +20,7 @@ use super::{Node, Shared};
 use crate::dice;
 use crate::handler::Handler;
 use crate::membership::{Cluster, JoinError, NewNode};
+use crate::news;
 use crate::session::Session;
 
 /// How many notices a listener may fall behind.
@@ -190,8 +191,8 @@ impl NodeOptions {
         let (wish, wishes) = mpsc::unbounded_channel();
         let (notices, _) = broadcast::channel(NOTICES_KEPT);
         let (tenancy, shown) = watch::channel(Tenancy::default());
-        let (tally, counted) = watch::channel(Tally::default());
-        let (ended, end) = watch::channel(None);
+        let (tally, counted) = news::channel(Tally::default());
+        let (ended, end) = news::channel(None);
         let grace = self.settings.grace;
         let driver = Driver {
             machine: Machine::new(self.settings, layout.clone(), self.balancer, self.policy),

@@ -13,10 +13,11 @@ use tenure_core::hold::{End, Terms, TtlTooShort};
 use tenure_core::session::{Lent, LoanId};
 use tenure_core::time::Moment;
 use thiserror::Error;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::shared::Shared;
 use crate::clock::Clock;
+use crate::news;
 use crate::store::{Invalid, LeaseId, StoreError};
 
 /// How long `lend` waits for a lease unless told otherwise; as long as `register` does.
@@ -98,9 +99,9 @@ impl From<End> for LoanEnd {
 ///
 /// **Invariant**: once it has an end, neither that nor `valid_until` changes. So nobody sees a loan come back to life.
 pub(super) struct LoanCell {
-    state: watch::Sender<LoanState>,
+    state: news::Sender<LoanState>,
     /// Told when it has an end. Thousands of handlers wait for that, and each would be woken by every renewal otherwise.
-    over: watch::Sender<()>,
+    over: news::Sender<()>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,8 +112,8 @@ struct LoanState {
 
 impl LoanCell {
     pub(super) fn new(valid_until: Moment) -> LoanCell {
-        let state = watch::Sender::new(LoanState { valid_until, end: None });
-        LoanCell { state, over: watch::Sender::new(()) }
+        let state = news::Sender::new(LoanState { valid_until, end: None });
+        LoanCell { state, over: news::Sender::new(()) }
     }
 
     /// The lease was renewed.

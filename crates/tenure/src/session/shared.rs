@@ -13,6 +13,7 @@ use super::loan::{Answer, LoanCell};
 use super::measure::Gauge;
 use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
 use crate::clock::Clock;
+use crate::news;
 use crate::store::{LeaseId, Store, StoreError};
 
 /// How many key events a listener may be behind before it misses some.
@@ -30,9 +31,9 @@ pub(super) struct Shared {
     pub(super) state: watch::Sender<SessionState>,
     pub(super) events: broadcast::Sender<KeyEvent>,
     /// Whether the store holds what is wanted, and nothing else of ours.
-    pub(super) settled: watch::Sender<bool>,
+    pub(super) settled: news::Sender<bool>,
     /// What came of closing, once it is over.
-    pub(super) ended: watch::Sender<Option<Result<(), LeftBehind>>>,
+    pub(super) ended: news::Sender<Option<Result<(), LeftBehind>>>,
 }
 
 pub(super) struct Inner {
@@ -81,8 +82,8 @@ impl Shared {
             bell: Notify::new(),
             state: watch::Sender::new(SessionState::Idle),
             events: broadcast::Sender::new(EVENTS_LEN),
-            settled: watch::Sender::new(true),
-            ended: watch::Sender::new(None),
+            settled: news::Sender::new(true),
+            ended: news::Sender::new(None),
         }
     }
 

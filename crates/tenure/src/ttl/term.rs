@@ -10,10 +10,11 @@ use tenure_core::leadership::{Answer, Ask, End, Leadership as Machine, Left, Pla
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use thiserror::Error;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::elections::{ReleaseError, confirm_within};
 use crate::clock::Clock;
+use crate::news;
 
 /// Why a leadership is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -38,9 +39,9 @@ pub(super) struct Term {
     pub(super) bell: Notify,
     token: OnceLock<Token>,
     /// Why permission ended, once it has.
-    loss: watch::Sender<Option<Loss>>,
+    loss: news::Sender<Option<Loss>>,
     /// How it ended, once nothing is left to do; the inner none means that it was cut short.
-    over: watch::Sender<Option<Option<End>>>,
+    over: news::Sender<Option<Option<End>>>,
 }
 
 struct Inner {
@@ -66,8 +67,8 @@ impl Term {
             inner: Mutex::new(Inner { machine, running: 0 }),
             bell: Notify::new(),
             token: OnceLock::new(),
-            loss: watch::Sender::new(None),
-            over: watch::Sender::new(None),
+            loss: news::Sender::new(None),
+            over: news::Sender::new(None),
         }
     }
 

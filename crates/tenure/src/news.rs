@@ -1,0 +1,278 @@
+//! A value that one side changes and many wait on, who are woken in the order in which they began to wait.
+//!
+//! tokio's `sync::watch` spreads those who wait over eight lists, with dice of its own that no seed reaches. Then two holders of one
+//! lease learn of its end in another order in every run, and a story cannot be told again. Here there is one list. It is also a
+//! fraction of the size, and there is one of these for every place in a line and every task that runs.
+//!
+//! What users are handed (`Session::state`, `Node::tenancy`, `changes` of a seat) stays tokio's: they know it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use thiserror::Error;
+use tokio::sync::Notify;
+use tokio::task::coop::cooperative;
+
+/// A value, and whoever waits for it to change.
+pub(crate) fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
+    let sender = Sender::new(value);
+    let receiver = sender.subscribe();
+    (sender, receiver)
+}
+
+/// The side that changes the value. Dropping it ends all waiting.
+pub(crate) struct Sender<T> {
+    shared: Arc<Shared<T>>,
+}
+
+/// A side that waits. A clone has seen what this one has.
+pub(crate) struct Receiver<T> {
+    shared: Arc<Shared<T>>,
+    /// The version that was last looked at.
+    seen: u64,
+}
+
+/// The value will not change any more: whoever could change it is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("whoever could change it is gone")]
+pub(crate) struct Gone;
+
+/// The value, which does not change as long as this is held: not longer than it takes to look.
+pub(crate) struct Ref<'a, T> {
+    state: RwLockReadGuard<'a, State<T>>,
+}
+
+struct Shared<T> {
+    state: RwLock<State<T>>,
+    /// Rung after each change, and when the sender is gone. Its waiters are one list, first come first served.
+    changed: Notify,
+}
+
+struct State<T> {
+    value: T,
+    /// Grows with each change.
+    version: u64,
+    is_closed: bool,
+}
+
+impl<T> Sender<T> {
+    pub(crate) fn new(value: T) -> Sender<T> {
+        let state = RwLock::new(State { value, version: 0, is_closed: false });
+        Sender { shared: Arc::new(Shared { state, changed: Notify::new() }) }
+    }
+
+    /// One who waits for what changes from now on.
+    pub(crate) fn subscribe(&self) -> Receiver<T> {
+        Receiver { shared: self.shared.clone(), seen: self.shared.read().version }
+    }
+
+    pub(crate) fn borrow(&self) -> Ref<'_, T> {
+        Ref { state: self.shared.read() }
+    }
+
+    /// Changes the value, and says whether that is news; only then anybody is woken.
+    pub(crate) fn send_if_modified(&self, modify: impl FnOnce(&mut T) -> bool) -> bool {
+        let mut state = self.shared.write();
+        let is_news = modify(&mut state.value);
+        state.version += u64::from(is_news);
+        drop(state);
+        if is_news {
+            self.shared.changed.notify_waiters();
+        }
+        is_news
+    }
+
+    /// Changes the value.
+    pub(crate) fn send_modify(&self, modify: impl FnOnce(&mut T)) {
+        self.send_if_modified(|value| {
+            modify(value);
+            true
+        });
+    }
+
+    /// Puts another value in its place, and gives back the former.
+    pub(crate) fn send_replace(&self, mut value: T) -> T {
+        self.send_modify(|former| std::mem::swap(former, &mut value));
+        value
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.shared.write().is_closed = true;
+        self.shared.changed.notify_waiters();
+    }
+}
+
+impl<T> Receiver<T> {
+    pub(crate) fn borrow(&self) -> Ref<'_, T> {
+        Ref { state: self.shared.read() }
+    }
+
+    /// What is there now counts as seen.
+    pub(crate) fn mark_unchanged(&mut self) {
+        self.seen = self.shared.read().version;
+    }
+
+    /// Waits for a change that was not seen yet.
+    pub(crate) async fn changed(&mut self) -> Result<(), Gone> {
+        // Who asks again and again, and is answered at once, must let others run.
+        cooperative(self.next_change()).await
+    }
+
+    /// Waits until the value is as wanted; at once if it is so already.
+    pub(crate) async fn wait_for(&mut self, is_wanted: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Gone> {
+        cooperative(self.next_wanted(is_wanted)).await
+    }
+
+    async fn next_change(&mut self) -> Result<(), Gone> {
+        loop {
+            // Before the look: a change between the two counts.
+            let changed = self.shared.changed.notified();
+            {
+                let state = self.shared.read();
+                if state.version != self.seen {
+                    self.seen = state.version;
+                    return Ok(());
+                }
+                if state.is_closed {
+                    return Err(Gone);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    async fn next_wanted(&mut self, mut is_wanted: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Gone> {
+        loop {
+            let changed = self.shared.changed.notified();
+            {
+                let state = self.shared.read();
+                self.seen = state.version;
+                if is_wanted(&state.value) {
+                    return Ok(Ref { state });
+                }
+                if state.is_closed {
+                    return Err(Gone);
+                }
+            }
+            changed.await;
+        }
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Receiver<T> {
+        Receiver { shared: self.shared.clone(), seen: self.seen }
+    }
+}
+
+impl<T> Deref for Ref<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.state.value
+    }
+}
+
+impl<T> Shared<T> {
+    // What a panic left behind is a value like any other: who changes it does so in one step.
+    fn read(&self) -> RwLockReadGuard<'_, State<T>> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State<T>> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sender({:?})", *self.borrow())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Receiver({:?})", *self.borrow())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn everybody_is_woken_in_the_order_in_which_they_began_to_wait() {
+        let (sender, receiver) = channel(false);
+        let (tell, mut told) = mpsc::unbounded_channel();
+        for number in 0..32 {
+            let (mut receiver, tell) = (receiver.clone(), tell.clone());
+            tokio::spawn(async move {
+                receiver.wait_for(|is_over| *is_over).await.map(drop).unwrap();
+                tell.send(number).unwrap();
+            });
+        }
+        drop(tell);
+        tokio::task::yield_now().await;
+        sender.send_replace(true);
+        let mut woken = Vec::new();
+        while let Some(number) = told.recv().await {
+            woken.push(number);
+        }
+        assert_eq!(woken, Vec::from_iter(0..32));
+    }
+
+    #[test]
+    fn only_news_that_was_not_seen_wakes() {
+        let (sender, mut receiver) = channel(1);
+        assert_eq!(receiver.changed().now_or_never(), None);
+        assert!(!sender.send_if_modified(|_| false));
+        assert_eq!(receiver.changed().now_or_never(), None);
+        assert_eq!(sender.send_replace(2), 1);
+        assert_eq!(receiver.clone().changed().now_or_never(), Some(Ok(())));
+        receiver.mark_unchanged();
+        assert_eq!(receiver.changed().now_or_never(), None);
+        assert_eq!(*receiver.borrow(), 2);
+    }
+
+    #[test]
+    fn the_last_word_is_heard_before_the_end_is() {
+        let (sender, mut receiver) = channel(1);
+        sender.send_replace(2);
+        drop(sender);
+        assert_eq!(receiver.changed().now_or_never(), Some(Ok(())));
+        assert_eq!(receiver.changed().now_or_never(), Some(Err(Gone)));
+        assert_eq!(
+            receiver.wait_for(|value| *value == 2).now_or_never().map(|seen| seen.map(|value| *value)),
+            Some(Ok(2))
+        );
+        assert!(matches!(receiver.wait_for(|value| *value == 3).now_or_never(), Some(Err(Gone))));
+    }
+
+    /// A session that is settled says so at once; who asked it in a loop held up the task that was to change that.
+    #[tokio::test]
+    async fn one_who_asks_without_end_lets_others_run() {
+        let (sender, mut receiver) = channel(0);
+        tokio::spawn(async move { sender.send_replace(1) });
+        for _ in 0..10_000 {
+            if *receiver.wait_for(|_| true).await.unwrap() == 1 {
+                return;
+            }
+        }
+        panic!("nobody else had a turn");
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_hears_that_the_sender_is_gone() {
+        let (sender, mut receiver) = channel(());
+        let waiting = tokio::spawn(async move { receiver.changed().await });
+        tokio::task::yield_now().await;
+        drop(sender);
+        assert_eq!(waiting.await.unwrap(), Err(Gone));
+    }
+}
