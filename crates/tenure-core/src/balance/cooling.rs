@@ -1,11 +1,13 @@
 //! What a node has just given away, and does not take back for a while.
 //!
-//! Without it a node that releases a task is the first to see it free, and takes it again.
+//! Without it a node that releases a task is the first to see it free, and takes it again. But once somebody else has taken it and is gone, there
+//! is nobody between whom it could go back and forth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::name::TaskId;
+use super::crowd::Crowd;
+use crate::name::{NodeId, TaskId};
 use crate::time::Moment;
 
 /// How long a node leaves a task alone that it has given away: long enough that everybody else has seen it and had their turn.
@@ -14,8 +16,16 @@ pub const COOL_DOWN: Duration = Duration::from_secs(60);
 /// Tasks that a node has given away, until it may take them again.
 #[derive(Clone, Debug, Default)]
 pub struct Cooling {
-    until: BTreeMap<TaskId, Moment>,
+    given: BTreeMap<TaskId, Given>,
     by_end: BTreeSet<(Moment, TaskId)>,
+}
+
+/// A task that was given away.
+#[derive(Clone, Debug)]
+struct Given {
+    until: Moment,
+    /// Who was last seen to have it since.
+    taker: Option<NodeId>,
 }
 
 impl Cooling {
@@ -29,37 +39,46 @@ impl Cooling {
         self.forget_until(now);
         self.forget(task);
         let until = now + cool_down;
-        self.until.insert(task.clone(), until);
+        self.given.insert(task.clone(), Given { until, taker: None });
         self.by_end.insert((until, task.clone()));
     }
 
     /// The task may be taken at once, as when it was submitted anew.
     pub fn forget(&mut self, task: &TaskId) {
-        if let Some(until) = self.until.remove(task) {
-            self.by_end.remove(&(until, task.clone()));
+        if let Some(given) = self.given.remove(task) {
+            self.by_end.remove(&(given.until, task.clone()));
         }
     }
 
-    /// How long the node must leave it alone; none if it may take it.
-    pub fn remaining(&self, task: &TaskId, now: Moment) -> Option<Duration> {
-        self.until.get(task).map(|until| until.remaining(now)).filter(|rest| !rest.is_zero())
+    /// Another node has taken it.
+    pub fn note_taken(&mut self, task: &TaskId, by: &NodeId) {
+        if let Some(given) = self.given.get_mut(task) {
+            given.taker = Some(by.clone());
+        }
+    }
+
+    /// How long the node must leave it alone while these nodes take tasks; none if it may take it.
+    pub fn remaining(&self, task: &TaskId, willing: &Crowd, now: Moment) -> Option<Duration> {
+        let given = self.given.get(task)?;
+        let is_left_behind = given.taker.as_ref().is_some_and(|taker| !willing.contains(taker));
+        Some(given.until.remaining(now)).filter(|rest| !rest.is_zero() && !is_left_behind)
     }
 
     /// How many tasks are known.
     pub fn len(&self) -> usize {
-        self.until.len()
+        self.given.len()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.until.is_empty()
+        self.given.is_empty()
     }
 
     fn forget_until(&mut self, now: Moment) {
         while let Some((until, task)) = self.by_end.first()
             && *until <= now
         {
-            self.until.remove(task);
+            self.given.remove(task);
             self.by_end.pop_first();
         }
     }
@@ -67,6 +86,7 @@ impl Cooling {
 
 #[cfg(test)]
 mod tests {
+    use super::super::crowd::Load;
     use super::*;
 
     #[test]
@@ -74,9 +94,27 @@ mod tests {
         let (a, b) = (TaskId::parse("a").unwrap(), TaskId::parse("b").unwrap());
         let mut cooling = Cooling::new();
         cooling.note(&a, COOL_DOWN, Moment::from_ms(0));
-        assert_eq!(cooling.remaining(&a, Moment::from_ms(59_999)), Some(Duration::from_millis(1)));
-        assert_eq!(cooling.remaining(&a, Moment::from_ms(60_000)), None);
-        assert_eq!(cooling.remaining(&b, Moment::from_ms(0)), None);
+        assert_eq!(
+            cooling.remaining(&a, &Crowd::new(), Moment::from_ms(59_999)),
+            Some(Duration::from_millis(1))
+        );
+        assert_eq!(cooling.remaining(&a, &Crowd::new(), Moment::from_ms(60_000)), None);
+        assert_eq!(cooling.remaining(&b, &Crowd::new(), Moment::from_ms(0)), None);
+    }
+
+    #[test]
+    fn what_somebody_took_who_is_gone_may_be_taken_back() {
+        let (a, node) = (TaskId::parse("a").unwrap(), NodeId::parse("n").unwrap());
+        let (mut cooling, mut willing, now) = (Cooling::new(), Crowd::new(), Moment::from_ms(1));
+        cooling.note(&a, COOL_DOWN, now);
+        assert_eq!(cooling.remaining(&a, &willing, now), Some(COOL_DOWN), "nobody has taken it yet");
+        willing.set(&node, Load::default(), now);
+        cooling.note_taken(&a, &node);
+        assert_eq!(cooling.remaining(&a, &willing, now), Some(COOL_DOWN), "it would go back and forth");
+        willing.remove(&node);
+        assert_eq!(cooling.remaining(&a, &willing, now), None);
+        cooling.note(&a, COOL_DOWN, now);
+        assert_eq!(cooling.remaining(&a, &willing, now), Some(COOL_DOWN), "given away again");
     }
 
     #[test]
@@ -85,9 +123,12 @@ mod tests {
         let mut cooling = Cooling::new();
         cooling.note(&a, COOL_DOWN, Moment::from_ms(0));
         cooling.note(&a, COOL_DOWN, Moment::from_ms(30_000));
-        assert_eq!(cooling.remaining(&a, Moment::from_ms(60_000)), Some(Duration::from_secs(30)));
+        assert_eq!(
+            cooling.remaining(&a, &Crowd::new(), Moment::from_ms(60_000)),
+            Some(Duration::from_secs(30))
+        );
         cooling.forget(&a);
-        assert_eq!(cooling.remaining(&a, Moment::from_ms(30_000)), None);
+        assert_eq!(cooling.remaining(&a, &Crowd::new(), Moment::from_ms(30_000)), None);
         assert!(cooling.is_empty() && cooling.by_end.is_empty());
     }
 

@@ -249,6 +249,7 @@ impl Node {
     fn see_claim_of(&mut self, task: &TaskId, node: Option<&NodeId>, token: Token, now: Now) {
         if let Some(node) = node {
             self.company.note_claim(node, now.at);
+            self.scales.cooling.note_taken(task, node);
         }
         // An older token is old news: we have claimed since.
         if self.held.get(task).is_some_and(|held| held.token < token) {

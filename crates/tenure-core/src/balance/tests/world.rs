@@ -135,7 +135,8 @@ impl World {
                     now,
                 };
                 if takes(&consider(worker.balancer.as_mut(), &offer, &loads)) {
-                    assert_eq!(worker.cooling.remaining(task, now), None, "taken back inside its cool-down");
+                    let rest = worker.cooling.remaining(task, &worker.crowd, now);
+                    assert_eq!(rest, None, "taken back inside its cool-down");
                     worker.own.insert(task.clone(), Held { kind: None, weight, cost: 0, since: now });
                     self.unowned_since.remove(task);
                     self.moves += 1;
