@@ -5,7 +5,7 @@
 //! says when to ask again.
 //!
 //! Nodes ask through [`consider`] and [`partings`], which hold for every balancer, ours and yours: what a node has just given away it does
-//! not take back before its cool-down is over or whoever took it is gone, and nobody gives away what it does not have.
+//! not take back before its cool-down is over or whoever took or could take it is gone, and nobody gives away what it does not have.
 //!
 //! ```
 //! use tenure_core::balance::{Balancer, Loads, Offer, Parting, Verdict};

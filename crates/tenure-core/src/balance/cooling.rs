@@ -1,7 +1,7 @@
 //! What a node has just given away, and does not take back for a while.
 //!
-//! Without it a node that releases a task is the first to see it free, and takes it again. But once somebody else has taken it and is gone, there
-//! is nobody between whom it could go back and forth.
+//! Without it a node that releases a task is the first to see it free, and takes it again. But once somebody else has taken it and is gone, or
+//! all others are, there is nobody between whom it could go back and forth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub struct Cooling {
 #[derive(Clone, Debug)]
 struct Given {
     until: Moment,
+    /// How many others took tasks then.
+    others: usize,
     /// Who was last seen to have it since.
     taker: Option<NodeId>,
 }
@@ -34,12 +36,12 @@ impl Cooling {
         Cooling::default()
     }
 
-    /// The node has given this task away. What is over is forgotten on the way.
-    pub fn note(&mut self, task: &TaskId, cool_down: Duration, now: Moment) {
+    /// The node has given this task away, while so many others took tasks. What is over is forgotten on the way.
+    pub fn note(&mut self, task: &TaskId, cool_down: Duration, others: usize, now: Moment) {
         self.forget_until(now);
         self.forget(task);
         let until = now + cool_down;
-        self.given.insert(task.clone(), Given { until, taker: None });
+        self.given.insert(task.clone(), Given { until, others, taker: None });
         self.by_end.insert((until, task.clone()));
     }
 
@@ -57,11 +59,13 @@ impl Cooling {
         }
     }
 
-    /// How long the node must leave it alone while these nodes take tasks; none if it may take it.
+    /// How long the node must leave it alone while these nodes take tasks, itself among them; none if it may take it.
     pub fn remaining(&self, task: &TaskId, willing: &Crowd, now: Moment) -> Option<Duration> {
         let given = self.given.get(task)?;
-        let is_left_behind = given.taker.as_ref().is_some_and(|taker| !willing.contains(taker));
-        Some(given.until.remaining(now)).filter(|rest| !rest.is_zero() && !is_left_behind)
+        let is_taker_gone = given.taker.as_ref().is_some_and(|taker| !willing.contains(taker));
+        let is_everybody_gone = given.others > 0 && willing.len() <= 1;
+        Some(given.until.remaining(now))
+            .filter(|rest| !rest.is_zero() && !is_taker_gone && !is_everybody_gone)
     }
 
     /// How many tasks are known.
@@ -93,7 +97,7 @@ mod tests {
     fn a_task_is_left_alone_until_its_cool_down_is_over() {
         let (a, b) = (TaskId::parse("a").unwrap(), TaskId::parse("b").unwrap());
         let mut cooling = Cooling::new();
-        cooling.note(&a, COOL_DOWN, Moment::from_ms(0));
+        cooling.note(&a, COOL_DOWN, 0, Moment::from_ms(0));
         assert_eq!(
             cooling.remaining(&a, &Crowd::new(), Moment::from_ms(59_999)),
             Some(Duration::from_millis(1))
@@ -102,27 +106,45 @@ mod tests {
         assert_eq!(cooling.remaining(&b, &Crowd::new(), Moment::from_ms(0)), None);
     }
 
+    /// Itself, and these.
+    fn willing(others: &[&str]) -> Crowd {
+        let mut crowd = Crowd::new();
+        for node in others.iter().chain(&["me"]) {
+            crowd.set(&NodeId::parse(node).unwrap(), Load::default(), Moment::ORIGIN);
+        }
+        crowd
+    }
+
     #[test]
     fn what_somebody_took_who_is_gone_may_be_taken_back() {
-        let (a, node) = (TaskId::parse("a").unwrap(), NodeId::parse("n").unwrap());
-        let (mut cooling, mut willing, now) = (Cooling::new(), Crowd::new(), Moment::from_ms(1));
-        cooling.note(&a, COOL_DOWN, now);
-        assert_eq!(cooling.remaining(&a, &willing, now), Some(COOL_DOWN), "nobody has taken it yet");
-        willing.set(&node, Load::default(), now);
-        cooling.note_taken(&a, &node);
-        assert_eq!(cooling.remaining(&a, &willing, now), Some(COOL_DOWN), "it would go back and forth");
-        willing.remove(&node);
-        assert_eq!(cooling.remaining(&a, &willing, now), None);
-        cooling.note(&a, COOL_DOWN, now);
-        assert_eq!(cooling.remaining(&a, &willing, now), Some(COOL_DOWN), "given away again");
+        let (a, now) = (TaskId::parse("a").unwrap(), Moment::from_ms(1));
+        let mut cooling = Cooling::new();
+        cooling.note(&a, COOL_DOWN, 2, now);
+        assert_eq!(cooling.remaining(&a, &willing(&["n"]), now), Some(COOL_DOWN), "nobody has taken it yet");
+        cooling.note_taken(&a, &NodeId::parse("n").unwrap());
+        let among = |others: &[&str]| cooling.remaining(&a, &willing(others), now);
+        assert_eq!(among(&["n"]), Some(COOL_DOWN), "it would go back and forth");
+        assert_eq!((among(&[]), among(&["other"])), (None, None));
+        cooling.note(&a, COOL_DOWN, 2, now);
+        assert_eq!(cooling.remaining(&a, &willing(&["other"]), now), Some(COOL_DOWN), "given away again");
+    }
+
+    #[test]
+    fn what_nobody_took_before_all_others_went_may_be_taken_back_unless_there_never_were_any() {
+        let (a, alone, now) = (TaskId::parse("a").unwrap(), willing(&[]), Moment::from_ms(1));
+        let mut cooling = Cooling::new();
+        cooling.note(&a, COOL_DOWN, 1, now);
+        assert_eq!(cooling.remaining(&a, &alone, now), None);
+        cooling.note(&a, COOL_DOWN, 0, now);
+        assert_eq!(cooling.remaining(&a, &alone, now), Some(COOL_DOWN), "somebody wanted it to be released");
     }
 
     #[test]
     fn given_away_twice_it_is_left_alone_from_the_second_time_on() {
         let a = TaskId::parse("a").unwrap();
         let mut cooling = Cooling::new();
-        cooling.note(&a, COOL_DOWN, Moment::from_ms(0));
-        cooling.note(&a, COOL_DOWN, Moment::from_ms(30_000));
+        cooling.note(&a, COOL_DOWN, 0, Moment::from_ms(0));
+        cooling.note(&a, COOL_DOWN, 0, Moment::from_ms(30_000));
         assert_eq!(
             cooling.remaining(&a, &Crowd::new(), Moment::from_ms(60_000)),
             Some(Duration::from_secs(30))
@@ -137,7 +159,7 @@ mod tests {
         let mut cooling = Cooling::new();
         for n in 0..10_000_u64 {
             let task = TaskId::parse(&format!("t{n}")).unwrap();
-            cooling.note(&task, COOL_DOWN, Moment::from_ms(n * 1_000));
+            cooling.note(&task, COOL_DOWN, 0, Moment::from_ms(n * 1_000));
         }
         assert_eq!((cooling.len(), cooling.by_end.len()), (60, 60));
     }

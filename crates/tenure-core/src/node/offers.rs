@@ -249,11 +249,14 @@ impl Node {
     fn see_claim_of(&mut self, task: &TaskId, node: Option<&NodeId>, token: Token, now: Now) {
         if let Some(node) = node {
             self.company.note_claim(node, now.at);
-            self.scales.cooling.note_taken(task, node);
         }
         // An older token is old news: we have claimed since.
         if self.held.get(task).is_some_and(|held| held.token < token) {
             self.lose(task, LossReason::Owner, now);
+        }
+        // Only now: that may have been the first news of our own release.
+        if let Some(node) = node {
+            self.scales.cooling.note_taken(task, node);
         }
     }
 
