@@ -16,13 +16,13 @@ const TASKS: usize = 80;
 
 /// A store that can be made to stand still: its server is stopped, or somebody else has the file's lock and does not give it back.
 enum Place {
-    Etcd(Etcd),
+    Etcd(Box<Etcd>),
     File { folder: TempDir, other: Connection },
 }
 
 impl Place {
     fn etcd() -> Place {
-        Place::Etcd(Etcd::start())
+        Place::Etcd(Box::new(Etcd::start()))
     }
 
     fn file() -> Place {
