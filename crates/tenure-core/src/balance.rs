@@ -5,7 +5,7 @@
 //! says when to ask again.
 //!
 //! Nodes ask through [`consider`] and [`partings`], which hold for every balancer, ours and yours: what a node has just given away it does
-//! not take back before its cool-down is over, and nobody gives away what it does not have.
+//! not take back before its cool-down is over or whoever took or could take it is gone, and nobody gives away what it does not have.
 //!
 //! ```
 //! use tenure_core::balance::{Balancer, Loads, Offer, Parting, Verdict};
@@ -140,7 +140,7 @@ pub fn consider(balancer: &mut dyn Balancer, offer: &Offer<'_>, loads: &Loads<'_
     if !loads.is_willing() {
         return Verdict::Wait { again_in: PATIENCE, why: Reason::NotWilling };
     }
-    match loads.cooling.remaining(offer.task, loads.now) {
+    match loads.cooling.remaining(offer.task, loads.willing, loads.now) {
         Some(again_in) => Verdict::Wait { again_in, why: Reason::CoolingDown },
         None => balancer.may_claim(offer, loads),
     }

@@ -69,6 +69,13 @@ impl Crew {
     }
 }
 
+/// What must be so on a store file and on real etcd.
+pub(crate) async fn on_file_and_etcd(claim: impl AsyncFn(Crew)) {
+    claim(Crew::new().await).await;
+    let etcd = Etcd::start();
+    claim(Crew::on_etcd(&etcd).await).await;
+}
+
 /// A node with its session.
 pub(crate) struct Worker {
     pub(crate) node: Node,

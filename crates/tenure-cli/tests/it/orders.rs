@@ -7,7 +7,7 @@ use tenure::node::balance::{AcceptAll, Fair};
 use tenure::store::{Op, Selection, Store, Txn};
 use tenure_fixture::Etcd;
 
-use crate::crew::Crew;
+use crate::crew::{Crew, on_file_and_etcd};
 use crate::machine::{Machine, PATIENCE};
 
 async fn shown(crew: &Crew, id: &str) -> Value {
@@ -16,31 +16,33 @@ async fn shown(crew: &Crew, id: &str) -> Value {
 
 #[tokio::test]
 async fn a_frozen_node_says_so_and_takes_nothing_until_it_is_unfrozen() {
-    let crew = Crew::new().await;
-    let mut worker = crew.join("w").await;
-    crew.machine.ok(&["submit", "first"]).await;
-    worker.started(1).await;
-    let told = crew.machine.json(&["node", "freeze", "w"]).await;
-    assert_eq!(
-        told,
-        json!({"schema": "tenure.node/v1", "id": "w", "message": "freeze", "acknowledged_by": "w",
+    on_file_and_etcd(async |crew| {
+        let mut worker = crew.join("w").await;
+        crew.machine.ok(&["submit", "first"]).await;
+        worker.started(1).await;
+        let told = crew.machine.json(&["node", "freeze", "w"]).await;
+        assert_eq!(
+            told,
+            json!({"schema": "tenure.node/v1", "id": "w", "message": "freeze", "acknowledged_by": "w",
                "ack_seconds": told["ack_seconds"], "command": told["command"]})
-    );
-    assert!(told["ack_seconds"].as_f64().unwrap() < 10.0, "{told}");
-    let node = shown(&crew, "w").await;
-    assert_eq!(
-        (&node["state"], &node["frozen"], &node["tasks"], &node["commands"]),
-        (&json!("ready"), &json!(true), &json!(1), &json!(0))
-    );
-    assert_eq!((&node["owned"][0]["id"], node["owned"][0]["fence"].is_string()), (&json!("first"), true));
-    assert!(crew.machine.ok(&["node", "ls"]).await.starts_with("w\t10.0.0.7:80\tfrozen\t1\t"));
-    crew.machine.ok(&["submit", "second"]).await;
-    let ran = crew.machine.run(&["node", "unfreeze", "w"]).await;
-    assert!(ran.stdout.starts_with("w\tunfreeze\tw\t") && ran.stdout.ends_with(" ms\n"), "{ran:?}");
-    assert!(ran.stderr.contains("unfreeze of node 'w' acknowledged by w in "), "{ran:?}");
-    assert_eq!(worker.started(1).await, ["second"]);
-    assert_eq!(shown(&crew, "w").await["frozen"], false);
-    worker.end().await;
+        );
+        assert!(told["ack_seconds"].as_f64().unwrap() < 10.0, "{told}");
+        let node = shown(&crew, "w").await;
+        assert_eq!(
+            (&node["state"], &node["frozen"], &node["tasks"], &node["commands"]),
+            (&json!("ready"), &json!(true), &json!(1), &json!(0))
+        );
+        assert_eq!((&node["owned"][0]["id"], node["owned"][0]["fence"].is_string()), (&json!("first"), true));
+        assert!(crew.machine.ok(&["node", "ls"]).await.starts_with("w\t10.0.0.7:80\tfrozen\t1\t"));
+        crew.machine.ok(&["submit", "second"]).await;
+        let ran = crew.machine.run(&["node", "unfreeze", "w"]).await;
+        assert!(ran.stdout.starts_with("w\tunfreeze\tw\t") && ran.stdout.ends_with(" ms\n"), "{ran:?}");
+        assert!(ran.stderr.contains("unfreeze of node 'w' acknowledged by w in "), "{ran:?}");
+        assert_eq!(worker.started(1).await, ["second"]);
+        assert_eq!(shown(&crew, "w").await["frozen"], false);
+        worker.end().await;
+    })
+    .await;
 }
 
 async fn a_drained_node_is_empty_and_gone(crew: &Crew) {
@@ -82,23 +84,25 @@ async fn a_drain_shows_how_many_are_left_and_ends_when_the_node_is_gone_on_etcd(
 
 #[tokio::test]
 async fn one_task_is_released_or_stopped_and_what_is_not_the_nodes_is_refused() {
-    let crew = Crew::new().await;
-    // Nobody gives anything away by itself here.
-    let mut worker = crew.join_as("w", |options| options.balancer(AcceptAll)).await;
-    crew.machine.ok(&["submit", "t", "--count", "2"]).await;
-    worker.started(2).await;
-    let mut other = crew.join_as("other", |options| options.balancer(AcceptAll)).await;
-    let told = crew.machine.json(&["node", "stop-task", "w", "t-0"]).await;
-    assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("stop_task"), &json!("w")));
-    assert_eq!(other.started(1).await, ["t-0"]);
-    let told = crew.machine.json(&["node", "release-task", "w", "t-1"]).await;
-    assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("release_task"), &json!("w")));
-    assert_eq!(other.started(1).await, ["t-1"]);
-    let ran = crew.machine.run(&["node", "release-task", "w", "t-1", "--json"]).await;
-    assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
-    assert!(ran.error()["message"].as_str().unwrap().contains("does not own the task"), "{ran:?}");
-    worker.end().await;
-    other.end().await;
+    on_file_and_etcd(async |crew| {
+        // Nobody gives anything away by itself here.
+        let mut worker = crew.join_as("w", |options| options.balancer(AcceptAll)).await;
+        crew.machine.ok(&["submit", "t", "--count", "2"]).await;
+        worker.started(2).await;
+        let mut other = crew.join_as("other", |options| options.balancer(AcceptAll)).await;
+        let told = crew.machine.json(&["node", "stop-task", "w", "t-0"]).await;
+        assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("stop_task"), &json!("w")));
+        assert_eq!(other.started(1).await, ["t-0"]);
+        let told = crew.machine.json(&["node", "release-task", "w", "t-1"]).await;
+        assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("release_task"), &json!("w")));
+        assert_eq!(other.started(1).await, ["t-1"]);
+        let ran = crew.machine.run(&["node", "release-task", "w", "t-1", "--json"]).await;
+        assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
+        assert!(ran.error()["message"].as_str().unwrap().contains("does not own the task"), "{ran:?}");
+        worker.end().await;
+        other.end().await;
+    })
+    .await;
 }
 
 #[tokio::test]

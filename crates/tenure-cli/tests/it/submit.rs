@@ -3,23 +3,25 @@
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
 
-use crate::crew::{Crew, task};
+use crate::crew::{Crew, on_file_and_etcd, task};
 use crate::machine::Machine;
 
 #[tokio::test]
 async fn a_task_is_submitted_once_with_all_that_was_said_of_it() {
-    let crew = Crew::new().await;
-    let args = ["submit", "mail/1", "--kind", "mail", "--props", r#"{"to": "a"}"#, "--label", "weight=3"];
-    assert_eq!(crew.machine.ok(&args).await, "mail/1");
-    let dossier = crew.client().dossier(&task("mail/1")).await.unwrap();
-    let record = dossier.task.as_ref().unwrap().record().unwrap();
-    assert_eq!((record.kind.as_deref(), record.labels["weight"].as_str()), (Some("mail"), "3"));
-    assert_eq!(dossier.props.unwrap(), r#"{"to": "a"}"#, "as it was given");
-    let ran = crew.machine.run(&[&args[..], &["--json"]].concat()).await;
-    assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
-    let hint = ran.error()["hint"].as_str().unwrap().to_owned();
-    assert!(hint.contains("tenure task show mail/1") && hint.contains("tenure task rm mail/1"), "{hint}");
-    assert_eq!(ran.stdout, "", "nothing was submitted");
+    on_file_and_etcd(async |crew| {
+        let args = ["submit", "mail/1", "--kind", "mail", "--props", r#"{"to": "a"}"#, "--label", "weight=3"];
+        assert_eq!(crew.machine.ok(&args).await, "mail/1");
+        let dossier = crew.client().dossier(&task("mail/1")).await.unwrap();
+        let record = dossier.task.as_ref().unwrap().record().unwrap();
+        assert_eq!((record.kind.as_deref(), record.labels["weight"].as_str()), (Some("mail"), "3"));
+        assert_eq!(dossier.props.unwrap(), r#"{"to": "a"}"#, "as it was given");
+        let ran = crew.machine.run(&[&args[..], &["--json"]].concat()).await;
+        assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
+        let hint = ran.error()["hint"].as_str().unwrap().to_owned();
+        assert!(hint.contains("tenure task show mail/1") && hint.contains("tenure task rm mail/1"), "{hint}");
+        assert_eq!(ran.stdout, "", "nothing was submitted");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -38,19 +40,21 @@ async fn without_an_id_a_new_one_is_made_and_printed() {
 
 #[tokio::test]
 async fn many_alike_are_numbered_and_those_that_are_there_already_are_named() {
-    let crew = Crew::new().await;
-    crew.machine.ok(&["submit", "x-2"]).await;
-    let ran = crew.machine.run(&["submit", "x", "--count", "4", "--json"]).await;
-    assert_eq!(ran.code, Some(4), "{ran:?}");
-    let told: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(told["ids"], json!(["x-0", "x-1", "x-3"]), "the others are submitted");
-    let message = ran.error()["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("1 of 4 tasks were not submitted (x-2)"), "{message}");
+    on_file_and_etcd(async |crew| {
+        crew.machine.ok(&["submit", "x-2"]).await;
+        let ran = crew.machine.run(&["submit", "x", "--count", "4", "--json"]).await;
+        assert_eq!(ran.code, Some(4), "{ran:?}");
+        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(told["ids"], json!(["x-0", "x-1", "x-3"]), "the others are submitted");
+        let message = ran.error()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("1 of 4 tasks were not submitted (x-2)"), "{message}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_file_of_tasks_is_submitted_whole_or_not_at_all() {
-    let crew = Crew::new().await;
+    on_file_and_etcd(async |crew| {
     let good = "{\"id\":\"a\",\"kind\":\"mail\",\"props\":{\"n\":1},\"labels\":{\"weight\":\"2\"}}\n\n{\"id\":\"b\"}\n{}\n";
     let path = crew.machine.file("tasks.jsonl", good);
     let told = crew.machine.json(&["submit", "--file", &path]).await;
@@ -82,6 +86,7 @@ async fn a_file_of_tasks_is_submitted_whole_or_not_at_all() {
         let ran = crew.machine.run_with(&["submit", "--file", "-"], empty.as_bytes()).await;
         assert!(ran.code == Some(2) && ran.stderr.contains("no task in it"), "{ran:?}");
     }
+    }).await;
 }
 
 async fn the_exit_code_says_how_it_ended(crew: &Crew) {
@@ -138,22 +143,24 @@ async fn many_are_waited_for_together_and_the_worst_counts() {
 
 #[tokio::test]
 async fn a_task_that_has_ended_is_accepted_again_and_runs_only_after_it_was_forgotten() {
-    let crew = Crew::new().await;
-    let mut worker = crew.join("w").await;
-    let done = ["submit", "once", "--props", r#""done""#];
-    crew.machine.ok(&[&done[..], &["--wait"]].concat()).await;
-    worker.started(1).await;
-    let ran = crew.machine.run(&[&done[..], &["--json"]].concat()).await;
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("`tenure task forget once` lets it run"), "{ran:?}");
-    let told: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(told["ended"], json!([{"id": "once", "state": "completed"}]));
-    let show = crew.machine.run(&["task", "show", "once"]).await;
-    assert!(show.stderr.contains("does not run"), "{show:?}");
-    crew.machine.ok(&["task", "forget", "once"]).await;
-    assert_eq!(worker.started(1).await, ["once"]);
-    assert_eq!(crew.machine.ok(&["task", "wait", "once"]).await, "once\tcompleted\tw");
-    worker.end().await;
+    on_file_and_etcd(async |crew| {
+        let mut worker = crew.join("w").await;
+        let done = ["submit", "once", "--props", r#""done""#];
+        crew.machine.ok(&[&done[..], &["--wait"]].concat()).await;
+        worker.started(1).await;
+        let ran = crew.machine.run(&[&done[..], &["--json"]].concat()).await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains("`tenure task forget once` lets it run"), "{ran:?}");
+        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(told["ended"], json!([{"id": "once", "state": "completed"}]));
+        let show = crew.machine.run(&["task", "show", "once"]).await;
+        assert!(show.stderr.contains("does not run"), "{show:?}");
+        crew.machine.ok(&["task", "forget", "once"]).await;
+        assert_eq!(worker.started(1).await, ["once"]);
+        assert_eq!(crew.machine.ok(&["task", "wait", "once"]).await, "once\tcompleted\tw");
+        worker.end().await;
+    })
+    .await;
 }
 
 #[tokio::test]

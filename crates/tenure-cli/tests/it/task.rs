@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 use tenure::core::task::StateKind;
 use tenure_fixture::Etcd;
 
-use crate::crew::{Crew, task};
+use crate::crew::{Crew, on_file_and_etcd, task};
 use crate::machine::Machine;
 
 #[tokio::test]
 async fn listings_have_what_scripts_rely_on_and_filters_hold() {
-    let crew = Crew::new().await;
+    on_file_and_etcd(async |crew| {
     assert_eq!(crew.machine.json(&["task", "ls"]).await["tasks"], json!([]), "none is an answer too");
     crew.machine.ok(&["submit", "idle", "--kind", "mail"]).await;
     let mut worker = crew.join_as("w", |options| options.kind("run")).await;
@@ -41,6 +41,7 @@ async fn listings_have_what_scripts_rely_on_and_filters_hold() {
     let text = crew.machine.ok(&["task", "ls"]).await;
     assert!(text.starts_with("idle\tmail\trunnable\t-\t-\t1\t20"), "{text}");
     worker.end().await;
+    }).await;
 }
 
 async fn commands_are_acknowledged(crew: &Crew) {
@@ -122,100 +123,108 @@ async fn a_released_task_goes_to_somebody_else() {
 
 #[tokio::test]
 async fn what_cannot_be_done_says_why_by_its_exit_code() {
-    let crew = Crew::new().await;
-    let failed = async |args: &[&str], code: i32, word: &str| {
-        let ran = crew.machine.run(&[&["task"], args, &["--json"]].concat()).await;
-        assert_eq!((ran.code, &ran.error()["code"]), (Some(code), &json!(word)), "{args:?} {ran:?}");
-        let hint = ran.error()["hint"].as_str().unwrap_or_default().to_owned();
-        assert!(hint.contains("tenure "), "{args:?} {ran:?}");
-        ran.error()["message"].as_str().unwrap().to_owned()
-    };
-    for verb in
-        ["show", "pause", "resume", "kill", "release", "checkpoint", "history", "wait", "rm", "forget"]
-    {
-        failed(&[verb, "nobody"], 3, "not_found").await;
-    }
-    failed(&["sleep", "nobody", "5m"], 3, "not_found").await;
+    on_file_and_etcd(async |crew| {
+        let failed = async |args: &[&str], code: i32, word: &str| {
+            let ran = crew.machine.run(&[&["task"], args, &["--json"]].concat()).await;
+            assert_eq!((ran.code, &ran.error()["code"]), (Some(code), &json!(word)), "{args:?} {ran:?}");
+            let hint = ran.error()["hint"].as_str().unwrap_or_default().to_owned();
+            assert!(hint.contains("tenure "), "{args:?} {ran:?}");
+            ran.error()["message"].as_str().unwrap().to_owned()
+        };
+        for verb in
+            ["show", "pause", "resume", "kill", "release", "checkpoint", "history", "wait", "rm", "forget"]
+        {
+            failed(&[verb, "nobody"], 3, "not_found").await;
+        }
+        failed(&["sleep", "nobody", "5m"], 3, "not_found").await;
 
-    // Nobody is there who could acknowledge anything.
-    crew.machine.ok(&["submit", "x"]).await;
-    let said = failed(&["pause", "x", "--wait", "300ms"], 8, "timed_out").await;
-    assert!(said.contains("nobody owns it"), "{said}");
-    let shown = crew.machine.json(&["task", "show", "x"]).await;
-    assert_eq!(
-        (&shown["command"]["command"], shown["command"]["by"].as_str().unwrap().ends_with("@desk")),
-        (&json!("pause"), true)
-    );
-    failed(&["forget", "x"], 3, "not_found").await;
-    // The command stands: another one replaces it, and says so.
-    let told = crew.machine.json(&["task", "sleep", "x", "1h", "--no-wait"]).await;
-    assert_eq!(
-        (&told["acknowledged_by"], &told["ack_seconds"], &told["replaced"]["command"]),
-        (&Value::Null, &Value::Null, &json!("pause"))
-    );
+        // Nobody is there who could acknowledge anything.
+        crew.machine.ok(&["submit", "x"]).await;
+        let said = failed(&["pause", "x", "--wait", "300ms"], 8, "timed_out").await;
+        assert!(said.contains("nobody owns it"), "{said}");
+        let shown = crew.machine.json(&["task", "show", "x"]).await;
+        assert_eq!(
+            (&shown["command"]["command"], shown["command"]["by"].as_str().unwrap().ends_with("@desk")),
+            (&json!("pause"), true)
+        );
+        failed(&["forget", "x"], 3, "not_found").await;
+        // The command stands: another one replaces it, and says so.
+        let told = crew.machine.json(&["task", "sleep", "x", "1h", "--no-wait"]).await;
+        assert_eq!(
+            (&told["acknowledged_by"], &told["ack_seconds"], &told["replaced"]["command"]),
+            (&Value::Null, &Value::Null, &json!("pause"))
+        );
 
-    let worker = crew.join("w").await;
-    let told = crew.machine.json(&["task", "resume", "x"]).await;
-    assert_eq!(told["to"], "runnable");
-    crew.machine.ok(&["task", "pause", "x"]).await;
-    // The machine of states takes no completion from outside, and a paused task no error: the table says so.
-    let refused = crew.client().command(&task("x"), tenure::core::task::Message::Complete).await.unwrap();
-    assert_eq!(refused.wait(crate::machine::PATIENCE).await.unwrap().from, Some(StateKind::Paused));
-    failed(&["forget", "x"], 4, "conflict").await;
-    crew.machine.ok(&["task", "kill", "x"]).await;
-    let said = failed(&["pause", "x"], 4, "conflict").await;
-    assert!(said.contains("it is killed"), "{said}");
-    failed(&["rm", "x"], 3, "not_found").await;
-    crew.machine.ok(&["task", "forget", "x"]).await;
-    failed(&["show", "x"], 3, "not_found").await;
-    worker.end().await;
+        let worker = crew.join("w").await;
+        let told = crew.machine.json(&["task", "resume", "x"]).await;
+        assert_eq!(told["to"], "runnable");
+        crew.machine.ok(&["task", "pause", "x"]).await;
+        // The machine of states takes no completion from outside, and a paused task no error: the table says so.
+        let refused = crew.client().command(&task("x"), tenure::core::task::Message::Complete).await.unwrap();
+        assert_eq!(refused.wait(crate::machine::PATIENCE).await.unwrap().from, Some(StateKind::Paused));
+        failed(&["forget", "x"], 4, "conflict").await;
+        crew.machine.ok(&["task", "kill", "x"]).await;
+        let said = failed(&["pause", "x"], 4, "conflict").await;
+        assert!(said.contains("it is killed"), "{said}");
+        failed(&["rm", "x"], 3, "not_found").await;
+        crew.machine.ok(&["task", "forget", "x"]).await;
+        failed(&["show", "x"], 3, "not_found").await;
+        worker.end().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_sender_whose_command_is_replaced_or_whose_task_is_deleted_is_told() {
-    let crew = Crew::new().await;
-    crew.machine.ok(&["submit", "x"]).await;
-    let first = crew.machine.start(&["task", "pause", "x", "--wait", "60s"]);
-    // The command lies there as soon as `show` shows it.
-    while crew.machine.json(&["task", "show", "x"]).await["command"].is_null() {}
-    let second = crew.machine.start(&["task", "kill", "x", "--wait", "60s"]);
-    let (code, said) = first.end().await;
-    assert!(code == Some(4) && said.contains("sent another command"), "{code:?} {said}");
-    assert_eq!(crew.machine.ok(&["task", "rm", "x"]).await, "x");
-    let (code, said) = second.end().await;
-    assert!(code == Some(4) && said.contains("the task was deleted"), "{code:?} {said}");
+    on_file_and_etcd(async |crew| {
+        crew.machine.ok(&["submit", "x"]).await;
+        let first = crew.machine.start(&["task", "pause", "x", "--wait", "60s"]);
+        // The command lies there as soon as `show` shows it.
+        while crew.machine.json(&["task", "show", "x"]).await["command"].is_null() {}
+        let second = crew.machine.start(&["task", "kill", "x", "--wait", "60s"]);
+        let (code, said) = first.end().await;
+        assert!(code == Some(4) && said.contains("sent another command"), "{code:?} {said}");
+        assert_eq!(crew.machine.ok(&["task", "rm", "x"]).await, "x");
+        let (code, said) = second.end().await;
+        assert!(code == Some(4) && said.contains("the task was deleted"), "{code:?} {said}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_deleted_task_stops_and_its_neighbours_go_on() {
-    let crew = Crew::new().await;
-    let mut worker = crew.join("w").await;
-    crew.machine.ok(&["submit", "t1"]).await;
-    crew.machine.ok(&["submit", "t10"]).await;
-    assert_eq!(worker.started(2).await, ["t1", "t10"]);
-    let deleted = crew.machine.json(&["task", "rm", "t1"]).await;
-    assert_eq!(deleted, json!({"schema": "tenure.task/v1", "id": "t1", "owner": "w"}));
-    assert_eq!(crew.machine.json(&["task", "ls"]).await["tasks"][0]["id"], "t10");
-    worker.end().await;
+    on_file_and_etcd(async |crew| {
+        let mut worker = crew.join("w").await;
+        crew.machine.ok(&["submit", "t1"]).await;
+        crew.machine.ok(&["submit", "t10"]).await;
+        assert_eq!(worker.started(2).await, ["t1", "t10"]);
+        let deleted = crew.machine.json(&["task", "rm", "t1"]).await;
+        assert_eq!(deleted, json!({"schema": "tenure.task/v1", "id": "t1", "owner": "w"}));
+        assert_eq!(crew.machine.json(&["task", "ls"]).await["tasks"][0]["id"], "t10");
+        worker.end().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn what_cannot_be_read_is_named_and_never_shown() {
-    let crew = Crew::new().await;
-    crew.machine.ok(&["submit", "good"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/tasks/bad", "s3cret"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/tasks/odd", "{}"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/state/odd", "s3cret"]).await;
-    let ran = crew.machine.run(&["task", "ls"]).await;
-    assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 3), "{ran:?}");
-    assert!(ran.stderr.contains("task 'bad' cannot be read whole: its record: not JSON"), "{ran:?}");
-    assert!(ran.stderr.contains("task 'odd' cannot be read whole: its state: not JSON"), "{ran:?}");
-    assert!(!format!("{ran:?}").contains("s3cret"), "{ran:?}");
-    let shown = crew.machine.json(&["task", "show", "odd"]).await;
-    assert_eq!(shown["state"], Value::Null);
-    assert_eq!(crew.machine.run(&["task", "history", "odd"]).await.code, Some(1));
-    crew.machine.ok(&["task", "forget", "odd"]).await;
-    assert_eq!(crew.machine.json(&["task", "show", "odd"]).await["state"], "runnable");
+    on_file_and_etcd(async |crew| {
+        crew.machine.ok(&["submit", "good"]).await;
+        crew.machine.ok(&["kv", "put", "/tenure/tasks/bad", "s3cret"]).await;
+        crew.machine.ok(&["kv", "put", "/tenure/tasks/odd", "{}"]).await;
+        crew.machine.ok(&["kv", "put", "/tenure/state/odd", "s3cret"]).await;
+        let ran = crew.machine.run(&["task", "ls"]).await;
+        assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 3), "{ran:?}");
+        assert!(ran.stderr.contains("task 'bad' cannot be read whole: its record: not JSON"), "{ran:?}");
+        assert!(ran.stderr.contains("task 'odd' cannot be read whole: its state: not JSON"), "{ran:?}");
+        assert!(!format!("{ran:?}").contains("s3cret"), "{ran:?}");
+        let shown = crew.machine.json(&["task", "show", "odd"]).await;
+        assert_eq!(shown["state"], Value::Null);
+        assert_eq!(crew.machine.run(&["task", "history", "odd"]).await.code, Some(1));
+        crew.machine.ok(&["task", "forget", "odd"]).await;
+        assert_eq!(crew.machine.json(&["task", "show", "odd"]).await["state"], "runnable");
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -37,6 +37,13 @@ fn on_etcd(etcd: &Etcd) -> Machine {
     machine().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
+/// What must be so on a store file and on real etcd.
+async fn on_both(claim: impl AsyncFn(Machine)) {
+    claim(on_file()).await;
+    let etcd = Etcd::start();
+    claim(on_etcd(&etcd)).await;
+}
+
 /// A worker that takes tasks.
 async fn start(machine: &Machine, node: &str, script: &str, flags: &[&str]) -> Running {
     let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "10s"] };

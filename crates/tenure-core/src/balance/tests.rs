@@ -180,7 +180,7 @@ fn a_node_gives_away_at_most_what_it_has() {
 #[test]
 fn what_was_given_away_is_not_taken_back_inside_its_cool_down() {
     let mut scene = Scene::of(&[("a", 0), ("b", 9)]).unowned(1);
-    scene.cooling.note(&task(9_999), COOL_DOWN, scene.now);
+    scene.cooling.note(&task(9_999), COOL_DOWN, 1, scene.now);
     let mut all: [Box<dyn Balancer>; 4] =
         [Box::new(AcceptAll), Box::new(Fair::new()), Box::new(Weighted::new()), Box::new(Rendezvous::new())];
     for balancer in &mut all {

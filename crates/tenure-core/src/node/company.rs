@@ -12,7 +12,7 @@ use crate::rendezvous::Scores;
 use crate::roster::{News, Nodes, Roster};
 use crate::time::Moment;
 
-use super::settings::RANK_STEPS_MAX;
+use super::settings::{PATIENCE, PATIENCE_PER_TASK, RANK_STEPS_MAX};
 
 /// Who is there, who is frozen, and who takes tasks.
 #[derive(Clone, Debug)]
@@ -72,6 +72,40 @@ pub(super) struct Backlog {
     pub(super) step: Duration,
     /// After this long nobody waits any more for those who rank before it.
     pub(super) patience: Duration,
+}
+
+/// How many tasks nobody owned when there were most of them, for as long as they become fewer.
+///
+/// Patience goes by that and not by what is left: it would run out while everybody is seen to work, and whoever is done first would take
+/// from the others what is still theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Pile {
+    high: u32,
+    low: u32,
+    low_at: Moment,
+}
+
+impl Pile {
+    /// So many are there now.
+    pub(super) fn see(&mut self, unowned: usize, now: Moment) {
+        let unowned = u32::try_from(unowned).unwrap_or(u32::MAX);
+        if unowned >= self.high || self.low == 0 || self.is_still(now) {
+            *self = Pile { high: unowned, low: unowned, low_at: now };
+        } else if unowned < self.low {
+            (self.low, self.low_at) = (unowned, now);
+        }
+    }
+
+    /// How long the last of them may have to wait.
+    pub(super) fn patience(&self, now: Moment) -> Duration {
+        let height = if self.is_still(now) { self.low } else { self.high };
+        PATIENCE + PATIENCE_PER_TASK.saturating_mul(height)
+    }
+
+    /// Nobody works through it: what is left is not wanted, or as much comes as goes.
+    fn is_still(&self, now: Moment) -> bool {
+        now.since(self.low_at) > PATIENCE
+    }
 }
 
 impl Company {
@@ -265,5 +299,54 @@ impl Company {
     /// Since when all who take tasks now could have taken one: before the last of them came, nothing waited for it.
     fn left_since(&self, seen: Moment) -> Moment {
         seen.max(self.willing.arrived_at())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_ms(ms)
+    }
+
+    fn patience(height: u32) -> Duration {
+        PATIENCE + PATIENCE_PER_TASK * height
+    }
+
+    #[test]
+    fn patience_lasts_while_the_pile_becomes_smaller_and_not_longer() {
+        let mut pile = Pile::default();
+        pile.see(900, ms(0));
+        pile.see(1_000, ms(10));
+        for n in 1..=5 {
+            pile.see(1_000 - 100 * usize::try_from(n).unwrap(), ms(n * 2_000));
+            assert_eq!(pile.patience(ms(n * 2_000 + 1_000)), patience(1_000));
+        }
+        assert_eq!(pile.patience(ms(13_000)), patience(1_000));
+        assert_eq!(pile.patience(ms(13_001)), patience(500), "nobody has taken one for longer than patience");
+        pile.see(500, ms(13_001));
+        pile.see(499, ms(13_002));
+        assert_eq!(pile.patience(ms(13_003)), patience(500));
+    }
+
+    #[test]
+    fn a_pile_that_is_gone_makes_nobody_wait_for_the_next() {
+        let mut pile = Pile::default();
+        pile.see(100_000, ms(0));
+        pile.see(0, ms(1));
+        pile.see(1, ms(2));
+        assert_eq!(pile.patience(ms(2)), patience(1));
+    }
+
+    #[test]
+    fn a_pile_on_which_more_comes_is_higher_and_one_that_stays_is_as_high_as_it_is() {
+        let mut pile = Pile::default();
+        for n in 0..100_usize {
+            pile.see(50 + n % 2, ms(n as u64 * 1_000));
+        }
+        assert_eq!(pile.patience(ms(99_000)), patience(51));
+        pile.see(500, ms(99_001));
+        assert_eq!(pile.patience(ms(99_002)), patience(500));
     }
 }

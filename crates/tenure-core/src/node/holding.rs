@@ -93,7 +93,7 @@ impl Node {
             held.over = Some(why);
             // Somebody else has it because we gave it away; only the answer is missing.
             if held.is_giving_up() && why == LossReason::Owner {
-                self.scales.cooling.note(task, self.settings.cool_down, now.at);
+                self.scales.cooling.note(task, self.settings.cool_down, self.company.peers(), now.at);
             }
             held.write = Write::Idle;
             let (token, asks) = (held.token, std::mem::take(&mut held.asks));

@@ -22,12 +22,10 @@ use crate::time::Moment;
 
 use super::Node;
 use super::action::ClaimAsk;
-use super::company::{Backlog, Behind};
+use super::company::{Backlog, Behind, Pile};
 use super::event::Now;
 use super::notice::LossReason;
-use super::settings::{
-    CLAIMS_PER_REQUEST, PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEP_MAX, RANK_STEPS_MAX, STRAY_AFTER,
-};
+use super::settings::{CLAIMS_PER_REQUEST, RANK_STEP, RANK_STEP_MAX, RANK_STEPS_MAX, STRAY_AFTER};
 use super::timers::Timer;
 
 /// A balancer that wants to be asked again sooner than this would be asked without end.
@@ -45,6 +43,8 @@ pub(super) struct Offers {
     refused: BTreeSet<(Moment, TaskId)>,
     /// How much room there was for them when they were last thought of.
     room: u64,
+    /// How many there were for anybody, and whether they become fewer.
+    pub(super) pile: Pile,
     /// Tasks that are not claimed before then; or, without a time, before they are written again.
     aside: BTreeMap<TaskId, Option<Moment>>,
 }
@@ -227,12 +227,11 @@ impl Node {
     }
 
     fn backlog(&self, now: Now) -> Backlog {
-        let unowned = u32::try_from(self.board.unowned().len()).unwrap_or(u32::MAX);
         let pool = self.company.willing().total().tasks + self.scales.unowned(&self.board).tasks;
         // Others are no faster than we are: what we ask for takes this long, and the news of it as long again.
         let step = RANK_STEP.max(self.claims.slowness(now.at) * 2).min(RANK_STEP_MAX);
-        let patience = PATIENCE + PATIENCE_PER_TASK.saturating_mul(unowned);
-        Backlog { pool, step, patience: patience.saturating_add((step - RANK_STEP) * RANK_STEPS_MAX) }
+        let patience = self.offers.pile.patience(now.at) + (step - RANK_STEP) * RANK_STEPS_MAX;
+        Backlog { pool, step, patience }
     }
 
     /// The board shows a claim of this node's name.
@@ -254,6 +253,10 @@ impl Node {
         // An older token is old news: we have claimed since.
         if self.held.get(task).is_some_and(|held| held.token < token) {
             self.lose(task, LossReason::Owner, now);
+        }
+        // Only now: that may have been the first news of our own release.
+        if let Some(node) = node {
+            self.scales.cooling.note_taken(task, node);
         }
     }
 

@@ -118,7 +118,7 @@ impl Node {
                 let why = draft.release.unwrap_or(ReleaseReason::Handler);
                 self.notices.push_back(Notice::Released { task: task.clone(), why });
                 if why != ReleaseReason::SetAside {
-                    self.scales.cooling.note(task, self.settings.cool_down, now.at);
+                    self.scales.cooling.note(task, self.settings.cool_down, self.company.peers(), now.at);
                 }
                 self.departed(task, Departure::Released, now);
             }

@@ -102,12 +102,13 @@ pub(super) const RANK_STEP_MAX: Duration = Duration::from_secs(4);
 /// The most steps that anybody waits: whoever comes fifth or later races with few.
 pub(super) const RANK_STEPS_MAX: u32 = 4;
 
-/// After this long nobody waits for those who rank before it any more, however busy they are; and longer while much is to be claimed.
+/// After this long nobody waits for those who rank before it any more, however busy they are; and longer while much is worked through.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How much longer for each task that nobody owns. Halved, nodes on a slow store begin to race for what is left of a hundred thousand tasks;
-/// doubled, a task that only the second can run waits as much longer while the first is busy with others.
-pub(super) const PATIENCE_PER_TASK: Duration = Duration::from_micros(200);
+/// How much longer for each task that nobody owned when there were most of them, for as long as they become fewer. A store on which all nodes
+/// together claim fewer than a thousand a second would make them race for what is left of a large pile; doubled, a task that only the
+/// second can run waits as much longer while the first works through others.
+pub(super) const PATIENCE_PER_TASK: Duration = Duration::from_millis(1);
 
 /// How long to wait before looking again at a task that the store says is taken or gone: the board will say so itself.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);

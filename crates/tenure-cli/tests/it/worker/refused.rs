@@ -6,80 +6,86 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use serde_json::json;
 
-use super::{on_file, start};
+use super::{on_both, on_file, start};
 
 #[tokio::test]
 async fn bad_input_is_refused_with_its_own_words_and_takes_nothing() {
-    let machine = on_file();
-    machine.ok(&["submit", "x"]).await;
-    for (flags, code, words) in [
-        (&["--exec", "true", "--capacity", "0"][..], 2, "room for 0 tasks"),
-        (&["--exec", "true", "--capacity", "many"], 2, "a number from 1 on"),
-        (&["--exec", "true", "--match", "mail"], 2, "\"mail\" matches nothing; write it as kind=mail"),
-        (&["--exec", "true", "--match", "zone=eu", "--match", "zone=us"], 2, "no task matches"),
-        (
-            &["--exec", "true", "--balance", "clever"],
-            2,
-            "possible values: fair, all, capacity, rendezvous, weighted",
-        ),
-        (
-            &["--exec", "true", "--balance", "capacity", "--claim-below", "90", "--release-above", "80"],
-            2,
-            "claimed below 90 % and released above 80 %",
-        ),
-        (&["--exec", "true", "--claim-below", "50"], 2, "belong to --balance capacity"),
-        (&["--exec", "true", "--retries", "8"], 2, "use 0 to 7"),
-        (&["--exec", "true", "--ttl", "15s", "--grace", "14s"], 2, "too long for a TTL"),
-        (&["--exec", "true", "--ttl", "15"], 2, "did you mean 15s?"),
-        (&["--exec", "true", "--node", ""], 2, "the node's id"),
-        (&["--exec", "true", "--label", "zone"], 2, "has no '='"),
-        (&["--exec", ""], 2, "--exec is empty"),
-        (&[], 2, "--exec <CMD>"),
-        (&["--exec", "./no-such-job.sh"], 127, "there is no command ./no-such-job.sh"),
-        (&["--exec", "no-such-job --fast"], 127, "there is no command no-such-job"),
-        (&["--exec", "/etc/passwd"], 126, "may not be executed"),
-    ] {
-        let ran = machine.run(&[&["worker"], flags].concat()).await;
-        assert_eq!(ran.code, Some(code), "{flags:?} {ran:?}");
-        assert!(ran.stderr.contains(words), "{flags:?} {ran:?}");
-    }
-    assert_eq!(machine.json(&["task", "show", "x"]).await["state"], "runnable");
-    assert_eq!(machine.json(&["node", "ls"]).await["nodes"], json!([]));
+    on_both(async |machine| {
+        machine.ok(&["submit", "x"]).await;
+        for (flags, code, words) in [
+            (&["--exec", "true", "--capacity", "0"][..], 2, "room for 0 tasks"),
+            (&["--exec", "true", "--capacity", "many"], 2, "a number from 1 on"),
+            (&["--exec", "true", "--match", "mail"], 2, "\"mail\" matches nothing; write it as kind=mail"),
+            (&["--exec", "true", "--match", "zone=eu", "--match", "zone=us"], 2, "no task matches"),
+            (
+                &["--exec", "true", "--balance", "clever"],
+                2,
+                "possible values: fair, all, capacity, rendezvous, weighted",
+            ),
+            (
+                &["--exec", "true", "--balance", "capacity", "--claim-below", "90", "--release-above", "80"],
+                2,
+                "claimed below 90 % and released above 80 %",
+            ),
+            (&["--exec", "true", "--claim-below", "50"], 2, "belong to --balance capacity"),
+            (&["--exec", "true", "--retries", "8"], 2, "use 0 to 7"),
+            (&["--exec", "true", "--ttl", "15s", "--grace", "14s"], 2, "too long for a TTL"),
+            (&["--exec", "true", "--ttl", "15"], 2, "did you mean 15s?"),
+            (&["--exec", "true", "--node", ""], 2, "the node's id"),
+            (&["--exec", "true", "--label", "zone"], 2, "has no '='"),
+            (&["--exec", ""], 2, "--exec is empty"),
+            (&[], 2, "--exec <CMD>"),
+            (&["--exec", "./no-such-job.sh"], 127, "there is no command ./no-such-job.sh"),
+            (&["--exec", "no-such-job --fast"], 127, "there is no command no-such-job"),
+            (&["--exec", "/etc/passwd"], 126, "may not be executed"),
+        ] {
+            let ran = machine.run(&[&["worker"], flags].concat()).await;
+            assert_eq!(ran.code, Some(code), "{flags:?} {ran:?}");
+            assert!(ran.stderr.contains(words), "{flags:?} {ran:?}");
+        }
+        assert_eq!(machine.json(&["task", "show", "x"]).await["state"], "runnable");
+        assert_eq!(machine.json(&["node", "ls"]).await["nodes"], json!([]));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_match_that_nothing_has_is_told_with_the_kinds_there_are() {
-    let machine = on_file();
-    let mut worker = machine.start(&["worker", "--exec", "true", "--match", "kind=mail"]);
-    worker.hear("--match kind=mail matches nothing now, because there are no tasks").await;
-    worker.interrupt();
-    assert_eq!(worker.end().await.0, Some(0));
-    machine.ok(&["submit", "r", "--kind", "report", "--count", "2"]).await;
-    machine.ok(&["submit", "plain"]).await;
-    let mut worker =
-        machine.start(&["worker", "--exec", "true", "--match", "kind=mail", "--match", "zone=eu"]);
-    let told = worker.hear("matches none of the 3 tasks").await;
-    assert!(told.contains("--match kind=mail --match zone=eu"), "{told}");
-    assert!(told.contains("1 without a kind, 2 of kind report"), "{told}");
-    worker.interrupt();
-    assert_eq!(worker.end().await.0, Some(0));
+    on_both(async |machine| {
+        let mut worker = machine.start(&["worker", "--exec", "true", "--match", "kind=mail"]);
+        worker.hear("--match kind=mail matches nothing now, because there are no tasks").await;
+        worker.interrupt();
+        assert_eq!(worker.end().await.0, Some(0));
+        machine.ok(&["submit", "r", "--kind", "report", "--count", "2"]).await;
+        machine.ok(&["submit", "plain"]).await;
+        let mut worker =
+            machine.start(&["worker", "--exec", "true", "--match", "kind=mail", "--match", "zone=eu"]);
+        let told = worker.hear("matches none of the 3 tasks").await;
+        assert!(told.contains("--match kind=mail --match zone=eu"), "{told}");
+        assert!(told.contains("1 without a kind, 2 of kind report"), "{told}");
+        worker.interrupt();
+        assert_eq!(worker.end().await.0, Some(0));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_id_that_lives_is_a_conflict_and_one_that_is_dead_can_be_waited_for() {
-    let machine = on_file();
-    let first = start(&machine, "w", "true", &["--ttl", "3s"]).await;
-    let ran = machine.run(&["worker", "--node", "w", "--exec", "true", "--json"]).await;
-    assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
-    assert!(ran.error()["hint"].as_str().unwrap().contains("--wait"), "{ran:?}");
-    first.signal(Signal::KILL);
-    let mut second =
-        machine.start(&["worker", "--node", "w", "--exec", "echo up", "--wait", "30s", "--ttl", "3s"]);
-    second.hear("takes tasks").await;
-    machine.ok(&["submit", "x"]).await;
-    assert_eq!(second.line().await, "up");
-    second.interrupt();
-    assert_eq!(second.end().await.0, Some(0));
+    on_both(async |machine| {
+        let first = start(&machine, "w", "true", &["--ttl", "3s"]).await;
+        let ran = machine.run(&["worker", "--node", "w", "--exec", "true", "--json"]).await;
+        assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
+        assert!(ran.error()["hint"].as_str().unwrap().contains("--wait"), "{ran:?}");
+        first.signal(Signal::KILL);
+        let mut second =
+            machine.start(&["worker", "--node", "w", "--exec", "echo up", "--wait", "30s", "--ttl", "3s"]);
+        second.hear("takes tasks").await;
+        machine.ok(&["submit", "x"]).await;
+        assert_eq!(second.line().await, "up");
+        second.interrupt();
+        assert_eq!(second.end().await.0, Some(0));
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tenure_fixture::Etcd;
 
-use super::{SOON, is, on_etcd, on_file, shown, start, until};
+use super::{SOON, is, on_both, on_etcd, on_file, shown, start, until};
 use crate::machine::Machine;
 
 /// Says that it is up and that it was asked, and ends with 0 as most programs do.
@@ -67,31 +67,35 @@ async fn a_task_that_hears_nothing_is_killed_with_everything_it_started() {
 
 #[tokio::test]
 async fn a_deleted_task_stops() {
-    let machine = on_file();
-    let mut worker = start(&machine, "w", POLITE, &[]).await;
-    machine.ok(&["submit", "x"]).await;
-    assert_eq!(worker.line().await, "up");
-    machine.ok(&["task", "rm", "x"]).await;
-    assert_eq!(worker.line().await, "asked");
-    worker.interrupt();
-    assert_eq!(worker.end().await.0, Some(0));
+    on_both(async |machine| {
+        let mut worker = start(&machine, "w", POLITE, &[]).await;
+        machine.ok(&["submit", "x"]).await;
+        assert_eq!(worker.line().await, "up");
+        machine.ok(&["task", "rm", "x"]).await;
+        assert_eq!(worker.line().await, "asked");
+        worker.interrupt();
+        assert_eq!(worker.end().await.0, Some(0));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_released_task_goes_to_another_worker() {
-    let machine = on_file();
-    let mut first = start(&machine, "first", POLITE, &[]).await;
-    machine.ok(&["submit", "x"]).await;
-    assert_eq!(first.line().await, "up");
-    let mut second = start(&machine, "second", POLITE, &[]).await;
-    machine.ok(&["task", "release", "x"]).await;
-    assert_eq!(first.line().await, "asked");
-    assert_eq!(second.line().await, "up");
-    assert_eq!(shown(&machine, "x").await["owner"], "second");
-    for worker in [first, second] {
-        worker.interrupt();
-        assert_eq!(worker.end().await.0, Some(0));
-    }
+    on_both(async |machine| {
+        let mut first = start(&machine, "first", POLITE, &[]).await;
+        machine.ok(&["submit", "x"]).await;
+        assert_eq!(first.line().await, "up");
+        let mut second = start(&machine, "second", POLITE, &[]).await;
+        machine.ok(&["task", "release", "x"]).await;
+        assert_eq!(first.line().await, "asked");
+        assert_eq!(second.line().await, "up");
+        assert_eq!(shown(&machine, "x").await["owner"], "second");
+        for worker in [first, second] {
+            worker.interrupt();
+            assert_eq!(worker.end().await.0, Some(0));
+        }
+    })
+    .await;
 }
 
 async fn a_worker_that_is_told_to_end_leaves_its_tasks_to_others(machine: &Machine) {
@@ -147,17 +151,19 @@ async fn a_second_signal_kills_at_once_and_the_task_is_released_all_the_same() {
 
 #[tokio::test]
 async fn a_drained_worker_is_seen_to_empty_and_ends_by_itself() {
-    let machine = on_file();
-    let mut worker = start(&machine, "w", POLITE, &[]).await;
-    machine.ok(&["submit", "x", "--count", "5"]).await;
-    for _ in 0..5 {
-        assert_eq!(worker.line().await, "up");
-    }
-    let ran = machine.run(&["node", "drain", "w", "--wait", "60s"]).await;
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("draining 'w': 5 tasks left"), "{ran:?}");
-    assert!(ran.stderr.contains("node 'w' is empty and gone; it gave 5 tasks away"), "{ran:?}");
-    assert_eq!(worker.end().await.0, Some(0));
+    on_both(async |machine| {
+        let mut worker = start(&machine, "w", POLITE, &[]).await;
+        machine.ok(&["submit", "x", "--count", "5"]).await;
+        for _ in 0..5 {
+            assert_eq!(worker.line().await, "up");
+        }
+        let ran = machine.run(&["node", "drain", "w", "--wait", "60s"]).await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains("draining 'w': 5 tasks left"), "{ran:?}");
+        assert!(ran.stderr.contains("node 'w' is empty and gone; it gave 5 tasks away"), "{ran:?}");
+        assert_eq!(worker.end().await.0, Some(0));
+    })
+    .await;
 }
 
 #[tokio::test]

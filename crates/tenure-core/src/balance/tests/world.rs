@@ -135,7 +135,8 @@ impl World {
                     now,
                 };
                 if takes(&consider(worker.balancer.as_mut(), &offer, &loads)) {
-                    assert_eq!(worker.cooling.remaining(task, now), None, "taken back inside its cool-down");
+                    let rest = worker.cooling.remaining(task, &worker.crowd, now);
+                    assert_eq!(rest, None, "taken back inside its cool-down");
                     worker.own.insert(task.clone(), Held { kind: None, weight, cost: 0, since: now });
                     self.unowned_since.remove(task);
                     self.moves += 1;
@@ -155,7 +156,7 @@ impl World {
                 let cap = worker.own.len().div_ceil(10).max(1);
                 for parting in partings(worker.balancer.as_mut(), &loads).into_iter().take(cap) {
                     worker.own.remove(&parting.task).expect("it has what it gives away");
-                    worker.cooling.note(&parting.task, COOL_DOWN, now);
+                    worker.cooling.note(&parting.task, COOL_DOWN, worker.crowd.len() - 1, now);
                     self.unowned_since.insert(parting.task, self.step);
                     self.moves += 1;
                 }

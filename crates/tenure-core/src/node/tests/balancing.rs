@@ -118,3 +118,23 @@ fn what_a_dead_node_had_is_shared_by_the_others() {
     let shares = world.shares();
     assert_eq!((shares[0], shares[1] + shares[2]), (0, 30), "within the TTL and 1.5 s: {shares:?}");
 }
+
+/// It had given them to the other a moment ago, and for a minute nobody ran them.
+#[test]
+fn what_was_given_to_a_node_that_dies_or_leaves_comes_back_as_soon_as_anything_else_would() {
+    for dies in [true, false] {
+        let mut world = World::calm(1);
+        submit(&mut world, 6);
+        world.settle();
+        world.add_node(1);
+        world.pass(seconds(5));
+        assert_eq!(world.shares(), [3, 3]);
+        if dies {
+            world.processes[1].is_cut = true;
+        } else {
+            world.shut_down(1, seconds(5));
+        }
+        world.pass(super::world::TTL + ms(1_500));
+        assert_eq!(world.shares(), [6, 0], "within the TTL and 1.5 s");
+    }
+}

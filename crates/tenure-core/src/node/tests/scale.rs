@@ -98,6 +98,21 @@ fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
     assert!(worked.timers <= 600, "{worked:?}");
 }
 
+/// One of eight had its share long before the others had theirs. It lost patience with them as the pile became smaller, although it
+/// saw all of them work, and took whatever was left.
+#[test]
+fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through() {
+    let mut world = World::calm(8);
+    (world.operations_take, world.swift) = (Some(Duration::from_millis(1)), Some(3));
+    let before = total(&world);
+    submit_all(&mut world, 8_000);
+    world.pass(Duration::from_secs(12));
+    let (worked, shares) = (since(&world, before), world.shares());
+    assert_eq!(shares.iter().sum::<usize>(), 8_000, "{shares:?}");
+    assert!(shares.iter().all(|share| (950..=1_050).contains(share)), "{shares:?}");
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+}
+
 fn total(world: &World) -> Tally {
     world.processes.iter().map(|process| process.machine.tally()).fold(Tally::default(), |sum, one| Tally {
         weighed: sum.weighed + one.weighed,

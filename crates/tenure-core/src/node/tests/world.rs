@@ -60,6 +60,8 @@ pub(super) struct World {
     pub(super) news_take: Option<Duration>,
     /// How long the store takes for each operation of one node after the other, if it is a slow one.
     pub(super) operations_take: Option<Duration>,
+    /// For whom it is not.
+    pub(super) swift: Option<usize>,
     /// Until when it is busy.
     busy_until: Moment,
     pub(super) withheld: Vec<(usize, u64, Event)>,
@@ -97,6 +99,7 @@ impl World {
             holds_answers: false,
             news_take: None,
             operations_take: None,
+            swift: None,
             busy_until: Moment::ORIGIN,
             withheld: Vec::new(),
             queue: BTreeMap::new(),
@@ -230,11 +233,11 @@ impl World {
                 let count = u32::try_from(claims.len()).unwrap();
                 let ask = Ask::Claim { epoch, claims };
                 match self.operations_take {
-                    Some(span) => {
+                    Some(span) if self.swift != Some(n) => {
                         self.busy_until = self.busy_until.max(self.now) + span * count;
                         self.later(Item::Arrive(n, ask), n, self.busy_until.since(self.now));
                     }
-                    None => self.soon(Item::Arrive(n, ask), n),
+                    Some(_) | None => self.soon(Item::Arrive(n, ask), n),
                 }
             }
             Action::LetGo { nonce } => {

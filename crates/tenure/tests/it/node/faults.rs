@@ -2,7 +2,10 @@
 //!
 //! A panic in a handler, and commands, props and states that cannot be read, are in `node.rs` and `commands.rs`: those can happen on every engine.
 
+use rusqlite::Connection;
+use tempfile::TempDir;
 use tenure::node::{LossReason, Notice};
+use tenure::store::file::SharedFile;
 use tenure_fixture::Etcd;
 
 use super::*;
@@ -11,24 +14,68 @@ use crate::membership::connect;
 /// How many tasks are saved at the same time: more than one request carries.
 const TASKS: usize = 80;
 
-/// A store whose server can be stopped, with tasks of which half are about to be done and half about to keep their progress.
+/// A store that can be made to stand still: its server is stopped, or somebody else has the file's lock and does not give it back.
+enum Place {
+    Etcd(Box<Etcd>),
+    File { folder: TempDir, other: Connection },
+}
+
+impl Place {
+    fn etcd() -> Place {
+        Place::Etcd(Box::new(Etcd::start()))
+    }
+
+    fn file() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let other = Connection::open_in_memory().unwrap();
+        Place::File { folder, other }
+    }
+
+    async fn open(&mut self) -> Store {
+        match self {
+            Place::Etcd(etcd) => connect(etcd).await,
+            Place::File { folder, other } => {
+                let path = folder.path().join("store.db");
+                let store = Store::new(SharedFile::open(&path).await.unwrap());
+                *other = Connection::open(&path).unwrap();
+                other.busy_timeout(PATIENCE).unwrap();
+                store
+            }
+        }
+    }
+
+    fn pause(&self) {
+        match self {
+            Place::Etcd(etcd) => etcd.member(0).pause(),
+            Place::File { other, .. } => other.execute_batch("BEGIN IMMEDIATE").unwrap(),
+        }
+    }
+
+    fn resume(&self) {
+        match self {
+            Place::Etcd(etcd) => etcd.member(0).resume(),
+            Place::File { other, .. } => other.execute_batch("ROLLBACK").unwrap(),
+        }
+    }
+}
+
+/// A store that can be stopped, with tasks of which half are about to be done and half about to keep their progress.
 struct Scene {
-    etcd: Etcd,
+    place: Place,
     shop: Shop,
     worker: Worker,
 }
 
 impl Scene {
-    async fn new() -> Scene {
-        let etcd = Etcd::start();
-        let shop = Shop::new(connect(&etcd).await);
+    async fn on(mut place: Place) -> Scene {
+        let shop = Shop::new(place.open().await);
         for n in 0..TASKS / 2 {
             shop.submit_with(&format!("d{n}"), r#""done_when_told""#).await;
             shop.submit_with(&format!("k{n}"), r#""keep_when_told""#).await;
         }
         let worker = shop.join("a").await;
         until("all run", async || shop.ledger.running().len() == TASKS).await;
-        Scene { etcd, shop, worker }
+        Scene { place, shop, worker }
     }
 
     /// Every task has ended as it should, once, or runs; whatever came between.
@@ -50,13 +97,22 @@ impl Scene {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_etcd_that_stops_for_a_second_in_the_middle_of_saves_only_takes_a_second_longer() {
-    let scene = Scene::new().await;
+    stops_for_a_second(Place::etcd()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_locked_for_a_second_in_the_middle_of_saves_only_takes_a_second_longer() {
+    stops_for_a_second(Place::file()).await;
+}
+
+async fn stops_for_a_second(place: Place) {
+    let scene = Scene::on(place).await;
     let mut notices = scene.worker.node.notices();
-    scene.etcd.member(0).pause();
+    scene.place.pause();
     scene.shop.ledger.say_the_word();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(scene.shop.ledger.kept().len(), 0, "nothing is kept while the store stands still");
-    scene.etcd.member(0).resume();
+    scene.place.resume();
     scene.check().await;
     until("all is kept", async || scene.shop.ledger.kept().len() == TASKS / 2).await;
     assert!(scene.shop.ledger.kept().iter().all(Result::is_ok), "{:?}", scene.shop.ledger.kept());
@@ -77,12 +133,21 @@ async fn an_etcd_that_stops_for_a_second_in_the_middle_of_saves_only_takes_a_sec
     scene.worker.end().await;
 }
 
-/// Requests that stood in the server's queue are carried out when it goes on, or not, and nobody was told. By then the claims are over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_etcd_that_stops_past_the_leases_in_the_middle_of_saves_loses_and_doubles_nothing() {
-    let scene = Scene::new().await;
+    stops_past_the_leases(Place::etcd()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_locked_past_the_leases_in_the_middle_of_saves_loses_and_doubles_nothing() {
+    stops_past_the_leases(Place::file()).await;
+}
+
+/// Requests that stood in the queue are carried out when the store goes on, or not, and nobody was told. By then the claims are over.
+async fn stops_past_the_leases(place: Place) {
+    let scene = Scene::on(place).await;
     let mut notices = scene.worker.node.notices();
-    scene.etcd.member(0).pause();
+    scene.place.pause();
     scene.shop.ledger.say_the_word();
     until("everything has stopped", async || {
         let running = scene.shop.ledger.running();
@@ -94,7 +159,7 @@ async fn an_etcd_that_stops_past_the_leases_in_the_middle_of_saves_loses_and_dou
         lost += usize::from(matches!(notice, Notice::Lost { why: LossReason::Lease, .. }));
     }
     assert_eq!(lost, TASKS, "each is told");
-    scene.etcd.member(0).resume();
+    scene.place.resume();
     scene.check().await;
     scene.worker.end().await;
 }

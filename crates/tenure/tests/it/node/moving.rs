@@ -36,6 +36,26 @@ async fn six_tasks_are_shared_with_a_second_node_and_none_bounces() {
     .await;
 }
 
+/// It had given them to the other a moment ago, and for a minute nobody ran them.
+#[tokio::test]
+async fn what_was_given_to_a_node_that_leaves_comes_back_at_once() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        for n in 0..6 {
+            shop.submit(&format!("t{n}")).await;
+        }
+        let a = shop.join("a").await;
+        until("all run", async || shop.ledger.running().len() == 6).await;
+        let b = shop.join("b").await;
+        until("they share", async || shop.shares().await.get("b").is_some_and(|share| *share >= 2)).await;
+        b.end().await;
+        until("a has all again", async || shop.shares().await.get("a") == Some(&6)).await;
+        a.end().await;
+        shop.ledger.check();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn checkpoints_arrive_at_the_next_owner() {
     on_every_engine(async |store| {

@@ -127,3 +127,34 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
     })
     .await;
 }
+
+/// It is still there and still has a task, because its handler does not stop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_node_in_the_middle_of_its_shutdown_is_not_counted() {
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        let Worker { node, session } = shop.join("a").await;
+        shop.submit_with("stubborn", r#""block""#).await;
+        until("it runs", async || shop.ledger.running().len() == 1).await;
+        let others = [shop.join("b").await, shop.join("c").await];
+        let ending = tokio::spawn(async move { node.shutdown(PATIENCE).await });
+        until("it is not counted", async || {
+            others.iter().all(|worker| worker.node.tenancy().borrow().peers == 1)
+        })
+        .await;
+        for n in 0..4 {
+            shop.submit(&format!("t{n}")).await;
+        }
+        let expected = [("a", 1), ("b", 2), ("c", 2)].map(|(node, share)| (node.to_owned(), share));
+        until("the others have two each", async || shop.shares().await == expected.clone().into()).await;
+        assert_eq!(shop.ledger.runs().len(), 5, "{:?}", shop.ledger.runs());
+        shop.ledger.open_gate();
+        ending.await.unwrap().unwrap();
+        session.close().await.unwrap();
+        for worker in others {
+            worker.end().await;
+        }
+        shop.ledger.check();
+    })
+    .await;
+}

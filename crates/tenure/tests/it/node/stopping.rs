@@ -26,24 +26,30 @@ async fn a_task_deleted_while_it_runs_stops() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_handler_that_cannot_be_stopped_is_named_and_its_task_is_not_released() {
-    let shop = Shop::new(Store::memory());
-    shop.submit_with("stubborn", r#""block""#).await;
-    shop.submit("meek").await;
-    let a = shop.join("a").await;
-    until("both run", async || shop.ledger.running().len() == 2).await;
-    let begun = Instant::now();
-    let error = a.node.shutdown(Duration::from_secs(2)).await.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    let ShutdownError::StillRunning { running } = &error else { panic!("{error}") };
-    assert_eq!(running, &[task("stubborn")]);
-    assert_eq!(error.to_string(), "one handler did not stop in time, so its task was not released: stubborn");
-    assert_eq!(shop.owner("meek").await, None);
-    assert!(shop.owner("stubborn").await.is_some());
-    let _ = a.session.close().await;
-    assert!(shop.owner("stubborn").await.is_some(), "closing the session does not release it either");
-    shop.ledger.open_gate();
+    on_every_engine(async |store| {
+        let shop = Shop::new(store);
+        shop.submit_with("stubborn", r#""block""#).await;
+        shop.submit("meek").await;
+        let a = shop.join("a").await;
+        until("both run", async || shop.ledger.running().len() == 2).await;
+        let begun = Instant::now();
+        let error = a.node.shutdown(Duration::from_secs(2)).await.unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        let ShutdownError::StillRunning { running } = &error else { panic!("{error}") };
+        assert_eq!(running, &[task("stubborn")]);
+        assert_eq!(
+            error.to_string(),
+            "one handler did not stop in time, so its task was not released: stubborn"
+        );
+        assert_eq!(shop.owner("meek").await, None);
+        assert!(shop.owner("stubborn").await.is_some());
+        let _ = a.session.close().await;
+        assert!(shop.owner("stubborn").await.is_some(), "closing the session does not release it either");
+        shop.ledger.open_gate();
+    })
+    .await;
 }
 
 #[tokio::test]
