@@ -74,11 +74,25 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
     let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
     match opened {
         Ok(Ok(store)) => Ok(store),
-        Ok(Err(error)) => Err(Failure::from(error).while_doing(&url.to_string())),
+        Ok(Err(error)) => Err(not_opened(error, url)),
         Err(_) => {
             Err(Failure::new(Code::Unavailable, format!("{url} did not answer within {OPEN_WITHIN:?}"))
                 .hint("check the address with `tenure config show`, then run `tenure doctor`"))
         }
+    }
+}
+
+/// What to do next is another thing before a store is open than after: there is no key to read back, and a file has no users.
+fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
+    let hint = match (&error, url) {
+        (StoreError::Invalid(_), StoreUrl::File(_)) => Some("name a file with --store file:///path/store.db"),
+        (StoreError::Ambiguous(_), _) => Some("try again; if that does not help, run `tenure doctor`"),
+        _ => None,
+    };
+    let failure = Failure::from(error).while_doing(&url.to_string());
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 
