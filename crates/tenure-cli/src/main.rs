@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         return code;
     }
     let output = Output::new(cli.global.json, cli.global.color);
-    let done = log::start(cli.global.verbose).and_then(|()| run_to_end(&cli, &output));
+    let done = log::start(cli.global.verbose, &output).and_then(|()| run_to_end(&cli, &output));
     match done {
         Ok(code) => code,
         Err(failure) => {

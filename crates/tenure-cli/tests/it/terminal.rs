@@ -208,6 +208,25 @@ async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
 }
 
 #[tokio::test]
+async fn log_lines_are_coloured_only_where_colour_is_wanted() {
+    let machine = Machine::new();
+    for (variable, flag, is_coloured) in [
+        ("TERM=xterm", "--color=auto", true),
+        ("TERM=dumb", "--color=always", true),
+        ("NO_COLOR=1", "--color=auto", false),
+        ("TERM=dumb", "--color=auto", false),
+        ("TERM=xterm", "--color=never", false),
+    ] {
+        let script = format!("{variable} $TENURE {flag} -vv lock a -- true; echo ended=$?");
+        let mut session = Session::run(&machine, &script);
+        let shown = session.see("ended=0");
+        assert!(shown.contains("INFO"), "{shown:?}");
+        assert_eq!(shown.contains('\x1b'), is_coloured, "{variable} {flag} {shown:?}");
+        session.end().await;
+    }
+}
+
+#[tokio::test]
 async fn the_demo_draws_who_has_how_many_and_the_verdict_stays() {
     let machine = Machine::new();
     let mut session = Session::run(&machine, "exec \"$TENURE\" demo --tasks 60 --nodes 2");
