@@ -28,8 +28,8 @@ use crate::supervise::Signals;
 /// Below this, the clocks of two hosts differ by more than a period.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 
-/// How long the store may take to note how a run ended.
-const NOTE_WITHIN: Duration = Duration::from_secs(1);
+/// How long the store may take to note how a run ended. The release comes after it, and both within 3 s of the command's end.
+const NOTE_WITHIN: Duration = Duration::from_millis(800);
 
 const HELP: &str = "\
 Periods are counted by the wall clock, from 1970 on in UTC: --every 1h changes at each full hour, --every 1d at midnight UTC.

@@ -171,7 +171,9 @@ impl Stage<'_> {
 
     /// Gives back what is held, for another turn on the same session. None if the store did not answer in time.
     pub(crate) async fn give_back(&self, held: impl Holding) -> Option<Result<(), ReleaseError>> {
-        tokio::time::timeout(CLOSE_WITHIN, held.give_back()).await.ok()
+        let given_back = tokio::time::timeout(CLOSE_WITHIN, held.give_back()).await.ok();
+        self.is_silent.set(given_back.is_none());
+        given_back
     }
 
     pub(crate) fn lost(&self, name: &str, why: Lost, then: &str) -> ExitCode {
