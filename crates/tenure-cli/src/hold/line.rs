@@ -29,6 +29,9 @@ const STATUS_EVERY_ON_TERMINAL: Duration = Duration::from_secs(1);
 /// How long one look at the line may take.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long the look may take by which one who has waited long enough is told for whom: so much later than promised it may end.
+const LAST_LOOK_WITHIN: Duration = Duration::from_millis(500);
+
 /// How long to wait for those who are before us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
@@ -205,18 +208,29 @@ impl Stage<'_> {
         in_line_by.saturating_duration_since(Instant::now()).clamp(ENTER_WITHIN_MIN / 3, LOOK_WITHIN)
     }
 
-    /// Says who has it.
+    /// Says who has it, or that the store does not say.
     async fn refuse(&self, line: &impl Line, wait: Wait, begin: Instant) -> Stop {
-        let look = tokio::time::timeout(LOOK_WITHIN, line.look(None)).await;
+        let waited = begin.elapsed();
+        let look_within = match wait {
+            Wait::UpTo(_) => LAST_LOOK_WITHIN,
+            Wait::Endless | Wait::None => LOOK_WITHIN,
+        };
+        let look = tokio::time::timeout(look_within, line.look(None)).await;
+        self.is_silent.set(look.is_err());
+        let (name, shown_by) = (line.name(), line.shown_by());
         let by = match look {
             Ok(Ok(look)) => look.had_by,
-            _ => None,
+            Ok(Err(_)) | Err(_) => None,
         };
         let by = by.unwrap_or_else(|| "somebody else has it".to_owned());
-        let (name, shown_by) = (line.name(), line.shown_by());
         let (message, hint) = match wait {
+            // Nobody knows for whom we waited in the end.
+            Wait::UpTo(_) if self.is_silent.get() => (
+                format!("'{name}' was not to be had within {waited:.1?}: the store does not answer"),
+                "run `tenure doctor`".to_owned(),
+            ),
             Wait::UpTo(_) => (
-                format!("'{name}' was not to be had within {:.1?}: {by}", begin.elapsed()),
+                format!("'{name}' was not to be had within {waited:.1?}: {by}"),
                 format!("wait longer, or see `{shown_by}`"),
             ),
             Wait::Endless | Wait::None => {
