@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tenure::clock::{BootClock, Clock};
 use tenure::core::fence::Fence;
 use tenure::core::time::Moment;
 use tenure::election::Term;
@@ -191,8 +192,13 @@ impl Stage<'_> {
         );
         if !is_done {
             let seconds = ttl.as_secs_f64().ceil();
+            // Whatever it said in the time that a release has. Nothing is what it says when it is down.
+            let why = match self.session.failure_since(BootClock.now() - CLOSE_WITHIN) {
+                Some(error) => error.to_string(),
+                None => "the store does not answer".to_owned(),
+            };
             self.output.note(&format!(
-                "the store does not answer, so '{name}' could not be released; it expires by itself in {seconds} s"
+                "{why}, so '{name}' could not be released; it expires by itself in {seconds} s"
             ));
         }
     }

@@ -144,7 +144,7 @@ impl Stage<'_> {
                 Err(NotHeld::Stand(StandError::Unavailable { .. })) if progress.has_stood.get() => {
                     return Err(self.refuse(line, wait, begin).await);
                 }
-                Err(NotHeld::Stand(error)) => return Err(failed(name, error).into()),
+                Err(NotHeld::Stand(error)) => return Err(self.failed(name, error).into()),
                 Err(NotHeld::Usage(why)) => return Err(Failure::usage(why).into()),
             }
         }
@@ -188,7 +188,7 @@ impl Stage<'_> {
                 }
             }
             if !has_stood.get() && Instant::now() >= in_line_by {
-                return unavailable(line.name(), self.begin.elapsed());
+                return self.not_let_in(line.name(), self.begin.elapsed());
             }
             let has_nothing_to_say = self.args.quiet || (every.is_none() && has_said.get());
             if has_stood.get() && has_nothing_to_say {
@@ -240,6 +240,30 @@ impl Stage<'_> {
         self.not_acquired(&Failure::new(Code::NotAcquired, message).hint(hint))
     }
 
+    /// Says why there is no place in the line.
+    fn failed(&self, name: &str, error: StandError) -> Failure {
+        match error {
+            StandError::Unavailable { within } => self.not_let_in(name, within),
+            StandError::Store(error) => Failure::from(error).while_doing(&format!("'{name}'")),
+            StandError::Ttl(_) | StandError::Invalid(_) => {
+                Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
+            }
+            error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
+        }
+    }
+
+    /// The store took too long, and perhaps said why.
+    fn not_let_in(&self, name: &str, within: Duration) -> Failure {
+        let what = format!("the store did not let us stand in line for '{name}' within {within:.1?}");
+        match self.session.failure_since(self.begin_at) {
+            Some(error @ StoreError::NoSpace) => Failure::from(error).while_doing(&what),
+            Some(error) => {
+                Failure::new(Code::Unavailable, format!("{what}: {error}")).hint("run `tenure doctor`")
+            }
+            None => Failure::new(Code::Unavailable, what).hint("run `tenure doctor`"),
+        }
+    }
+
     /// Ends with the exit code that the user wants for this.
     pub(crate) fn not_acquired(&self, failure: &Failure) -> Stop {
         self.output.failure(failure);
@@ -262,25 +286,6 @@ async fn is_sure<L, R>(
         biased;
         _ = lost => false,
         _ = renewed => true,
-    }
-}
-
-fn unavailable(name: &str, within: Duration) -> Failure {
-    Failure::new(
-        Code::Unavailable,
-        format!("the store did not let us stand in line for '{name}' within {within:.1?}"),
-    )
-    .hint("run `tenure doctor`")
-}
-
-fn failed(name: &str, error: StandError) -> Failure {
-    match error {
-        StandError::Unavailable { within } => unavailable(name, within),
-        StandError::Store(error) => Failure::from(error).while_doing(&format!("'{name}'")),
-        StandError::Ttl(_) | StandError::Invalid(_) => {
-            Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
-        }
-        error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
     }
 }
 

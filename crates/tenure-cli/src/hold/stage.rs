@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tenure::clock::{BootClock, Clock};
 use tenure::core::name::Namespace;
 use tenure::core::record::HolderRecord;
+use tenure::core::time::Moment;
 use tenure::session::Session;
 use tenure::store::{Store, StoreError};
 
@@ -63,6 +65,8 @@ impl Stop {
 /// What stands around something held.
 pub(crate) struct Stage<'a> {
     pub(super) begin: Instant,
+    /// The same moment on the clock of sessions.
+    pub(super) begin_at: Moment,
     pub(crate) namespace: Namespace,
     pub(crate) store: Store,
     pub(crate) session: Session,
@@ -86,7 +90,7 @@ impl<'a> Stage<'a> {
         output: &'a Output,
         signals: &mut Signals,
     ) -> Result<Stage<'a>, Stop> {
-        let begin = Instant::now();
+        let (begin, begin_at) = (Instant::now(), BootClock.now());
         let timing = args.timing()?;
         let program = terms::find(command)?;
         let decision = connect::decide(global)?;
@@ -103,7 +107,20 @@ impl<'a> Stage<'a> {
         })?;
         let who = who::introduce(&decision, command);
         let is_silent = Cell::new(false);
-        Ok(Stage { begin, namespace, store, session, who, timing, args, program, command, output, is_silent })
+        Ok(Stage {
+            begin,
+            begin_at,
+            namespace,
+            store,
+            session,
+            who,
+            timing,
+            args,
+            program,
+            command,
+            output,
+            is_silent,
+        })
     }
 
     /// Ends the session and the store; what cannot be ended in time ends by itself.
