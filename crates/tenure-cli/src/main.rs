@@ -87,8 +87,9 @@ fn main() -> ExitCode {
         Err(failure) => {
             // Ctrl-C reaches the parts of a demo or a benchmark too; one voice is enough.
             let is_part = matches!(cli.command, Some(Command::Part(_)));
-            let is_silent =
-                failure.code == Code::BrokenPipe || (is_part && failure.code == Code::Interrupted);
+            // A reader that had enough is no failure; one that never learns that something is held is.
+            let has_enough = failure.code == Code::BrokenPipe && !cli.is_wrapper();
+            let is_silent = has_enough || (is_part && failure.code == Code::Interrupted);
             if !is_silent {
                 output.failure(&failure);
             }

@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use tenure_fixture::Etcd;
 use tokio::process::Command;
 
-use crate::machine::{Machine, Ran};
+use crate::machine::{Machine, PATIENCE, Ran};
 
 fn machine() -> Machine {
     Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
@@ -106,4 +106,54 @@ async fn a_release_that_the_disk_does_not_take_says_so() {
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
     assert!(stderr.contains("expires by itself in 15 s"), "{stderr}");
     assert!(stderr.contains("disk I/O error") && !stderr.contains("does not answer"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_lock_whose_announcement_nobody_reads_is_given_back_and_that_is_said() {
+    let machine = machine();
+    for wrapper in ["lock", "elect"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = machine.command(&[wrapper, "a"]).stdout(writer).spawn().unwrap();
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{wrapper} {stderr}");
+        assert!(stderr.contains("nobody reads the output"), "{wrapper} {stderr}");
+        let ran = machine.run(&["lock", "a", "--try", "--", "true"]).await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+}
+
+/// The lock of a run has a name that begins with `once/`, and that is nobody's business.
+#[tokio::test]
+async fn a_run_may_have_a_name_as_long_as_any_other() {
+    let machine = machine();
+    let names =
+        ["n".repeat(251), "n".repeat(252), "n".repeat(256), format!("{}m", "n".repeat(255)), "é".repeat(128)];
+    for name in &names {
+        let once = async || machine.run(&["once", name, "--every", "36500d", "--", "echo", "ran"]).await;
+        let ran = once().await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ran\n"), "{} bytes {ran:?}", name.len());
+        assert_eq!(once().await.code, Some(124), "{} bytes", name.len());
+    }
+    let ran = machine.run(&["once", &"n".repeat(257), "--every", "1h", "--", "true"]).await;
+    assert_eq!(ran.code, Some(125), "{ran:?}");
+    assert!(ran.stderr.contains("a name of 257 bytes"), "{ran:?}");
+    // Two that differ only in their last letter do not stand in each other's way.
+    let script = "echo up; read x";
+    let mut first = machine.start_with_open_stdin(&[
+        "once",
+        &format!("{}a", "x".repeat(255)),
+        "--every",
+        "1h",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    assert_eq!(first.line().await, "up");
+    let other = machine.run(&["once", &format!("{}b", "x".repeat(255)), "--every", "1h", "--", "true"]).await;
+    assert_eq!(other.code, Some(0), "{other:?}");
+    first.feed(b"end\n").await;
+    assert_eq!(first.end().await.0, Some(0));
 }
