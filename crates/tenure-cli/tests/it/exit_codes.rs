@@ -196,12 +196,15 @@ async fn what_is_no_file_at_all_is_refused_and_left_alone() {
     let before = lying_in(&machine.path("own"));
     for name in names {
         let store = format!("file://{}", path(name));
-        for (args, code) in
-            [(&["kv", "put", "/a", "1"][..], [1, 2]), (&["lock", "a", "--", "true"], [125, 125])]
-        {
+        for (args, code) in [
+            (&["kv", "put", "/a", "1"][..], [1, 2]),
+            (&["doctor", "--json"], [1, 2]),
+            (&["lock", "a", "--", "true"], [125, 125]),
+        ] {
             let ran = machine.run(&[&["--store", &store], args].concat()).await;
             assert!(ran.code.is_some_and(|found| code.contains(&found)), "{name} {ran:?}");
-            assert!(ran.stderr.contains("--store file:///path"), "{name} {ran:?}");
+            let told = format!("{}{}", ran.stdout, ran.stderr);
+            assert!(told.contains("--store file:///path"), "{name} {ran:?}");
             assert!(!ran.stderr.contains("kv get"), "{name} {ran:?}");
         }
         assert_eq!(lying_in(&machine.path("own")), before, "{name}");
