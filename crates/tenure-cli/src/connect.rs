@@ -74,11 +74,28 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
     let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
     match opened {
         Ok(Ok(store)) => Ok(store),
-        Ok(Err(error)) => Err(Failure::from(error).while_doing(&url.to_string())),
+        Ok(Err(error)) => Err(not_opened(error, url)),
         Err(_) => {
             Err(Failure::new(Code::Unavailable, format!("{url} did not answer within {OPEN_WITHIN:?}"))
                 .hint("check the address with `tenure config show`, then run `tenure doctor`"))
         }
+    }
+}
+
+/// What to do next is another thing before a store is open than after: there is no key to read back, and a file has no users.
+fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
+    let hint = match (&error, url) {
+        (StoreError::Invalid(_), StoreUrl::File(_)) => Some("name a file with --store file:///path/store.db"),
+        (StoreError::Denied(_), StoreUrl::File(_)) => {
+            Some("see who may write to the file and to its folder, and whether its disk is read-only")
+        }
+        (StoreError::Ambiguous(_), _) => Some("try again; if that does not help, run `tenure doctor`"),
+        _ => None,
+    };
+    let failure = Failure::from(error).while_doing(&url.to_string());
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 
@@ -99,4 +116,19 @@ fn flags(global: &Global) -> Values {
         (Setting::PasswordFile, &global.password_file),
     ];
     entries.into_iter().filter_map(|(setting, value)| Some((setting, value.clone()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Root may write everywhere, so a test that runs as root cannot see this happen.
+    #[test]
+    fn a_file_that_must_not_be_written_has_no_password() {
+        let denied = || StoreError::Denied("attempt to write a readonly database".to_owned());
+        let hint = |url: &str| not_opened(denied(), &url.parse().unwrap()).hint.unwrap();
+        assert!(hint("file:///a/b.db").contains("who may write to the file"));
+        assert!(!hint("file:///a/b.db").contains("password"));
+        assert!(hint("etcd://a:1").contains("password"));
+    }
 }

@@ -162,6 +162,9 @@ impl From<StoreError> for Failure {
                         failure.hint("keep large things elsewhere and store their address")
                     }
                     Invalid::TooManyOps { .. } => failure.hint("split it into several transactions"),
+                    Invalid::TtlTooLarge { .. } => {
+                        failure.hint("use a shorter --ttl; 15s suits nearly everybody")
+                    }
                     Invalid::OpenPrefix(_) => failure.hint("add a '/' at the end"),
                     _ => failure,
                 };
@@ -176,9 +179,10 @@ impl From<StoreError> for Failure {
                 (Code::FutureRevision, "`tenure kv range '' --limit 1 --json` shows the current revision")
             }
             StoreError::Busy(_) | StoreError::RateLimited => (Code::Unavailable, "try again in a moment"),
-            StoreError::NoSpace => {
-                (Code::NoSpace, "delete keys or compact history, then run `tenure doctor`")
-            }
+            StoreError::NoSpace => (
+                Code::NoSpace,
+                "make space on its disk, or delete keys and compact history; then run `tenure doctor`",
+            ),
             StoreError::Unavailable(_) => {
                 (Code::Unavailable, "check the address with `tenure config show`, then run `tenure doctor`")
             }
@@ -236,7 +240,8 @@ impl From<tenure_etcd::Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::new(Code::BrokenPipe, "nobody reads the output any more"),
+            io::ErrorKind::BrokenPipe => Failure::new(Code::BrokenPipe, "nobody reads the output any more")
+                .hint("read it, or have a command run by `-- CMD`"),
             _ => Failure::new(Code::Failed, format!("the output cannot be written: {error}")),
         }
     }

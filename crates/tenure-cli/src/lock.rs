@@ -108,7 +108,10 @@ async fn hold(
     loop {
         let guard = stage.acquire(line, wait, begin, &progress, signals).await?;
         let since = Instant::now();
-        line.tell(stage, &guard)?;
+        if let Err(failure) = line.tell(stage, &guard) {
+            let _ = stage.release(guard).await;
+            return Err(failure.into());
+        }
         let Some(program) = &stage.program else {
             return Ok(line.stay(stage, guard, signals).await);
         };

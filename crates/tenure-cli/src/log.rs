@@ -1,6 +1,6 @@
 //! Logs on stderr: warnings by default, more with `-v` and `-vv`, or as `TENURE_LOG` says.
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -8,9 +8,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::Failure;
+use crate::output::Output;
 
 /// Begins to log. `TENURE_LOG` is a level, or targets with levels, as in `tenure=debug,tenure_etcd=trace`.
-pub(crate) fn start(verbose: u8) -> Result<(), Failure> {
+pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
     let variable = std::env::var("TENURE_LOG").ok().filter(|text| !text.is_empty());
     let targets = match variable {
         Some(text) => text.parse::<Targets>().map_err(|error| {
@@ -19,8 +20,7 @@ pub(crate) fn start(verbose: u8) -> Result<(), Failure> {
         })?,
         None => of_ours(verbose),
     };
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(output.colors_stderr());
     tracing_subscriber::registry().with(lines).with(targets).init();
     Ok(())
 }

@@ -81,14 +81,15 @@ fn main() -> ExitCode {
         return code;
     }
     let output = Output::new(cli.global.json, cli.global.color);
-    let done = log::start(cli.global.verbose).and_then(|()| run_to_end(&cli, &output));
+    let done = log::start(cli.global.verbose, &output).and_then(|()| run_to_end(&cli, &output));
     match done {
         Ok(code) => code,
         Err(failure) => {
             // Ctrl-C reaches the parts of a demo or a benchmark too; one voice is enough.
             let is_part = matches!(cli.command, Some(Command::Part(_)));
-            let is_silent =
-                failure.code == Code::BrokenPipe || (is_part && failure.code == Code::Interrupted);
+            // A reader that had enough is no failure; one that never learns that something is held is.
+            let has_enough = failure.code == Code::BrokenPipe && !cli.is_wrapper();
+            let is_silent = has_enough || (is_part && failure.code == Code::Interrupted);
             if !is_silent {
                 output.failure(&failure);
             }

@@ -12,8 +12,9 @@ use clap::Args;
 use tenure::clock::wall_time;
 use tenure::core::layout::{Key, Layout};
 use tenure::core::line::Mode;
-use tenure::core::name::LockName;
+use tenure::core::name::{LockName, NAME_BYTES_MAX};
 use tenure::core::record::{Record, RunRecord, WallTime};
+use tenure::core::rendezvous;
 use tenure::lock::Guard;
 use tenure::store::{Condition, KeyValue, Op, StoreError, Txn};
 
@@ -28,8 +29,8 @@ use crate::supervise::Signals;
 /// Below this, the clocks of two hosts differ by more than a period.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 
-/// How long the store may take to note how a run ended.
-const NOTE_WITHIN: Duration = Duration::from_secs(1);
+/// How long the store may take to note how a run ended. The release comes after it, and both within 3 s of the command's end.
+const NOTE_WITHIN: Duration = Duration::from_millis(800);
 
 const HELP: &str = "\
 Periods are counted by the wall clock, from 1970 on in UTC: --every 1h changes at each full hour, --every 1d at midnight UTC.
@@ -39,6 +40,7 @@ With --retry-failed a run counts only if it ended with 0; one that nobody saw en
 Runs never overlap: while one goes on, even from an earlier period, another is refused.
 
 The command runs under the lock once/NAME, on the same terms as with `tenure lock`; see there for its environment.
+`tenure locks ls` shows how the lock's name is cut if NAME has more than 251 bytes.
 When it was last run is in the key /NAMESPACE/once/NAME; delete it with `tenure kv del` to run again in the same period.
 
 Exit codes: the command's own, 124 it was run already or runs now (-E changes it), others as with `tenure lock`.";
@@ -68,7 +70,7 @@ pub(crate) struct OnceArgs {
 /// Runs the command, unless that was done already.
 pub(crate) async fn run(args: &OnceArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let name = parse(&args.name)?;
-    let wish = Wish::new(parse(&format!("once/{name}"))?, Mode::Exclusive, &args.reason)?;
+    let wish = Wish::new(parse(&lock_name(&name))?, Mode::Exclusive, &args.reason)?;
     if args.every < EVERY_MIN {
         return Err(Failure::usage(format!("a period of {:?} is too short", args.every))
             .hint("use --every 1s or more"));
@@ -226,6 +228,21 @@ impl Once<'_> {
         // What cannot be withdrawn counts as a run: at most one.
         let _ = tokio::time::timeout(NOTE_WITHIN, self.stage.store.txn(delete)).await;
     }
+}
+
+/// The lock that the command runs under: `once/NAME`. Where that is too long for a name, its end is told by a number instead.
+fn lock_name(name: &LockName) -> String {
+    const MARK_BYTES: usize = "~0123456789abcdef".len();
+    let whole = format!("once/{name}");
+    if whole.len() <= NAME_BYTES_MAX {
+        return whole;
+    }
+    let mark = rendezvous::score(name.as_str().as_bytes(), b"once");
+    let mut end = NAME_BYTES_MAX - MARK_BYTES;
+    while !whole.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}~{mark:016x}", &whole[..end])
 }
 
 /// Which period a moment is in.

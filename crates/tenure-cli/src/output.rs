@@ -140,7 +140,7 @@ impl Output {
         let mut text = if self.is_json {
             to_json(&Wrapped { error: failure })
         } else {
-            let label = paint(Tone::Bad, "error:", self.colors(self.stderr_is_terminal));
+            let label = paint(Tone::Bad, "error:", self.colors_stderr());
             let hint = failure.hint.as_ref();
             let hint = hint.map(|hint| format!("\n  hint: {}", escape_controls(hint.as_bytes())));
             format!(
@@ -157,6 +157,11 @@ impl Output {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes)?;
         Ok(stdout.flush()?)
+    }
+
+    /// Whether talk on stderr is coloured.
+    pub(crate) fn colors_stderr(&self) -> bool {
+        self.colors(self.stderr_is_terminal)
     }
 
     fn colors(&self, is_terminal: bool) -> bool {

@@ -143,8 +143,10 @@ pub(crate) async fn run(
             running.send(signal, output);
         }
     };
+    // Should we have been stopped ourselves, as by Ctrl-Z, the sentinel has ended it, and we learn of its end before we look at the clock.
+    let is_too_late = running.deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term);
     running.finish().await;
-    Ok(Outcome { end, is_lost: course.is_lost(), is_stopped, is_told: course.is_told() })
+    Ok(Outcome { end, is_lost: course.is_lost() || is_too_late, is_stopped, is_told: course.is_told() })
 }
 
 /// What woke us.

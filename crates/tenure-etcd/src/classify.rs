@@ -116,6 +116,9 @@ fn by_text(code: Code, text: &str, asked: Asked) -> Class {
     {
         // etcd gives these codes to mistakes it finds before it proposes anything.
         invalid(Invalid::Other(text.to_owned()))
+    } else if code == Code::Unimplemented && says("mapped from HTTP status code") {
+        // No gRPC server answers like this: it has no such page. So it did nothing.
+        Class::Refused(format!("the server does not speak gRPC, is that an etcd? {text}"))
     } else if code == Code::Unimplemented {
         invalid(Invalid::Other(format!("the server does not know this call: {text}")))
     } else {

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::time::Moment;
 use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
-use crate::store::{LeaseId, Store};
+use crate::store::{LeaseId, Store, StoreError};
 use shared::Shared;
 
 pub use loan::{Lend, LendError, Loan, LoanEnd};
@@ -176,6 +177,19 @@ impl Session {
     pub fn failing_for(&self) -> Option<Duration> {
         let now = self.shared().clock.now();
         self.shared().lock().machine.failing_since().map(|since| now.since(since))
+    }
+
+    /// What the store said when it last failed the session, or a lock or an election on it, if that was since then. None if it did not fail, or
+    /// only was silent.
+    pub fn failure_since(&self, since: Moment) -> Option<StoreError> {
+        let inner = self.shared().lock();
+        inner.last_error.as_ref().filter(|(at, _)| *at >= since).map(|(_, error)| error.clone())
+    }
+
+    /// Keeps what went wrong with something that hangs on a lease of the session's.
+    pub(crate) fn note_failure(&self, error: &StoreError) {
+        let now = self.shared().clock.now();
+        self.shared().lock().last_error = Some((now, error.clone()));
     }
 
     /// How the session does, all at one moment.

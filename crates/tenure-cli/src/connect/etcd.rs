@@ -47,6 +47,7 @@ fn read(file: &Sourced<std::path::PathBuf>) -> Result<Vec<u8>, Failure> {
     let path: &Path = &file.value;
     std::fs::read(path).map_err(|error| {
         Failure::usage(format!("{} (from {}) cannot be read: {error}", path.display(), file.origin))
+            .hint(format!("see whether you may read it, or name another one with {}", file.origin))
     })
 }
 

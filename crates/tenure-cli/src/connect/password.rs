@@ -22,12 +22,15 @@ pub(crate) async fn read_file(path: PathBuf) -> Result<Hidden, Failure> {
 /// One line break at the end does not belong to the password.
 fn read(path: &Path) -> Result<Hidden, Failure> {
     let name = path.display();
-    let trouble =
-        |error: io::Error| Failure::usage(format!("the password file {name} cannot be read: {error}"));
+    const NEXT: &str = "name another one with --password-file or TENURE_PASSWORD_FILE";
+    let trouble = |error: io::Error| {
+        Failure::usage(format!("the password file {name} cannot be read: {error}"))
+            .hint(format!("see whether you may read it, or {NEXT}"))
+    };
     let file = File::open(path).map_err(trouble)?;
     let metadata = file.metadata().map_err(trouble)?;
     if metadata.is_dir() {
-        return Err(Failure::usage(format!("the password file {name} is a folder")));
+        return Err(Failure::usage(format!("the password file {name} is a folder")).hint(NEXT));
     }
     if metadata.mode() & 0o077 != 0 {
         return Err(Failure::usage(format!(
@@ -39,12 +42,14 @@ fn read(path: &Path) -> Result<Hidden, Failure> {
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(trouble)?;
     if u64::try_from(text.len()).is_ok_and(|len| len > FILE_BYTES_MAX) {
-        return Err(Failure::usage(format!("the password file {name} is longer than any password")));
+        return Err(
+            Failure::usage(format!("the password file {name} is longer than any password")).hint(NEXT)
+        );
     }
     let text = text.strip_suffix('\n').unwrap_or(&text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     if text.is_empty() {
-        return Err(Failure::usage(format!("the password file {name} is empty")));
+        return Err(Failure::usage(format!("the password file {name} is empty")).hint(NEXT));
     }
     Ok(Hidden(text.to_owned()))
 }

@@ -87,10 +87,14 @@ const APPLICATION_ID: u32 = 0x5445_4e55;
 
 /// SQLite keeps our mark and our format at fixed places of the file's first page.
 fn format(path: &Path) -> Option<Check> {
-    let mut header = [0; 100];
-    let mut file = File::open(path).ok()?;
-    if file.read_exact(&mut header).is_err() {
+    let metadata = path.metadata().ok()?;
+    if metadata.is_file() && metadata.len() == 0 {
         return Some(Check::ok("format", format!("{} is new", path.display())));
+    }
+    let mut header = [0; 100];
+    // A pipe is not opened: that would wait for somebody to write. What is too short for a header is left as zeros, which are none.
+    if metadata.is_file() {
+        let _ = File::open(path).ok()?.read_exact(&mut header);
     }
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (format, mark) = (number(60), number(68));
@@ -126,6 +130,8 @@ mod tests {
         assert!(format(&path).is_none());
         std::fs::write(&path, b"").unwrap();
         assert_eq!(format(&path).unwrap().state, State::Ok);
+        std::fs::write(&path, b"text").unwrap();
+        assert_eq!(format(&path).unwrap().state, State::Warn, "short, and not new");
         std::fs::write(&path, [b'x'; 4096]).unwrap();
         assert_eq!(format(&path).unwrap().state, State::Warn);
     }

@@ -42,7 +42,10 @@ impl Candidacy<'_> {
             let term = self.stage.acquire(self, wait, begin, &progress, signals).await?;
             // Whoever has led stays a candidate for as long as it takes.
             wait = Wait::Endless;
-            self.tell_leading(&term)?;
+            if let Err(failure) = self.tell_leading(&term) {
+                let _ = self.stage.release(term).await;
+                return Err(failure.into());
+            }
             let served = match &self.stage.program {
                 Some(program) => self.run(program, &term, signals).await,
                 None => Ok(stay(&term, signals).await),

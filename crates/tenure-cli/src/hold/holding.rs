@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tenure::clock::{BootClock, Clock};
 use tenure::core::fence::Fence;
 use tenure::core::time::Moment;
 use tenure::election::Term;
@@ -171,7 +172,9 @@ impl Stage<'_> {
 
     /// Gives back what is held, for another turn on the same session. None if the store did not answer in time.
     pub(crate) async fn give_back(&self, held: impl Holding) -> Option<Result<(), ReleaseError>> {
-        tokio::time::timeout(CLOSE_WITHIN, held.give_back()).await.ok()
+        let given_back = tokio::time::timeout(CLOSE_WITHIN, held.give_back()).await.ok();
+        self.is_silent.set(given_back.is_none());
+        given_back
     }
 
     pub(crate) fn lost(&self, name: &str, why: Lost, then: &str) -> ExitCode {
@@ -189,8 +192,13 @@ impl Stage<'_> {
         );
         if !is_done {
             let seconds = ttl.as_secs_f64().ceil();
+            // Whatever it said in the time that a release has. Nothing is what it says when it is down.
+            let why = match self.session.failure_since(BootClock.now() - CLOSE_WITHIN) {
+                Some(error) => error.to_string(),
+                None => "the store does not answer".to_owned(),
+            };
             self.output.note(&format!(
-                "the store does not answer, so '{name}' could not be released; it expires by itself in {seconds} s"
+                "{why}, so '{name}' could not be released; it expires by itself in {seconds} s"
             ));
         }
     }

@@ -29,6 +29,9 @@ const STATUS_EVERY_ON_TERMINAL: Duration = Duration::from_secs(1);
 /// How long one look at the line may take.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long the look may take by which one who has waited long enough is told for whom: so much later than promised it may end.
+const LAST_LOOK_WITHIN: Duration = Duration::from_millis(500);
+
 /// How long to wait for those who are before us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
@@ -141,7 +144,7 @@ impl Stage<'_> {
                 Err(NotHeld::Stand(StandError::Unavailable { .. })) if progress.has_stood.get() => {
                     return Err(self.refuse(line, wait, begin).await);
                 }
-                Err(NotHeld::Stand(error)) => return Err(failed(name, error).into()),
+                Err(NotHeld::Stand(error)) => return Err(self.failed(name, error).into()),
                 Err(NotHeld::Usage(why)) => return Err(Failure::usage(why).into()),
             }
         }
@@ -185,7 +188,7 @@ impl Stage<'_> {
                 }
             }
             if !has_stood.get() && Instant::now() >= in_line_by {
-                return unavailable(line.name(), self.begin.elapsed());
+                return self.not_let_in(line.name(), self.begin.elapsed());
             }
             let has_nothing_to_say = self.args.quiet || (every.is_none() && has_said.get());
             if has_stood.get() && has_nothing_to_say {
@@ -205,18 +208,29 @@ impl Stage<'_> {
         in_line_by.saturating_duration_since(Instant::now()).clamp(ENTER_WITHIN_MIN / 3, LOOK_WITHIN)
     }
 
-    /// Says who has it.
+    /// Says who has it, or that the store does not say.
     async fn refuse(&self, line: &impl Line, wait: Wait, begin: Instant) -> Stop {
-        let look = tokio::time::timeout(LOOK_WITHIN, line.look(None)).await;
+        let waited = begin.elapsed();
+        let look_within = match wait {
+            Wait::UpTo(_) => LAST_LOOK_WITHIN,
+            Wait::Endless | Wait::None => LOOK_WITHIN,
+        };
+        let look = tokio::time::timeout(look_within, line.look(None)).await;
+        self.is_silent.set(look.is_err());
+        let (name, shown_by) = (line.name(), line.shown_by());
         let by = match look {
             Ok(Ok(look)) => look.had_by,
-            _ => None,
+            Ok(Err(_)) | Err(_) => None,
         };
         let by = by.unwrap_or_else(|| "somebody else has it".to_owned());
-        let (name, shown_by) = (line.name(), line.shown_by());
         let (message, hint) = match wait {
+            // Nobody knows for whom we waited in the end.
+            Wait::UpTo(_) if self.is_silent.get() => (
+                format!("'{name}' was not to be had within {waited:.1?}: the store does not answer"),
+                "run `tenure doctor`".to_owned(),
+            ),
             Wait::UpTo(_) => (
-                format!("'{name}' was not to be had within {:.1?}: {by}", begin.elapsed()),
+                format!("'{name}' was not to be had within {waited:.1?}: {by}"),
                 format!("wait longer, or see `{shown_by}`"),
             ),
             Wait::Endless | Wait::None => {
@@ -224,6 +238,30 @@ impl Stage<'_> {
             }
         };
         self.not_acquired(&Failure::new(Code::NotAcquired, message).hint(hint))
+    }
+
+    /// Says why there is no place in the line.
+    fn failed(&self, name: &str, error: StandError) -> Failure {
+        match error {
+            StandError::Unavailable { within } => self.not_let_in(name, within),
+            StandError::Store(error) => Failure::from(error).while_doing(&format!("'{name}'")),
+            StandError::Ttl(_) | StandError::Invalid(_) => {
+                Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
+            }
+            error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
+        }
+    }
+
+    /// The store took too long, and perhaps said why.
+    fn not_let_in(&self, name: &str, within: Duration) -> Failure {
+        let what = format!("the store did not let us stand in line for '{name}' within {within:.1?}");
+        match self.session.failure_since(self.begin_at) {
+            Some(error @ StoreError::NoSpace) => Failure::from(error).while_doing(&what),
+            Some(error) => {
+                Failure::new(Code::Unavailable, format!("{what}: {error}")).hint("run `tenure doctor`")
+            }
+            None => Failure::new(Code::Unavailable, what).hint("run `tenure doctor`"),
+        }
     }
 
     /// Ends with the exit code that the user wants for this.
@@ -248,25 +286,6 @@ async fn is_sure<L, R>(
         biased;
         _ = lost => false,
         _ = renewed => true,
-    }
-}
-
-fn unavailable(name: &str, within: Duration) -> Failure {
-    Failure::new(
-        Code::Unavailable,
-        format!("the store did not let us stand in line for '{name}' within {within:.1?}"),
-    )
-    .hint("run `tenure doctor`")
-}
-
-fn failed(name: &str, error: StandError) -> Failure {
-    match error {
-        StandError::Unavailable { within } => unavailable(name, within),
-        StandError::Store(error) => Failure::from(error).while_doing(&format!("'{name}'")),
-        StandError::Ttl(_) | StandError::Invalid(_) => {
-            Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
-        }
-        error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
     }
 }
 

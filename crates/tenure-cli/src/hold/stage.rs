@@ -1,12 +1,15 @@
 //! What stands around something held: the store, a session, who we are; opened for it and closed after it.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tenure::clock::{BootClock, Clock};
 use tenure::core::name::Namespace;
 use tenure::core::record::HolderRecord;
+use tenure::core::time::Moment;
 use tenure::session::Session;
 use tenure::store::{Store, StoreError};
 
@@ -19,8 +22,9 @@ use crate::failure::{Code, Failure};
 use crate::output::Output;
 use crate::supervise::{Program, Signals};
 
-/// How long the store may take at the end; the command's exit code must not wait for a store that is down.
-pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// How long the store may take at the end. Scripts were promised the command's exit code within 2 s of its end, however silent the store is, and
+/// half a second of that is for everything else; halved, a store that is only busy would keep locks until they expire.
+pub(super) const CLOSE_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// The same after a start that failed, because the 6 s that scripts were promised are nearly over.
 const GIVE_UP_WITHIN: Duration = Duration::from_millis(200);
@@ -61,6 +65,8 @@ impl Stop {
 /// What stands around something held.
 pub(crate) struct Stage<'a> {
     pub(super) begin: Instant,
+    /// The same moment on the clock of sessions.
+    pub(super) begin_at: Moment,
     pub(crate) namespace: Namespace,
     pub(crate) store: Store,
     pub(crate) session: Session,
@@ -71,6 +77,8 @@ pub(crate) struct Stage<'a> {
     /// The command with its arguments.
     pub(super) command: &'a [OsString],
     pub(crate) output: &'a Output,
+    /// Whether the store did not answer the last time that it was waited for: then nothing more is waited for at the end.
+    pub(super) is_silent: Cell<bool>,
 }
 
 impl<'a> Stage<'a> {
@@ -82,7 +90,7 @@ impl<'a> Stage<'a> {
         output: &'a Output,
         signals: &mut Signals,
     ) -> Result<Stage<'a>, Stop> {
-        let begin = Instant::now();
+        let (begin, begin_at) = (Instant::now(), BootClock.now());
         let timing = args.timing()?;
         let program = terms::find(command)?;
         let decision = connect::decide(global)?;
@@ -98,17 +106,33 @@ impl<'a> Stage<'a> {
             Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
         })?;
         let who = who::introduce(&decision, command);
-        Ok(Stage { begin, namespace, store, session, who, timing, args, program, command, output })
+        let is_silent = Cell::new(false);
+        Ok(Stage {
+            begin,
+            begin_at,
+            namespace,
+            store,
+            session,
+            who,
+            timing,
+            args,
+            program,
+            command,
+            output,
+            is_silent,
+        })
     }
 
     /// Ends the session and the store; what cannot be ended in time ends by itself.
     pub(crate) async fn close(self, patience: Patience) {
-        let within = match patience {
-            Patience::Usual => CLOSE_WITHIN,
-            Patience::Short => GIVE_UP_WITHIN,
+        let (session_within, store_within) = match patience {
+            // Both are told to close, and nobody waits for it.
+            _ if self.is_silent.get() => (Duration::ZERO, Duration::ZERO),
+            Patience::Usual => (CLOSE_WITHIN, GIVE_UP_WITHIN),
+            Patience::Short => (GIVE_UP_WITHIN, GIVE_UP_WITHIN),
         };
-        let _ = tokio::time::timeout(within, self.session.close()).await;
-        let _ = tokio::time::timeout(GIVE_UP_WITHIN, self.store.close()).await;
+        let _ = tokio::time::timeout(session_within, self.session.close()).await;
+        let _ = tokio::time::timeout(store_within, self.store.close()).await;
     }
 }
 

@@ -46,13 +46,14 @@ impl HoldArgs {
 
 /// The command to run, looked up; none if there is none to run.
 pub(super) fn find(command: &[OsString]) -> Result<Option<Program>, Failure> {
+    let has_separator = std::env::args_os().any(|arg| arg == "--");
     let Some(name) = command.first() else {
-        if std::env::args_os().any(|arg| arg == "--") {
+        if has_separator {
             return Err(Failure::usage("no command after --").hint("give one, or leave -- out"));
         }
         return Ok(None);
     };
-    if name.as_encoded_bytes().first() == Some(&b'-') {
+    if name.as_encoded_bytes().first() == Some(&b'-') && !has_separator {
         let shown = escape(name.as_encoded_bytes());
         return Err(Failure::usage(format!("{shown} is no flag of ours, and no command begins with '-'"))
             .hint("see `--help`; put -- in front of the command"));

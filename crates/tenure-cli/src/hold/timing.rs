@@ -44,6 +44,11 @@ pub(crate) enum BadTiming {
     )]
     Grace { ttl: Duration, grace: Duration, margin: Duration, term: Duration, needed: Duration },
     #[error(
+        "a margin of {margin:?} is too long for a TTL of {ttl:?}: with a grace of {grace:?} the command would be asked to stop \
+         {term:?} after a renewal, and the next one needs until {needed:?}"
+    )]
+    LongMargin { ttl: Duration, grace: Duration, margin: Duration, term: Duration, needed: Duration },
+    #[error(
         "a margin of {margin:?} is too short for a TTL of {ttl:?}: nothing is relied upon in its last {least:?}"
     )]
     Margin { ttl: Duration, margin: Duration, least: Duration },
@@ -57,6 +62,10 @@ impl From<BadTiming> for Failure {
             BadTiming::Grace { ttl, margin, needed, .. } => match ttl.saturating_sub(needed + margin) {
                 Duration::ZERO => "use a longer --ttl".to_owned(),
                 most => format!("use --grace {}ms or less, or a longer --ttl", most.as_millis()),
+            },
+            BadTiming::LongMargin { ttl, grace, needed, .. } => match ttl.saturating_sub(needed + grace) {
+                Duration::ZERO => "use a shorter --margin and --grace, or a longer --ttl".to_owned(),
+                most => format!("use --margin {}ms or less, or a longer --ttl", most.as_millis()),
             },
         };
         Failure::usage(bad.to_string()).hint(hint)
@@ -77,11 +86,17 @@ impl Timing {
         if let Some(margin) = margin.filter(|&margin| margin < least) {
             return Err(BadTiming::Margin { ttl, margin, least });
         }
+        let is_usual_grace = grace.is_none();
         let grace = grace.unwrap_or(GRACE_DEFAULT.min(ttl / 3));
         let timing = Timing { ttl, grace, margin };
+        let is_own_margin = margin.is_some();
         let margin = timing.margin(ttl);
         let (term, needed) =
             (ttl.saturating_sub(grace.saturating_add(margin)), ttl / RENEWED_AFTER + ttl / ANSWERED_WITHIN);
+        // Who chose only one of the two is told of that one.
+        if term < needed && is_own_margin && (is_usual_grace || ttl.saturating_sub(margin) < needed) {
+            return Err(BadTiming::LongMargin { ttl, grace, margin, term, needed });
+        }
         if term < needed {
             return Err(BadTiming::Grace { ttl, grace, margin, term, needed });
         }

@@ -93,27 +93,69 @@ impl LockLine {
         let name = self.name();
         let ttl = guard.ttl();
         let until = Instant::now() + rest;
+        let mut stood = Stood::Unknown;
         let mut is_rest_lost = false;
         if !run.outcome.is_lost && !rest.is_zero() {
-            tokio::select! {
-                biased;
-                _ = guard.lost() => is_rest_lost = true,
-                _ = signals.next_end() => {}
-                () = tokio::time::sleep_until(until.into()) => {}
+            stood = stood_at_the_end(stage, &guard, ASSURE_WITHIN.min(rest)).await;
+            if stood != Stood::Taken {
+                tracing::debug!(lock = name, ?rest, "lock was kept for the rest of its least time");
+                is_rest_lost = tokio::select! {
+                    biased;
+                    _ = guard.lost() => true,
+                    _ = signals.next_end() => false,
+                    () = tokio::time::sleep_until(until.into()) => false,
+                };
             }
         }
         let released = stage.release(guard).await;
         if run.outcome.is_lost {
             return stage.lost(name, run.why.unwrap_or(Lost::Lapsed), "and the command was stopped");
         }
+        let taken = taken(released.as_ref());
+        match (stood, taken) {
+            (Stood::Taken, why) => {
+                let why = why.unwrap_or(Lost::Broken);
+                return stage.lost(name, why, "perhaps before the command ended by itself");
+            }
+            (Stood::Unknown, Some(why)) => {
+                return stage.lost(name, why, "perhaps before the command ended by itself");
+            }
+            (Stood::Held, Some(_)) => is_rest_lost = true,
+            (Stood::Held | Stood::Unknown, None) => {}
+        }
         if is_rest_lost {
             stage
                 .output
                 .note(&format!("'{name}' was lost after the command had ended, before --min-hold was over"));
-        } else if let Some(why) = taken(released.as_ref()) {
-            return stage.lost(name, why, "perhaps before the command ended by itself");
         }
         stage.warn_unless(released.as_ref(), name, ttl);
         ExitCode::from(run.outcome.exit_code())
+    }
+}
+
+/// How the lock stood when the command had ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stood {
+    /// It was still ours: what is lost from here on, is lost after the command.
+    Held,
+    /// Somebody had ended it.
+    Taken,
+    /// The store did not say, or was not asked.
+    Unknown,
+}
+
+/// How long the store may take to say so. Whoever ends the command waits for it, and a store that is down must not be waited for.
+const ASSURE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Asks the store whether the lock is still ours: the news that it is not may be on its way.
+async fn stood_at_the_end(stage: &Stage<'_>, guard: &Guard, within: Duration) -> Stood {
+    if !guard.is_valid() {
+        return Stood::Taken;
+    }
+    let fence = guard.fence();
+    match tokio::time::timeout(within, stage.store.get_key(fence.key)).await {
+        Ok(Ok(Some(own))) if own.created == fence.token.0 => Stood::Held,
+        Ok(Ok(_)) => Stood::Taken,
+        Ok(Err(_)) | Err(_) => Stood::Unknown,
     }
 }

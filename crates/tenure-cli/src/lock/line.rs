@@ -30,7 +30,8 @@ impl Wish {
         if len > REASON_BYTES_MAX {
             return Err(Failure::usage(format!(
                 "a reason of {len} bytes, at most {REASON_BYTES_MAX} are kept"
-            )));
+            ))
+            .hint("use a sentence, and keep the rest where the command writes"));
         }
         Ok(Wish { name, mode, reason: reason.to_owned() })
     }

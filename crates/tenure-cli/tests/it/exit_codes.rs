@@ -153,12 +153,60 @@ async fn ctrl_c_is_130_while_stdin_is_awaited_too() {
     }
 }
 
+/// What lies in a folder, with its kind and mode.
+fn lying_in(folder: &str) -> Vec<(std::ffi::OsString, u32)> {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let mut lying: Vec<_> =
+        entries.map(|entry| (entry.file_name(), entry.path().symlink_metadata().unwrap().mode())).collect();
+    lying.sort();
+    lying
+}
+
 #[tokio::test]
 async fn a_file_that_is_no_store_is_refused_and_left_alone() {
     let machine = Machine::new();
-    let path = machine.file("other.db", "this is not a database, and it must stay as it is");
+    let path = machine.file("own/other.db", "this is not a database, and it must stay as it is");
+    let before = lying_in(&machine.path("own"));
     let ran = machine.run(&["--store", &format!("file://{path}"), "kv", "put", "/a", "1"]).await;
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("hint:"), "{ran:?}");
     assert!(std::fs::read_to_string(&path).unwrap().starts_with("this is not"));
+    assert_eq!(lying_in(&machine.path("own")), before);
+}
+
+/// As root, a device that was opened as a store lost its mode, and everybody else on the machine lost the device.
+#[tokio::test]
+async fn what_is_no_file_at_all_is_refused_and_left_alone() {
+    let machine = Machine::new();
+    machine.file("own/file", "");
+    let path = |name: &str| machine.path(&format!("own/{name}"));
+    let made = |program: &str, args: &[&str]| {
+        std::process::Command::new(program).args(args).status().is_ok_and(|status| status.success())
+    };
+    assert!(made("mkfifo", &["-m", "644", &path("fifo")]));
+    std::os::unix::fs::symlink(path("fifo"), path("link")).unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+    let mut names = vec!["fifo", "link", "folder", "socket"];
+    // Another name for /dev/null, which is itself left out of this. Only root may make one.
+    if made("mknod", &["-m", "666", &path("node"), "c", "1", "3"]) {
+        names.push("node");
+    }
+    let before = lying_in(&machine.path("own"));
+    for name in names {
+        let store = format!("file://{}", path(name));
+        for (args, code) in [
+            (&["kv", "put", "/a", "1"][..], [1, 2]),
+            (&["doctor", "--json"], [1, 2]),
+            (&["lock", "a", "--", "true"], [125, 125]),
+        ] {
+            let ran = machine.run(&[&["--store", &store], args].concat()).await;
+            assert!(ran.code.is_some_and(|found| code.contains(&found)), "{name} {ran:?}");
+            let told = format!("{}{}", ran.stdout, ran.stderr);
+            assert!(told.contains("--store file:///path"), "{name} {ran:?}");
+            assert!(!ran.stderr.contains("kv get"), "{name} {ran:?}");
+        }
+        assert_eq!(lying_in(&machine.path("own")), before, "{name}");
+    }
 }

@@ -17,6 +17,8 @@ mod lease;
 mod ledger;
 mod lock;
 mod machine;
+mod next_steps;
+mod no_etcd;
 mod nodes;
 mod orders;
 mod register;

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -53,15 +53,17 @@ impl Session {
         Session { shell, leader, keys, shown, text: String::new() }
     }
 
-    /// Waits until the terminal shows something, and forgets what came before it.
-    fn see(&mut self, wanted: &str) {
+    /// Waits until the terminal shows something, and forgets it; gives what came before it.
+    fn see(&mut self, wanted: &str) -> String {
         while !self.text.contains(wanted) {
             let bytes = self.shown.recv_timeout(Duration::from_secs(30));
             let bytes = bytes.unwrap_or_else(|_| panic!("no {wanted:?} on the terminal: {:?}", self.text));
             self.text.push_str(&String::from_utf8_lossy(&bytes));
         }
-        let end = self.text.find(wanted).unwrap() + wanted.len();
-        self.text.drain(..end);
+        let start = self.text.find(wanted).unwrap();
+        let before = self.text[..start].to_owned();
+        self.text.drain(..start + wanted.len());
+        before
     }
 
     fn press(&mut self, keys: &str) {
@@ -87,6 +89,19 @@ impl Drop for Session {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
+    }
+}
+
+/// Waits until a process has ended. Its parent may be stopped and not have taken notice.
+async fn has_ended(pid: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if stat.rsplit_once(')').is_none_or(|(_, rest)| rest.starts_with(" Z")) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{pid} does not end: {stat}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -138,6 +153,37 @@ async fn ctrl_z_stops_the_whole_job_and_fg_takes_it_up_again() {
     session.end().await;
 }
 
+/// The sentinel has ended the command of a job that was stopped for too long, and the job learns of that as the first thing when it goes on:
+/// before it looks at the clock. That is a loss, not a signal of somebody else's.
+#[tokio::test]
+async fn fg_after_the_time_is_over_finds_the_lock_lost_and_a_candidate_stands_again() {
+    let machine = Machine::new();
+    for (wrapper, is_again) in [("lock a", false), ("elect a --one-term", false), ("elect a", true)] {
+        let script = format!(
+            r#"set -m
+            $TENURE {wrapper} --ttl 2s -- sh -c 'echo "up=$$."; exec sleep 25'
+            echo "stopped=$?"; read b; fg >/dev/null; echo "code=$?""#
+        );
+        let mut session = Session::run(&machine, &script);
+        session.see("up=");
+        let pid = session.see(".");
+        session.press("\x1a");
+        session.see("stopped=");
+        has_ended(&pid).await;
+        session.press("\n");
+        if is_again {
+            session.see("'a' was lost");
+            session.see("up=");
+            session.press("\x03");
+            session.see("code=130");
+        } else {
+            session.see("'a' was lost");
+            session.see("code=122");
+        }
+        session.end().await;
+    }
+}
+
 #[tokio::test]
 async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
     let machine = Machine::new();
@@ -159,6 +205,25 @@ async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
     session.press("two\n");
     session.see("shell=two");
     session.end().await;
+}
+
+#[tokio::test]
+async fn log_lines_are_coloured_only_where_colour_is_wanted() {
+    let machine = Machine::new();
+    for (variable, flag, is_coloured) in [
+        ("TERM=xterm", "--color=auto", true),
+        ("TERM=dumb", "--color=always", true),
+        ("NO_COLOR=1", "--color=auto", false),
+        ("TERM=dumb", "--color=auto", false),
+        ("TERM=xterm", "--color=never", false),
+    ] {
+        let script = format!("{variable} $TENURE {flag} -vv lock a -- true; echo ended=$?");
+        let mut session = Session::run(&machine, &script);
+        let shown = session.see("ended=0");
+        assert!(shown.contains("INFO"), "{shown:?}");
+        assert_eq!(shown.contains('\x1b'), is_coloured, "{variable} {flag} {shown:?}");
+        session.end().await;
+    }
 }
 
 #[tokio::test]

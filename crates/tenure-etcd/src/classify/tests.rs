@@ -133,6 +133,22 @@ fn a_member_without_a_leader_refuses_and_another_may_be_asked() {
     }
 }
 
+/// A web server has no page under the name of a call: it is no etcd, and the caller made no mistake.
+#[test]
+fn a_server_without_such_a_page_did_nothing_and_is_no_etcd() {
+    let class = |code, status: u16| {
+        from_server(code, &format!("grpc-status header missing, mapped from HTTP status code {status}"))
+    };
+    assert!(
+        matches!(class(Code::Unimplemented, 404), Class::Refused(text) if text.contains("is that an etcd?"))
+    );
+    // What stands between us and an etcd may have passed the request on.
+    assert!(matches!(class(Code::Unavailable, 502), Class::Lost(_)));
+    assert!(matches!(class(Code::Unknown, 500), Class::Lost(_)));
+    let unknown = from_server(Code::Unimplemented, "unknown service etcdserverpb.KV");
+    assert!(matches!(unknown, Class::Answer(Error::Invalid(_))));
+}
+
 #[test]
 fn no_code_and_no_text_breaks_the_classifier() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;

@@ -8,6 +8,7 @@ use tenure_core::layout::{PREFERRED, Place, Rank};
 use tenure_core::line::{Action, Asks, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
+use crate::session::Session;
 use crate::store::{
     Cause, Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Selection, Store,
     StoreError, Txn, TxnReply,
@@ -73,12 +74,13 @@ pub(super) fn place(line: &Bytes, key: &[u8]) -> Option<Place> {
 ///
 /// `nonce_first` is below the nonces of all places that this desk ever had.
 pub(super) async fn ask(
-    store: Store,
+    session: Session,
     (regard, nonce_first): (Regard, u64),
     request: Vec<(Bytes, Action, Bytes)>,
 ) -> Vec<(Bytes, Answer)> {
     let txn =
         |(line, action, value): &(Bytes, Action, Bytes)| txn(line, *action, value, (regard, nonce_first));
+    let store = session.store();
     let mut txns: Vec<Txn> = request.iter().map(txn).collect();
     let replies = match (txns.pop(), txns.is_empty()) {
         (Some(only), true) => vec![store.txn(only).await],
@@ -90,7 +92,10 @@ pub(super) async fn ask(
     };
     let mut answers = Vec::with_capacity(request.len());
     for ((line, action, _), reply) in request.into_iter().zip(replies) {
-        let answer = understand(&store, regard, &line, action, reply).await;
+        if let Err(error) = &reply {
+            session.note_failure(error);
+        }
+        let answer = understand(store, regard, &line, action, reply).await;
         answers.push((line, answer));
     }
     answers

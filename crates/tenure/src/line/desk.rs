@@ -244,7 +244,7 @@ impl Shared {
         while let Some(request) = post.next_request() {
             let request = self.with_values(request);
             if !request.is_empty() {
-                post.send(ask::ask(self.store.clone(), (self.regard, self.nonce_first), request));
+                post.send(ask::ask(self.session.clone(), (self.regard, self.nonce_first), request));
             }
         }
     }

@@ -54,7 +54,7 @@ pub(super) struct Inner {
     /// Why nothing works any more.
     pub(super) fatal: Option<StoreError>,
     /// What went wrong last, for the log.
-    pub(super) last_error: Option<StoreError>,
+    pub(super) last_error: Option<(Moment, StoreError)>,
     /// How many keys are wanted, as far as the metrics know.
     pub(super) gauge: Gauge,
 }
@@ -162,7 +162,7 @@ impl Inner {
     /// Keeps what went wrong, and closes if that can never be mended.
     pub(super) fn note(&mut self, error: Option<&StoreError>, now: Moment) {
         let Some(error) = error else { return };
-        self.last_error = Some(error.clone());
+        self.last_error = Some((now, error.clone()));
         if error.is_fatal() {
             self.fatal.get_or_insert_with(|| error.clone());
             self.close(now);

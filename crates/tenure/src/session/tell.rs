@@ -71,7 +71,7 @@ impl Shared {
             Notice::Failing { what, lease, attempt, next, is_worth_telling } => {
                 measure::retried();
                 let keys = inner.machine.keys().len();
-                let error = inner.last_error.as_ref().map(tracing::field::display);
+                let error = inner.last_error.as_ref().map(|(_, error)| tracing::field::display(error));
                 let lease = lease.as_ref().map(tracing::field::display);
                 if is_worth_telling {
                     warn!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");

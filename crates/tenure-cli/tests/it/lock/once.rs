@@ -6,7 +6,7 @@ use futures_util::future;
 use serde_json::json;
 use tenure_fixture::{Etcd, Mode, Proxy};
 
-use super::{machine, on};
+use super::{finish, machine, on};
 use crate::machine::PATIENCE;
 
 /// Long enough that no test crosses its end: a century.
@@ -96,6 +96,21 @@ async fn one_who_looked_before_another_ran_does_not_run_after_it() {
     codes.sort();
     assert_eq!(codes, [Some(0), Some(124)], "{slow:?} {quick:?}");
     assert_eq!(slow.stdout + &quick.stdout, "ran\n");
+}
+
+#[tokio::test]
+async fn an_end_while_etcd_is_silent_keeps_the_commands_code_within_3_seconds() {
+    let etcd = Etcd::start();
+    let machine = on(&etcd);
+    let args = ["once", "a", "--every", EVER, "--", "sh", "-c", "echo up; read x; exit 7"];
+    let mut running = machine.start_with_open_stdin(&args);
+    assert_eq!(running.line().await, "up");
+    etcd.member(0).pause();
+    let begin = Instant::now();
+    let (code, stderr) = finish(running).await;
+    assert_eq!(code, Some(7), "{stderr}");
+    assert!(stderr.contains("expires by itself") && stderr.contains("the run counts"), "{stderr}");
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]

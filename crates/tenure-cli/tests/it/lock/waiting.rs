@@ -1,5 +1,7 @@
 //! Those who come second: refused, waiting, sharing, and looked at from outside.
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 use serde_json::json;
 use tenure_fixture::Etcd;
@@ -26,6 +28,27 @@ async fn what_is_held_is_124_for_those_who_do_not_wait() {
     assert_eq!(shown["waiters"], json!([]), "nobody who was refused stands in line");
     assert_eq!(finish(first).await.0, Some(7));
     assert_eq!(machine.run(&["lock", "a", "--wait", "0s", "--", "true"]).await.code, Some(0), "it is free");
+}
+
+/// It was three seconds more, and the reason was that somebody else had it, which nobody could know.
+#[tokio::test]
+async fn a_wait_ends_on_time_and_says_why_also_if_the_store_falls_silent() {
+    let etcd = Etcd::start();
+    let machine = on(&etcd);
+    let _first = hold(&machine, &[]).await;
+    let begin = Instant::now();
+    let second = machine.start(&["lock", "a", "--json", "--wait", "2s", "--", "true"]);
+    while machine.json(&["locks", "show", "a"]).await["waiters"] == json!([]) {
+        assert!(begin.elapsed() < Duration::from_secs(1), "too late to fall silent in time");
+    }
+    etcd.member(0).pause();
+    let (code, stderr) = second.end().await;
+    assert_eq!(code, Some(124), "{stderr}");
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?} {stderr}", begin.elapsed());
+    assert!(
+        stderr.contains("the store does not answer") && !stderr.contains("somebody else has it"),
+        "{stderr}"
+    );
 }
 
 #[tokio::test]

@@ -5,11 +5,12 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use crate::store::file::fault::of_side_file;
-use crate::store::{Invalid, StoreError};
+use crate::store::file::schema;
+use crate::store::{Invalid, StoreError, Unusable};
 
 /// A store file and the files beside it.
 #[derive(Clone, Debug)]
@@ -23,12 +24,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes the folder if it is missing, and refuses one that cannot hold a shared store.
+    /// Makes the folder if it is missing, and refuses one that cannot hold a shared store, and what is there already and is no store.
     ///
     /// All who share a store must agree on its side files, so links are followed first.
     pub(super) fn prepare(path: &Path) -> Result<Place, StoreError> {
         let no_file = || Invalid::Other(format!("{} names no file", path.display()));
         let name = path.file_name().ok_or_else(no_file)?;
+        refuse_other_kinds(path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         DirBuilder::new()
             .recursive(true)
@@ -42,11 +44,24 @@ impl Place {
         if database.is_symlink() {
             database = resolve(&database)?;
         }
-        if database.is_dir() {
-            return Err(Invalid::Other(format!("{} is a folder; name a file in it", path.display())).into());
-        }
         file_system::refuse_shared(database.parent().unwrap_or(Path::new("/")))?;
-        Ok(Place::beside(database))
+        let place = Place::beside(database);
+        place.refuse_strangers()?;
+        Ok(place)
+    }
+
+    /// Refuses a file that is no store before anything is made beside it or changed about it.
+    fn refuse_strangers(&self) -> Result<(), StoreError> {
+        // Whoever opens a store makes these first. From then on it may be written to any moment, and is judged inside the write lock.
+        let is_opened = || [&self.lock, &self.wal, &self.epoch].into_iter().any(|path| path.exists());
+        if is_opened() || self.database.metadata().map_or(true, |found| found.len() == 0) {
+            return Ok(());
+        }
+        match schema::peek(&self.database) {
+            // Somebody makes it a store just now.
+            Err(_) if is_opened() => Ok(()),
+            seen => seen,
+        }
     }
 
     fn beside(database: PathBuf) -> Place {
@@ -64,6 +79,24 @@ impl Place {
             database,
         }
     }
+}
+
+/// Refuses what is there and is not a file: a device would lose its mode, and a pipe would wait for ever.
+fn refuse_other_kinds(path: &Path) -> Result<(), StoreError> {
+    // What cannot be looked at is told of when it is opened.
+    let Ok(found) = path.metadata() else { return Ok(()) };
+    let kind = found.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok(()),
+        () if kind.is_dir() => {
+            return Err(Invalid::Other(format!("{} is a folder; name a file in it", path.display())).into());
+        }
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => "no file",
+    };
+    Err(StoreError::Unusable(Unusable::NotAStore(what.to_owned())))
 }
 
 #[cfg(target_os = "linux")]

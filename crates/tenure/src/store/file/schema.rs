@@ -122,6 +122,27 @@ pub(super) fn is_store(connection: &Connection) -> Result<bool, StoreError> {
     }
 }
 
+/// Refuses a file that is neither a store nor an empty database, without a lock and without leaving anything behind; only for a file that
+/// nobody has open as a store.
+///
+/// SQLite itself looks: were the file opened and closed by anybody else in this process, SQLite's locks on it would be gone.
+pub(super) fn peek(path: &Path) -> Result<(), StoreError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'-' | b'_');
+    let mut uri = String::from("file:");
+    for &byte in path.as_os_str().as_encoded_bytes() {
+        if plain(byte) {
+            uri.push(char::from(byte));
+        } else {
+            uri.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    uri.push_str("?immutable=1");
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(uri, flags).map_err(before_commit)?;
+    is_store(&connection).map(drop)
+}
+
 /// Makes the file one that many processes can read while one writes.
 pub(super) fn share(connection: &Connection) -> Result<(), StoreError> {
     let mode: String =
