@@ -14,6 +14,7 @@ mod wait;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tenure_core::layout::Layout;
 use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId};
@@ -112,6 +113,18 @@ impl Client {
     /// All nodes that are alive, at one revision.
     pub async fn nodes(&self) -> Result<Members, StoreError> {
         Cluster::new(self.store.clone(), &self.namespace).members().await
+    }
+
+    /// Ends the leases of commands that could not be sent, or whose end the store did not take, and says how many are left after this time. The next
+    /// command does the same; this is for who sends no other. Whatever is left ends by itself within a week.
+    ///
+    /// # Cancellation
+    ///
+    /// Some may be left.
+    pub async fn settle(&self, within: Duration) -> usize {
+        // What is left then is the answer.
+        let _ = tokio::time::timeout(within, self.leftovers.settle(&self.store)).await;
+        self.leftovers.len()
     }
 
     fn next_command_id(&self) -> CommandId {

@@ -1,19 +1,30 @@
 //! Leases that a client is granted: one for each command, one for what those are told whose command it takes away. They end when nothing lies under them.
 //!
 //! A client holds nothing, so nobody ends them when it goes. And it may not be able to: the store that did not take a command does not take the end of
-//! its lease either. What could not be ended is remembered, and tried again when the store has answered something else.
+//! its lease either. What could not be ended is remembered, and tried again with the next command, or when the client is asked to before it goes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
 use tenure_core::layout::COMMAND_RESULT_TTL;
 use tenure_core::record::{CommandRecord, Record};
 
+use crate::clock::{BootClock, Clock};
 use crate::dice;
 use crate::store::{KeyValue, LeaseId, Store, StoreError};
 
 /// How many are remembered. Each is one command that was not sent because the store was away; after so many it is better to leave some to their own end.
 const LEFT_LEN_MAX: usize = 1_024;
+
+/// Rests between tries to end them: a client that goes waits for this.
+const RETRY: Retry = Retry {
+    growth: Growth::Exponential,
+    initial: Duration::from_millis(50),
+    cap: Duration::from_secs(1),
+    jitter: Jitter::Full,
+    healthy_after: Duration::from_secs(10),
+};
 
 /// Leases that should have ended.
 #[derive(Clone, Default)]
@@ -35,7 +46,7 @@ impl Leftovers {
     }
 
     fn remember(&self, lease: LeaseId) {
-        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left();
         if left.len() < LEFT_LEN_MAX {
             left.push(lease);
         }
@@ -43,23 +54,54 @@ impl Leftovers {
 
     /// Ends a lease under which nothing lies. If the store does not answer it is tried again later.
     pub(super) async fn end(&self, store: &Store, lease: Option<LeaseId>) {
-        let Some(lease) = lease else { return };
-        match store.revoke(lease).await {
-            Ok(_) | Err(StoreError::LeaseNotFound) => {}
-            Err(error) => {
-                tracing::debug!(%lease, %error, "a lease that nobody needs is left");
-                if error.is_retryable() || error.is_ambiguous() {
-                    self.remember(lease);
-                }
-            }
+        if let Some(lease) = lease
+            && !is_ended(store, lease).await
+        {
+            self.remember(lease);
         }
     }
 
     /// The store answers: ends what is left from when it did not.
     pub(super) async fn end_all(&self, store: &Store) {
-        let left = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for lease in left {
-            self.end(store, Some(lease)).await;
+        for lease in self.list() {
+            if is_ended(store, lease).await {
+                self.left().retain(|left| *left != lease);
+            }
+        }
+    }
+
+    /// Tries until nothing is left.
+    pub(super) async fn settle(&self, store: &Store) {
+        let mut backoff = Backoff::new(RETRY);
+        loop {
+            self.end_all(store).await;
+            if self.len() == 0 {
+                return;
+            }
+            tokio::time::sleep(backoff.after_failure(BootClock.now(), dice::throw(), None)).await;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.left().len()
+    }
+
+    fn list(&self) -> Vec<LeaseId> {
+        self.left().clone()
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<LeaseId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks the store to end a lease; false if that has to be asked again.
+async fn is_ended(store: &Store, lease: LeaseId) -> bool {
+    match store.revoke(lease).await {
+        Ok(_) | Err(StoreError::LeaseNotFound) => true,
+        Err(error) => {
+            tracing::debug!(%lease, %error, "a lease that nobody needs is left");
+            !(error.is_retryable() || error.is_ambiguous())
         }
     }
 }

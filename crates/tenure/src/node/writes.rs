@@ -199,3 +199,43 @@ fn unsent(error: StoreError) -> StoreError {
         error => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::layout::Key;
+    use tenure_core::name::{CommandId, Namespace};
+    use tenure_core::node::Mark;
+    use tenure_core::revision::{Epoch, Revision};
+
+    use super::*;
+    use crate::clock::BootClock;
+
+    /// Found by the rig: a command was replaced while its answer was on its way, and the lease for it stayed empty for a day.
+    #[tokio::test]
+    async fn a_lease_for_results_is_unused_until_a_result_lies_under_it() {
+        let store = Store::memory();
+        let layout = Layout::new(&Namespace::parse("t").unwrap());
+        let node = NodeId::parse("n").unwrap();
+        let order = CommandId::parse("019a0000-0000-7000-8000-000000000001").unwrap();
+        let results = Arc::new(Results::new(Arc::new(BootClock)));
+        let answer = async |modified: Revision| {
+            let answer = Answer {
+                epoch: Epoch(1),
+                order: order.clone(),
+                modified,
+                mark: Mark::Keep,
+                result: Some("{}".into()),
+            };
+            let write = Write::Answer(Box::new(answer));
+            send(store.clone(), layout.clone(), node.clone(), results.clone(), vec![write]).await;
+        };
+        assert_eq!(results.unused().await, None, "none was granted");
+        answer(Revision(7)).await;
+        let lease = results.unused().await;
+        assert!(lease.is_some(), "there is no such command, so nothing was put");
+        let key = layout.encode(&Key::NodeCommand(node.clone(), order.clone()));
+        let put = store.put(key, "{}").await.unwrap();
+        answer(put).await;
+        assert_eq!(results.unused().await, None, "a result lies under {lease:?}");
+    }
+}

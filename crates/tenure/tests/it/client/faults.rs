@@ -227,6 +227,31 @@ async fn a_lease_whose_grant_was_not_answered_ends_once_the_store_is_back() {
     assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
 }
 
+/// Found by the rig: whoever sent no other command after a failure left the lease of that one for a week.
+#[tokio::test]
+async fn a_client_that_goes_can_end_the_leases_of_commands_that_failed() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    world.latency("client", s(1));
+    let sending = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.command(&id("t1"), Message::Pause).await }
+    });
+    // A look comes before.
+    world.advance(s(2)).await;
+    world.lose_answers("client");
+    world.advance(s(30)).await;
+    assert!(sending.await.unwrap().is_err());
+    world.latency("client", Duration::ZERO);
+    world.refuse("client");
+    assert_eq!(ours.settle(Duration::from_millis(300)).await, 1, "the store is away");
+    assert_eq!(store.leases().await.unwrap().len(), 1);
+    world.heal("client");
+    assert_eq!(ours.settle(s(2)).await, 0);
+    assert_eq!(store.leases().await.unwrap(), []);
+}
+
 #[tokio::test]
 async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     let world = World::new();
