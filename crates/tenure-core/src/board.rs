@@ -12,7 +12,7 @@
 //!
 //! **Invariant**: nothing is told and nothing changes between a break and the next whole picture.
 //!
-//! **Invariant**: `unowned` holds exactly the tasks that can be read, have not ended and have no owner.
+//! **Invariant**: `unowned` adds up to the tasks that can be read, have not ended and have no owner.
 //!
 //! **Invariant**: `loads` adds up to the tasks that have an owner who can be read; nobody is in it with nothing.
 
@@ -34,15 +34,14 @@ pub struct Board {
     tasks: BTreeMap<TaskId, Card>,
     /// Owners of tasks that are not there.
     orphans: BTreeMap<TaskId, Owner>,
-    unowned: BTreeSet<TaskId>,
-    unowned_load: Load,
+    unowned: Load,
     loads: Shares,
     live: usize,
     set_aside: BTreeSet<TaskId>,
     /// Tasks that have props, also such as are not there.
     with_props: BTreeSet<TaskId>,
-    /// What was seen since the last whole picture, newest word for each key.
-    pending: BTreeMap<TaskId, Pending>,
+    /// What was seen since the last whole picture, in that order.
+    pending: Vec<(TaskId, Word)>,
     whole_at: Option<Revision>,
     is_fresh: bool,
 }
@@ -71,7 +70,8 @@ impl Card {
         self.record.as_ref().map_or(1, |record| weight_of(record).unwrap_or(1))
     }
 
-    fn is_unowned(&self) -> bool {
+    /// Whether it can be claimed: somebody should own it, and nobody does.
+    pub fn is_unowned(&self) -> bool {
         self.is_live() && self.owner.is_none()
     }
 }
@@ -168,13 +168,31 @@ impl Shares {
     }
 }
 
-/// The newest words about the two keys of a task.
+/// What was seen of one key of a task.
+#[derive(Clone, Debug)]
+enum Word {
+    /// Apart, because it is much larger than the others and seldom there.
+    Task(Box<Seen<Card>>),
+    Owner(Seen<Owner>),
+    Props(Seen<()>),
+}
+
+/// The newest words about the keys of a task.
 #[derive(Clone, Debug, Default)]
 struct Pending {
-    /// Apart, because it is much larger than the other and seldom there.
     task: Option<Box<Seen<Card>>>,
     owner: Option<Seen<Owner>>,
     props: Option<Seen<()>>,
+}
+
+impl Pending {
+    fn hear(&mut self, word: Word) {
+        match word {
+            Word::Task(seen) => self.task = Some(seen),
+            Word::Owner(seen) => self.owner = Some(seen),
+            Word::Props(seen) => self.props = Some(seen),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -200,13 +218,12 @@ impl Board {
             layout,
             tasks: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            unowned: BTreeSet::new(),
-            unowned_load: Load::default(),
+            unowned: Load::default(),
             loads: Shares::default(),
             live: 0,
             set_aside: BTreeSet::new(),
             with_props: BTreeSet::new(),
-            pending: BTreeMap::new(),
+            pending: Vec::new(),
             whole_at: None,
             is_fresh: false,
         }
@@ -218,30 +235,35 @@ impl Board {
             FeedItem::Begin => self.is_fresh = false,
             FeedItem::Put(pair) => match self.layout.parse(&pair.key) {
                 Some(Key::Task(task)) => {
-                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Here(read_card(&pair))));
+                    self.pending.push((task, Word::Task(Box::new(Seen::Here(read_card(&pair))))));
                 }
                 Some(Key::TaskOwner(task)) => {
                     let mut owner = read_owner(&pair);
                     self.loads.share_name(&mut owner);
-                    self.pending.entry(task).or_default().owner = Some(Seen::Here(owner));
+                    self.pending.push((task, Word::Owner(Seen::Here(owner))));
                 }
                 // What they say is read with the claim.
-                Some(Key::TaskProps(task)) => {
-                    self.pending.entry(task).or_default().props = Some(Seen::Here(()));
-                }
+                Some(Key::TaskProps(task)) => self.pending.push((task, Word::Props(Seen::Here(())))),
                 // A foreign key concerns nobody.
                 Some(_) | None => {}
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
-                Some(Key::Task(task)) => {
-                    self.pending.entry(task).or_default().task = Some(Box::new(Seen::Gone));
-                }
-                Some(Key::TaskOwner(task)) => self.pending.entry(task).or_default().owner = Some(Seen::Gone),
-                Some(Key::TaskProps(task)) => self.pending.entry(task).or_default().props = Some(Seen::Gone),
+                Some(Key::Task(task)) => self.pending.push((task, Word::Task(Box::new(Seen::Gone)))),
+                Some(Key::TaskOwner(task)) => self.pending.push((task, Word::Owner(Seen::Gone))),
+                Some(Key::TaskProps(task)) => self.pending.push((task, Word::Props(Seen::Gone))),
                 Some(_) | None => {}
             },
             FeedItem::Whole(revision) => {
-                for (task, pending) in std::mem::take(&mut self.pending) {
+                let mut words = std::mem::take(&mut self.pending);
+                // Stable, so that the newest word about a key stays the last; and what comes in key order is in order already.
+                words.sort_by(|(one, _), (other, _)| one.cmp(other));
+                let mut words = words.into_iter().peekable();
+                while let Some((task, word)) = words.next() {
+                    let mut pending = Pending::default();
+                    pending.hear(word);
+                    while let Some((_, word)) = words.next_if(|(other, _)| *other == task) {
+                        pending.hear(word);
+                    }
                     self.apply(task, pending, told);
                 }
                 self.whole_at = Some(revision);
@@ -290,14 +312,9 @@ impl Board {
         self.live
     }
 
-    /// The tasks that can be claimed, in the order of their ids.
-    pub fn unowned(&self) -> &BTreeSet<TaskId> {
-        &self.unowned
-    }
-
-    /// How much work nobody does.
-    pub fn unowned_load(&self) -> Load {
-        self.unowned_load
+    /// How much work nobody does: the tasks that can be claimed.
+    pub fn unowned(&self) -> Load {
+        self.unowned
     }
 
     /// How much each node owns; nodes that own nothing are not in it.
@@ -415,13 +432,9 @@ impl Board {
             self.loads.add(node, load);
         }
         match (was_unowned, is_unowned) {
-            (true, false) => {
-                self.unowned.remove(task);
-                self.unowned_load = self.unowned_load - load;
-            }
+            (true, false) => self.unowned = self.unowned - load,
             (false, true) => {
-                self.unowned.insert(task.clone());
-                self.unowned_load = self.unowned_load + load;
+                self.unowned = self.unowned + load;
                 told.extend([BoardChange::Unowned(task.clone())]);
             }
             (true, true) | (false, false) => {}
@@ -435,8 +448,8 @@ impl Board {
         self.live -= usize::from(card.is_live());
         self.set_aside.remove(task);
         let load = Load::of_one(card.weight());
-        if self.unowned.remove(task) {
-            self.unowned_load = self.unowned_load - load;
+        if card.is_unowned() {
+            self.unowned = self.unowned - load;
         }
         if let Some(node) = card.owner.as_ref().and_then(Owner::node) {
             self.loads.sub(node, load);
@@ -448,8 +461,7 @@ impl Board {
         self.live += usize::from(card.is_live());
         let load = Load::of_one(card.weight());
         if card.is_unowned() {
-            self.unowned.insert(task.clone());
-            self.unowned_load = self.unowned_load + load;
+            self.unowned = self.unowned + load;
         }
         if card.record.is_err() {
             self.set_aside.insert(task.clone());

@@ -110,7 +110,7 @@ macro_rules! names {
 
         impl PartialEq for $name {
             fn eq(&self, other: &$name) -> bool {
-                self.head == other.head && self.text == other.text
+                self.cmp(other).is_eq()
             }
         }
 
@@ -124,7 +124,14 @@ macro_rules! names {
 
         impl Ord for $name {
             fn cmp(&self, other: &$name) -> Ordering {
-                self.head.cmp(&other.head).then_with(|| self.text.cmp(&other.text))
+                self.head.cmp(&other.head).then_with(|| {
+                    // Equal heads of short names are equal names; only what is longer has to be fetched.
+                    if self.text.len().max(other.text.len()) <= HEAD_BYTES {
+                        Ordering::Equal
+                    } else {
+                        self.text.cmp(&other.text)
+                    }
+                })
             }
         }
 

@@ -88,7 +88,8 @@ pub struct Node {
     claims: Claims,
     /// Claims of ours that we do not want.
     strays: BTreeMap<TaskId, Token>,
-    held: BTreeMap<TaskId, Held>,
+    /// In boxes: each is large, and is taken out and put back whenever it goes on.
+    held: BTreeMap<TaskId, Box<Held>>,
     /// Which of them hang on which lease.
     by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
     /// Those of them that sleep, by when they wake.

@@ -226,7 +226,7 @@ fn partings_of(me: &NodeId, choice: Choice, board: &Board, willing: &Crowd) -> V
     let loads = Loads {
         me,
         willing,
-        unowned: board.unowned_load(),
+        unowned: board.unowned(),
         own: &own,
         cooling: &cooling,
         resource: None,

@@ -73,7 +73,7 @@ impl Scales {
 
     /// What nobody owns, as far as this node knows better than the board.
     pub(super) fn unowned(&self, board: &Board) -> Load {
-        board.unowned_load() - self.unseen_load
+        board.unowned() - self.unseen_load
     }
 }
 
@@ -85,7 +85,7 @@ impl Node {
         let loads = Loads {
             me: &settings.node,
             willing: company.willing(),
-            unowned: board.unowned_load() - *unseen_load,
+            unowned: board.unowned() - *unseen_load,
             own,
             cooling,
             resource: *resource,

@@ -87,7 +87,7 @@ pub(super) struct Pile {
 
 impl Pile {
     /// So many are there now.
-    pub(super) fn see(&mut self, unowned: usize, now: Moment) {
+    pub(super) fn see(&mut self, unowned: u64, now: Moment) {
         let unowned = u32::try_from(unowned).unwrap_or(u32::MAX);
         if unowned >= self.high || self.low == 0 || self.is_still(now) {
             *self = Pile { high: unowned, low: unowned, low_at: now };
@@ -320,7 +320,7 @@ mod tests {
         pile.see(900, ms(0));
         pile.see(1_000, ms(10));
         for n in 1..=5 {
-            pile.see(1_000 - 100 * usize::try_from(n).unwrap(), ms(n * 2_000));
+            pile.see(1_000 - 100 * n, ms(n * 2_000));
             assert_eq!(pile.patience(ms(n * 2_000 + 1_000)), patience(1_000));
         }
         assert_eq!(pile.patience(ms(13_000)), patience(1_000));
@@ -342,8 +342,8 @@ mod tests {
     #[test]
     fn a_pile_on_which_more_comes_is_higher_and_one_that_stays_is_as_high_as_it_is() {
         let mut pile = Pile::default();
-        for n in 0..100_usize {
-            pile.see(50 + n % 2, ms(n as u64 * 1_000));
+        for n in 0..100 {
+            pile.see(50 + n % 2, ms(n * 1_000));
         }
         assert_eq!(pile.patience(ms(99_000)), patience(51));
         pile.see(500, ms(99_001));

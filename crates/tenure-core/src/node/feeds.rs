@@ -13,7 +13,7 @@ impl Node {
             Feed::Tasks => {
                 let mut changes = Vec::new();
                 self.board.handle_item(item, &mut changes);
-                self.offers.pile.see(self.board.unowned().len(), now.at);
+                self.offers.pile.see(self.board.unowned().tasks, now.at);
                 let shifted = self.board.take_shifted();
                 let has_shifted = !shifted.is_empty();
                 for node in shifted {

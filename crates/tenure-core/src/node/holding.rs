@@ -82,7 +82,7 @@ impl Node {
             self.notices.push_back(Notice::Lost { task: task.clone(), token: held.token, why });
         }
         self.by_lease.entry(held.lease).or_default().insert(task.clone());
-        self.held.insert(task.clone(), held);
+        self.held.insert(task.clone(), Box::new(held));
         self.advance(task, now);
     }
 

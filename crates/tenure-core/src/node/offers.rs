@@ -37,7 +37,8 @@ pub(super) struct Offers {
     all: BTreeMap<TaskId, Waiting>,
     /// Those whose turn it may be, longest unowned first.
     ready: BTreeSet<(Moment, TaskId)>,
-    /// Those that another node should claim first, longest unowned first.
+    /// Those that another node should claim first, longest unowned first. What was claimed meanwhile is still here, and passed over when its
+    /// time has come: it is by far the most, and to look each of them up only to take it out costs more.
     behind: BTreeMap<Behind, BTreeSet<(Moment, TaskId)>>,
     /// Those that the balancer did not want just now, longest unowned first. Each has a timer, too.
     refused: BTreeSet<(Moment, TaskId)>,
@@ -72,6 +73,12 @@ impl Offers {
     /// Lets a task be until then; without a time, until it is written again.
     pub(super) fn set_aside(&mut self, task: &TaskId, until: Option<Moment>) {
         self.aside.insert(task.clone(), until);
+    }
+
+    /// Whether a task that has been unowned since then still stands behind somebody.
+    fn is_behind(&self, task: &TaskId, since: Moment, whom: Behind) -> bool {
+        let waiting = self.all.get(task).filter(|waiting| waiting.seen == since);
+        matches!(waiting, Some(Waiting { place: Place::Behind(behind), .. }) if *behind == whom)
     }
 }
 
@@ -121,10 +128,11 @@ impl Node {
     /// Makes an offer of a task again, if it is one; it is not looked at before `at`.
     pub(super) fn reconsider(&mut self, task: TaskId, seen: Moment, at: Moment) {
         let is_ours = self.held.contains_key(&task) || self.claims.contains(&task);
-        if is_ours || !self.board.unowned().contains(&task) || self.offers.all.contains_key(&task) {
+        if is_ours || self.offers.all.contains_key(&task) {
             return;
         }
-        let record = self.board.get(&task).and_then(|card| card.record.as_ref().ok());
+        let card = self.board.get(&task).filter(|card| card.is_unowned());
+        let record = card.and_then(|card| card.record.as_ref().ok());
         if !record.is_some_and(|record| self.settings.wanted.accepts(record)) {
             return;
         }
@@ -139,22 +147,16 @@ impl Node {
 
     /// A task cannot be claimed any more.
     fn withdraw(&mut self, task: &TaskId) {
-        let Some((task, Waiting { seen, place })) = self.offers.all.remove_entry(task) else { return };
+        let Some(Waiting { seen, place }) = self.offers.all.remove(task) else { return };
         match place {
-            Place::Ready => drop(self.offers.ready.remove(&(seen, task))),
-            Place::Timed => self.timers.clear(&Timer::Offer(task)),
+            Place::Ready => drop(self.offers.ready.remove(&(seen, task.clone()))),
+            Place::Timed => self.timers.clear(&Timer::Offer(task.clone())),
             Place::Refused => {
                 self.timers.clear(&Timer::Offer(task.clone()));
-                self.offers.refused.remove(&(seen, task));
+                self.offers.refused.remove(&(seen, task.clone()));
             }
-            Place::Behind(behind) => {
-                let Some(queue) = self.offers.behind.get_mut(&behind) else { return };
-                queue.remove(&(seen, task));
-                if queue.is_empty() {
-                    self.offers.behind.remove(&behind);
-                    self.timers.clear(&Timer::Behind(behind));
-                }
-            }
+            // It is passed over when its time has come.
+            Place::Behind(_) => {}
         }
     }
 
@@ -185,6 +187,9 @@ impl Node {
         let backlog = self.backlog(now);
         let Some(mut queue) = self.offers.behind.remove(&behind) else { return };
         while let Some((seen, task)) = queue.pop_first() {
+            if !self.offers.is_behind(&task, seen, behind) {
+                continue;
+            }
             let at = self.company.due(behind, seen, backlog);
             if at > now.at {
                 queue.insert((seen, task));
