@@ -18,7 +18,11 @@
 //! first now it holds at once, without a watch and without a second look. Nobody can come between two places that were seen beside each
 //! other, so a line that was seen once says for many hand-offs who is next, and of whoever is next only its own place has to be read.
 //!
-//! **Invariant**: a place is told to hold only after an answer that showed it in the store, at its token, with nobody before it.
+//! Between processes a holder may say in its place that it holds. Whoever stands behind it then knows that nobody can be before it when that
+//! place is gone, and reads its own and not a line of a thousand.
+//!
+//! **Invariant**: a place is told to hold only after an answer that showed it in the store, at its token, with nobody before it; or with only
+//! one before it that held, and that is gone.
 //!
 //! **Invariant**: a place that nobody wants any more is asked to leave until the store has said that it is gone, or its lease is over.
 //!
@@ -44,7 +48,9 @@ use index::Index;
 use standing::{Look, Next, Stage, Standing};
 
 pub use barrier::Round;
-pub use words::{Action, Asks, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then, Watching};
+pub use words::{
+    Action, Asks, Before, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then, Watching,
+};
 
 /// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody
 /// wants could appear behind our back and block the line until its lease ends.
@@ -292,6 +298,24 @@ impl Line {
         {
             self.ask_to_leave(ticket, None, now);
         }
+    }
+
+    /// A place that stands since `token` was seen to say, at `revision`, that it holds.
+    ///
+    /// That concerns our first place behind it, if it said so when that one stood there already: the key of a place is used again, and what was
+    /// said in an earlier turn says nothing of this one.
+    pub fn handle_holder(&mut self, place: Place, token: Token, revision: Revision) {
+        let Some(standing) = self.first_behind(place).and_then(|ticket| self.tickets.get_mut(&ticket)) else {
+            return;
+        };
+        if standing.token().is_some_and(|own| token < own && own.0 < revision) {
+            standing.holder = Some(place);
+        }
+    }
+
+    /// Whether one of ours is known to be the next behind a place of ours: it is passed on to, and need not be told anything.
+    pub fn is_followed_by_ours(&self, place: Place) -> bool {
+        self.places.contains_key(&place) && self.first_behind(place).is_some()
     }
 
     /// The whole line was seen, with what each place wants: decides for those who can hold beside others.

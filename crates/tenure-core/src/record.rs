@@ -287,6 +287,9 @@ pub struct CandidateRecord {
     /// Since when it is a candidate.
     #[serde(default)]
     pub since: WallTime,
+    /// Whether it says of itself that it leads; who does not say so may lead all the same. Whoever is next has less to read by it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub leads: bool,
     /// What somebody else has asked of it, if it leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<AskRecord>,
@@ -304,6 +307,16 @@ impl CandidateRecord {
             priority: i32,
         }
         serde_json::from_slice(bytes).ok().map(|Glance { priority }| priority)
+    }
+
+    /// Whether stored bytes say that their candidate leads, without reading the rest.
+    pub fn leads_by(bytes: &[u8]) -> bool {
+        #[derive(Deserialize)]
+        struct Glance {
+            #[serde(default)]
+            leads: bool,
+        }
+        serde_json::from_slice(bytes).is_ok_and(|Glance { leads }| leads)
     }
 }
 
@@ -350,6 +363,11 @@ fn is_exclusive(mode: &Mode) -> bool {
 
 fn is_zero(priority: &i32) -> bool {
     *priority == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Record for NodeRecord {}

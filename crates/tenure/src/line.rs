@@ -25,7 +25,7 @@ use crate::session::{LendError, Loan, Session};
 
 pub(crate) use ask::Regard;
 pub(crate) use handover::Outcome;
-pub(crate) use held::Held;
+pub(crate) use held::{Arrival, Held};
 pub(crate) use seat::{Seat, SeatEnd, SeatState};
 pub(crate) use turn::{Patience, Wish};
 

@@ -7,7 +7,7 @@ use crate::layout::Place;
 use crate::revision::{Epoch, Token};
 use crate::time::Moment;
 
-use super::Mode;
+use super::{Before, Mode};
 
 /// Rests between tries. The first is about a round trip, because whoever waits for a lock waits for this too; the cap bounds how late a
 /// place leaves a store that is back.
@@ -33,6 +33,8 @@ pub(super) struct Standing {
     pub may_have_left: bool,
     /// Until when a request that was taken for lost may still put the place.
     pub haunted_until: Option<Moment>,
+    /// A place before it that was seen to hold while this one stood here.
+    pub holder: Option<Place>,
     backoff: Backoff,
 }
 
@@ -82,6 +84,7 @@ impl Standing {
             was_told: false,
             may_have_left: false,
             haunted_until: None,
+            holder: None,
             backoff: Backoff::new(RETRY),
         }
     }
@@ -127,6 +130,16 @@ impl Standing {
             | Stage::Holding { .. }
             | Stage::Leaving { .. }
             | Stage::Haunting { .. } => None,
+        }
+    }
+
+    /// What is known of who is before it.
+    pub(super) fn known_before(&self) -> Before {
+        match (self.stage, self.before()) {
+            (Stage::Holding { .. }, _) => Before::Nobody,
+            (_, None) => Before::Unknown,
+            (_, Some(before)) if self.holder == Some(before) => Before::Holder(before),
+            (_, Some(before)) => Before::Nearest(before),
         }
     }
 

@@ -124,6 +124,7 @@ impl Line {
         if let Some(standing) = self.tickets.get_mut(&ticket) {
             standing.place = place;
             standing.haunted_until = None;
+            standing.holder = None;
         }
         self.ask_to_enter(ticket);
     }
@@ -268,7 +269,7 @@ impl Line {
         for ticket in due {
             let epoch = Epoch(self.count());
             let Some(standing) = self.tickets.get(&ticket) else { continue };
-            let (place, before, mut stage) = (standing.place, standing.before(), standing.stage);
+            let (place, before, mut stage) = (standing.place, standing.known_before(), standing.stage);
             if let Stage::Waiting { token, look, .. } | Stage::Holding { token, look } = &mut stage {
                 *look = Look::Asked { epoch, again: false };
                 self.actions.push_back(Action::Look { ticket, epoch, place, token: *token, before });

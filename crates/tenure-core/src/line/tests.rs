@@ -76,6 +76,41 @@ fn only_the_first_of_a_process_asks_who_is_before_it() {
     assert_eq!(world.requests, ["enter", "join", "join", "join"]);
 }
 
+#[test]
+fn whoever_stands_behind_one_that_said_it_holds_reads_only_its_own_place_when_that_is_gone() {
+    let mut world = World::new(3);
+    let first = world.stand(0, Mode::Exclusive);
+    world.settle();
+    let second = world.stand(1, Mode::Exclusive);
+    let third = world.stand(2, Mode::Exclusive);
+    world.settle();
+    world.leave(0, first);
+    world.settle();
+    assert!(world.holds(1, second));
+    world.say_holding(1);
+    world.settle();
+    world.requests.clear();
+    world.leave(1, second);
+    world.settle();
+    assert!(world.holds(2, third));
+    assert_eq!(world.requests, ["leave", "look for itself"]);
+}
+
+/// The key of a place is used again. It said that it holds in a turn that is over; in this one it waits like we do, and leaves.
+#[test]
+fn what_a_place_said_in_an_earlier_turn_says_nothing_of_this_one() {
+    let mut line = Line::new(7);
+    let ticket = line.stand(lease(1), Mode::Exclusive);
+    let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
+    let before = Place { lease: lease(2), nonce: 1 };
+    let stands = Entered::Stands { token: Token(Revision(9)), before: Some(before) };
+    line.handle_entered(ticket, epoch, stands, 0.5, NOW);
+    line.handle_holder(before, Token(Revision(3)), Revision(4));
+    line.handle_gone(before, Revision(10), NOW);
+    let asked = line.poll_action();
+    assert!(matches!(asked, Some(Action::Look { before: Before::Nearest(_), .. })), "{asked:?}");
+}
+
 /// It was not asked who is before it, because one of ours was; that one has left before the answer came.
 #[test]
 fn a_place_whose_company_has_left_looks_for_itself() {
@@ -92,7 +127,7 @@ fn a_place_whose_company_has_left_looks_for_itself() {
     line.handle_left(first, leaving, Left::Gone { was_there: true, first: Vec::new() }, 0.5, NOW);
     assert!(line.poll_action().is_none());
     line.handle_entered(second, epoch, Entered::Joined { token: Token(Revision(6)) }, 0.5, NOW);
-    assert!(matches!(line.poll_action(), Some(Action::Look { before: None, .. })));
+    assert!(matches!(line.poll_action(), Some(Action::Look { before: Before::Unknown, .. })));
 }
 
 /// Stands alone, and leaves with this answer to the first request; says which place it had.

@@ -82,8 +82,8 @@ pub enum Action {
         place: Place,
         /// Since when it stands there.
         token: Token,
-        /// The nearest place before it when that was last seen: if it is there, it still is the nearest.
-        before: Option<Place>,
+        /// What is known of who is before it.
+        before: Before,
     },
     /// Delete the place, and read what is wanted of the line then.
     Leave {
@@ -96,6 +96,19 @@ pub enum Action {
         /// What is wanted of the line.
         then: Then,
     },
+}
+
+/// What a place knows of who is before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Before {
+    /// Nothing.
+    Unknown,
+    /// This was the nearest: if it is there, it still is.
+    Nearest(Place),
+    /// This is the nearest, and it holds: when it is gone nobody is before us, and the line need not be read.
+    Holder(Place),
+    /// Nobody is: we hold, and only our own place is in question.
+    Nobody,
 }
 
 /// Whom a place that enters asks for. A read of a line costs the store time in proportion to its length and to its past, so nobody asks for more

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BadRecord, RECORD_BYTES_MAX, RECORD_VERSION, Record, UnknownFields, WallTime};
+use super::{BadRecord, RECORD_BYTES_MAX, RECORD_VERSION, Record, UnknownFields, WallTime, is_false};
 use crate::lease::LeaseId;
 use crate::name::{CommandId, NodeId};
 use crate::task::StateKind;
@@ -177,11 +177,6 @@ impl fmt::Display for CommandOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 fn is_unset(time: &WallTime) -> bool {

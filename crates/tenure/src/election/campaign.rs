@@ -17,7 +17,7 @@ use tracing::debug;
 use super::{Candidate, Election, Term};
 use crate::clock::{BootClock, Clock, wall_time};
 use crate::dice;
-use crate::line::{Held, Lost, Outcome, Patience, StandError, Wish};
+use crate::line::{Arrival, Held, Lost, Outcome, Patience, StandError, Wish};
 use crate::session::LoanEnd;
 use crate::store::{KeyValue, StoreError};
 
@@ -138,10 +138,23 @@ impl Campaign {
                 None => yielding.await?,
             };
             match (yields, self.patience) {
-                (Yields::No, _) => return Ok(Term::new(self.election, held, self.record)),
+                (Yields::No, _) => {
+                    self.say_that_it_leads(&held);
+                    return Ok(Term::new(self.election, held, self.record));
+                }
                 (Yields::Yes, Patience::None) => return Err(StandError::Held.into()),
                 (Yields::Yes, Patience::Endless | Patience::UpTo(_)) => self.former = None,
             }
+        }
+    }
+
+    /// Lets whoever is next know, so that it need not read the line when we go. Who came at once has nobody behind it whom that would help.
+    fn say_that_it_leads(&mut self, held: &Held) {
+        let record = CandidateRecord { leads: true, ..self.record.clone() };
+        let value = record.encode();
+        if held.arrival() == Arrival::AfterOthers && value.len() <= RECORD_BYTES_MAX {
+            held.say_holding(value);
+            self.record = record;
         }
     }
 

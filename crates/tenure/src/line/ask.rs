@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::layout::{PREFERRED, Place, Rank};
-use tenure_core::line::{Action, Asks, Entered, Left, Looked, Then, Ticket};
+use tenure_core::line::{Action, Asks, Before, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
 use crate::session::Session;
@@ -144,20 +144,22 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
             txn.then(Op::put_leased(key, value.clone(), place.lease))
         }
         Action::Look { place, token, before, .. } => {
-            let rest = Op::Get(newest().created_max(token.0.previous()));
-            let Some(before) = before else {
-                return with_preferred(Txn::new().then(own(place)).then(rest));
+            let rest = || Op::Get(newest().created_max(token.0.previous()));
+            let (before, is_holder) = match before {
+                Before::Unknown => return with_preferred(Txn::new().then(own(place)).then(rest())),
+                Before::Nobody => return Txn::new().then(own(place)),
+                Before::Nearest(before) => (key(line, before), false),
+                Before::Holder(before) => (key(line, before), true),
             };
             // The store searches the line only if that one is gone. A place that was put a second time may stand behind us.
-            let before = key(line, before);
             let is_before =
                 Condition { key: before.clone(), is: Comparison::Less, field: Field::Created(token.0) };
             let txn = Txn::new()
                 .when(Condition::exists(before))
                 .when(is_before)
                 .then(own(place))
-                .otherwise(own(place))
-                .otherwise(rest);
+                .otherwise(own(place));
+            let txn = if is_holder { txn } else { txn.otherwise(rest()) };
             match regard {
                 Regard::Before => txn,
                 Regard::Preferred => txn.otherwise(preferred()),
@@ -255,7 +257,7 @@ async fn entered(
 async fn looked(
     store: &Store,
     line: &Bytes,
-    (own, token, seen_before): (Place, Token, Option<Place>),
+    (own, token, seen_before): (Place, Token, Before),
     reply: TxnReply,
 ) -> (Result<Looked, StoreError>, Others) {
     let is_still_there = reply.succeeded;
@@ -268,11 +270,16 @@ async fn looked(
         Some(false) => return (Ok(Looked::Missing), None),
         Some(true) => {}
     }
-    if let Some(before) = seen_before.filter(|_| is_still_there) {
-        return (Ok(Looked::Stands { before: Some(before) }), None);
-    }
-    let Some(rest) = pages.next() else { return (Ok(Looked::NotDone), None) };
-    let before = nearest(store, line, (own, token), &rest.pairs).await;
+    let before = match seen_before {
+        Before::Nearest(before) | Before::Holder(before) if is_still_there => {
+            return (Ok(Looked::Stands { before: Some(before) }), None);
+        }
+        Before::Unknown | Before::Nearest(_) => {
+            let Some(rest) = pages.next() else { return (Ok(Looked::NotDone), None) };
+            nearest(store, line, (own, token), &rest.pairs).await
+        }
+        Before::Holder(_) | Before::Nobody => Ok(None),
+    };
     let others = preferred(pages.next()).filter(|_| matches!(before, Ok(None)));
     (before.map(|before| Looked::Stands { before }), others)
 }

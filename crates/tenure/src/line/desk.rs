@@ -11,9 +11,11 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::{Place, Rank};
 use tenure_core::line::{Action, Mode, Ticket};
+use tenure_core::record::CandidateRecord;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::Notify;
+use tracing::debug;
 
 use super::ask::{self, Regard};
 use super::lined::{Lined, Sitter};
@@ -24,7 +26,7 @@ use crate::clock::Clock;
 use crate::dice;
 use crate::news;
 use crate::session::{LendError, Loan, Session};
-use crate::store::{LeaseId, Store};
+use crate::store::{Condition, LeaseChoice, LeaseId, Op, Store, Txn};
 
 /// What the handles, the seats and the task have in common.
 pub(super) struct Shared {
@@ -249,6 +251,26 @@ impl Shared {
         }
     }
 
+    /// Puts in a place of ours that it holds, unless somebody has put something there since it was entered, or one of ours is the next. Nobody
+    /// waits for it: if it is not done, whoever is next reads the line.
+    pub(super) fn say_holding(&self, line: &Bytes, (place, token): (Place, Token), value: Bytes) {
+        if self.lock().lines.get(line).is_none_or(|lined| lined.machine.is_followed_by_ours(place)) {
+            return;
+        }
+        let (store, key) = (self.store.clone(), ask::key(line, place));
+        let txn = Txn::new()
+            .when(Condition::created_at(key.clone(), token.0))
+            .when(Condition::modified_at(key.clone(), token.0))
+            .then(Op::Put { key, value, lease: LeaseChoice::Keep });
+        self.post().send(async move {
+            if let Err(error) = store.txn(txn).await {
+                debug!(%error, "nobody was told who holds");
+            }
+            Answers::new()
+        });
+        self.bell.notify_one();
+    }
+
     /// Where a ticket's place is, and since when; none if it is not there.
     pub(super) fn stands_at(&self, line: &Bytes, ticket: Ticket) -> Option<(Place, Token)> {
         let inner = self.lock();
@@ -370,6 +392,9 @@ impl Shared {
             }
             Event::Seen(Sighting::Put(line, place, pair)) => inner.on_line(line, |lined| {
                 lined.machine.handle_put(place, now);
+                if self.regard == Regard::Preferred && CandidateRecord::leads_by(&pair.value) {
+                    lined.machine.handle_holder(place, Token(pair.created), pair.modified);
+                }
                 lined.touch(place, pair);
             }),
             Event::Seen(Sighting::Picture(line, picture)) => {

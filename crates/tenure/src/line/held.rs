@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::fence::Fence;
 use tenure_core::layout::Place;
 use tenure_core::revision::Token;
@@ -26,8 +27,18 @@ pub(crate) struct Held {
     place: Place,
     token: Token,
     others: Others,
+    arrival: Arrival,
     /// Set when it is on its way out: whoever shares it must not rely on it any more.
     is_given_up: AtomicBool,
+}
+
+/// How it came to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrival {
+    /// Nobody was before it.
+    AtOnce,
+    /// Somebody was, and others may have come behind it meanwhile.
+    AfterOthers,
 }
 
 /// Why something is not held any more.
@@ -79,8 +90,8 @@ pub enum ReleaseError {
 }
 
 impl Held {
-    pub(super) fn new(seat: Seat, place: Place, token: Token, others: Others) -> Held {
-        Held { seat, place, token, others, is_given_up: AtomicBool::new(false) }
+    pub(super) fn new(seat: Seat, (place, token): (Place, Token), others: Others, arrival: Arrival) -> Held {
+        Held { seat, place, token, others, arrival, is_given_up: AtomicBool::new(false) }
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -94,6 +105,15 @@ impl Held {
     /// The preferred of the line at the revision at which it was our turn, if they are known.
     pub(crate) fn others(&self) -> Option<&[KeyValue]> {
         self.others.as_deref()
+    }
+
+    pub(crate) fn arrival(&self) -> Arrival {
+        self.arrival
+    }
+
+    /// Lets whoever is next know that we hold, in the background: our place says this from now on.
+    pub(crate) fn say_holding(&self, value: Bytes) {
+        self.seat.shared.say_holding(&self.seat.line, (self.place, self.token), value);
     }
 
     /// The key of our place, and since when it is there.

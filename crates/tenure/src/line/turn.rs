@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use super::handover::Outcome;
-use super::held::Held;
+use super::held::{Arrival, Held};
 use super::{Desk, Seat, SeatEnd, SeatState};
 use crate::session::{LendError, LoanEnd};
 use crate::store::{Invalid, StoreError};
@@ -112,10 +112,13 @@ impl Desk {
 
 async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Duration) -> Turn {
     let stands = |state: &SeatState| !matches!(state, SeatState::Entering);
-    let mut has_stood = false;
+    let (mut has_stood, mut arrival) = (false, Arrival::AtOnce);
     let deciding = async {
         let first = seat.wait_for(stands).await;
         has_stood = !matches!(first, Some(SeatState::Over(_)));
+        if matches!(first, Some(SeatState::Waits)) {
+            arrival = Arrival::AfterOthers;
+        }
         let is_next = match (wish.former, first) {
             (Some(former), Some(SeatState::Waits)) => take_over(&seat, former).await,
             (Some(_) | None, _) => false,
@@ -132,7 +135,9 @@ async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Durati
         None => Ok(deciding.await),
     };
     Turn::Decided(match decided {
-        Ok(Some(SeatState::Holds { place, token, others, .. })) => Ok(Held::new(seat, place, token, others)),
+        Ok(Some(SeatState::Holds { place, token, others, .. })) => {
+            Ok(Held::new(seat, (place, token), others, arrival))
+        }
         Ok(Some(SeatState::Waits)) => {
             seat.leave();
             let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));

@@ -17,7 +17,7 @@ use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Ticket, Wat
 use crate::name::{LockName, Namespace};
 use crate::revision::{Epoch, Revision, Token};
 use crate::time::Moment;
-use crate::txn::{Op, Txn};
+use crate::txn::{Condition, LeaseChoice, Op, Txn};
 
 const TTL: Duration = Duration::from_secs(3_600);
 
@@ -26,6 +26,9 @@ const LATE_MAX: Duration = Duration::from_secs(7);
 
 /// Few, so that lines are longer than what is shown of them.
 const SHOWN_MAX: usize = 3;
+
+/// What a place says that holds.
+const HOLDS: &str = "holds";
 
 /// How many places each process can have.
 const NONCES: u64 = 1_000;
@@ -76,8 +79,16 @@ pub(super) struct World {
     answers: Vec<(usize, Answer)>,
     /// Requests that were taken for lost, with the time by which the store carries them out.
     late: Vec<(Moment, Txn)>,
-    /// Deletes that each process has still to be shown.
-    events: Vec<VecDeque<(Place, Revision)>>,
+    /// What each process has still to be shown.
+    events: Vec<VecDeque<Event>>,
+}
+
+/// What a watch shows.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Gone(Place, Revision),
+    /// A place that stands since then said that it holds.
+    Holds(Place, Token, Revision),
 }
 
 impl World {
@@ -150,6 +161,19 @@ impl World {
         let (place, _) = self.lines[process].place(ticket).unwrap();
         let txn = Txn::new().then(Op::delete(self.key(place)));
         self.store.apply(&txn, self.now).unwrap();
+    }
+
+    /// Whoever of a process holds says so in its place.
+    pub(super) fn say_holding(&mut self, process: usize) {
+        let of = (process, Ticket(0))..=(process, Ticket(u64::MAX));
+        let holders = self.beliefs.range(of).filter(|(_, belief)| matches!(belief, Belief::Holds(_)));
+        let places: Vec<_> = holders.filter_map(|(who, _)| self.lines[process].place(who.1)).collect();
+        for (place, token) in places {
+            let (key, token) = (self.key(place), token.unwrap());
+            let put = Op::Put { key: key.clone(), value: HOLDS.into(), lease: LeaseChoice::Keep };
+            let txn = Txn::new().when(Condition::created_at(key, token.0)).then(put);
+            self.store.apply(&txn, self.now).unwrap();
+        }
     }
 
     pub(super) fn places(&mut self) -> usize {
@@ -225,6 +249,7 @@ impl World {
                 }
             }
             4 if pick.is_multiple_of(4) => self.revoke(process),
+            4 => self.say_holding(process),
             5 if pick.is_multiple_of(4) => {
                 let line: Vec<Place> = self.line_now().into_values().collect();
                 if !line.is_empty() {
@@ -343,7 +368,7 @@ impl World {
                     match token {
                         Some(_) if !line.contains(&place) => {
                             let now = self.store.revision();
-                            self.events[process].push_back((place, now));
+                            self.events[process].push_back(Event::Gone(place, now));
                         }
                         None if line.contains(&place) => self.lines[process].handle_put(place, self.now),
                         Some(_) | None => {}
@@ -370,7 +395,7 @@ impl World {
                         Change::Delete { key, revision, .. } => {
                             let Some(place) = self.place(key) else { continue };
                             if watched.own.contains_key(&place) || watched.before == Some(place) {
-                                self.events[process].push_back((place, *revision));
+                                self.events[process].push_back(Event::Gone(place, *revision));
                             }
                         }
                         Change::Put { pair, .. } => {
@@ -378,6 +403,9 @@ impl World {
                             if watched.own.contains_key(&place) {
                                 self.lines[process].handle_put(place, self.now);
                                 self.collect(process);
+                            } else if watched.before == Some(place) && pair.value == HOLDS {
+                                let event = Event::Holds(place, Token(pair.created), pair.modified);
+                                self.events[process].push_back(event);
                             }
                         }
                     }
@@ -397,10 +425,16 @@ impl World {
     }
 
     fn show(&mut self, process: usize) {
-        if let Some((place, revision)) = self.events[process].pop_front() {
-            self.lines[process].handle_gone(place, revision, self.now);
-            self.collect(process);
+        match self.events[process].pop_front() {
+            Some(Event::Gone(place, revision)) => {
+                self.lines[process].handle_gone(place, revision, self.now);
+            }
+            Some(Event::Holds(place, token, revision)) => {
+                self.lines[process].handle_holder(place, token, revision);
+            }
+            None => {}
         }
+        self.collect(process);
     }
 
     fn deliver(&mut self, process: usize, answer: Answer) {

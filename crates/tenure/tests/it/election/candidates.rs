@@ -4,6 +4,7 @@ use super::on_every_engine;
 
 on_every_engine! {
     one_leads_and_the_next_follows;
+    a_leader_that_waited_says_so_to_whoever_is_next_and_to_nobody_else;
     a_candidate_whose_lease_dies_while_it_waits_is_told_at_once_and_never_leads;
     a_failed_campaign_leaves_no_key;
     a_leader_whose_lease_is_revoked_is_told;
@@ -22,7 +23,7 @@ mod claims {
     use tenure::election::{CampaignError, Elections, Lost, ProclaimError, ReleaseError, StandError};
     use tenure::store::{Op, Store, Txn};
 
-    use super::super::{keys, namespace, process, soon, stand, wait_for_keys};
+    use super::super::{keys, namespace, next_value, process, soon, stand, wait_for_keys};
 
     pub(super) async fn one_leads_and_the_next_follows(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
@@ -41,6 +42,34 @@ mod claims {
         assert_eq!(first.leader().await.unwrap().unwrap().record.value, "2");
         next.resign().await.unwrap();
         assert_eq!((keys(&store).await, first.leader().await.unwrap()), (0, None));
+    }
+
+    pub(super) async fn a_leader_that_waited_says_so_to_whoever_is_next_and_to_nobody_else(store: Store) {
+        let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
+        let (_c, third) = process(&store, "c");
+        let term = soon(first.campaign("1").into_future()).await.unwrap();
+        let mut observe = third.observe();
+        assert_eq!(next_value(&mut observe).await.as_deref(), Some("1"));
+        let waiting = stand(&store, &second, "2", 2).await;
+        let last = stand(&store, &third, "3", 3).await;
+        term.resign().await.unwrap();
+        let term = soon(waiting).await.unwrap().unwrap();
+        soon(async {
+            while !third.leader().await.unwrap().unwrap().record.leads {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        term.proclaim("new").await.unwrap();
+        assert!(third.leader().await.unwrap().unwrap().record.leads);
+        for value in ["2", "new"] {
+            assert_eq!(next_value(&mut observe).await.as_deref(), Some(value));
+        }
+        term.resign().await.unwrap();
+        let term = soon(last).await.unwrap().unwrap();
+        assert_eq!(next_value(&mut observe).await.as_deref(), Some("3"));
+        term.resign().await.unwrap();
+        assert_eq!(keys(&store).await, 0);
     }
 
     /// etcd issue 19597: there, a candidate whose lease was gone was told that it leads when its predecessor left.

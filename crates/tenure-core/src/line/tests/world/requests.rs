@@ -3,7 +3,7 @@
 use super::{Answer, Fate, LATE_MAX, NONCES, SHOWN_MAX, World};
 use crate::kv::{Get, Order};
 use crate::layout::Place;
-use crate::line::{Action, Asks, Entered, Left, Looked, Then};
+use crate::line::{Action, Asks, Before, Entered, Left, Looked, Then};
 use crate::revision::{Revision, Token};
 use crate::txn::{Condition, Op, OpReply, Txn};
 
@@ -30,7 +30,10 @@ impl World {
                 self.answers.push((process, Answer::Entered(ticket, epoch, answer)));
             }
             Action::Look { ticket, epoch, place, token, before } => {
-                self.requests.push("look");
+                self.requests.push(match before {
+                    Before::Unknown | Before::Nearest(_) => "look",
+                    Before::Holder(_) | Before::Nobody => "look for itself",
+                });
                 let answer =
                     if fate == Fate::Works { self.look(place, token, before) } else { Looked::NotDone };
                 self.answers.push((process, Answer::Looked(ticket, epoch, answer)));
@@ -90,17 +93,20 @@ impl World {
         }
     }
 
-    fn look(&mut self, place: Place, token: Token, before: Option<Place>) -> Looked {
+    fn look(&mut self, place: Place, token: Token, before: Before) -> Looked {
         let line = self.line_now();
         if line.get(&token) != Some(&place) {
             return Looked::Missing;
         }
-        match before.filter(|before| line.range(..token).any(|(_, there)| there == before)) {
-            Some(before) => {
+        let is_there = |before: Place| line.range(..token).any(|(_, there)| *there == before);
+        match before {
+            Before::Nearest(before) | Before::Holder(before) if is_there(before) => {
                 assert_eq!(self.before(place, token), Some(before), "somebody came between");
                 Looked::Stands { before: Some(before) }
             }
-            None => Looked::Stands { before: self.before(place, token) },
+            Before::Unknown | Before::Nearest(_) => Looked::Stands { before: self.before(place, token) },
+            // Nobody reads the line then.
+            Before::Holder(_) | Before::Nobody => Looked::Stands { before: None },
         }
     }
 
