@@ -59,6 +59,14 @@ impl World {
         ClaimRequest::new(asks, Reading::Together)
     }
 
+    /// The same claims in a bundle.
+    fn one(&mut self, names: &[&str]) -> ClaimRequest {
+        let asks = names.iter().map(|name| self.ask(name)).collect();
+        let request = ClaimRequest::new(asks, Reading::Bundled);
+        assert_eq!(request.txns(&self.layout).len(), 1);
+        request
+    }
+
     /// Asks until everything is answered; says how often that was.
     fn settle(&mut self, request: &mut ClaimRequest) -> usize {
         let mut rounds = 0;
@@ -96,7 +104,7 @@ fn new_tasks_are_claimed_in_one_go_and_only_one_of_them_reads() {
     assert_eq!(world.settle(&mut request), 1);
     let mut habit = Habit::default();
     habit.learn(&request);
-    assert_eq!(habit.next_reading(), Reading::Together);
+    assert_eq!(habit.next_reading(), Reading::Bundled);
     let answers = request.into_answers();
     assert_eq!(words(&answers), ["ours - -"; 3]);
     for (answer, name) in answers.iter().zip(["a", "b", "c"]) {
@@ -237,4 +245,102 @@ fn asking_together_is_tried_again_after_a_while() {
     habit.learn(&request);
     let each = (0..).take_while(|_| habit.next_reading() == Reading::Each).count();
     assert_eq!(each, usize::try_from(EACH_FOR).unwrap());
+}
+
+#[test]
+fn claims_that_all_succeed_are_one_transaction() {
+    let mut world = World::with(&["a", "b", "c"]);
+    world.put(&Key::TaskProps(task("b")), r#"{"to":"b"}"#);
+    let mut request = world.one(&["a", "b", "c"]);
+    assert_eq!(world.settle(&mut request), 1);
+    let mut habit = Habit::default();
+    habit.learn(&request);
+    assert_eq!(habit.next_reading(), Reading::Bundled);
+    for (answer, (name, props)) in request.into_answers().into_iter().zip([
+        ("a", None),
+        ("b", Some(r#"{"to":"b"}"#.into())),
+        ("c", None),
+    ]) {
+        let ClaimAnswer::Ours(won) = answer else { panic!("{answer:?}") };
+        assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
+        assert_eq!((won.props, won.state, won.command), (props, None, None));
+    }
+}
+
+#[test]
+fn whoever_was_faster_fails_all_once_and_then_each_is_asked_for_itself_for_a_while() {
+    let mut world = World::with(&["a", "taken", "c"]);
+    world.put(&Key::TaskOwner(task("taken")), r#"{"node":"you"}"#);
+    let mut request = world.one(&["a", "taken", "gone", "c"]);
+    assert_eq!(world.settle(&mut request), 2);
+    let mut habit = Habit::default();
+    habit.learn(&request);
+    assert_eq!(words(&request.into_answers()), ["ours - -", "Taken", "Gone", "ours - -"]);
+    let apart = (0..).take_while(|_| habit.next_reading() == Reading::Together).count();
+    assert_eq!(apart, usize::try_from(APART_FOR).unwrap());
+}
+
+#[test]
+fn a_lease_that_is_over_ends_only_its_own_claims() {
+    let mut world = World::with(&["a", "b"]);
+    let ((first, _), second) = (world.ask("a"), world.ask("b"));
+    let asks = vec![(first, LeaseId::new(99).unwrap()), second];
+    let mut request = ClaimRequest::new(asks, Reading::Bundled);
+    assert_eq!(world.settle(&mut request), 2);
+    assert_eq!(words(&request.into_answers()), ["LeaseOver", "ours - -"]);
+}
+
+#[test]
+fn a_state_that_one_transaction_finds_is_read_by_each_claim() {
+    let mut world = World::with(&["a", "b"]);
+    world.put(&Key::TaskState(task("b")), "{}");
+    let mut request = world.one(&["a", "b"]);
+    assert_eq!(world.settle(&mut request), 2);
+    assert_eq!(words(&request.into_answers()), ["ours - -", "ours {} -"]);
+}
+
+#[test]
+fn what_came_of_one_transaction_came_of_all_claims() {
+    let mut world = World::with(&["a", "b"]);
+    for (error, answer) in [
+        (StoreError::Ambiguous(Cause::new("lost")), ClaimAnswer::Unknown),
+        (StoreError::Unavailable(Cause::new("down")), ClaimAnswer::NotDone),
+    ] {
+        let mut request = world.one(&["a", "b"]);
+        request.handle(vec![Err(error)]);
+        assert_eq!(request.into_answers(), [answer.clone(), answer]);
+    }
+}
+
+#[test]
+fn a_bundle_has_an_end_and_what_was_asked_before_is_in_none() {
+    let names: Vec<String> = (0..BUNDLE * 2).map(|n| format!("t{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = World::with(&names);
+    for name in &names {
+        world.put(&Key::TaskProps(task(name)), "{}");
+    }
+    let txns = |world: &mut World, names: &[&str], is_again: bool| {
+        let mut asks: Vec<_> = names.iter().map(|name| world.ask(name)).collect();
+        asks[0].0.is_again = is_again;
+        ClaimRequest::new(asks, Reading::Bundled).txns(&world.layout)
+    };
+    assert_eq!(txns(&mut world, &names[..2], true).len(), 2);
+    assert_eq!(txns(&mut world, &names[..1], false).len(), 1);
+    let full = txns(&mut world, &names, false);
+    assert_eq!(full.len(), 2);
+    assert!(full.iter().all(|txn| txn.check(&Limits::EMBEDDED).is_ok()), "as etcd comes");
+}
+
+#[test]
+fn a_bundle_that_is_refused_harms_no_other() {
+    let names: Vec<String> = (0..BUNDLE + 2).map(|n| format!("t{n:03}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = World::with(&names);
+    world.put(&Key::TaskOwner(task(names[BUNDLE])), r#"{"node":"you"}"#);
+    let asks = names.iter().map(|name| world.ask(name)).collect();
+    let mut request = ClaimRequest::new(asks, Reading::Bundled);
+    assert_eq!(world.settle(&mut request), 2);
+    let words = words(&request.into_answers());
+    assert!(words.iter().enumerate().all(|(n, word)| (word == "Taken") == (n == BUNDLE)), "{words:?}");
 }
