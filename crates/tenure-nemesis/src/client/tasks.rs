@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_millis(800);
 const LEAVING: Duration = Duration::from_secs(10);
 
 /// How long a client that goes tries to end the leases of commands that failed.
-const SETTLING: Duration = Duration::from_secs(10);
+const SETTLING: Duration = Duration::from_secs(12);
 
 /// Begins all of it. The result is done when the node has left.
 pub(super) fn begin(stage: &Stage) -> impl Future<Output = Result<(), ShutdownError>> + use<> {

@@ -2,6 +2,8 @@
 //!
 //! A client holds nothing, so nobody ends them when it goes. And it may not be able to: the store that did not take a command does not take the end of
 //! its lease either. What could not be ended is remembered, and tried again with the next command, or when the client is asked to before it goes.
+//!
+//! A grant that was given up may still be on its way. That the store does not know its lease says nothing before it must have arrived.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,9 +12,15 @@ use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
 use tenure_core::layout::COMMAND_RESULT_TTL;
 use tenure_core::record::{CommandRecord, Record};
 
+use tokio::time::Instant;
+
 use crate::clock::{BootClock, Clock};
 use crate::dice;
 use crate::store::{KeyValue, LeaseId, Store, StoreError};
+
+/// For how long a grant that was given up may still be carried out. etcd gives up a request after 7 s; halved, one that a member took while it
+/// stood still would leave a lease for a week. Nobody waits for this but a client that goes.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// How many are remembered. Each is one command that was not sent because the store was away; after so many it is better to leave some to their own end.
 const LEFT_LEN_MAX: usize = 1_024;
@@ -28,7 +36,15 @@ const RETRY: Retry = Retry {
 
 /// Leases that should have ended.
 #[derive(Clone, Default)]
-pub(super) struct Leftovers(Arc<Mutex<Vec<LeaseId>>>);
+pub(super) struct Leftovers(Arc<Mutex<Vec<Leftover>>>);
+
+/// One that should.
+#[derive(Clone, Copy)]
+struct Leftover {
+    lease: LeaseId,
+    /// It may be granted until then, by a request that was given up.
+    may_come_until: Option<Instant>,
+}
 
 impl Leftovers {
     /// A lease with an id of our choice: if it is not known whether it was granted, it is known which one to end.
@@ -38,34 +54,35 @@ impl Leftovers {
             Ok(_) => Ok(lease),
             Err(error) => {
                 if error.is_ambiguous() {
-                    self.remember(lease);
+                    self.remember(Leftover { lease, may_come_until: Some(Instant::now() + ARRIVES_WITHIN) });
                 }
                 Err(error)
             }
         }
     }
 
-    fn remember(&self, lease: LeaseId) {
+    fn remember(&self, leftover: Leftover) {
         let mut left = self.left();
         if left.len() < LEFT_LEN_MAX {
-            left.push(lease);
+            left.push(leftover);
         }
     }
 
     /// Ends a lease under which nothing lies. If the store does not answer it is tried again later.
     pub(super) async fn end(&self, store: &Store, lease: Option<LeaseId>) {
-        if let Some(lease) = lease
-            && !is_ended(store, lease).await
+        let leftover = lease.map(|lease| Leftover { lease, may_come_until: None });
+        if let Some(leftover) = leftover
+            && !leftover.is_ended(store).await
         {
-            self.remember(lease);
+            self.remember(leftover);
         }
     }
 
     /// The store answers: ends what is left from when it did not.
     pub(super) async fn end_all(&self, store: &Store) {
-        for lease in self.list() {
-            if is_ended(store, lease).await {
-                self.left().retain(|left| *left != lease);
+        for leftover in self.list() {
+            if leftover.is_ended(store).await {
+                self.left().retain(|left| left.lease != leftover.lease);
             }
         }
     }
@@ -86,22 +103,27 @@ impl Leftovers {
         self.left().len()
     }
 
-    fn list(&self) -> Vec<LeaseId> {
+    fn list(&self) -> Vec<Leftover> {
         self.left().clone()
     }
 
-    fn left(&self) -> MutexGuard<'_, Vec<LeaseId>> {
+    fn left(&self) -> MutexGuard<'_, Vec<Leftover>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Asks the store to end a lease; false if that has to be asked again.
-async fn is_ended(store: &Store, lease: LeaseId) -> bool {
-    match store.revoke(lease).await {
-        Ok(_) | Err(StoreError::LeaseNotFound) => true,
-        Err(error) => {
-            tracing::debug!(%lease, %error, "a lease that nobody needs is left");
-            !(error.is_retryable() || error.is_ambiguous())
+impl Leftover {
+    /// Asks the store to end it; false if that has to be asked again.
+    async fn is_ended(self, store: &Store) -> bool {
+        // Before the answer: what arrives between the two is not known.
+        let asked_at = Instant::now();
+        match store.revoke(self.lease).await {
+            Ok(_) => true,
+            Err(StoreError::LeaseNotFound) => self.may_come_until.is_none_or(|until| until <= asked_at),
+            Err(error) => {
+                tracing::debug!(lease = %self.lease, %error, "a lease that nobody needs is left");
+                !(error.is_retryable() || error.is_ambiguous())
+            }
         }
     }
 }

@@ -252,6 +252,34 @@ async fn a_client_that_goes_can_end_the_leases_of_commands_that_failed() {
     assert_eq!(store.leases().await.unwrap(), []);
 }
 
+/// Found by the rig: a member of etcd stood still with the grant in its queue. Another said that there is no such lease, and when the first went
+/// on there was, for a week.
+#[tokio::test]
+async fn a_lease_that_is_granted_after_it_was_given_up_ends_too() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    world.latency("client", s(1));
+    let sending = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.command(&id("t1"), Message::Pause).await }
+    });
+    // A look comes before.
+    world.advance(Duration::from_millis(1_500)).await;
+    world.arrive_late("client", true);
+    world.latency("client", s(8));
+    world.advance(s(6)).await;
+    assert!(sending.await.unwrap().is_err(), "the grant was given up after 5 s");
+    world.arrive_late("client", false);
+    world.latency("client", Duration::ZERO);
+    assert_eq!(ours.settle(Duration::from_millis(300)).await, 1, "it may be granted yet");
+    assert_eq!(store.leases().await.unwrap(), []);
+    world.advance(s(3)).await;
+    assert_eq!(store.leases().await.unwrap().len(), 1, "it was granted late");
+    assert_eq!(ours.settle(s(20)).await, 0);
+    assert_eq!(store.leases().await.unwrap(), []);
+}
+
 #[tokio::test]
 async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     let world = World::new();
