@@ -6,8 +6,8 @@
 //! lost answer: it finds itself, and reads everything. One that fails reads who was faster, and needs no second request.
 //!
 //! Nodes leave each other's tasks alone, so mostly all claims of a request succeed. Then many of them may as well be one transaction, a *bundle* of
-//! all or nothing: a server does a hundred transactions inside of one for half as much again as the same operations side by side. If
-//! somebody was faster after all, nothing has happened, and each of the bundle is asked for itself.
+//! all or nothing: transactions inside of one cost a server more than the same operations side by side. If somebody was faster after all, nothing
+//! has happened, and each of the bundle is asked for itself.
 //!
 //! **Invariant**: that there is nothing counts only for claims that were in the store when it was read; before that a former owner may have
 //! written.
