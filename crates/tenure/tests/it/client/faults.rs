@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use tenure::client::{CommandError, DeleteError, ForgetError, NodeCommandError, SubmitError, Submitted};
+use tenure::client::{
+    Client, CommandError, DeleteError, ForgetError, NodeCommandError, Sent, SubmitError, Submitted,
+};
 use tenure::core::command::NodeCommand;
 use tenure::core::layout::Key;
 use tenure::core::record::CommandOutcome;
 use tenure::core::task::{Message, StateKind};
 use tenure::store::Store;
 use tenure::testing::World;
+use tokio::task::JoinHandle;
 
 use super::{Actor, client, id, layout, new, node};
 
@@ -201,18 +204,20 @@ async fn the_lease_of_a_command_that_was_not_sent_ends_once_the_store_is_back() 
     assert!(before.iter().all(|lease| !after.contains(lease)));
 }
 
+/// Sends a command over a way that takes a second; a look comes before its lease is granted.
+fn begin_to_pause(world: &World, ours: &Client) -> JoinHandle<Result<Sent, CommandError>> {
+    world.latency("client", s(1));
+    let ours = ours.clone();
+    tokio::spawn(async move { ours.command(&id("t1"), Message::Pause).await })
+}
+
 /// Nobody was told which lease it was; so it must have been known before.
 #[tokio::test]
 async fn a_lease_whose_grant_was_not_answered_ends_once_the_store_is_back() {
     let world = World::new();
     let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
     ours.submit(new("t1")).await.unwrap();
-    world.latency("client", s(1));
-    let sending = tokio::spawn({
-        let ours = ours.clone();
-        async move { ours.command(&id("t1"), Message::Pause).await }
-    });
-    // A look comes before.
+    let sending = begin_to_pause(&world, &ours);
     world.advance(s(2)).await;
     world.lose_answers("client");
     world.advance(s(30)).await;
@@ -233,12 +238,7 @@ async fn a_client_that_goes_can_end_the_leases_of_commands_that_failed() {
     let world = World::new();
     let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
     ours.submit(new("t1")).await.unwrap();
-    world.latency("client", s(1));
-    let sending = tokio::spawn({
-        let ours = ours.clone();
-        async move { ours.command(&id("t1"), Message::Pause).await }
-    });
-    // A look comes before.
+    let sending = begin_to_pause(&world, &ours);
     world.advance(s(2)).await;
     world.lose_answers("client");
     world.advance(s(30)).await;
@@ -259,12 +259,7 @@ async fn a_lease_that_is_granted_after_it_was_given_up_ends_too() {
     let world = World::new();
     let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
     ours.submit(new("t1")).await.unwrap();
-    world.latency("client", s(1));
-    let sending = tokio::spawn({
-        let ours = ours.clone();
-        async move { ours.command(&id("t1"), Message::Pause).await }
-    });
-    // A look comes before.
+    let sending = begin_to_pause(&world, &ours);
     world.advance(Duration::from_millis(1_500)).await;
     world.arrive_late("client", true);
     world.latency("client", s(8));
