@@ -20,7 +20,7 @@ use crate::name::{
     TaskId,
 };
 
-pub use catalogue::{COMMAND_RESULT_TTL, Life, TASK_COMMAND_TTL};
+pub use catalogue::{COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL};
 
 /// Where services lie inside the registry.
 const SERVICES: &str = "services/";

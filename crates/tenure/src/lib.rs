@@ -37,6 +37,8 @@ pub mod election;
 
 pub mod ttl;
 
+mod leftover;
+
 pub mod client;
 
 pub mod handler;

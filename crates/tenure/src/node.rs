@@ -10,6 +10,7 @@ mod leases;
 mod measure;
 mod memory;
 mod options;
+mod results;
 mod run;
 mod words;
 mod writes;

@@ -15,6 +15,12 @@ pub const TASK_COMMAND_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// How long the result of a command can be read, at least.
 pub const COMMAND_RESULT_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// For how long a node puts new results on one lease. Shorter means more leases, longer means that the first of them live much longer than a day.
+pub const RESULTS_LEASE_FOR: Duration = Duration::from_secs(60 * 60);
+
+/// What a node asks for, so that also the last results on a lease live for a day.
+pub const RESULTS_LEASE_TTL: Duration = Duration::from_secs(25 * 60 * 60);
+
 /// How long a key stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {

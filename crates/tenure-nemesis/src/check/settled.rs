@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tenure::core::layout::TASK_COMMAND_TTL;
+use tenure::core::layout::{COMMAND_RESULT_TTL, RESULTS_LEASE_TTL, TASK_COMMAND_TTL};
 
 use super::{Life, Violation};
 use crate::history::{Event, Work};
@@ -63,26 +63,44 @@ pub fn left(life: &Life) -> Vec<Violation> {
     }
 }
 
-/// How many commands were being sent when their sender was killed. Such a sender may have been granted the lease of its command and not have put
-/// anything on it yet: etcd has no request that does both.
-pub fn cut_short(lives: &[Life]) -> usize {
-    let open = |life: &Life| {
-        let mut open = BTreeSet::new();
-        for line in &life.lines {
-            match line.event {
-                Event::Asked { op, work: Work::Command, .. } => drop(open.insert(op)),
-                Event::Answered { op, .. } => drop(open.remove(&op)),
-                _ => {}
-            }
-        }
-        open.len()
-    };
-    lives.iter().filter(|life| life.killed_at.is_some()).map(open).sum()
+/// Those who were killed at a moment at which a lease may be left empty: etcd has no request that grants one and puts something on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CutShort {
+    /// Commands that were being sent: each may have been granted its lease, and one for what the sender of the command before it is told.
+    pub senders: usize,
+    /// Clients, each a node: it may have been granted the lease for its results, and none of them have come to lie there.
+    pub nodes: usize,
 }
 
-/// Whether leases that nothing hangs on, by the TTLs they were granted, are no more than those who were cut short may have left.
-pub fn are_excused(granted: &[Duration], cut_short: usize) -> bool {
-    granted.len() <= cut_short && granted.iter().all(|ttl| *ttl == TASK_COMMAND_TTL)
+impl CutShort {
+    /// What the histories of the killed show.
+    pub fn count(lives: &[Life]) -> CutShort {
+        let open = |life: &Life| {
+            let mut open = BTreeSet::new();
+            for line in &life.lines {
+                match line.event {
+                    Event::Asked { op, work: Work::Command, .. } => drop(open.insert(op)),
+                    Event::Answered { op, .. } => drop(open.remove(&op)),
+                    _ => {}
+                }
+            }
+            open.len()
+        };
+        let killed = || lives.iter().filter(|life| life.killed_at.is_some());
+        CutShort { senders: killed().map(open).sum(), nodes: killed().count() }
+    }
+
+    /// Whether leases that nothing hangs on, by the TTLs they were granted, are no more than these may have left.
+    pub fn excuse(self, granted: &[Duration]) -> bool {
+        let excused = [
+            (TASK_COMMAND_TTL, self.senders),
+            (COMMAND_RESULT_TTL, self.senders),
+            (RESULTS_LEASE_TTL, self.nodes),
+        ];
+        let of = |ttl: Duration| granted.iter().filter(|granted| **granted == ttl).count();
+        excused.iter().all(|&(ttl, may_leave)| of(ttl) <= may_leave)
+            && granted.iter().all(|ttl| excused.iter().any(|(known, _)| known == ttl))
+    }
 }
 
 #[cfg(test)]
@@ -92,7 +110,7 @@ mod tests {
     use crate::history::{Line, Outcome};
 
     #[test]
-    fn only_who_was_killed_while_it_sent_a_command_excuses_a_lease_and_only_one_of_a_command() {
+    fn only_who_was_killed_excuses_a_lease_and_only_one_that_it_may_have_asked_for() {
         let ask =
             |op, work| Line { at: 0, event: Event::Asked { op, work, line: "t".to_owned(), value: None } };
         let answer = |op| Line {
@@ -105,14 +123,17 @@ mod tests {
             vec![ask(1, Work::Lock)],
         ])
         .lives;
-        assert_eq!(cut_short(&lives), 0, "nobody was killed");
+        assert_eq!(CutShort::count(&lives), CutShort { senders: 0, nodes: 0 }, "nobody was killed");
         for n in [0, 2] {
             lives[n].killed_at = Some(1);
         }
-        assert_eq!(cut_short(&lives), 1);
-        let (week, minute) = (TASK_COMMAND_TTL, Duration::from_secs(60));
-        assert!(are_excused(&[week], 1));
-        assert!(!are_excused(&[week, week], 1) && !are_excused(&[minute], 1) && !are_excused(&[week], 0));
+        let cut_short = CutShort::count(&lives);
+        assert_eq!(cut_short, CutShort { senders: 1, nodes: 2 });
+        let (week, day, node) = (TASK_COMMAND_TTL, COMMAND_RESULT_TTL, RESULTS_LEASE_TTL);
+        assert!(cut_short.excuse(&[week, day, node, node]));
+        for too_much in [vec![week, week], vec![day, day], vec![node; 3], vec![Duration::from_secs(60)]] {
+            assert!(!cut_short.excuse(&too_much), "{too_much:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use tenure::core::task::{Message, StateKind};
 use tenure::store::{KeyValue, Selection};
 
 use super::Rig;
-use crate::check::{Violation, answered, settled};
+use crate::check::settled::{self, CutShort};
+use crate::check::{Violation, answered};
 use crate::client::{NAMESPACE, registered};
 use crate::history::{Event, Outcome, Stamp, Work};
 
@@ -220,7 +221,7 @@ impl Aftermath<'_> {
 
     /// Leases that carry none of what stays end by themselves, or are ended. What a sender left that was killed in the middle of it is told.
     fn leases_end(&mut self) -> Result<(), String> {
-        let cut_short = settled::cut_short(&self.rig.crew.lives()?);
+        let cut_short = CutShort::count(&self.rig.crew.lives()?);
         let deadline = Instant::now() + self.leases_end_within();
         loop {
             let kept: BTreeSet<_> =
@@ -239,12 +240,13 @@ impl Aftermath<'_> {
             if Instant::now() > deadline {
                 let (leases, granted): (Vec<_>, Vec<_>) = left.into_iter().unzip();
                 let said = format!("leases without keys: {leases:?} of {granted:?}");
-                if !settled::are_excused(&granted, cut_short) {
+                if !cut_short.excuse(&granted) {
                     return Err(said);
                 }
-                self.rig
-                    .notes
-                    .push(format!("{said}; {cut_short} senders were killed between a grant and its put"));
+                let CutShort { senders, nodes } = cut_short;
+                self.rig.notes.push(format!(
+                    "{said}; {nodes} clients were killed, and {senders} commands were being sent by them"
+                ));
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));

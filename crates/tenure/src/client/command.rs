@@ -5,6 +5,7 @@
 //!
 //! The lease ends with its command. Senders are killed, and so are those who handle commands: each of them ends it, as does whoever replaces or deletes one.
 
+use bytes::Bytes;
 use tenure_core::command::NodeCommand;
 use tenure_core::layout::{Key, TASK_COMMAND_TTL};
 use tenure_core::name::{CommandId, NodeId, TaskId};
@@ -18,7 +19,7 @@ use super::lease::{ResultLease, own_lease};
 use super::task::{Found, Keys, Reading, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
 use crate::clock::wall_time;
-use crate::store::{Condition, Get, LeaseId, Op, StoreError, Txn, TxnReply};
+use crate::store::{Condition, Get, LeaseId, Op, StoreError, Txn};
 
 /// How many commands may wait for one node. One that does not handle them should not drown in them when it comes back.
 const NODE_COMMANDS_LEN_MAX: u32 = 128;
@@ -67,6 +68,10 @@ impl Client {
     ///
     /// The task need not have an owner now: whoever claims it handles the command, for a week.
     ///
+    /// # Cancellation
+    ///
+    /// The command may have been sent or not. What is left of it ends with the next command, or with [`Client::settle`].
+    ///
     /// # Errors
     ///
     /// See [`CommandError`].
@@ -81,7 +86,10 @@ impl Client {
         check_alive(&found)?;
         self.leftovers.end_all(&self.store).await;
         let sent_at = Instant::now();
-        let lease = self.leftovers.grant(&self.store, TASK_COMMAND_TTL).await.map_err(CommandError::Store)?;
+        let grant = self.leftovers.grant(&self.store, TASK_COMMAND_TTL);
+        let mut granted = grant.await.map_err(CommandError::Store)?;
+        granted.will_hold(keys.command.clone());
+        let lease = granted.id();
         let id = self.next_command_id();
         let record = CommandRecord {
             id: Some(id.clone()),
@@ -93,24 +101,27 @@ impl Client {
         let put = Op::put_leased(keys.command.clone(), record.encode(), lease);
         let mut results = ResultLease::default();
         let put = self.put_command(&keys, found, &id, put, &mut results).await;
-        results.settle(&self.store, &self.leftovers).await;
-        match put {
-            Ok(replaced) => Ok(Sent {
-                store: self.store.clone(),
-                result: self.layout.encode(&Key::CommandResult(id.clone())),
-                id,
-                replaced,
-                command: keys.command,
-                lease: Some(lease),
-                leftovers: self.leftovers.clone(),
-                sent_at,
-            }),
+        let sent = match put {
+            Ok(replaced) => {
+                granted.keep();
+                Ok(Sent {
+                    store: self.store.clone(),
+                    result: self.layout.encode(&Key::CommandResult(id.clone())),
+                    id,
+                    replaced,
+                    command: keys.command,
+                    lease: Some(lease),
+                    leftovers: self.leftovers.clone(),
+                    sent_at,
+                })
+            }
             Err(error) => {
-                // Nothing lies under the lease, or should not.
-                self.leftovers.end(&self.store, Some(lease)).await;
+                granted.end(&self.store).await;
                 Err(error)
             }
-        }
+        };
+        results.settle(&self.store).await;
+        sent
     }
 
     /// Tells a node something. Commands to one node are handled in the order in which they were sent.
@@ -190,12 +201,12 @@ impl Client {
                 results,
             );
             let told = told.await.map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
-            if let Some(op) = &told {
-                txn = txn.then(op.clone());
+            if let Some(told) = &told {
+                txn = txn.then(told.put.clone());
             }
             let reply = self.store.txn(keys.reading(txn, Reading::Otherwise)).await;
-            if told.is_some() && may_be_done(&reply) {
-                results.note_put();
+            if let Some(told) = &told {
+                results.note(&told.key, &reply);
             }
             match reply {
                 Ok(reply) if reply.succeeded => {
@@ -237,21 +248,19 @@ impl Client {
         id: Option<CommandId>,
         (outcome, why): (CommandOutcome, &str),
         results: &mut ResultLease,
-    ) -> Result<Option<Op>, StoreError> {
+    ) -> Result<Option<Told>, StoreError> {
         let Some(id) = id else { return Ok(None) };
-        let lease = results.id(&self.store, &self.leftovers).await?;
-        let result = ResultRecord::new(self.name.clone(), outcome, wall_time()).why(why).encode();
         let key = self.layout.encode(&Key::CommandResult(id));
-        Ok(Some(Op::put_leased(key, result, lease)))
+        let lease = results.for_result(&self.store, &self.leftovers, &key).await?;
+        let result = ResultRecord::new(self.name.clone(), outcome, wall_time()).why(why).encode();
+        Ok(Some(Told { put: Op::put_leased(key.clone(), result, lease), key }))
     }
 }
 
-/// Whether what was asked for is done, or may be.
-pub(super) fn may_be_done(reply: &Result<TxnReply, StoreError>) -> bool {
-    match reply {
-        Ok(reply) => reply.succeeded,
-        Err(error) => error.is_ambiguous(),
-    }
+/// What the sender of a command is told that goes unhandled.
+pub(super) struct Told {
+    pub(super) key: Bytes,
+    pub(super) put: Op,
 }
 
 fn check_alive(found: &Found) -> Result<(), CommandError> {

@@ -2,25 +2,20 @@
 //!
 //! A client holds nothing, so nobody ends them when it goes. And it may not be able to: the store that did not take a command does not take the end of
 //! its lease either. What could not be ended is remembered, and tried again with the next command, or when the client is asked to before it goes.
-//!
-//! A grant that was given up may still be on its way. That the store does not know its lease says nothing before it must have arrived.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
 use tenure_core::layout::COMMAND_RESULT_TTL;
 use tenure_core::record::{CommandRecord, Record};
 
-use tokio::time::Instant;
-
 use crate::clock::{BootClock, Clock};
 use crate::dice;
-use crate::store::{KeyValue, LeaseId, Store, StoreError};
-
-/// For how long a grant that was given up may still be carried out. etcd gives up a request after 7 s; halved, one that a member took while it
-/// stood still would leave a lease for a week. Nobody waits for this but a client that goes.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
+use crate::leftover::{Leftover, may_arrive_until};
+use crate::store::{KeyValue, LeaseId, Store, StoreError, TxnReply};
 
 /// How many are remembered. Each is one command that was not sent because the store was away; after so many it is better to leave some to their own end.
 const LEFT_LEN_MAX: usize = 1_024;
@@ -38,24 +33,16 @@ const RETRY: Retry = Retry {
 #[derive(Clone, Default)]
 pub(super) struct Leftovers(Arc<Mutex<Vec<Leftover>>>);
 
-/// One that should.
-#[derive(Clone, Copy)]
-struct Leftover {
-    lease: LeaseId,
-    /// It may be granted until then, by a request that was given up.
-    may_come_until: Option<Instant>,
-}
-
 impl Leftovers {
     /// A lease with an id of our choice: if it is not known whether it was granted, it is known which one to end.
-    pub(super) async fn grant(&self, store: &Store, ttl: Duration) -> Result<LeaseId, StoreError> {
+    pub(super) async fn grant(&self, store: &Store, ttl: Duration) -> Result<Granted, StoreError> {
         let lease = LeaseId::from_random(dice::bytes());
+        let mut granted =
+            Granted { leftovers: self.clone(), lease, may_hold: BTreeSet::new(), is_open: true };
         match store.grant(ttl, Some(lease)).await {
-            Ok(_) => Ok(lease),
+            Ok(_) => Ok(granted),
             Err(error) => {
-                if error.is_ambiguous() {
-                    self.remember(Leftover { lease, may_come_until: Some(Instant::now() + ARRIVES_WITHIN) });
-                }
+                granted.is_open = error.is_ambiguous();
                 Err(error)
             }
         }
@@ -70,9 +57,8 @@ impl Leftovers {
 
     /// Ends a lease under which nothing lies. If the store does not answer it is tried again later.
     pub(super) async fn end(&self, store: &Store, lease: Option<LeaseId>) {
-        let leftover = lease.map(|lease| Leftover { lease, may_come_until: None });
-        if let Some(leftover) = leftover
-            && !leftover.is_ended(store).await
+        if let Some(leftover) = lease.map(Leftover::empty)
+            && !leftover.is_settled(store).await
         {
             self.remember(leftover);
         }
@@ -81,8 +67,8 @@ impl Leftovers {
     /// The store answers: ends what is left from when it did not.
     pub(super) async fn end_all(&self, store: &Store) {
         for leftover in self.list() {
-            if leftover.is_ended(store).await {
-                self.left().retain(|left| left.lease != leftover.lease);
+            if leftover.is_settled(store).await {
+                self.left().retain(|left| left.lease() != leftover.lease());
             }
         }
     }
@@ -112,18 +98,45 @@ impl Leftovers {
     }
 }
 
-impl Leftover {
-    /// Asks the store to end it; false if that has to be asked again.
-    async fn is_ended(self, store: &Store) -> bool {
-        // Before the answer: what arrives between the two is not known.
-        let asked_at = Instant::now();
-        match store.revoke(self.lease).await {
-            Ok(_) => true,
-            Err(StoreError::LeaseNotFound) => self.may_come_until.is_none_or(|until| until <= asked_at),
-            Err(error) => {
-                tracing::debug!(lease = %self.lease, %error, "a lease that nobody needs is left");
-                !(error.is_retryable() || error.is_ambiguous())
-            }
+/// A lease that was asked for. Whoever is dropped before it knows what came of it leaves it to be ended, unless something lies under it by then.
+pub(super) struct Granted {
+    leftovers: Leftovers,
+    lease: LeaseId,
+    /// What was put under it by requests without an answer.
+    may_hold: BTreeSet<Bytes>,
+    is_open: bool,
+}
+
+impl Granted {
+    pub(super) fn id(&self) -> LeaseId {
+        self.lease
+    }
+
+    /// This is about to be put under it.
+    pub(super) fn will_hold(&mut self, key: Bytes) {
+        self.may_hold.insert(key);
+    }
+
+    /// Something lies under it.
+    pub(super) fn keep(&mut self) {
+        self.is_open = false;
+    }
+
+    /// Nothing should lie under it, whatever was put there by a request without an answer.
+    pub(super) async fn end(mut self, store: &Store) {
+        self.is_open = false;
+        self.leftovers.end(store, Some(self.lease)).await;
+    }
+
+    fn leftover(&self) -> Leftover {
+        Leftover::doubtful(self.lease, self.may_hold.iter().cloned().collect(), may_arrive_until())
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.leftovers.remember(self.leftover());
         }
     }
 }
@@ -136,28 +149,41 @@ pub(super) fn own_lease(pair: Option<&KeyValue>) -> Option<LeaseId> {
 
 /// The lease of what senders are told whose commands nobody will handle: a day long, granted when the first of them is to be told.
 #[derive(Default)]
-pub(super) struct ResultLease {
-    granted: Option<LeaseId>,
-    may_hold: bool,
-}
+pub(super) struct ResultLease(Option<Granted>);
 
 impl ResultLease {
-    pub(super) async fn id(&mut self, store: &Store, leftovers: &Leftovers) -> Result<LeaseId, StoreError> {
-        if let Some(lease) = self.granted {
-            return Ok(lease);
+    /// The lease under which this result is about to be put.
+    pub(super) async fn for_result(
+        &mut self,
+        store: &Store,
+        leftovers: &Leftovers,
+        key: &Bytes,
+    ) -> Result<LeaseId, StoreError> {
+        let granted = match &mut self.0 {
+            Some(granted) => granted,
+            none => none.insert(leftovers.grant(store, COMMAND_RESULT_TTL).await?),
+        };
+        granted.will_hold(key.clone());
+        Ok(granted.id())
+    }
+
+    /// What came of the request that was to put this result. Without an answer it may be there, or come later.
+    pub(super) fn note(&mut self, key: &Bytes, reply: &Result<TxnReply, StoreError>) {
+        let Some(granted) = &mut self.0 else { return };
+        match reply {
+            Ok(reply) if reply.succeeded => granted.keep(),
+            Err(error) if error.is_ambiguous() => {}
+            Ok(_) | Err(_) => drop(granted.may_hold.remove(key)),
         }
-        let lease = leftovers.grant(store, COMMAND_RESULT_TTL).await?;
-        self.granted = Some(lease);
-        Ok(lease)
     }
 
-    /// Something was put under it, or may have been.
-    pub(super) fn note_put(&mut self) {
-        self.may_hold |= self.granted.is_some();
-    }
-
-    /// Everything is asked. If nothing can lie under it, it ends.
-    pub(super) async fn settle(self, store: &Store, leftovers: &Leftovers) {
-        leftovers.end(store, self.granted.filter(|_| !self.may_hold)).await;
+    /// Everything is asked. If nothing lies under it, it ends.
+    pub(super) async fn settle(self, store: &Store) {
+        let Some(mut granted) = self.0.filter(|granted| granted.is_open) else { return };
+        if granted.may_hold.is_empty() {
+            granted.end(store).await;
+        } else if granted.leftover().is_settled(store).await {
+            granted.keep();
+        }
     }
 }

@@ -6,7 +6,6 @@ use tenure_core::task::{StateKind, StateRecord};
 use thiserror::Error;
 
 use super::answer::Replaced;
-use super::command::may_be_done;
 use super::lease::{ResultLease, own_lease};
 use super::task::{Keys, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
@@ -63,7 +62,7 @@ impl Client {
     pub async fn delete(&self, task: &TaskId) -> Result<Deleted, DeleteError> {
         let mut results = ResultLease::default();
         let deleted = self.delete_in_turns(task, &mut results).await;
-        results.settle(&self.store, &self.leftovers).await;
+        results.settle(&self.store).await;
         deleted
     }
 
@@ -104,12 +103,12 @@ impl Client {
             let id = found.command.as_ref().and_then(|pair| Replaced::read(pair).id);
             let told = self.tell_sender(id, (CommandOutcome::Expired, "the task was deleted"), results);
             let told = told.await.map_err(|error| failed(lost.take(), error))?;
-            if let Some(op) = &told {
-                txn = txn.then(op.clone());
+            if let Some(told) = &told {
+                txn = txn.then(told.put.clone());
             }
             let reply = self.store.txn(txn).await;
-            if told.is_some() && may_be_done(&reply) {
-                results.note_put();
+            if let Some(told) = &told {
+                results.note(&told.key, &reply);
             }
             match reply {
                 Ok(reply) if reply.succeeded => {

@@ -23,11 +23,13 @@ use super::feeds::{Feeds, News};
 use super::leases::EndedLeases;
 use super::measure::Measure;
 use super::options::Gauge;
+use super::results::Results;
 use super::run::Handlers;
 use super::words::{NodeEnd, Tenancy};
-use super::writes::{self, Outbox, Results, Write};
+use super::writes::{self, Outbox, Write};
 use crate::clock::{Clock, wall_time};
 use crate::dice;
+use crate::leftover::Leftover;
 use crate::membership::{Membership, Standing};
 use crate::news;
 use crate::session::Session;
@@ -129,11 +131,10 @@ impl Driver {
             self.act(&mut under_way);
             if let Some(running) = under_way.end.take() {
                 self.handlers.abandon();
-                // While a result may be on its way, its lease is needed.
-                if under_way.writes == 0
-                    && let Some(lease) = under_way.results.unused().await
-                {
-                    under_way.leases.push(lease);
+                // What is under way is given up; it may be carried out all the same.
+                under_way.doing.clear();
+                for leftover in under_way.results.unused().await {
+                    under_way.leases.push(leftover);
                 }
                 under_way.leases.finish().await;
                 return why.unwrap_or(NodeEnd::Left { running });
@@ -293,7 +294,7 @@ impl Driver {
             }
             Action::Save(save) => under_way.outbox.push(Write::Save(save)),
             Action::Answer(answer) => under_way.outbox.push(Write::Answer(answer)),
-            Action::EndLease { lease } => under_way.leases.push(lease),
+            Action::EndLease { lease } => under_way.leases.push(Leftover::empty(lease)),
             // The place is kept until the machine is done with it, so somebody listens.
             Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
             Action::Leave => drop(under_way.place.send(PlaceWish::Leave)),

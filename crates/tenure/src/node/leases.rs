@@ -1,4 +1,4 @@
-//! Leases of commands that this node has answered: nothing lies under them, so they are ended, in passing.
+//! Leases that this node should end: of commands that it has answered, and its own for results that nobody got.
 //!
 //! A lease that nobody ends stays for a week. But nobody waits for its end either, so a node never does: many commands that were answered together
 //! are ended a few at a time, and what the store cannot do now it is asked again.
@@ -15,7 +15,8 @@ use tracing::debug;
 
 use crate::clock::{BootClock, Clock};
 use crate::dice;
-use crate::store::{LeaseId, Store, StoreError};
+use crate::leftover::Leftover;
+use crate::store::Store;
 
 /// How many are ended at once. One at a time takes seconds for a thousand commands; many more would be in the way of claims and saves.
 const IN_FLIGHT: usize = 8;
@@ -35,7 +36,7 @@ const RETRY: Retry = Retry {
 /// Leases that are to end.
 pub(super) struct EndedLeases {
     store: Store,
-    waiting: VecDeque<LeaseId>,
+    waiting: VecDeque<Leftover>,
     ending: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -44,8 +45,8 @@ impl EndedLeases {
         EndedLeases { store, waiting: VecDeque::new(), ending: FuturesUnordered::new() }
     }
 
-    pub(super) fn push(&mut self, lease: LeaseId) {
-        self.waiting.push_back(lease);
+    pub(super) fn push(&mut self, leftover: Leftover) {
+        self.waiting.push_back(leftover);
         self.begin();
     }
 
@@ -73,39 +74,23 @@ impl EndedLeases {
         };
         let is_late = tokio::time::timeout(FINISH_WITHIN, all).await.is_err();
         if is_late {
-            debug!(
-                left = self.waiting.len() + self.ending.len(),
-                "leases of answered commands are left behind"
-            );
+            debug!(left = self.waiting.len() + self.ending.len(), "leases that nobody needs are left behind");
         }
     }
 
     fn begin(&mut self) {
         while self.ending.len() < IN_FLIGHT
-            && let Some(lease) = self.waiting.pop_front()
+            && let Some(leftover) = self.waiting.pop_front()
         {
-            self.ending.push(Box::pin(end(self.store.clone(), lease)));
+            self.ending.push(Box::pin(end(self.store.clone(), leftover)));
         }
     }
 }
 
-/// Revokes a lease; whoever finds that it is gone is content too.
-async fn end(store: Store, lease: LeaseId) {
+/// Tries until there is nothing more to do.
+async fn end(store: Store, leftover: Leftover) {
     let mut backoff = Backoff::new(RETRY);
-    loop {
-        match store.revoke(lease).await {
-            Ok(_) | Err(StoreError::LeaseNotFound) => return,
-            Err(error) if error.is_retryable() || error.is_ambiguous() => {
-                let wait = backoff.after_failure(BootClock.now(), dice::throw(), None);
-                if backoff.is_worth_telling() {
-                    debug!(%lease, %error, tries = backoff.failures(), "ending a lease again");
-                }
-                tokio::time::sleep(wait).await;
-            }
-            Err(error) => {
-                debug!(%lease, %error, "lease of an answered command is left to end by itself");
-                return;
-            }
-        }
+    while !leftover.is_settled(&store).await {
+        tokio::time::sleep(backoff.after_failure(BootClock.now(), dice::throw(), None)).await;
     }
 }

@@ -89,8 +89,11 @@ impl Store {
         self.engine.txn(txn).await
     }
 
-    /// Does independent transactions, each with an outcome of its own; see [`Engine::batch`].
+    /// Does independent transactions, each with an outcome of its own; see [`Engine::batch`]. For none of them the store is not asked.
     pub async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
+        if txns.is_empty() {
+            return Vec::new();
+        }
         self.engine.batch(txns).await
     }
 

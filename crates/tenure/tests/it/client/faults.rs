@@ -275,6 +275,70 @@ async fn a_lease_that_is_granted_after_it_was_given_up_ends_too() {
     assert_eq!(store.leases().await.unwrap(), []);
 }
 
+/// Found by the rig: the request was lost that should have told the sender of the command before. When it was repeated that command had been handled,
+/// so nobody was told anything, and the lease for it stayed for a day.
+#[tokio::test]
+async fn the_lease_for_a_result_that_came_to_nothing_ends_too() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    drop(client(&store).command(&id("t1"), Message::Pause).await.unwrap());
+    let first = store.leases().await.unwrap();
+    let sending = begin_to_pause(&world, &ours);
+    // A look, the lease of the command, and the lease of the other one's result.
+    world.advance(s(6)).await;
+    world.partition("client");
+    world.advance(GIVEN_UP_AFTER).await;
+    store.revoke(first[0]).await.unwrap();
+    world.heal("client");
+    world.advance(s(10)).await;
+    let sent = sending.await.unwrap().unwrap();
+    assert_eq!(sent.replaced, None);
+    world.latency("client", Duration::ZERO);
+    assert_eq!(store.leases().await.unwrap().len(), 2, "the request may be carried out yet");
+    assert_eq!(ours.settle(s(20)).await, 0);
+    assert_eq!(store.leases().await.unwrap().len(), 1, "that of the command");
+    assert_eq!(version(&store, Key::TaskCommand(id("t1"))).await, Some(1));
+}
+
+/// The result is there, and whoever waits for it must find it: the doubt about its lease must not end it.
+#[tokio::test]
+async fn the_lease_for_a_result_that_was_told_without_an_answer_stays() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    let first = client(&store).command(&id("t1"), Message::Pause).await.unwrap();
+    let sending = begin_to_pause(&world, &ours);
+    world.advance(s(6)).await;
+    world.lose_answers("client");
+    world.advance(s(30)).await;
+    assert!(matches!(sending.await.unwrap(), Err(CommandError::Unknown(_))));
+    world.heal("client");
+    world.latency("client", Duration::ZERO);
+    assert_eq!(ours.settle(s(20)).await, 0);
+    assert_eq!(store.leases().await.unwrap().len(), 2, "that of the result and that of the first command");
+    assert_eq!(first.wait(s(5)).await.unwrap().outcome, CommandOutcome::Replaced);
+    assert_eq!(store.leases().await.unwrap().len(), 1, "who was told needs its own no more");
+}
+
+#[tokio::test]
+async fn what_a_dropped_command_leaves_behind_ends_and_what_it_has_sent_stays() {
+    let world = World::new();
+    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    ours.submit(new("t1")).await.unwrap();
+    // A look takes two seconds, the grant two more, and the command is there after one more.
+    for (dropped_after, is_sent) in [(3_500, false), (4_500, false), (5_500, true)] {
+        let sending = begin_to_pause(&world, &ours);
+        world.advance(Duration::from_millis(dropped_after)).await;
+        sending.abort();
+        assert!(sending.await.is_err());
+        world.latency("client", Duration::ZERO);
+        assert_eq!(store.leases().await.unwrap().len(), 1, "after {dropped_after} ms");
+        assert_eq!(ours.settle(s(20)).await, 0);
+        assert_eq!(store.leases().await.unwrap().len(), usize::from(is_sent), "after {dropped_after} ms");
+    }
+}
+
 #[tokio::test]
 async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     let world = World::new();
