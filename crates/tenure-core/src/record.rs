@@ -66,11 +66,8 @@ pub struct WallTime(pub u64);
 pub trait Record: Serialize + DeserializeOwned {
     /// The bytes to store, with their version.
     fn encode(&self) -> Bytes {
-        let mut value = serde_json::to_value(self).expect("records hold nothing that JSON cannot");
-        if let Value::Object(fields) = &mut value {
-            fields.insert("v".to_owned(), RECORD_VERSION.into());
-        }
-        serde_json::to_vec(&value).expect("a JSON value is always written").into()
+        let versioned = Versioned { record: self, v: RECORD_VERSION };
+        serde_json::to_vec(&versioned).expect("records hold nothing that JSON cannot").into()
     }
 
     /// Reads stored bytes.
@@ -101,6 +98,15 @@ pub trait Record: Serialize + DeserializeOwned {
         }
         serde_json::from_value(Value::Object(fields)).map_err(BadRecord::Malformed)
     }
+}
+
+/// A record as it is written: its own fields, and then the version. Of two fields of one name the last counts, so nothing that was kept of a
+/// newer program can say another version than ours.
+#[derive(Serialize)]
+struct Versioned<'a, R> {
+    #[serde(flatten)]
+    record: &'a R,
+    v: u64,
 }
 
 /// Fields that this program does not know, kept for those who do.

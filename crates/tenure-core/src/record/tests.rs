@@ -9,7 +9,7 @@ use crate::name::NodeId;
 fn a_record_is_written_with_its_version_and_read_back() {
     let node = NodeId::parse("web-1").unwrap();
     let owner = OwnerRecord { node, incarnation: 3, nonce: String::new(), unknown: Map::new() };
-    assert_eq!(owner.encode(), r#"{"incarnation":3,"node":"web-1","v":1}"#);
+    assert_eq!(owner.encode(), r#"{"node":"web-1","incarnation":3,"v":1}"#);
     assert_eq!(OwnerRecord::decode(&owner.encode()).unwrap(), owner);
 }
 

@@ -33,10 +33,10 @@ fn a_record_is_stored_as_plain_json() {
     assert_eq!(
         std::str::from_utf8(&task.encode()).unwrap(),
         concat!(
-            r#"{"by":"web-1","checkpoint":"aGFsZg==","errors":[{"at":4,"message":"disk full"}],"faults":1,"#,
-            r#""history":[{"at":4,"by":"web-1","from":"runnable","message":"error","to":"fault"},"#,
-            r#"{"at":5,"by":"web-1","from":"fault","message":"sleep","to":"sleeping"}],"#,
-            r#""state":"sleeping","until":9,"updated_at":6,"v":1}"#
+            r#"{"state":"sleeping","until":9,"errors":[{"at":4,"message":"disk full"}],"faults":1,"checkpoint":"aGFsZg==","#,
+            r#""updated_at":6,"by":"web-1","#,
+            r#""history":[{"at":4,"from":"runnable","message":"error","to":"fault","by":"web-1"},"#,
+            r#"{"at":5,"from":"fault","message":"sleep","to":"sleeping","by":"web-1"}],"v":1}"#
         )
     );
     assert_eq!(StateRecord::decode(&task.encode()).unwrap(), task);
