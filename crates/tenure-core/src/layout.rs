@@ -82,17 +82,41 @@ pub const PREFERRED: &str = "p";
 /// The first nonce of preferred places.
 const PREFERRED_FROM: u64 = 1 << 63;
 
+/// How many digits of a nonce stand in a key.
+const NONCE_LEN: usize = 16;
+
+fn extend_with_hex(key: &mut Vec<u8>, number: u64, digits: usize) {
+    let digit = |n: usize| b"0123456789abcdef"[(number >> (4 * n)) as usize & 0xf];
+    key.extend((0..digits).rev().map(digit));
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = match self.rank() {
-            Rank::Ordinary => "",
-            Rank::Preferred => PREFERRED,
-        };
-        write!(f, "{mark}{}-{:016x}", self.lease, self.nonce)
+        write!(f, "{}{}-{:016x}", self.mark(), self.lease, self.nonce)
     }
 }
 
 impl Place {
+    /// The key of this place in a line: what `Display` writes behind the line's prefix. A lock costs two of these, so no formatter is asked.
+    pub fn key_in(self, line: &[u8]) -> Bytes {
+        let (mark, lease) = (self.mark().as_bytes(), self.lease.get().cast_unsigned());
+        let lease_len = lease.checked_ilog(16).unwrap_or_default() as usize + 1;
+        let mut key = Vec::with_capacity(line.len() + mark.len() + lease_len + 1 + NONCE_LEN);
+        key.extend_from_slice(line);
+        key.extend_from_slice(mark);
+        extend_with_hex(&mut key, lease, lease_len);
+        key.push(b'-');
+        extend_with_hex(&mut key, self.nonce, NONCE_LEN);
+        key.into()
+    }
+
+    fn mark(self) -> &'static str {
+        match self.rank() {
+            Rank::Ordinary => "",
+            Rank::Preferred => PREFERRED,
+        }
+    }
+
     /// The place of this rank, with a nonce from the lower half of the numbers.
     #[must_use]
     pub fn ranked(lease: LeaseId, nonce: u64, rank: Rank) -> Place {
@@ -131,26 +155,28 @@ impl Layout {
 
     /// The bytes of a key.
     pub fn encode(&self, key: &Key) -> Bytes {
-        let root = &self.root;
+        let root = self.root.as_str();
         let text = match key {
-            Key::Node(node) => format!("{root}nodes/{}", Segment(node.as_str())),
+            Key::Node(node) => [root, "nodes/", &segment(node.as_str())].concat(),
             Key::NodeCommand(node, command) => {
-                format!("{root}nodes/{}/commands/{command}", Segment(node.as_str()))
+                [root, "nodes/", &segment(node.as_str()), "/commands/", command.as_str()].concat()
             }
-            Key::Task(task) => format!("{root}tasks/{}", Segment(task.as_str())),
-            Key::TaskProps(task) => format!("{root}tasks/{}/props", Segment(task.as_str())),
-            Key::TaskOwner(task) => format!("{root}tasks/{}/owner", Segment(task.as_str())),
-            Key::TaskState(task) => format!("{root}state/{}", Segment(task.as_str())),
-            Key::TaskCommand(task) => format!("{root}commands/{}", Segment(task.as_str())),
-            Key::CommandResult(command) => format!("{root}results/{command}"),
-            Key::Frozen(node) => format!("{root}frozen/{}", Segment(node.as_str())),
+            Key::Task(task) => [root, "tasks/", &segment(task.as_str())].concat(),
+            Key::TaskProps(task) => [root, "tasks/", &segment(task.as_str()), "/props"].concat(),
+            Key::TaskOwner(task) => [root, "tasks/", &segment(task.as_str()), "/owner"].concat(),
+            Key::TaskState(task) => [root, "state/", &segment(task.as_str())].concat(),
+            Key::TaskCommand(task) => [root, "commands/", &segment(task.as_str())].concat(),
+            Key::CommandResult(command) => [root, "results/", command.as_str()].concat(),
+            Key::Frozen(node) => [root, "frozen/", &segment(node.as_str())].concat(),
             Key::Candidate(election, place) => {
-                format!("{root}elections/{}/{place}", Segment(election.as_str()))
+                [root, "elections/", &segment(election.as_str()), "/", &place.to_string()].concat()
             }
-            Key::Waiter(lock, place) => format!("{root}locks/{}/{place}", Segment(lock.as_str())),
-            Key::Ttl(election) => format!("{root}ttl/{}", Segment(election.as_str())),
-            Key::Run(name) => format!("{root}once/{}", Segment(name.as_str())),
-            Key::Registration(key) => format!("{root}registry/{key}"),
+            Key::Waiter(lock, place) => {
+                [root, "locks/", &segment(lock.as_str()), "/", &place.to_string()].concat()
+            }
+            Key::Ttl(election) => [root, "ttl/", &segment(election.as_str())].concat(),
+            Key::Run(name) => [root, "once/", &segment(name.as_str())].concat(),
+            Key::Registration(key) => [root, "registry/", key.as_str()].concat(),
         };
         text.into()
     }
@@ -193,81 +219,81 @@ impl Layout {
 
     /// All nodes and the commands to them.
     pub fn nodes(&self) -> Selection {
-        self.under("nodes/")
+        self.under(&["nodes/"])
     }
 
     /// The commands to one node.
     pub fn node_commands(&self, node: &NodeId) -> Selection {
-        self.under(&format!("nodes/{}/commands/", Segment(node.as_str())))
+        self.under(&["nodes/", &segment(node.as_str()), "/commands/"])
     }
 
     /// All tasks with their props and owners.
     pub fn tasks(&self) -> Selection {
-        self.under("tasks/")
+        self.under(&["tasks/"])
     }
 
     /// The props and the owner of one task; the task itself is a key of its own.
     pub fn task_parts(&self, task: &TaskId) -> Selection {
-        self.under(&format!("tasks/{}/", Segment(task.as_str())))
+        self.under(&["tasks/", &segment(task.as_str()), "/"])
     }
 
     /// The states of all tasks.
     pub fn states(&self) -> Selection {
-        self.under("state/")
+        self.under(&["state/"])
     }
 
     /// The commands to all tasks.
     pub fn task_commands(&self) -> Selection {
-        self.under("commands/")
+        self.under(&["commands/"])
     }
 
     /// The nodes that take no new tasks.
     pub fn frozen(&self) -> Selection {
-        self.under("frozen/")
+        self.under(&["frozen/"])
     }
 
     /// All candidates of all elections.
     pub fn elections(&self) -> Selection {
-        self.under("elections/")
+        self.under(&["elections/"])
     }
 
     /// The candidates of one election.
     pub fn candidates(&self, election: &ElectionName) -> Selection {
-        self.under(&format!("elections/{}/", Segment(election.as_str())))
+        self.under(&["elections/", &segment(election.as_str()), "/"])
     }
 
     /// All holders and waiters of all locks.
     pub fn locks(&self) -> Selection {
-        self.under("locks/")
+        self.under(&["locks/"])
     }
 
     /// The holder of one lock and those who wait for it.
     pub fn waiters(&self, lock: &LockName) -> Selection {
-        self.under(&format!("locks/{}/", Segment(lock.as_str())))
+        self.under(&["locks/", &segment(lock.as_str()), "/"])
     }
 
     /// Everything registered.
     pub fn registry(&self) -> Selection {
-        self.under("registry/")
+        self.under(&["registry/"])
     }
 
     /// The instances of all services.
     pub fn services(&self) -> Selection {
-        self.under(&format!("registry/{SERVICES}"))
+        self.under(&["registry/", SERVICES])
     }
 
     /// The instances of one service.
     pub fn service(&self, name: &ServiceName) -> Selection {
-        self.under(&format!("registry/{SERVICES}{}/", Segment(name.as_str())))
+        self.under(&["registry/", SERVICES, &segment(name.as_str()), "/"])
     }
 
     /// Everything in the namespace.
     pub fn everything(&self) -> Selection {
-        self.under("")
+        self.under(&[""])
     }
 
-    fn under(&self, path: &str) -> Selection {
-        Selection::prefix(format!("{}{path}", self.root))
+    fn under(&self, path: &[&str]) -> Selection {
+        Selection::prefix([&[self.root.as_str()], path].concat().concat())
     }
 }
 
@@ -278,7 +304,7 @@ impl RegistryKey {
     ///
     /// [`BadName::TooLong`] if both together are longer than a registration may be.
     pub fn of_instance(name: &ServiceName, instance: &InstanceId) -> Result<RegistryKey, BadName> {
-        RegistryKey::parse(&format!("{SERVICES}{}/{}", Segment(name.as_str()), Segment(instance.as_str())))
+        RegistryKey::parse(&[SERVICES, &segment(name.as_str()), "/", &segment(instance.as_str())].concat())
     }
 
     /// Which instance of which service is registered here; none if it is something else.
@@ -297,7 +323,7 @@ pub fn folder_name(namespace: &Namespace) -> String {
     match namespace.as_str() {
         // The only names that mean another folder than their own.
         dots @ ("." | "..") => dots.replace('.', "%2E"),
-        text => Segment(text).to_string(),
+        text => segment(text).into_owned(),
     }
 }
 
@@ -306,19 +332,11 @@ fn task_id(segment: &str) -> Option<TaskId> {
 }
 
 /// A name as one segment of a key.
-struct Segment<'a>(&'a str);
-
-impl fmt::Display for Segment<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for piece in self.0.split_inclusive(['/', '%']) {
-            match piece.as_bytes().last() {
-                Some(b'/') => write!(f, "{}%2F", &piece[..piece.len() - 1])?,
-                Some(b'%') => write!(f, "{}%25", &piece[..piece.len() - 1])?,
-                Some(_) | None => f.write_str(piece)?,
-            }
-        }
-        Ok(())
+fn segment(name: &str) -> Cow<'_, str> {
+    if !name.contains(['/', '%']) {
+        return Cow::Borrowed(name);
     }
+    Cow::Owned(name.replace('%', "%25").replace('/', "%2F"))
 }
 
 /// The name that a segment stands for; none if no name is written like that.
