@@ -117,6 +117,6 @@ impl Locks {
 
     fn acquire(&self, name: &str, mode: Mode) -> Acquire {
         let line = LockName::parse(name).map(|name| self.layout.waiters(&name).first().clone());
-        Acquire::new(self.desk.clone(), HolderRecord { mode, ..(*self.holder).clone() }, line)
+        Acquire::new(self.desk.clone(), (self.holder.clone(), mode), line)
     }
 }

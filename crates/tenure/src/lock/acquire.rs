@@ -2,10 +2,12 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::layout::Rank;
+use tenure_core::line::Mode;
 use tenure_core::name::BadName;
 use tenure_core::record::{HolderRecord, Record};
 use thiserror::Error;
@@ -18,7 +20,9 @@ use crate::line::{Desk, Patience, StandError, Wish};
 #[must_use = "nothing is locked before this is awaited"]
 pub struct Acquire {
     desk: Desk,
-    holder: HolderRecord,
+    holder: Arc<HolderRecord>,
+    mode: Mode,
+    reason: Option<String>,
     line: Result<Bytes, BadName>,
     ttl: Option<Duration>,
     patience: Patience,
@@ -37,8 +41,12 @@ pub enum LockError {
 }
 
 impl Acquire {
-    pub(super) fn new(desk: Desk, holder: HolderRecord, line: Result<Bytes, BadName>) -> Acquire {
-        Acquire { desk, holder, line, ttl: None, patience: Patience::Endless }
+    pub(super) fn new(
+        desk: Desk,
+        (holder, mode): (Arc<HolderRecord>, Mode),
+        line: Result<Bytes, BadName>,
+    ) -> Acquire {
+        Acquire { desk, holder, mode, reason: None, line, ttl: None, patience: Patience::Endless }
     }
 
     /// With a lease of its own length; the session's otherwise.
@@ -61,24 +69,20 @@ impl Acquire {
 
     /// Why it is locked, for those who look.
     pub fn reason(mut self, reason: impl Into<String>) -> Acquire {
-        self.holder.reason = reason.into();
+        self.reason = Some(reason.into());
         self
     }
 
-    async fn ask(mut self) -> Result<Guard, LockError> {
-        let line = self.line?;
-        self.holder.since = wall_time();
-        let Acquire { ttl, patience, .. } = self;
-        let wish = Wish {
-            line,
-            mode: self.holder.mode,
-            rank: Rank::Ordinary,
-            value: self.holder.encode(),
-            ttl,
-            patience,
-            former: None,
-        };
-        Ok(Guard::new(self.desk.hold(wish).await?))
+    async fn ask(self) -> Result<Guard, LockError> {
+        let Acquire { desk, mode, ttl, patience, .. } = self;
+        let mut holder = (*self.holder).clone();
+        (holder.mode, holder.since) = (mode, wall_time());
+        if let Some(reason) = self.reason {
+            holder.reason = reason;
+        }
+        let value = holder.encode();
+        let wish = Wish { line: self.line?, mode, rank: Rank::Ordinary, value, ttl, patience, former: None };
+        Ok(Guard::new(desk.hold(wish).await?))
     }
 }
 

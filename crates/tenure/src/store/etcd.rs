@@ -139,10 +139,9 @@ impl Engine for Etcd {
                 results: vec![OpReply::Put],
             });
         }
-        let omissions = translate::Omissions::of(&txn);
         let reply = self.client.txn(translate::txn(&txn)).await.map_err(failure::from)?;
         let revision = Revision(reply.revision);
-        translate::txn_reply(reply, &omissions, revision)
+        translate::txn_reply(reply, &txn, revision)
     }
 
     async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {

@@ -109,7 +109,7 @@ async fn send(engine: &Etcd, group: &Group) -> Result<Vec<Outcome>, StoreError> 
     }
     let revision = Revision(reply.revision);
     let outcome = |(reply, (_, txn)): (etcd::OpReply, &(usize, Txn))| match reply {
-        etcd::OpReply::Txn(inner) => translate::txn_reply(inner, &translate::Omissions::of(txn), revision),
+        etcd::OpReply::Txn(inner) => translate::txn_reply(inner, txn, revision),
         etcd::OpReply::Range(_) | etcd::OpReply::Put { .. } | etcd::OpReply::Delete { .. } => {
             Err(StoreError::Corrupt("a transaction was not answered as one".to_owned()))
         }
@@ -132,12 +132,11 @@ async fn send_flat(engine: &Etcd, group: &Group) -> Result<Vec<Outcome>, StoreEr
     let revision = Revision(reply.revision);
     let mut replies = reply.replies.into_iter();
     let outcome = |(_, txn): &(usize, Txn)| {
-        let replies: Vec<etcd::OpReply> = replies.by_ref().take(txn.then.len()).collect();
-        if replies.len() != txn.then.len() {
+        let results = translate::op_replies(replies.by_ref().take(txn.then.len()), &txn.then, revision)?;
+        if results.len() != txn.then.len() {
             return Err(StoreError::Corrupt("a batch was answered with too few replies".to_owned()));
         }
-        let reply = etcd::TxnReply { succeeded: true, revision: reply.revision, replies };
-        translate::txn_reply(reply, &translate::Omissions::of(txn), revision)
+        Ok(TxnReply { succeeded: true, revision, results })
     };
     Ok(group.iter().map(outcome).collect())
 }

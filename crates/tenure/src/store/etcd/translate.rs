@@ -158,35 +158,32 @@ pub(super) fn op(op: &Op) -> etcd::Op {
     }
 }
 
-/// Which answers of a transaction have to lose their values: those of the gets that said so, for each branch.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Omissions {
-    then: Vec<usize>,
-    otherwise: Vec<usize>,
-}
-
-impl Omissions {
-    pub(super) fn of(txn: &Txn) -> Omissions {
-        let places = |ops: &[Op]| -> Vec<usize> {
-            let omits = |op: &Op| matches!(op, Op::Get(get) if get.values == Values::Omitted);
-            ops.iter().enumerate().filter(|(_, op)| omits(op)).map(|(place, _)| place).collect()
-        };
-        Omissions { then: places(&txn.then), otherwise: places(&txn.otherwise) }
-    }
-}
-
 /// The answer to one transaction, alone or inside another; `revision` is the whole request's.
 pub(super) fn txn_reply(
     reply: etcd::TxnReply,
-    omissions: &Omissions,
+    asked: &Txn,
     revision: Revision,
 ) -> Result<TxnReply, StoreError> {
-    let omitted = if reply.succeeded { &omissions.then } else { &omissions.otherwise };
-    let results = reply.replies.into_iter().enumerate().map(|(place, reply)| {
-        let values = if omitted.contains(&place) { Values::Omitted } else { Values::Whole };
-        op_reply(reply, values, revision)
-    });
-    Ok(TxnReply { succeeded: reply.succeeded, revision, results: results.collect::<Result<_, _>>()? })
+    let etcd::TxnReply { succeeded, replies, .. } = reply;
+    let results = op_replies(replies, if succeeded { &asked.then } else { &asked.otherwise }, revision)?;
+    Ok(TxnReply { succeeded, revision, results })
+}
+
+/// The answers to operations. Gets that want no values lose them here.
+pub(super) fn op_replies(
+    replies: impl IntoIterator<Item = etcd::OpReply>,
+    asked: &[Op],
+    revision: Revision,
+) -> Result<Vec<OpReply>, StoreError> {
+    let mut results = Vec::with_capacity(asked.len());
+    for (n, reply) in replies.into_iter().enumerate() {
+        let values = match asked.get(n) {
+            Some(Op::Get(get)) => get.values,
+            Some(Op::Put { .. } | Op::Delete(_)) | None => Values::Whole,
+        };
+        results.push(op_reply(reply, values, revision)?);
+    }
+    Ok(results)
 }
 
 fn op_reply(reply: etcd::OpReply, values: Values, revision: Revision) -> Result<OpReply, StoreError> {
