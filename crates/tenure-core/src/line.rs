@@ -65,7 +65,7 @@ const USED_AGAIN_MAX: u64 = 8;
 pub struct Ticket(u64);
 
 /// One name, as one process stands in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Line {
     /// In boxes: a map makes room for eleven at once, and most lines have one.
     tickets: BTreeMap<Ticket, Box<Standing>>,
@@ -84,25 +84,17 @@ pub struct Line {
 impl Line {
     /// A line in which nobody of ours stands. `nonce` is a throw of the dice: it tells our places from those of whoever else uses our lease.
     pub fn new(nonce: u64) -> Line {
-        Line {
-            tickets: BTreeMap::new(),
-            places: BTreeMap::new(),
-            index: Index::default(),
-            counter: 0,
-            nonce,
-            nonce_floor: nonce,
-            actions: VecDeque::new(),
-            notices: VecDeque::new(),
-        }
+        Line { nonce, nonce_floor: nonce, ..Line::default() }
     }
 
-    /// The same line, whose tickets and epochs are counted on from those of a former one with its name.
+    /// A line in which nobody of ours stands any more is another one from now on, whose tickets and epochs are counted on from `counter`. What memory
+    /// it has it keeps.
     ///
-    /// A request of the former line may still be answered. Were both counted from the same number, its answer would be taken for one to this
-    /// line, and somebody would hold with the token of a place that is gone.
-    #[must_use]
-    pub fn counting_from(self, counter: u64) -> Line {
-        Line { counter, ..self }
+    /// A request of a former line with its name may still be answered. Were both counted from the same number, its answer would be taken for one to
+    /// this line, and somebody would hold with the token of a place that is gone.
+    pub fn begin(&mut self, nonce: u64, counter: u64) {
+        assert!(self.is_empty() && self.actions.is_empty() && self.notices.is_empty(), "nobody stands here");
+        (self.nonce, self.nonce_floor, self.counter) = (nonce, nonce, counter);
     }
 
     /// The number of its newest ticket or epoch.

@@ -9,6 +9,7 @@ mod handover;
 mod held;
 mod lined;
 mod outbox;
+mod pace;
 mod post;
 mod seat;
 mod turn;

@@ -157,7 +157,8 @@ fn who_locks_again_and_again_has_the_same_key_as_long_as_every_answer_is_certain
     assert_eq!(a_turn(&mut line, Left::Unknown), first);
     let second = a_turn(&mut line, gone());
     assert_ne!(second, first, "the lost request would delete it");
-    let mut next = Line::new(line.nonce_floor()).counting_from(line.counter());
+    let mut next = Line::default();
+    next.begin(line.nonce_floor(), line.counter());
     assert_eq!(a_turn(&mut next, gone()), second);
 }
 
@@ -170,7 +171,8 @@ fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
     let Some(Action::Enter { epoch, .. }) = former.poll_action() else { panic!("it asks to enter") };
     former.handle_lease_lost(lease(1), NOW);
     assert!(former.is_empty());
-    let mut next = Line::new(former.nonce_floor()).counting_from(former.counter());
+    let mut next = Line::default();
+    next.begin(former.nonce_floor(), former.counter());
     next.stand(lease(2), Mode::Exclusive);
     next.handle_entered(lost, epoch, Entered::Stands { token: Token(Revision(5)), before: None }, 0.5, NOW);
     assert!(next.poll_notice().is_none(), "nobody was told that it holds");

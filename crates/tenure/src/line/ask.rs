@@ -1,6 +1,5 @@
 //! A line's wishes as transactions, and what their answers mean.
 
-use std::io::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -54,15 +53,9 @@ const PREFERRED_MAX: u32 = 128;
 /// ever there until its history is compacted.
 const LEFT_BEHIND_MAX: u64 = 16;
 
-/// How long a place is at most when it is written: a key is made in one piece.
-const PLACE_BYTES: usize = 34;
-
 /// The key of a place.
 pub(super) fn key(line: &Bytes, place: Place) -> Bytes {
-    let mut key = Vec::with_capacity(line.len() + PLACE_BYTES);
-    key.extend_from_slice(line);
-    write!(key, "{place}").expect("memory takes whatever is written");
-    key.into()
+    place.key_in(line)
 }
 
 /// The place that a key names; none if the key is a stranger's.

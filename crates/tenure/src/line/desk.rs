@@ -1,6 +1,6 @@
 //! The task behind a desk: moves answers and sightings into the lines, and the lines' wishes to the store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,7 @@ use tracing::debug;
 
 use super::ask::{self, Regard};
 use super::lined::{Lined, Sitter};
+use super::pace::Flight;
 use super::post::{Answers, Post};
 use super::watches::{Sighting, Watches};
 use super::{Seat, SeatState};
@@ -45,13 +46,15 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct Inner {
-    lines: BTreeMap<Bytes, Lined>,
+    lines: HashMap<Bytes, Box<Lined>>,
+    /// Lines that were left, for those that are entered next: most are entered, held and left within a millisecond.
+    spare: Vec<Box<Lined>>,
     /// The lease that is lent for each TTL.
     loans: BTreeMap<Option<Duration>, Loan>,
     /// Loans whose end the task does not wait for yet.
     new_loans: Vec<Loan>,
-    /// Lines that have something to say.
-    dirty: BTreeSet<Bytes>,
+    /// Lines that have something to say, each once.
+    dirty: Vec<Bytes>,
     /// When lines want to look at the clock.
     wakes: BTreeSet<(Moment, Bytes)>,
     /// From which nonce a line that is entered anew counts on: no late request for it can touch what was left before.
@@ -60,6 +63,9 @@ struct Inner {
     counter: u64,
     is_closing: bool,
 }
+
+/// How many lines that were left are kept. Each is about a kilobyte; more locks than this are seldom taken in one round trip.
+const SPARE_MAX: usize = 64;
 
 /// The end of a loan.
 type Ending = Pin<Box<dyn Future<Output = LeaseId> + Send>>;
@@ -87,12 +93,13 @@ pub(super) async fn drive(shared: Arc<Shared>) {
     let mut watches = Watches::new(shared.store.clone());
     loop {
         let mut wake = shared.step(&mut watches);
-        if shared.post().is_wanted() && shared.lock().has_company() {
-            // Whoever was told something and wants something of the store now gets a word in: it travels along. Nobody waits for company.
+        if shared.post().is_wanted(shared.clock.now()) && shared.lock().has_company() {
+            // Whoever was told something and wants something of the store now gets a word in: it travels along.
             tokio::task::yield_now().await;
             wake = shared.step(&mut watches);
         }
-        shared.send(&mut shared.post());
+        let patience_ends = shared.send(&mut shared.post());
+        let wake = wake.into_iter().chain(patience_ends).min();
         for loan in std::mem::take(&mut shared.lock().new_loans) {
             endings.push(Box::pin(async move {
                 loan.lost().await;
@@ -169,11 +176,15 @@ impl Shared {
     ) -> Seat {
         let (state, news) = news::channel(SeatState::Entering);
         let mut inner = self.lock();
-        let Inner { lines, nonce_floor, counter, .. } = &mut *inner;
-        let lined = lines.entry(line.clone()).or_insert_with(|| Lined::new(*nonce_floor, *counter));
+        let Inner { lines, spare, dirty, nonce_floor, counter, .. } = &mut *inner;
+        let lined = lines.entry(line.clone()).or_insert_with(|| {
+            let mut lined = spare.pop().unwrap_or_default();
+            lined.begin(*nonce_floor, *counter);
+            lined
+        });
         let ticket = lined.machine.stand_ranked(loan.lease(), mode, rank);
         lined.sitters.insert(ticket, Box::new(Sitter::new(state, value, loan.clone())));
-        inner.dirty.insert(line.clone());
+        lined.note_in(dirty, &line);
         drop(inner);
         match crowding {
             Crowding::Unlikely => self.hurry(&line),
@@ -186,9 +197,10 @@ impl Shared {
     fn begin_leave(&self, line: &Bytes, ticket: Ticket) -> bool {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Some(lined) = inner.lines.get_mut(line) else { return false };
+        let Inner { lines, dirty, .. } = &mut *inner;
+        let Some(lined) = lines.get_mut(line) else { return false };
         lined.machine.leave(ticket, now);
-        inner.dirty.insert(line.clone());
+        lined.note_in(dirty, line);
         true
     }
 
@@ -210,7 +222,9 @@ impl Shared {
     fn hurry(&self, line: &Bytes) {
         let is_enough = match self.post.try_lock() {
             Ok(mut post) if post.is_idle() && post.is_awaited() => self.send_alone(line, &mut post),
-            Ok(_) | Err(_) => false,
+            // The task is woken by an answer, or when those before this one have waited long enough, and then it looks at the line.
+            Ok(post) => post.is_patient(self.lock().dirty.len(), self.clock.now()),
+            Err(_) => false,
         };
         if !is_enough {
             self.bell.notify_one();
@@ -226,7 +240,7 @@ impl Shared {
         }
         let now = self.clock.now();
         // The task ends a watch before the place that it is for; otherwise the server tells it, and then it has to be made sure of.
-        let unwatched = |lined: &&mut Lined| !lined.may_be_watched(now);
+        let unwatched = |lined: &&mut Box<Lined>| !lined.may_be_watched(now);
         let Some(lined) = inner.lines.get_mut(line).filter(unwatched) else { return false };
         lined.say(line, post);
         let is_on_time = lined.machine.next_wake() == lined.wake;
@@ -241,14 +255,17 @@ impl Shared {
         }
     }
 
-    /// Sends what is to be asked, as far as it may be.
-    fn send(&self, post: &mut Post) {
-        while let Some(request) = post.next_request() {
+    /// Sends what is to be asked, as far as it may be. Says until when the rest waits.
+    fn send(&self, post: &mut Post) -> Option<Moment> {
+        let now = self.clock.now();
+        while let Some(request) = post.next_request(now) {
             let request = self.with_values(request);
             if !request.is_empty() {
-                post.send(ask::ask(self.session.clone(), (self.regard, self.nonce_first), request));
+                let flight = Flight { since: now, len: request.len() };
+                post.send(flight, ask::ask(self.session.clone(), (self.regard, self.nonce_first), request));
             }
         }
+        post.patience_ends(now)
     }
 
     /// Puts in a place of ours that it holds, unless somebody has put something there since it was entered, or one of ours is the next. Nobody
@@ -262,7 +279,8 @@ impl Shared {
             .when(Condition::created_at(key.clone(), token.0))
             .when(Condition::modified_at(key.clone(), token.0))
             .then(Op::Put { key, value, lease: LeaseChoice::Keep });
-        self.post().send(async move {
+        let unawaited = Flight { since: self.clock.now(), len: 0 };
+        self.post().send(unawaited, async move {
             if let Err(error) = store.txn(txn).await {
                 debug!(%error, "nobody was told who holds");
             }
@@ -307,7 +325,7 @@ impl Shared {
         let now = self.clock.now();
         let mut post = self.post();
         let mut inner = self.lock();
-        let Inner { lines, dirty, wakes, nonce_floor, counter, .. } = &mut *inner;
+        let Inner { lines, spare, dirty, wakes, nonce_floor, counter, .. } = &mut *inner;
         while let Some((at, line)) = wakes.first()
             && *at <= now
         {
@@ -316,11 +334,12 @@ impl Shared {
             if let Some(lined) = lines.get_mut(&line) {
                 lined.wake = None;
                 lined.machine.handle_time(now);
-                dirty.insert(line);
+                lined.note_in(dirty, &line);
             }
         }
-        for line in std::mem::take(dirty) {
+        for line in dirty.drain(..) {
             let Some(lined) = lines.get_mut(&line) else { continue };
+            lined.is_noted = false;
             lined.say(&line, &mut post);
             let wanted = lined.machine.watching();
             if wanted != lined.watching {
@@ -338,7 +357,8 @@ impl Shared {
             if lined.machine.is_empty() {
                 *nonce_floor = lined.machine.nonce_floor().max(*nonce_floor);
                 *counter = lined.machine.counter().max(*counter);
-                lines.remove(&line);
+                let left = lines.remove(&line);
+                spare.extend(left.filter(|_| spare.len() < SPARE_MAX));
             }
         }
         wakes.first().map(|(at, _)| *at)
@@ -374,23 +394,24 @@ impl Shared {
             Event::Told | Event::Time => {}
             Event::Answered(answers) => {
                 for (line, answer) in answers {
-                    inner.on_line(line, |lined| lined.answer(answer, now));
+                    inner.on_line(&line, |lined| lined.answer(answer, now));
                 }
             }
             Event::Lost(lease) => {
                 inner.loans.retain(|_, loan| loan.lease() != lease);
-                let lines: Vec<Bytes> = inner.lines.keys().cloned().collect();
+                let mut lines: Vec<Bytes> = inner.lines.keys().cloned().collect();
+                lines.sort_unstable();
                 for line in lines {
-                    inner.on_line(line, |lined| lined.machine.handle_lease_lost(lease, now));
+                    inner.on_line(&line, |lined| lined.machine.handle_lease_lost(lease, now));
                 }
             }
             Event::Seen(Sighting::Watched(line, place)) => {
-                inner.on_line(line, |lined| lined.machine.handle_watched(place, now));
+                inner.on_line(&line, |lined| lined.machine.handle_watched(place, now));
             }
             Event::Seen(Sighting::Gone(line, place, revision)) => {
-                inner.on_line(line, |lined| lined.machine.handle_gone(place, revision, now));
+                inner.on_line(&line, |lined| lined.machine.handle_gone(place, revision, now));
             }
-            Event::Seen(Sighting::Put(line, place, pair)) => inner.on_line(line, |lined| {
+            Event::Seen(Sighting::Put(line, place, pair)) => inner.on_line(&line, |lined| {
                 lined.machine.handle_put(place, now);
                 if self.regard == Regard::Preferred && CandidateRecord::leads_by(&pair.value) {
                     lined.machine.handle_holder(place, Token(pair.created), pair.modified);
@@ -398,7 +419,7 @@ impl Shared {
                 lined.touch(place, pair);
             }),
             Event::Seen(Sighting::Picture(line, picture)) => {
-                inner.on_line(line, |lined| lined.machine.handle_picture(&picture));
+                inner.on_line(&line, |lined| lined.machine.handle_picture(&picture));
             }
         }
     }
@@ -411,10 +432,10 @@ impl Inner {
         counts.filter(|&count| count > 0).take(2).sum::<usize>() > 1
     }
 
-    fn on_line(&mut self, line: Bytes, change: impl FnOnce(&mut Lined)) {
-        if let Some(lined) = self.lines.get_mut(&line) {
+    fn on_line(&mut self, line: &Bytes, change: impl FnOnce(&mut Lined)) {
+        if let Some(lined) = self.lines.get_mut(line) {
             change(lined);
-            self.dirty.insert(line);
+            lined.note_in(&mut self.dirty, line);
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::session::Loan;
 use crate::store::KeyValue;
 
 /// One line, and who stands in it.
+#[derive(Default)]
 pub(super) struct Lined {
     pub(super) machine: Line,
     /// In boxes, as the places of a line are.
@@ -25,6 +26,8 @@ pub(super) struct Lined {
     pub(super) watching: Watching,
     /// Since when the same own places are to be watched.
     own_since: Moment,
+    /// Whether it is among those that have something to say.
+    pub(super) is_noted: bool,
 }
 
 pub(super) struct Sitter {
@@ -38,13 +41,19 @@ pub(super) struct Sitter {
 }
 
 impl Lined {
-    pub(super) fn new(nonce: u64, counter: u64) -> Lined {
-        Lined {
-            machine: Line::new(nonce).counting_from(counter),
-            sitters: BTreeMap::new(),
-            wake: None,
-            watching: Watching::default(),
-            own_since: Moment::ORIGIN,
+    /// Nobody stands here, and whoever comes next counts from there: the line may be another one from now on.
+    pub(super) fn begin(&mut self, nonce: u64, counter: u64) {
+        assert!(self.sitters.is_empty(), "a line is left when nobody of ours stands in it");
+        self.machine.begin(nonce, counter);
+        self.wake = None;
+        self.watching = Watching::default();
+        self.is_noted = false;
+    }
+
+    /// It has something to say.
+    pub(super) fn note_in(&mut self, dirty: &mut Vec<Bytes>, line: &Bytes) {
+        if !std::mem::replace(&mut self.is_noted, true) {
+            dirty.push(line.clone());
         }
     }
 

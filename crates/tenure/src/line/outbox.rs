@@ -1,6 +1,6 @@
 //! What waits to be asked of the store, and what of it may travel together.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use tenure_core::line::{Action, Asks, Then};
@@ -31,19 +31,20 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// The next request: as many as fit, and of each line only what goes together.
-    pub(super) fn next_request(&mut self) -> Vec<(Bytes, Action)> {
-        let mut lines: BTreeMap<Bytes, Share> = BTreeMap::new();
-        let mut request = Vec::with_capacity(self.waiting.len().min(TOGETHER_MAX));
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The next request: so many at most and as many as fit, and of each line only what goes together.
+    pub(super) fn next_request(&mut self, most: usize) -> Vec<(Bytes, Action)> {
+        let most = most.min(TOGETHER_MAX);
+        let mut lines: HashMap<Bytes, Share> = HashMap::with_capacity(most.min(self.waiting.len()));
+        let mut request = Vec::with_capacity(most.min(self.waiting.len()));
         let mut later = VecDeque::new();
-        while request.len() < TOGETHER_MAX
+        while request.len() < most
             && let Some((line, action)) = self.waiting.pop_front()
         {
-            let fits = match lines.get_mut(&line) {
-                Some(share) => share.takes(action),
-                None => lines.entry(line.clone()).or_default().takes(action),
-            };
-            if fits {
+            if lines.entry(line.clone()).or_default().takes(action) {
                 self.urgent -= usize::from(is_urgent(action));
                 request.push((line, action));
             } else {
@@ -129,7 +130,7 @@ mod tests {
         }
         let mut requests = Vec::new();
         while !outbox.is_empty() {
-            let request = outbox.next_request();
+            let request = outbox.next_request(usize::MAX);
             requests.push(request.into_iter().map(|(_, action)| place(action).nonce).collect::<Vec<_>>());
         }
         assert_eq!(requests, [vec![1, 2], vec![3, 5], vec![4]]);
@@ -151,9 +152,10 @@ mod tests {
         for action in [join, another, leave] {
             outbox.push("a/".into(), action);
         }
-        let request: Vec<Action> = outbox.next_request().into_iter().map(|(_, action)| action).collect();
+        let request: Vec<Action> =
+            outbox.next_request(usize::MAX).into_iter().map(|(_, action)| action).collect();
         assert_eq!(request, [join, leave], "two that join never share one");
-        assert_eq!(outbox.next_request().len(), 1);
+        assert_eq!(outbox.next_request(usize::MAX).len(), 1);
     }
 
     #[test]
@@ -173,7 +175,10 @@ mod tests {
             for action in actions {
                 outbox.push("a/".into(), action);
             }
-            assert_eq!((outbox.next_request().len(), outbox.next_request().len()), (1, 1));
+            assert_eq!(
+                (outbox.next_request(usize::MAX).len(), outbox.next_request(usize::MAX).len()),
+                (1, 1)
+            );
         }
     }
 
@@ -183,7 +188,7 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push("a/".into(), enter(&mut line));
         assert!(outbox.is_urgent(), "nobody of ours is there, so it may be the first");
-        outbox.next_request();
+        outbox.next_request(usize::MAX);
         assert!(!outbox.is_urgent());
         let first = line.stand(LeaseId::new(1).unwrap(), Mode::Exclusive);
         let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
@@ -201,7 +206,8 @@ mod tests {
             outbox.push(format!("{n}/").into(), enter(&mut line));
         }
         let lens: Vec<usize> =
-            std::iter::from_fn(|| Some(outbox.next_request().len()).filter(|&len| len > 0)).collect();
+            std::iter::from_fn(|| Some(outbox.next_request(usize::MAX).len()).filter(|&len| len > 0))
+                .collect();
         assert_eq!(lens, [100, 100, 50]);
     }
 }

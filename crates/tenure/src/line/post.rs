@@ -9,13 +9,11 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tenure_core::line::Action;
+use tenure_core::time::Moment;
 
 use super::ask::Answer;
 use super::outbox::Outbox;
-
-/// Requests under way together. With one, whoever comes next waits for a whole round trip; with many, nothing is left to travel together.
-/// With 64 locks at once, three reached 2.08 times the bare calls and two 1.99, in one run each; four and six no more than three.
-const IN_FLIGHT: usize = 3;
+use super::pace::{Flight, allowance, patience_ends};
 
 /// What came of a request: an answer for each action, with its line.
 pub(super) type Answers = Vec<(Bytes, Answer)>;
@@ -28,7 +26,7 @@ type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
 pub(super) struct Post {
     outbox: Outbox,
     /// So few that all are polled when one of them wakes the task. (`FuturesUnordered` wakes the task once for nothing at each poll.)
-    asking: Vec<Asking>,
+    asking: Vec<(Flight, Asking)>,
     /// Wakes the desk's task; none before it has waited for the first time.
     waker: Option<Waker>,
 }
@@ -43,23 +41,40 @@ impl Post {
         self.outbox.is_empty() && self.asking.is_empty()
     }
 
-    /// Whether something is to be asked, and may be. What nobody waits for travels with something else, or when nothing is under way.
-    pub(super) fn is_wanted(&self) -> bool {
-        match self.asking.len() {
-            0 => !self.outbox.is_empty(),
-            IN_FLIGHT.. => false,
-            _ => self.outbox.is_urgent(),
-        }
+    /// Whether something is to be asked, and may be now.
+    pub(super) fn is_wanted(&self, now: Moment) -> bool {
+        self.allowance(0, now) > 0
+    }
+
+    /// Whether those who wait, and so many more, wait for company or for an answer, and until when is known.
+    pub(super) fn is_patient(&self, more: usize, now: Moment) -> bool {
+        self.outbox.is_urgent() && self.allowance(more, now) == 0
+    }
+
+    /// When those who wait for company have waited long enough.
+    pub(super) fn patience_ends(&self, now: Moment) -> Option<Moment> {
+        self.outbox.is_urgent().then(|| patience_ends(self.under_way(), now)).flatten()
+    }
+
+    /// How many may be sent now, of those who wait and so many more. What nobody waits for travels with something else, or when nothing is under way.
+    fn allowance(&self, more: usize, now: Moment) -> usize {
+        let is_due = self.asking.is_empty() || self.outbox.is_urgent();
+        if is_due { allowance(self.outbox.len() + more, self.under_way(), now) } else { 0 }
+    }
+
+    fn under_way(&self) -> impl Iterator<Item = Flight> {
+        self.asking.iter().map(|(flight, _)| *flight)
     }
 
     /// The next request, if there is one and it may be sent. It may turn out to be empty.
-    pub(super) fn next_request(&mut self) -> Option<Vec<(Bytes, Action)>> {
-        self.is_wanted().then(|| self.outbox.next_request())
+    pub(super) fn next_request(&mut self, now: Moment) -> Option<Vec<(Bytes, Action)>> {
+        let most = self.allowance(0, now);
+        (most > 0).then(|| self.outbox.next_request(most))
     }
 
     /// A request is under way from the next poll on.
-    pub(super) fn send(&mut self, asking: impl Future<Output = Answers> + Send + 'static) {
-        self.asking.push(Box::pin(asking));
+    pub(super) fn send(&mut self, flight: Flight, asking: impl Future<Output = Answers> + Send + 'static) {
+        self.asking.push((flight, Box::pin(asking)));
     }
 
     /// Waits for an answer, in the desk's task.
@@ -68,7 +83,7 @@ impl Post {
             self.waker = Some(cx.waker().clone());
         }
         // When nothing is under way nobody wakes it; whoever sends something polls that with the waker that is kept.
-        for (n, asking) in self.asking.iter_mut().enumerate() {
+        for (n, (_, asking)) in self.asking.iter_mut().enumerate() {
             if let Poll::Ready(answers) = asking.as_mut().poll(cx) {
                 drop(self.asking.remove(n));
                 return Poll::Ready(answers);
@@ -112,6 +127,8 @@ mod tests {
         }
     }
 
+    const LONE: Flight = Flight { since: Moment::ORIGIN, len: 1 };
+
     async fn request(answer: oneshot::Receiver<()>) -> Answers {
         answer.await.unwrap();
         Vec::new()
@@ -124,7 +141,7 @@ mod tests {
         let mut post = Post::default();
         assert!(post.poll(&mut Context::from_waker(&waker)).is_pending());
         let (answer, answered) = oneshot::channel();
-        post.send(request(answered));
+        post.send(LONE, request(answered));
         assert!(post.begin().is_none(), "nothing is answered yet");
         assert_eq!(task.0.load(Ordering::Relaxed), 0, "and it was not woken to send it");
         answer.send(()).unwrap();
@@ -137,7 +154,7 @@ mod tests {
         let mut post = Post::default();
         assert!(!post.is_awaited());
         let (_answer, answered) = oneshot::channel();
-        post.send(request(answered));
+        post.send(LONE, request(answered));
         assert!(post.begin().is_none());
         assert!(!post.is_idle(), "it is sent when the task waits");
     }

@@ -127,6 +127,9 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.leave();
+        // Whoever has left has nothing to say to the desk.
+        if !matches!(*self.news.borrow(), SeatState::Over(_)) {
+            self.leave();
+        }
     }
 }
