@@ -189,6 +189,15 @@ pub enum OpReply {
     Txn(TxnReply),
 }
 
+/// What a removal did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteReply {
+    /// The store's revision after it.
+    pub revision: i64,
+    /// How many keys.
+    pub deleted: i64,
+}
+
 /// What a transaction did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxnReply {
@@ -290,6 +299,27 @@ impl Client {
         };
         let answer: message::PutResponse = self.endpoints().call(call).await?;
         Ok(answer.header.map_or(0, |header| header.revision))
+    }
+
+    /// Removes keys; says how many, and at which revision.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::txn`].
+    ///
+    /// # Cancellation
+    ///
+    /// The removal may still happen.
+    pub async fn delete(&self, delete: Delete) -> Result<DeleteReply, Error> {
+        let call = Call {
+            path: "/etcdserverpb.KV/DeleteRange",
+            kind: Kind::Write,
+            message: message::DeleteRangeRequest::from(delete),
+            asked: Asked::default(),
+        };
+        let answer: message::DeleteRangeResponse = self.endpoints().call(call).await?;
+        let revision = answer.header.map_or(0, |header| header.revision);
+        Ok(DeleteReply { revision, deleted: answer.deleted })
     }
 
     /// Forgets all history before this revision.

@@ -40,7 +40,8 @@ pub use config::{ClientCertificate, Config, Tls, User};
 pub use error::{Cause, Error, Invalid, Replaced};
 pub use keepalive::Renewal;
 pub use kv::{
-    Compare, Delete, KeyValue, Op, OpReply, Order, Put, Range, RangeReply, Relation, Target, Txn, TxnReply,
+    Compare, Delete, DeleteReply, KeyValue, Op, OpReply, Order, Put, Range, RangeReply, Relation, Target,
+    Txn, TxnReply,
 };
 pub use lease::{Grant, LeaseView};
 pub use member::{Alarm, Member, Status};

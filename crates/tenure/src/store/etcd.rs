@@ -131,13 +131,19 @@ impl Engine for Etcd {
 
     async fn txn(&self, mut txn: Txn) -> Result<TxnReply, StoreError> {
         txn.check(&self.info.limits)?;
-        if let Some(put) = translate::lone_put(&mut txn) {
-            let revision = self.client.put(put).await.map_err(failure::from)?;
-            return Ok(TxnReply {
-                succeeded: true,
-                revision: Revision(revision),
-                results: vec![OpReply::Put],
-            });
+        let alone = match translate::lone(&mut txn) {
+            Some(translate::Lone::Put(put)) => {
+                let revision = self.client.put(put).await.map_err(failure::from)?;
+                Some((revision, OpReply::Put))
+            }
+            Some(translate::Lone::Delete(delete)) => {
+                let reply = self.client.delete(delete).await.map_err(failure::from)?;
+                Some((reply.revision, translate::deleted(reply.deleted)?))
+            }
+            None => None,
+        };
+        if let Some((revision, result)) = alone {
+            return Ok(TxnReply { succeeded: true, revision: Revision(revision), results: vec![result] });
         }
         let reply = self.client.txn(translate::txn(&txn)).await.map_err(failure::from)?;
         let revision = Revision(reply.revision);

@@ -98,10 +98,17 @@ pub(super) fn pair(kv: etcd::KeyValue) -> KeyValue {
     }
 }
 
-/// The put that a transaction is, taken out of it, if it is nothing else: the server does it with less work than a transaction.
-pub(super) fn lone_put(txn: &mut Txn) -> Option<etcd::Put> {
+/// What a transaction is that does one thing and asks no conditions.
+pub(super) enum Lone {
+    Put(etcd::Put),
+    Delete(etcd::Delete),
+}
+
+/// The put or the delete that a transaction is, taken out of it, if it is nothing else: the server does it with less work than a transaction.
+pub(super) fn lone(txn: &mut Txn) -> Option<Lone> {
     match (&txn.when[..], &mut txn.then[..], &txn.otherwise[..]) {
-        ([], [Op::Put { key, value, lease }], []) => Some(put(take(key), take(value), *lease)),
+        ([], [Op::Put { key, value, lease }], []) => Some(Lone::Put(put(take(key), take(value), *lease))),
+        ([], [Op::Delete(select)], []) => Some(Lone::Delete(delete(select))),
         _ => None,
     }
 }
@@ -147,13 +154,15 @@ fn put(key: Bytes, value: Bytes, lease: LeaseChoice) -> etcd::Put {
     }
 }
 
+fn delete(select: &Selection) -> etcd::Delete {
+    let span = span(select);
+    etcd::Delete { key: span.key, range_end: span.range_end, with_previous: false }
+}
+
 pub(super) fn op(op: &Op) -> etcd::Op {
     match op {
         Op::Put { key, value, lease } => etcd::Op::Put(put(key.clone(), value.clone(), *lease)),
-        Op::Delete(select) => {
-            let span = span(select);
-            etcd::Op::Delete(etcd::Delete { key: span.key, range_end: span.range_end, with_previous: false })
-        }
+        Op::Delete(select) => etcd::Op::Delete(delete(select)),
         Op::Get(get) => etcd::Op::Range(range(get)),
     }
 }
@@ -189,14 +198,19 @@ pub(super) fn op_replies(
 fn op_reply(reply: etcd::OpReply, values: Values, revision: Revision) -> Result<OpReply, StoreError> {
     match reply {
         etcd::OpReply::Put { .. } => Ok(OpReply::Put),
-        etcd::OpReply::Delete { deleted, .. } => match u64::try_from(deleted) {
-            Ok(count) => Ok(OpReply::Delete { count }),
-            Err(_) => Err(StoreError::Corrupt(format!("{deleted} keys were deleted"))),
-        },
+        etcd::OpReply::Delete { deleted, .. } => self::deleted(deleted),
         etcd::OpReply::Range(range) => Ok(OpReply::Get(page(range, values, revision))),
         etcd::OpReply::Txn(_) => {
             Err(StoreError::Corrupt("an operation was answered as a transaction".to_owned()))
         }
+    }
+}
+
+/// The answer to a delete.
+pub(super) fn deleted(count: i64) -> Result<OpReply, StoreError> {
+    match u64::try_from(count) {
+        Ok(count) => Ok(OpReply::Delete { count }),
+        Err(_) => Err(StoreError::Corrupt(format!("{count} keys were deleted"))),
     }
 }
 
