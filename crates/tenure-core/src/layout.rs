@@ -86,7 +86,7 @@ const PREFERRED_FROM: u64 = 1 << 63;
 const NONCE_LEN: usize = 16;
 
 fn extend_with_hex(key: &mut Vec<u8>, number: u64, digits: usize) {
-    let digit = |n: usize| b"0123456789abcdef"[(number >> (4 * n)) as usize & 0xf];
+    let digit = |n: usize| b"0123456789abcdef"[(number >> (4 * n) & 0xf) as usize];
     key.extend((0..digits).rev().map(digit));
 }
 

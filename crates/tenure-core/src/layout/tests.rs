@@ -128,3 +128,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_key_of_a_place_ends_as_the_place_is_shown() {
+    let leases = [1, 0xf, 0x10, 0x33b7_9b6c_c113_a37e, i64::MAX].map(|id| LeaseId::new(id).unwrap());
+    for lease in leases {
+        for nonce in [0, 1, 0xabc, (1 << 63) - 1, 1 << 63, u64::MAX] {
+            let place = Place { lease, nonce };
+            assert_eq!(place.key_in(b"/shop/locks/a/"), format!("/shop/locks/a/{place}"));
+        }
+    }
+}

@@ -48,6 +48,7 @@ pub(super) struct Shared {
 struct Inner {
     lines: HashMap<Bytes, Box<Lined>>,
     /// Lines that were left, for those that are entered next: most are entered, held and left within a millisecond.
+    #[allow(clippy::vec_box, reason = "it is the boxes that are used again")]
     spare: Vec<Box<Lined>>,
     /// The lease that is lent for each TTL.
     loans: BTreeMap<Option<Duration>, Loan>,
