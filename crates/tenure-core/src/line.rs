@@ -48,9 +48,7 @@ use index::Index;
 use standing::{Look, Next, Stage, Standing};
 
 pub use barrier::Round;
-pub use words::{
-    Action, Asks, Before, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then, Watching,
-};
+pub use words::{Action, Asks, Before, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then};
 
 /// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody
 /// wants could appear behind our back and block the line until its lease ends.
@@ -258,7 +256,7 @@ impl Line {
         self.look(now);
     }
 
-    /// A place that [`Line::watching`] named is watched from now on: whatever happened to it before that has to be looked at.
+    /// A place that [`Line::place_before`] named is watched from now on: whatever happened to it before that has to be looked at.
     pub fn handle_watched(&mut self, place: Place, now: Moment) {
         let behind = self.first_behind(place);
         for ticket in self.places.get(&place).copied().into_iter().chain(behind) {
@@ -372,18 +370,23 @@ impl Line {
         self.index.due.first().map(|(at, _)| *at).into_iter().chain(looks).min()
     }
 
-    /// What has to be watched.
-    pub fn watching(&self) -> Watching {
-        let mut watching = Watching { crowd: !self.index.crowd.is_empty(), ..Watching::default() };
+    /// Our places that have to be watched, from their tokens on; from now on for those that should not be there.
+    pub fn own_places(&self) -> impl Iterator<Item = (Place, Option<Token>)> + Clone {
         let first = self.index.queue.values().next();
-        for ticket in self.index.holding.iter().chain(&self.index.haunting).chain(first) {
-            let Some(standing) = self.tickets.get(ticket) else { continue };
-            watching.own.insert(standing.place, standing.token());
-        }
-        if let Some(first) = first.and_then(|ticket| self.tickets.get(ticket)) {
-            watching.before = first.before().filter(|&before| !self.will_pass_on(before, first.token()));
-        }
-        watching
+        let tickets = self.index.holding.iter().chain(&self.index.haunting).chain(first);
+        let standings = tickets.filter_map(|ticket| self.tickets.get(ticket));
+        standings.map(|standing| (standing.place, standing.token()))
+    }
+
+    /// The place before our first one that waits, which has to be watched unless it is ours too.
+    pub fn place_before(&self) -> Option<Place> {
+        let first = self.index.queue.values().next().and_then(|ticket| self.tickets.get(ticket))?;
+        first.before().filter(|&before| !self.will_pass_on(before, first.token()))
+    }
+
+    /// Whether everything has to be watched: somebody of ours waits who can hold beside others.
+    pub fn is_crowded(&self) -> bool {
+        !self.index.crowd.is_empty()
     }
 
     /// Whether nobody of ours stands here.

@@ -3,12 +3,15 @@
 //! Requests of different names that wait while another is under way travel together; an idle desk sends at once. Two places of one name
 //! never share a request, because they would share a revision and nobody could say which is first.
 
+mod alarm;
 mod ask;
 mod desk;
 mod handover;
 mod held;
 mod lined;
+mod lines;
 mod outbox;
+mod own;
 mod pace;
 mod post;
 mod seat;

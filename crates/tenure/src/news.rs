@@ -98,6 +98,29 @@ impl<T> Sender<T> {
     }
 }
 
+impl<T> Sender<T> {
+    /// Puts another value in its place, and lets the caller say when those who wait are woken: they are too when the sender goes.
+    pub(crate) fn change_quietly(&self, value: T) -> Bell<T> {
+        let mut state = self.shared.write();
+        let former = std::mem::replace(&mut state.value, value);
+        state.version += 1;
+        drop(state);
+        drop(former);
+        Bell { shared: self.shared.clone() }
+    }
+}
+
+/// Wakes those who wait for a change that has happened.
+pub(crate) struct Bell<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Bell<T> {
+    pub(crate) fn ring(self) {
+        self.shared.changed.notify_waiters();
+    }
+}
+
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         self.shared.write().is_closed = true;

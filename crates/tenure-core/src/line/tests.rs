@@ -37,7 +37,7 @@ fn the_places_of_one_process_follow_each_other_with_one_request_each_and_no_watc
     world.requests.clear();
     for &ticket in &tickets {
         assert!(world.holds(0, ticket));
-        assert_eq!(world.lines[0].watching().before, None);
+        assert_eq!(world.lines[0].place_before(), None);
         world.leave(0, ticket);
         world.settle();
     }

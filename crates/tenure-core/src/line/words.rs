@@ -1,6 +1,5 @@
 //! What crosses between a line's machine and its driver: wishes to the store, answers, notices. All closed.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
@@ -234,15 +233,4 @@ pub enum LossReason {
     Lease,
     /// Somebody deleted it while it held.
     Deleted,
-}
-
-/// What has to be watched for a line.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Watching {
-    /// Places of ours, from their tokens on; from now on for those that should not be there.
-    pub own: BTreeMap<Place, Option<Token>>,
-    /// The place before our first one that waits, if it is not ours too.
-    pub before: Option<Place>,
-    /// Everything: somebody of ours waits who can hold beside others.
-    pub crowd: bool,
 }

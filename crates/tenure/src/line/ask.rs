@@ -7,11 +7,23 @@ use tenure_core::layout::{PREFERRED, Place, Rank};
 use tenure_core::line::{Action, Asks, Before, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
+use super::lines::Slot;
+use super::post::Answers;
 use crate::session::Session;
 use crate::store::{
     Cause, Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Selection, Store,
     StoreError, Txn, TxnReply,
 };
+
+/// An action, with what has to be known to ask for it.
+pub(super) struct Question {
+    pub(super) slot: Slot,
+    /// The prefix under which the places of the line are.
+    pub(super) line: Bytes,
+    pub(super) action: Action,
+    /// What is put, if something is.
+    pub(super) value: Bytes,
+}
 
 /// What came of an action.
 pub(super) enum Answer {
@@ -69,10 +81,10 @@ pub(super) fn place(line: &Bytes, key: &[u8]) -> Option<Place> {
 pub(super) async fn ask(
     session: Session,
     (regard, nonce_first): (Regard, u64),
-    request: Vec<(Bytes, Action, Bytes)>,
-) -> Vec<(Bytes, Answer)> {
+    request: Vec<Question>,
+) -> Answers {
     let txn =
-        |(line, action, value): &(Bytes, Action, Bytes)| txn(line, *action, value, (regard, nonce_first));
+        |question: &Question| txn(&question.line, question.action, &question.value, (regard, nonce_first));
     let store = session.store();
     let mut txns: Vec<Txn> = request.iter().map(txn).collect();
     let replies = match (txns.pop(), txns.is_empty()) {
@@ -84,12 +96,11 @@ pub(super) async fn ask(
         (None, _) => Vec::new(),
     };
     let mut answers = Vec::with_capacity(request.len());
-    for ((line, action, _), reply) in request.into_iter().zip(replies) {
+    for (Question { slot, line, action, .. }, reply) in request.into_iter().zip(replies) {
         if let Err(error) = &reply {
             session.note_failure(error);
         }
-        let answer = understand(store, regard, &line, action, reply).await;
-        answers.push((line, answer));
+        answers.push((slot, understand(store, regard, &line, action, reply).await));
     }
     answers
 }

@@ -1,6 +1,9 @@
 //! The task behind a desk: moves answers and sightings into the lines, and the lines' wishes to the store.
+//!
+//! Whoever stands in line or leaves it tells its line so and goes to sleep. The task is called for that only if it would not look at the line by itself:
+//! while it is awake it looks at all lines before it rests, and while much is under way the next answer wakes it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,15 +14,17 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::{Place, Rank};
 use tenure_core::line::{Action, Mode, Ticket};
-use tenure_core::record::CandidateRecord;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::ask::{self, Regard};
-use super::lined::{Lined, Sitter};
-use super::pace::Flight;
+use super::alarm::Alarm;
+use super::ask::{self, Question, Regard};
+use super::lined::{Sitter, Words};
+use super::lines::{Lines, Slot};
+use super::outbox::{Outbox, Wish};
+use super::pace::{Flight, FlightId, Flights};
 use super::post::{Answers, Post};
 use super::watches::{Sighting, Watches};
 use super::{Seat, SeatState};
@@ -38,35 +43,28 @@ pub(super) struct Shared {
     /// Below the nonces of all places of this desk, which follow each other: another desk on the same lease throws one far away.
     nonce_first: u64,
     inner: Mutex<Inner>,
-    /// Locked before what is inside, never after.
+    /// Whoever has what is inside must not wait for this.
     post: Mutex<Post>,
-    /// Rung when a line was told something.
+    /// Calls the task.
     bell: Notify,
 }
 
-#[derive(Default)]
 struct Inner {
-    lines: HashMap<Bytes, Box<Lined>>,
-    /// Lines that were left, for those that are entered next: most are entered, held and left within a millisecond.
-    #[allow(clippy::vec_box, reason = "it is the boxes that are used again")]
-    spare: Vec<Box<Lined>>,
+    lines: Lines,
+    /// How many stand in all lines.
+    seated: usize,
+    /// What is to be asked.
+    outbox: Outbox,
+    /// What is being asked.
+    flights: Flights,
     /// The lease that is lent for each TTL.
     loans: BTreeMap<Option<Duration>, Loan>,
     /// Loans whose end the task does not wait for yet.
     new_loans: Vec<Loan>,
-    /// Lines that have something to say, each once.
-    dirty: Vec<Bytes>,
-    /// When lines want to look at the clock.
-    wakes: BTreeSet<(Moment, Bytes)>,
-    /// From which nonce a line that is entered anew counts on: no late request for it can touch what was left before.
-    nonce_floor: u64,
-    /// The largest number of all lines that were left: late answers to one must not be taken for answers to the next of its name.
-    counter: u64,
+    /// Whether the task was called, or is at work: it looks at everything here before it rests.
+    is_awake: bool,
     is_closing: bool,
 }
-
-/// How many lines that were left are kept. Each is about a kilobyte; more locks than this are seldom taken in one round trip.
-const SPARE_MAX: usize = 64;
 
 /// The end of a loan.
 type Ending = Pin<Box<dyn Future<Output = LeaseId> + Send>>;
@@ -82,65 +80,80 @@ pub(crate) enum Crowding {
 /// What woke the task.
 enum Event {
     Told,
-    Answered(Answers),
+    Answered(FlightId, Answers),
     Seen(Sighting),
     Lost(LeaseId),
     Time,
+}
+
+/// What the task does when it has done everything.
+enum Rest {
+    /// There is more.
+    No,
+    /// Until something happens, or until then.
+    Until(Option<Moment>),
+    /// For ever.
+    Done,
 }
 
 /// Runs until the desk is closed and every line is left.
 pub(super) async fn drive(shared: Arc<Shared>) {
     let mut endings: FuturesUnordered<Ending> = FuturesUnordered::new();
     let mut watches = Watches::new(shared.store.clone());
+    let mut alarm = Alarm::new(shared.clock.clone());
+    let mut words = Words::default();
     loop {
-        let mut wake = shared.step(&mut watches);
-        if shared.post().is_wanted(shared.clock.now()) && shared.lock().has_company() {
+        if shared.step(&mut watches, &mut words) {
             // Whoever was told something and wants something of the store now gets a word in: it travels along.
             tokio::task::yield_now().await;
-            wake = shared.step(&mut watches);
+            shared.step(&mut watches, &mut words);
         }
-        let patience_ends = shared.send(&mut shared.post());
-        let wake = wake.into_iter().chain(patience_ends).min();
+        shared.send();
         for loan in std::mem::take(&mut shared.lock().new_loans) {
             endings.push(Box::pin(async move {
                 loan.lost().await;
                 loan.lease()
             }));
         }
-        if shared.is_done() {
-            break;
+        match shared.rest() {
+            Rest::No => continue,
+            Rest::Until(wake) => alarm.set(wake),
+            Rest::Done => break,
         }
         let event = tokio::select! {
             biased;
             Some(lease) = endings.next(), if !endings.is_empty() => Event::Lost(lease),
-            answers = poll_fn(|cx| shared.post().poll(cx)) => Event::Answered(answers),
+            (flight, answers) = poll_fn(|cx| shared.post().poll(cx)) => Event::Answered(flight, answers),
             () = shared.bell.notified() => Event::Told,
             sighting = watches.next() => Event::Seen(sighting),
-            () = sleep(&shared, wake) => Event::Time,
+            () = alarm.ring() => Event::Time,
         };
         shared.handle(event);
     }
     watches.close().await;
 }
 
-async fn sleep(shared: &Shared, wake: Option<Moment>) {
-    match wake {
-        Some(wake) => shared.clock.sleep_until(wake).await,
-        None => std::future::pending().await,
-    }
-}
-
 impl Shared {
     pub(super) fn new(session: &Session, regard: Regard) -> Shared {
         // Half of all numbers is left to count upwards.
         let nonce_first = dice::nonce() / 2;
+        let inner = Inner {
+            lines: Lines::new(nonce_first),
+            seated: 0,
+            outbox: Outbox::default(),
+            flights: Flights::default(),
+            loans: BTreeMap::new(),
+            new_loans: Vec::new(),
+            is_awake: true,
+            is_closing: false,
+        };
         Shared {
             store: session.store().clone(),
             clock: session.clock().clone(),
             session: session.clone(),
             regard,
             nonce_first,
-            inner: Mutex::new(Inner { nonce_floor: nonce_first, ..Inner::default() }),
+            inner: Mutex::new(inner),
             post: Mutex::default(),
             bell: Notify::new(),
         }
@@ -163,8 +176,7 @@ impl Shared {
         let mut inner = self.lock();
         inner.loans.insert(ttl, loan.clone());
         inner.new_loans.push(loan.clone());
-        drop(inner);
-        self.bell.notify_one();
+        inner.call(&self.bell);
         Ok((loan, Crowding::Likely))
     }
 
@@ -176,124 +188,116 @@ impl Shared {
         (loan, crowding): (Loan, Crowding),
     ) -> Seat {
         let (state, news) = news::channel(SeatState::Entering);
+        let sitter = Box::new(Sitter::new(state, value, loan.clone()));
         let mut inner = self.lock();
-        let Inner { lines, spare, dirty, nonce_floor, counter, .. } = &mut *inner;
-        let lined = lines.entry(line.clone()).or_insert_with(|| {
-            let mut lined = spare.pop().unwrap_or_default();
-            lined.begin(*nonce_floor, *counter);
-            lined
-        });
-        let ticket = lined.machine.stand_ranked(loan.lease(), mode, rank);
-        lined.sitters.insert(ticket, Box::new(Sitter::new(state, value, loan.clone())));
-        lined.note_in(dirty, &line);
-        drop(inner);
+        let (slot, ticket) = inner.stand(&line, (mode, rank), sitter);
         match crowding {
-            Crowding::Unlikely => self.hurry(&line),
-            Crowding::Likely => self.bell.notify_one(),
+            Crowding::Unlikely => self.hurry(inner, slot, self.clock.now()),
+            Crowding::Likely => inner.call(&self.bell),
         }
-        Seat { shared: self.clone(), line, ticket, loan, news }
-    }
-
-    /// Lets a ticket's place be left; says whether there is anything to do for the desk.
-    fn begin_leave(&self, line: &Bytes, ticket: Ticket) -> bool {
-        let now = self.clock.now();
-        let mut inner = self.lock();
-        let Inner { lines, dirty, .. } = &mut *inner;
-        let Some(lined) = lines.get_mut(line) else { return false };
-        lined.machine.leave(ticket, now);
-        lined.note_in(dirty, line);
-        true
+        Seat { shared: self.clone(), line, slot, ticket, loan, news }
     }
 
     /// Leaves in the background, from wherever.
-    pub(super) fn leave(&self, line: &Bytes, ticket: Ticket) {
-        if self.begin_leave(line, ticket) {
-            self.bell.notify_one();
+    pub(super) fn leave(&self, slot: Slot, ticket: Ticket) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        if inner.lines.tell(slot, |lined| lined.machine.leave(ticket, now)).is_some() {
+            inner.call(&self.bell);
         }
     }
 
     /// Leaves at once; only for who runs in a task.
-    pub(super) fn leave_at_once(&self, line: &Bytes, ticket: Ticket) {
-        if self.begin_leave(line, ticket) {
-            self.hurry(line);
+    pub(super) fn leave_at_once(&self, slot: Slot, ticket: Ticket) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        if inner.lines.tell(slot, |lined| lined.machine.leave(ticket, now)).is_some() {
+            self.hurry(inner, slot, now);
         }
     }
 
     /// Sends what a line wants here and now if nobody else could travel along; otherwise it is the task's business.
-    fn hurry(&self, line: &Bytes) {
-        let is_enough = match self.post.try_lock() {
-            Ok(mut post) if post.is_idle() && post.is_awaited() => self.send_alone(line, &mut post),
-            // The task is woken by an answer, or when those before this one have waited long enough, and then it looks at the line.
-            Ok(post) => post.is_patient(self.lock().dirty.len(), self.clock.now()),
-            Err(_) => false,
-        };
-        if !is_enough {
-            self.bell.notify_one();
+    fn hurry(&self, mut inner: MutexGuard<'_, Inner>, slot: Slot, now: Moment) {
+        // The task looks at the line before it rests; or an answer wakes it, or the alarm that is set while many wait for one.
+        if inner.is_awake || inner.is_patient(now) {
+            return;
+        }
+        let may_send = inner.is_alone(slot, now) && tokio::runtime::Handle::try_current().is_ok();
+        match self.post.try_lock() {
+            Ok(post) if may_send && post.is_awaited() => self.send_alone(inner, post, slot, now),
+            Ok(_) | Err(_) => inner.call(&self.bell),
         }
     }
 
-    /// Sends what a line wants, if its one place is all that this desk has. Says whether nothing is left for the task until there is an answer: then
-    /// the line is looked at anyway, and what it wants watched can wait so long.
-    fn send_alone(&self, line: &Bytes, post: &mut Post) -> bool {
-        let mut inner = self.lock();
-        if inner.has_company() || tokio::runtime::Handle::try_current().is_err() {
-            return false;
+    /// Sends what a line wants whose one place is all that this desk has. The task has nothing to do until there is an answer: then the line is looked at
+    /// anyway, and what it wants watched can wait so long.
+    fn send_alone(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        mut post: MutexGuard<'_, Post>,
+        slot: Slot,
+        now: Moment,
+    ) {
+        let mut words = Words::default();
+        let is_on_time = inner.listen(slot, &mut words);
+        let request = inner.next_request(now);
+        if request.is_none() || !is_on_time {
+            inner.call(&self.bell);
         }
-        let now = self.clock.now();
-        // The task ends a watch before the place that it is for; otherwise the server tells it, and then it has to be made sure of.
-        let unwatched = |lined: &&mut Box<Lined>| !lined.may_be_watched(now);
-        let Some(lined) = inner.lines.get_mut(line).filter(unwatched) else { return false };
-        lined.say(line, post);
-        let is_on_time = lined.machine.next_wake() == lined.wake;
         drop(inner);
-        self.send(post);
-        match post.begin() {
-            Some(answers) => {
-                self.handle(Event::Answered(answers));
-                false
+        words.say();
+        if let Some((flight, request)) = request {
+            post.send(flight, self.ask(request));
+            if let Some((flight, answers)) = post.begin() {
+                drop(post);
+                self.handle(Event::Answered(flight, answers));
+                self.bell.notify_one();
             }
-            None => is_on_time && !post.is_idle(),
         }
     }
 
-    /// Sends what is to be asked, as far as it may be. Says until when the rest waits.
-    fn send(&self, post: &mut Post) -> Option<Moment> {
+    /// Sends what is to be asked, as far as it may be.
+    fn send(&self) {
         let now = self.clock.now();
-        while let Some(request) = post.next_request(now) {
-            let request = self.with_values(request);
-            if !request.is_empty() {
-                let flight = Flight { since: now, len: request.len() };
-                post.send(flight, ask::ask(self.session.clone(), (self.regard, self.nonce_first), request));
-            }
+        loop {
+            let request = self.lock().next_request(now);
+            let Some((flight, request)) = request else { break };
+            self.post().send(flight, self.ask(request));
         }
-        post.patience_ends(now)
+    }
+
+    fn ask(&self, request: Vec<Question>) -> impl Future<Output = Answers> + Send + 'static {
+        ask::ask(self.session.clone(), (self.regard, self.nonce_first), request)
     }
 
     /// Puts in a place of ours that it holds, unless somebody has put something there since it was entered, or one of ours is the next. Nobody
     /// waits for it: if it is not done, whoever is next reads the line.
     pub(super) fn say_holding(&self, line: &Bytes, (place, token): (Place, Token), value: Bytes) {
-        if self.lock().lines.get(line).is_none_or(|lined| lined.machine.is_followed_by_ours(place)) {
+        let mut inner = self.lock();
+        let lined = inner.lines.slot(line).and_then(|slot| inner.lines.get(slot));
+        if lined.is_none_or(|lined| lined.machine.is_followed_by_ours(place)) {
             return;
         }
+        let unawaited = inner.flights.begin(Flight { since: self.clock.now(), len: 0 });
+        drop(inner);
         let (store, key) = (self.store.clone(), ask::key(line, place));
         let txn = Txn::new()
             .when(Condition::created_at(key.clone(), token.0))
             .when(Condition::modified_at(key.clone(), token.0))
             .then(Op::Put { key, value, lease: LeaseChoice::Keep });
-        let unawaited = Flight { since: self.clock.now(), len: 0 };
         self.post().send(unawaited, async move {
             if let Err(error) = store.txn(txn).await {
                 debug!(%error, "nobody was told who holds");
             }
             Answers::new()
         });
-        self.bell.notify_one();
+        self.lock().call(&self.bell);
     }
 
     /// Where a ticket's place is, and since when; none if it is not there.
-    pub(super) fn stands_at(&self, line: &Bytes, ticket: Ticket) -> Option<(Place, Token)> {
+    pub(super) fn stands_at(&self, slot: Slot, ticket: Ticket) -> Option<(Place, Token)> {
         let inner = self.lock();
-        let (place, token) = inner.lines.get(line)?.machine.place(ticket)?;
+        let (place, token) = inner.lines.get(slot)?.machine.place(ticket)?;
         Some((place, token?))
     }
 
@@ -303,14 +307,9 @@ impl Shared {
 
     /// Nobody can stand in line any more; who has a seat keeps it until it is dropped.
     pub(super) fn begin_close(&self) {
-        self.lock().is_closing = true;
-        self.bell.notify_one();
-    }
-
-    fn is_done(&self) -> bool {
-        let is_idle = self.post().is_idle();
-        let inner = self.lock();
-        is_idle && inner.is_closing && inner.lines.is_empty()
+        let mut inner = self.lock();
+        inner.is_closing = true;
+        inner.call(&self.bell);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -321,122 +320,144 @@ impl Shared {
         self.post.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets lines look at the clock, tells their notices, takes their wishes. Says when the next one wants to look.
-    fn step(&self, watches: &mut Watches) -> Option<Moment> {
+    /// Lets lines look at the clock, tells their notices, takes their wishes. Says whether something will be sent and somebody could travel along.
+    fn step(&self, watches: &mut Watches, words: &mut Words) -> bool {
         let now = self.clock.now();
-        let mut post = self.post();
         let mut inner = self.lock();
-        let Inner { lines, spare, dirty, wakes, nonce_floor, counter, .. } = &mut *inner;
-        while let Some((at, line)) = wakes.first()
-            && *at <= now
-        {
-            let line = line.clone();
-            wakes.pop_first();
-            if let Some(lined) = lines.get_mut(&line) {
-                lined.wake = None;
-                lined.machine.handle_time(now);
-                lined.note_in(dirty, &line);
+        inner.lines.look_at_clock(now);
+        while let Some(slot) = inner.lines.next_noted() {
+            inner.listen(slot, words);
+            if let Some(lined) = inner.lines.get_mut(slot) {
+                lined.watch(watches, now);
             }
+            inner.lines.settle(slot);
         }
-        for line in dirty.drain(..) {
-            let Some(lined) = lines.get_mut(&line) else { continue };
-            lined.is_noted = false;
-            lined.say(&line, &mut post);
-            let wanted = lined.machine.watching();
-            if wanted != lined.watching {
-                watches.change(&line, &lined.watching, &wanted);
-                lined.watch(wanted, now);
-            }
-            let wake = lined.machine.next_wake();
-            if wake != lined.wake {
-                if let Some(before) = lined.wake {
-                    wakes.remove(&(before, line.clone()));
-                }
-                wakes.extend(wake.map(|wake| (wake, line.clone())));
-                lined.wake = wake;
-            }
-            if lined.machine.is_empty() {
-                *nonce_floor = lined.machine.nonce_floor().max(*nonce_floor);
-                *counter = lined.machine.counter().max(*counter);
-                let left = lines.remove(&line);
-                spare.extend(left.filter(|_| spare.len() < SPARE_MAX));
-            }
-        }
-        wakes.first().map(|(at, _)| *at)
+        let has_company = inner.seated > 1 && inner.allowance(now) > 0;
+        drop(inner);
+        words.say();
+        has_company
     }
 
-    /// Adds to each action what is to be put.
-    fn with_values(&self, request: Vec<(Bytes, Action)>) -> Vec<(Bytes, Action, Bytes)> {
-        let inner = self.lock();
-        let value = |line: &Bytes, action: Action| match action {
-            Action::Enter { ticket, .. } => {
-                inner.lines.get(line)?.sitters.get(&ticket).map(|s| s.value.clone())
-            }
-            Action::Look { .. } | Action::Leave { .. } => None,
-        };
-        let mut whole = Vec::with_capacity(request.len());
-        for (line, action) in request {
-            match (value(&line, action), action) {
-                (Some(value), _) => whole.push((line, action, value)),
-                (None, Action::Look { .. } | Action::Leave { .. }) => {
-                    whole.push((line, action, Bytes::new()));
-                }
-                // Its lease was lost while it waited for its turn to be sent: nobody would ever take its place away.
-                (None, Action::Enter { .. }) => {}
-            }
+    /// Whether the task may rest now. Nobody calls it before it has said so.
+    fn rest(&self) -> Rest {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let is_told = inner.lines.noted_len() > 0 && !inner.is_patient(now);
+        if is_told || !inner.new_loans.is_empty() || inner.allowance(now) > 0 {
+            return Rest::No;
         }
-        whole
+        if inner.is_closing && inner.is_idle() && inner.lines.is_empty() {
+            return Rest::Done;
+        }
+        inner.is_awake = false;
+        let wakes = [inner.lines.next_wake(), inner.flights.patience_ends(now)];
+        Rest::Until(wakes.into_iter().flatten().min())
     }
 
     fn handle(&self, event: Event) {
         let now = self.clock.now();
         let mut inner = self.lock();
+        inner.is_awake = true;
         match event {
             Event::Told | Event::Time => {}
-            Event::Answered(answers) => {
-                for (line, answer) in answers {
-                    inner.on_line(&line, |lined| lined.answer(answer, now));
+            Event::Answered(flight, answers) => {
+                inner.flights.end(flight);
+                for (slot, answer) in answers {
+                    inner.lines.tell(slot, |lined| lined.answer(answer, now));
                 }
             }
             Event::Lost(lease) => {
                 inner.loans.retain(|_, loan| loan.lease() != lease);
-                let mut lines: Vec<Bytes> = inner.lines.keys().cloned().collect();
-                lines.sort_unstable();
-                for line in lines {
-                    inner.on_line(&line, |lined| lined.machine.handle_lease_lost(lease, now));
+                for slot in inner.lines.all() {
+                    inner.lines.tell(slot, |lined| lined.machine.handle_lease_lost(lease, now));
                 }
             }
-            Event::Seen(Sighting::Watched(line, place)) => {
-                inner.on_line(&line, |lined| lined.machine.handle_watched(place, now));
-            }
-            Event::Seen(Sighting::Gone(line, place, revision)) => {
-                inner.on_line(&line, |lined| lined.machine.handle_gone(place, revision, now));
-            }
-            Event::Seen(Sighting::Put(line, place, pair)) => inner.on_line(&line, |lined| {
-                lined.machine.handle_put(place, now);
-                if self.regard == Regard::Preferred && CandidateRecord::leads_by(&pair.value) {
-                    lined.machine.handle_holder(place, Token(pair.created), pair.modified);
+            Event::Seen(sighting) => {
+                // What was seen of a line may be told when that was left, and another one is in its slot.
+                if let Some(slot) = inner.lines.slot(&sighting.line) {
+                    inner.lines.tell(slot, |lined| lined.see(sighting.seen, self.regard, now));
                 }
-                lined.touch(place, pair);
-            }),
-            Event::Seen(Sighting::Picture(line, picture)) => {
-                inner.on_line(&line, |lined| lined.machine.handle_picture(&picture));
             }
         }
     }
 }
 
 impl Inner {
-    /// Whether more than one stands here, so that somebody could travel along.
-    fn has_company(&self) -> bool {
-        let counts = self.lines.values().map(|lined| lined.sitters.len());
-        counts.filter(|&count| count > 0).take(2).sum::<usize>() > 1
+    fn stand(&mut self, line: &Bytes, (mode, rank): (Mode, Rank), sitter: Box<Sitter>) -> (Slot, Ticket) {
+        let slot = self.lines.enter(line);
+        let lease = sitter.lease();
+        let ticket = self.lines.tell(slot, |lined| {
+            let ticket = lined.machine.stand_ranked(lease, mode, rank);
+            lined.sitters.insert(ticket, sitter);
+            ticket
+        });
+        self.seated += 1;
+        (slot, ticket.expect("the line was just entered"))
     }
 
-    fn on_line(&mut self, line: &Bytes, change: impl FnOnce(&mut Lined)) {
-        if let Some(lined) = self.lines.get_mut(line) {
-            change(lined);
-            lined.note_in(&mut self.dirty, line);
+    /// Calls the task, unless it is awake.
+    fn call(&mut self, bell: &Notify) {
+        if !std::mem::replace(&mut self.is_awake, true) {
+            bell.notify_one();
         }
+    }
+
+    /// Takes what a line has to say. Says whether it looks at the clock in time.
+    fn listen(&mut self, slot: Slot, words: &mut Words) -> bool {
+        let Some(lined) = self.lines.get_mut(slot) else { return true };
+        let seated = lined.sitters.len();
+        lined.say(slot, &mut self.outbox, words);
+        self.seated -= seated - lined.sitters.len();
+        lined.next_wake().is_none_or(|wake| lined.is_woken_by(wake))
+    }
+
+    /// Whether nothing is to be asked, and nothing is.
+    fn is_idle(&self) -> bool {
+        self.outbox.is_empty() && self.flights.is_empty()
+    }
+
+    /// Whether a line's one place is all there is, and its own wish the only one.
+    fn is_alone(&self, slot: Slot, now: Moment) -> bool {
+        // The task ends a watch before the place that it is for; otherwise the server tells it, and then it has to be made sure of.
+        let is_unwatched = || self.lines.get(slot).is_some_and(|lined| !lined.may_be_watched(now));
+        self.seated == 1 && self.is_idle() && is_unwatched()
+    }
+
+    /// How many may be sent now. What nobody waits for travels with something else, or when nothing is under way.
+    fn allowance(&self, now: Moment) -> usize {
+        let is_due = self.flights.is_empty() || self.outbox.is_urgent();
+        if is_due { self.flights.allowance(self.outbox.len(), now) } else { 0 }
+    }
+
+    /// Whether those who have something to say wait for company or for an answer.
+    fn is_patient(&self, now: Moment) -> bool {
+        self.flights.allowance(self.outbox.len() + self.lines.noted_len(), now) == 0
+    }
+
+    /// The next request, if there is one and it may be sent.
+    fn next_request(&mut self, now: Moment) -> Option<(FlightId, Vec<Question>)> {
+        loop {
+            let most = self.allowance(now);
+            if most == 0 {
+                return None;
+            }
+            let wishes = self.outbox.next_request(most);
+            let mut questions = Vec::with_capacity(wishes.len());
+            questions.extend(wishes.into_iter().filter_map(|wish| self.question(wish)));
+            if !questions.is_empty() {
+                let flight = self.flights.begin(Flight { since: now, len: questions.len() });
+                return Some((flight, questions));
+            }
+        }
+    }
+
+    /// A wish, with what is to be put.
+    fn question(&self, Wish { slot, line, action }: Wish) -> Option<Question> {
+        let value = match action {
+            // If its lease was lost while it waited for its turn to be sent, nobody would ever take its place away.
+            Action::Enter { ticket, .. } => self.lines.get(slot)?.sitters.get(&ticket)?.value.clone(),
+            Action::Look { .. } | Action::Leave { .. } => Bytes::new(),
+        };
+        Some(Question { slot, line, action, value })
     }
 }

@@ -4,28 +4,37 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tenure_core::layout::Place;
-use tenure_core::line::{Left, Line, LossReason, Notice, Ticket, Watching};
+use tenure_core::line::{Left, Line, LossReason, Notice, Ticket};
+use tenure_core::record::CandidateRecord;
+use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 
-use super::ask::{Answer, Others};
-use super::post::Post;
-use super::watches::OWN_AFTER;
+use super::ask::{Answer, Others, Regard};
+use super::lines::Slot;
+use super::outbox::{Outbox, Wish};
+use super::own::Own;
+use super::watches::{Seen, Watches};
 use super::{SeatEnd, SeatState};
 use crate::dice;
 use crate::news;
 use crate::session::Loan;
-use crate::store::KeyValue;
+use crate::store::{KeyValue, LeaseId};
 
 /// One line, and who stands in it.
 #[derive(Default)]
 pub(super) struct Lined {
+    /// Under which prefix its places are; none if it was left.
+    name: Option<Bytes>,
     pub(super) machine: Line,
     /// In boxes, as the places of a line are.
     pub(super) sitters: BTreeMap<Ticket, Box<Sitter>>,
+    own: Own,
+    /// The place of somebody else that is watched.
+    before: Option<Place>,
+    /// Whether everything is watched.
+    is_crowded: bool,
+    /// When it looks at the clock; never later than it wants to. Belongs to the slot, and stays when the line is left.
     pub(super) wake: Option<Moment>,
-    pub(super) watching: Watching,
-    /// Since when the same own places are to be watched.
-    own_since: Moment,
     /// Whether it is among those that have something to say.
     pub(super) is_noted: bool,
 }
@@ -40,34 +49,85 @@ pub(super) struct Sitter {
     touched: Option<KeyValue>,
 }
 
+/// What those who stand in line are told, once nothing is locked: whoever is woken wants the same lock at once.
+#[derive(Default)]
+pub(super) struct Words(Vec<Word>);
+
+enum Word {
+    Changed(news::Bell<SeatState>),
+    /// It hears of it when its sender goes.
+    Ended(Box<Sitter>),
+}
+
+impl Words {
+    /// Wakes everybody who was told something.
+    pub(super) fn say(&mut self) {
+        for word in self.0.drain(..) {
+            match word {
+                Word::Changed(bell) => bell.ring(),
+                Word::Ended(sitter) => drop(sitter),
+            }
+        }
+    }
+}
+
 impl Lined {
-    /// Nobody stands here, and whoever comes next counts from there: the line may be another one from now on.
-    pub(super) fn begin(&mut self, nonce: u64, counter: u64) {
-        assert!(self.sitters.is_empty(), "a line is left when nobody of ours stands in it");
+    /// Nobody stands here, and whoever comes next counts from there: the line is another one from now on.
+    pub(super) fn begin(&mut self, name: Bytes, nonce: u64, counter: u64) {
+        assert!(self.name.is_none() && self.sitters.is_empty(), "a line is left when nobody stands in it");
         self.machine.begin(nonce, counter);
-        self.wake = None;
-        self.watching = Watching::default();
+        self.name = Some(name);
         self.is_noted = false;
     }
 
-    /// It has something to say.
-    pub(super) fn note_in(&mut self, dirty: &mut Vec<Bytes>, line: &Bytes) {
-        if !std::mem::replace(&mut self.is_noted, true) {
-            dirty.push(line.clone());
-        }
+    /// The line was left; gives its name.
+    pub(super) fn end(&mut self) -> Option<Bytes> {
+        self.name.take()
     }
 
-    /// Notes what is watched from now on.
-    pub(super) fn watch(&mut self, wanted: Watching, now: Moment) {
-        if wanted.own != self.watching.own {
-            self.own_since = now;
+    pub(super) fn is_entered(&self) -> bool {
+        self.name.is_some()
+    }
+
+    /// The prefix under which its places are.
+    fn name(&self) -> Bytes {
+        self.name.clone().unwrap_or_default()
+    }
+
+    /// Watches what is wanted now, instead of what was wanted before.
+    pub(super) fn watch(&mut self, watches: &mut Watches, now: Moment) {
+        let Lined { name: Some(name), machine, own, before, is_crowded, .. } = self else { return };
+        for place in own.want(machine.own_places(), now) {
+            watches.end_own(name, place);
         }
-        self.watching = wanted;
+        while let Some((place, token)) = own.next_due(now) {
+            watches.begin_own(name, place, token);
+        }
+        let wanted = machine.place_before();
+        if *before != wanted {
+            *before = wanted;
+            watches.change_before(name, wanted);
+        }
+        let wanted = machine.is_crowded();
+        if *is_crowded != wanted {
+            *is_crowded = wanted;
+            watches.change_crowd(name, wanted);
+        }
     }
 
     /// Whether the watch of an own place may have begun, or is about to.
     pub(super) fn may_be_watched(&self, now: Moment) -> bool {
-        !self.watching.own.is_empty() && now.since(self.own_since) >= OWN_AFTER / 2
+        self.own.may_be_watched(now)
+    }
+
+    /// When it wants to look at the clock.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        self.machine.next_wake().into_iter().chain(self.own.next_wake()).min()
+    }
+
+    /// Whether it looks at the clock by then anyway.
+    pub(super) fn is_woken_by(&self, wake: Moment) -> bool {
+        self.wake.is_some_and(|at| at <= wake)
     }
 
     pub(super) fn answer(&mut self, answer: Answer, now: Moment) {
@@ -93,28 +153,44 @@ impl Lined {
         }
     }
 
-    /// Tells the notices of the line, and takes its wishes.
-    pub(super) fn say(&mut self, line: &Bytes, post: &mut Post) {
-        while let Some(notice) = self.machine.poll_notice() {
-            self.tell(notice);
-        }
-        while let Some(action) = self.machine.poll_action() {
-            post.push(line.clone(), action);
+    /// Something was seen of it.
+    pub(super) fn see(&mut self, seen: Seen, regard: Regard, now: Moment) {
+        match seen {
+            Seen::Watched(place) => self.machine.handle_watched(place, now),
+            Seen::Gone(place, revision) => self.machine.handle_gone(place, revision, now),
+            Seen::Put(place, pair) => {
+                self.machine.handle_put(place, now);
+                if regard == Regard::Preferred && CandidateRecord::leads_by(&pair.value) {
+                    self.machine.handle_holder(place, Token(pair.created), pair.modified);
+                }
+                self.touch(place, pair);
+            }
+            Seen::Picture(picture) => self.machine.handle_picture(&picture),
         }
     }
 
-    fn tell(&mut self, notice: Notice) {
+    /// Takes the notices of the line and its wishes.
+    pub(super) fn say(&mut self, slot: Slot, outbox: &mut Outbox, words: &mut Words) {
+        while let Some(notice) = self.machine.poll_notice() {
+            words.0.extend(self.tell(notice));
+        }
+        while let Some(action) = self.machine.poll_action() {
+            outbox.push(Wish { slot, line: self.name(), action });
+        }
+    }
+
+    fn tell(&mut self, notice: Notice) -> Option<Word> {
         let (ticket, state) = match notice {
             Notice::Waits { ticket } => (ticket, SeatState::Waits),
             Notice::Held { ticket, token } => {
-                let Some((place, _)) = self.machine.place(ticket) else { return };
-                let Some(sitter) = self.sitters.get_mut(&ticket) else { return };
+                let (place, _) = self.machine.place(ticket)?;
+                let sitter = self.sitters.get_mut(&ticket)?;
                 let touched = sitter.touched.take().filter(|pair| pair.created == token.0);
                 let others = sitter.others.take();
                 (ticket, SeatState::Holds { place, token, others, touched })
             }
             Notice::Lost { ticket, why } => {
-                let Some(sitter) = self.sitters.get(&ticket) else { return };
+                let sitter = self.sitters.get(&ticket)?;
                 let ended = sitter.loan.end();
                 if why == LossReason::Lease && ended.is_none() {
                     // The store said so to us first.
@@ -125,12 +201,12 @@ impl Lined {
             Notice::Refused { ticket, why } => (ticket, SeatState::Over(SeatEnd::Refused(why))),
             Notice::Left { ticket, was_there } => (ticket, SeatState::Over(SeatEnd::Left { was_there })),
         };
-        let is_over = matches!(state, SeatState::Over(_));
-        if let Some(sitter) = self.sitters.get(&ticket) {
-            sitter.state.send_replace(state);
-        }
-        if is_over {
-            self.sitters.remove(&ticket);
+        if matches!(state, SeatState::Over(_)) {
+            let sitter = self.sitters.remove(&ticket)?;
+            sitter.state.change_quietly(state);
+            Some(Word::Ended(sitter))
+        } else {
+            Some(Word::Changed(self.sitters.get(&ticket)?.state.change_quietly(state)))
         }
     }
 
@@ -141,7 +217,7 @@ impl Lined {
     }
 
     /// Somebody put something in a place of ours; its holder may want to know.
-    pub(super) fn touch(&mut self, place: Place, pair: KeyValue) {
+    fn touch(&mut self, place: Place, pair: KeyValue) {
         let ticket = self.machine.ticket(place);
         let Some(sitter) = ticket.and_then(|ticket| self.sitters.get_mut(&ticket)) else { return };
         let Sitter { state, touched: kept, .. } = &mut **sitter;
@@ -167,5 +243,10 @@ impl Lined {
 impl Sitter {
     pub(super) fn new(state: news::Sender<SeatState>, value: Bytes, loan: Loan) -> Sitter {
         Sitter { state, value, loan, others: None, touched: None }
+    }
+
+    /// The lease that its place is under.
+    pub(super) fn lease(&self) -> LeaseId {
+        self.loan.lease()
     }
 }

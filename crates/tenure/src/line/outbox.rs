@@ -5,21 +5,34 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use tenure_core::line::{Action, Asks, Then};
 
+use super::lines::Slot;
+
 /// How many transactions one request carries. An etcd request takes 128 operations along one path, and each of ours has two.
 const TOGETHER_MAX: usize = 100;
 
-/// Actions in the order in which they were wanted.
+/// What a line wants of the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Wish {
+    pub(super) slot: Slot,
+    /// The prefix under which the places of the line are. The line may be left, and another one in its slot, before it is asked.
+    pub(super) line: Bytes,
+    pub(super) action: Action,
+}
+
+/// Wishes in the order in which they came.
 #[derive(Default)]
 pub(super) struct Outbox {
-    waiting: VecDeque<(Bytes, Action)>,
+    waiting: VecDeque<Wish>,
     /// How many of them somebody waits for.
     urgent: usize,
+    /// What each line has in a request that is being put together.
+    shares: HashMap<Slot, Share>,
 }
 
 impl Outbox {
-    pub(super) fn push(&mut self, line: Bytes, action: Action) {
-        self.urgent += usize::from(is_urgent(action));
-        self.waiting.push_back((line, action));
+    pub(super) fn push(&mut self, wish: Wish) {
+        self.urgent += usize::from(is_urgent(wish.action));
+        self.waiting.push_back(wish);
     }
 
     /// Whether something is there that should not wait for company.
@@ -36,19 +49,19 @@ impl Outbox {
     }
 
     /// The next request: so many at most and as many as fit, and of each line only what goes together.
-    pub(super) fn next_request(&mut self, most: usize) -> Vec<(Bytes, Action)> {
+    pub(super) fn next_request(&mut self, most: usize) -> Vec<Wish> {
         let most = most.min(TOGETHER_MAX);
-        let mut lines: HashMap<Bytes, Share> = HashMap::with_capacity(most.min(self.waiting.len()));
+        self.shares.clear();
         let mut request = Vec::with_capacity(most.min(self.waiting.len()));
         let mut later = VecDeque::new();
         while request.len() < most
-            && let Some((line, action)) = self.waiting.pop_front()
+            && let Some(wish) = self.waiting.pop_front()
         {
-            if lines.entry(line.clone()).or_default().takes(action) {
-                self.urgent -= usize::from(is_urgent(action));
-                request.push((line, action));
+            if self.shares.entry(wish.slot).or_default().takes(wish.action) {
+                self.urgent -= usize::from(is_urgent(wish.action));
+                request.push(wish);
             } else {
-                later.push_back((line, action));
+                later.push_back(wish);
             }
         }
         while let Some(left) = later.pop_back() {
@@ -107,8 +120,17 @@ mod tests {
     use tenure_core::revision::Token;
     use tenure_core::time::Moment;
 
+    use super::super::lines::Lines;
     use super::*;
     use crate::store::{LeaseId, Revision};
+
+    /// A wish of the line with this number.
+    fn wish(line: usize, action: Action) -> Wish {
+        let mut lines = Lines::new(0);
+        let name = |n: usize| Bytes::from(format!("{n}/"));
+        let slot = (0..=line).map(|n| lines.enter(&name(n))).last().unwrap();
+        Wish { slot, line: name(line), action }
+    }
 
     fn enter(line: &mut Line) -> Action {
         line.stand(LeaseId::new(1).unwrap(), Mode::Exclusive);
@@ -125,13 +147,13 @@ mod tests {
     fn two_places_of_one_line_never_share_a_request() {
         let mut line = Line::new(0);
         let mut outbox = Outbox::default();
-        for name in ["a/", "b/", "a/", "a/", "b/"] {
-            outbox.push(name.into(), enter(&mut line));
+        for name in [0, 1, 0, 0, 1] {
+            outbox.push(wish(name, enter(&mut line)));
         }
         let mut requests = Vec::new();
         while !outbox.is_empty() {
             let request = outbox.next_request(usize::MAX);
-            requests.push(request.into_iter().map(|(_, action)| place(action).nonce).collect::<Vec<_>>());
+            requests.push(request.into_iter().map(|wish| place(wish.action).nonce).collect::<Vec<_>>());
         }
         assert_eq!(requests, [vec![1, 2], vec![3, 5], vec![4]]);
         line.handle_time(Moment::ORIGIN);
@@ -150,10 +172,10 @@ mod tests {
         let leave = line.poll_action().unwrap();
         let mut outbox = Outbox::default();
         for action in [join, another, leave] {
-            outbox.push("a/".into(), action);
+            outbox.push(wish(0, action));
         }
         let request: Vec<Action> =
-            outbox.next_request(usize::MAX).into_iter().map(|(_, action)| action).collect();
+            outbox.next_request(usize::MAX).into_iter().map(|wish| wish.action).collect();
         assert_eq!(request, [join, leave], "two that join never share one");
         assert_eq!(outbox.next_request(usize::MAX).len(), 1);
     }
@@ -173,7 +195,7 @@ mod tests {
         for actions in [[enter, leave], [leave, enter]] {
             let mut outbox = Outbox::default();
             for action in actions {
-                outbox.push("a/".into(), action);
+                outbox.push(wish(0, action));
             }
             assert_eq!(
                 (outbox.next_request(usize::MAX).len(), outbox.next_request(usize::MAX).len()),
@@ -186,7 +208,7 @@ mod tests {
     fn whoever_joins_behind_another_of_ours_is_in_no_hurry() {
         let mut line = Line::new(0);
         let mut outbox = Outbox::default();
-        outbox.push("a/".into(), enter(&mut line));
+        outbox.push(wish(0, enter(&mut line)));
         assert!(outbox.is_urgent(), "nobody of ours is there, so it may be the first");
         outbox.next_request(usize::MAX);
         assert!(!outbox.is_urgent());
@@ -194,7 +216,7 @@ mod tests {
         let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!("it asks to enter") };
         let stands = Entered::Stands { token: Token(Revision(5)), before: None };
         line.handle_entered(first, epoch, stands, 0.0, Moment::ORIGIN);
-        outbox.push("a/".into(), enter(&mut line));
+        outbox.push(wish(0, enter(&mut line)));
         assert!(!outbox.is_urgent() && !outbox.is_empty());
     }
 
@@ -203,7 +225,7 @@ mod tests {
         let mut line = Line::new(0);
         let mut outbox = Outbox::default();
         for n in 0..250 {
-            outbox.push(format!("{n}/").into(), enter(&mut line));
+            outbox.push(wish(n, enter(&mut line)));
         }
         let lens: Vec<usize> =
             std::iter::from_fn(|| Some(outbox.next_request(usize::MAX).len()).filter(|&len| len > 0))

@@ -38,8 +38,51 @@ impl Flight {
     }
 }
 
-/// How many of those who are waiting are sent now.
-pub(super) fn allowance(waiting: usize, under_way: impl Iterator<Item = Flight>, now: Moment) -> usize {
+/// Which of the requests under way it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FlightId(u64);
+
+/// All requests under way.
+#[derive(Default)]
+pub(super) struct Flights {
+    under_way: Vec<(FlightId, Flight)>,
+    counter: u64,
+}
+
+impl Flights {
+    /// A request is on its way from now on.
+    pub(super) fn begin(&mut self, flight: Flight) -> FlightId {
+        self.counter += 1;
+        let id = FlightId(self.counter);
+        self.under_way.push((id, flight));
+        id
+    }
+
+    /// A request was answered.
+    pub(super) fn end(&mut self, id: FlightId) {
+        self.under_way.retain(|(under_way, _)| *under_way != id);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// How many of those who are waiting are sent now.
+    pub(super) fn allowance(&self, waiting: usize, now: Moment) -> usize {
+        allowance(waiting, self.flights(), now)
+    }
+
+    /// When those who were not sent have waited long enough.
+    pub(super) fn patience_ends(&self, now: Moment) -> Option<Moment> {
+        patience_ends(self.flights(), now)
+    }
+
+    fn flights(&self) -> impl Iterator<Item = Flight> {
+        self.under_way.iter().map(|(_, flight)| *flight)
+    }
+}
+
+fn allowance(waiting: usize, under_way: impl Iterator<Item = Flight>, now: Moment) -> usize {
     let (mut all, mut flows, mut young) = (0, 0, 0);
     for flight in under_way.filter(|flight| flight.len > 0) {
         all += 1;
@@ -57,8 +100,7 @@ pub(super) fn allowance(waiting: usize, under_way: impl Iterator<Item = Flight>,
     if half < FEW { waiting } else { half.min(waiting) }
 }
 
-/// When those who were not sent have waited long enough.
-pub(super) fn patience_ends(under_way: impl Iterator<Item = Flight>, now: Moment) -> Option<Moment> {
+fn patience_ends(under_way: impl Iterator<Item = Flight>, now: Moment) -> Option<Moment> {
     under_way.filter(|flight| flight.is_young(now)).map(|flight| flight.since + PATIENCE).min()
 }
 

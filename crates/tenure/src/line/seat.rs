@@ -10,6 +10,7 @@ use tenure_core::revision::Token;
 use super::ask::{self, Others};
 use super::desk::Shared;
 use super::handover::Handover;
+use super::lines::Slot;
 use crate::news;
 use crate::session::{Loan, LoanEnd};
 use crate::store::{KeyValue, StoreError};
@@ -18,6 +19,7 @@ use crate::store::{KeyValue, StoreError};
 pub(crate) struct Seat {
     pub(super) shared: Arc<Shared>,
     pub(super) line: Bytes,
+    pub(super) slot: Slot,
     pub(super) ticket: Ticket,
     pub(super) loan: Loan,
     pub(super) news: news::Receiver<SeatState>,
@@ -83,7 +85,7 @@ impl Seat {
 
     /// Where its place is, and since when; none if it is not there.
     pub(crate) fn stands_at(&self) -> Option<(Place, Token)> {
-        self.shared.stands_at(&self.line, self.ticket)
+        self.shared.stands_at(self.slot, self.ticket)
     }
 
     /// Why it is not in the line any more; none if it is.
@@ -116,12 +118,12 @@ impl Seat {
 
     /// Asks to leave the line. [`SeatState::Over`] tells when it has.
     pub(crate) fn leave(&self) {
-        self.shared.leave(&self.line, self.ticket);
+        self.shared.leave(self.slot, self.ticket);
     }
 
     /// The same, without a detour through the desk's task where that is possible; only for who runs in a task.
     pub(crate) fn leave_at_once(&self) {
-        self.shared.leave_at_once(&self.line, self.ticket);
+        self.shared.leave_at_once(self.slot, self.ticket);
     }
 }
 

@@ -1,19 +1,17 @@
 //! What a desk watches: its own places, the places before them, and whole lines where several hold at once.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::pin::Pin;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
 use tenure_core::layout::Place;
-use tenure_core::line::{Mode, Watching};
+use tenure_core::line::Mode;
 use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
 use super::ask;
@@ -23,10 +21,6 @@ use crate::feed::{Feed, FeedItem};
 use crate::store::{
     Change, KeyValue, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchItem,
 };
-
-/// How long a place must have stood before it is watched. Most locks are held for less, and need no watch: whoever leaves is told whether its
-/// place was still there. Doubled, a holder learns so much later that somebody broke its lock.
-pub(super) const OWN_AFTER: Duration = Duration::from_millis(100);
 
 /// How many sightings may wait; watches wait when the desk is busy.
 const SIGHTINGS_LEN: usize = 256;
@@ -40,39 +34,33 @@ const RETRY: Retry = Retry {
     healthy_after: Duration::from_secs(10),
 };
 
+/// What was seen of a line.
+pub(super) struct Sighting {
+    pub(super) line: Bytes,
+    pub(super) seen: Seen,
+}
+
 /// What was seen.
-pub(super) enum Sighting {
+pub(super) enum Seen {
     /// A place is watched from now on; what happened before was not seen.
-    Watched(Bytes, Place),
+    Watched(Place),
     /// A place was put.
-    Put(Bytes, Place, KeyValue),
+    Put(Place, KeyValue),
     /// A place is gone.
-    Gone(Bytes, Place, Revision),
-    /// A whole line.
-    Picture(Bytes, BTreeMap<Token, Mode>),
+    Gone(Place, Revision),
+    /// The whole line.
+    Picture(BTreeMap<Token, Mode>),
 }
 
 /// The watches of a desk; dropping it ends them.
 pub(super) struct Watches {
     store: Store,
-    /// Our own places: watched, or about to be.
-    own: BTreeMap<(Place, Bytes), Own>,
-    /// Own places that are watched from then on if they are still wanted, in that order.
-    soon: VecDeque<(Instant, Bytes, Place)>,
-    /// Rings when the first of those is due; one timer for all, because most places are gone before their time.
-    timer: Pin<Box<Sleep>>,
-    before: BTreeMap<Bytes, (Place, AbortHandle)>,
+    own: BTreeMap<(Place, Bytes), AbortHandle>,
+    before: BTreeMap<Bytes, AbortHandle>,
     crowds: BTreeMap<Bytes, AbortHandle>,
     tasks: JoinSet<()>,
     sender: mpsc::Sender<Sighting>,
     sightings: mpsc::Receiver<Sighting>,
-}
-
-/// The watch of an own place.
-enum Own {
-    /// Not yet; it has to begin there, at that time.
-    Soon(Start, Instant),
-    Watched(AbortHandle),
 }
 
 impl Watches {
@@ -81,8 +69,6 @@ impl Watches {
         Watches {
             store,
             own: BTreeMap::new(),
-            soon: VecDeque::new(),
-            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             before: BTreeMap::new(),
             crowds: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -91,49 +77,47 @@ impl Watches {
         }
     }
 
-    /// Watches for a line what is wanted now, instead of what was wanted before.
-    pub(super) fn change(&mut self, line: &Bytes, was: &Watching, wanted: &Watching) {
-        for place in was.own.keys().filter(|place| !wanted.own.contains_key(place)) {
-            if let Some(Own::Watched(watch)) = self.own.remove(&(*place, line.clone())) {
-                watch.abort();
-            }
+    /// Watches a place of ours, since it is there; from now on if it should not be.
+    pub(super) fn begin_own(&mut self, line: &Bytes, place: Place, token: Option<Token>) {
+        let start = token.map_or(Start::Recent, |token| Start::After(token.0));
+        let watch = self.follow(line, place, start);
+        self.own.insert((place, line.clone()), watch);
+    }
+
+    /// A place of ours is not watched any more.
+    pub(super) fn end_own(&mut self, line: &Bytes, place: Place) {
+        if let Some(watch) = self.own.remove(&(place, line.clone())) {
+            watch.abort();
         }
-        for (&place, token) in wanted.own.iter().filter(|(place, _)| !was.own.contains_key(place)) {
-            let start = token.map_or(Start::Recent, |token| Start::After(token.0));
-            let at = Instant::now() + OWN_AFTER;
-            self.own.insert((place, line.clone()), Own::Soon(start, at));
-            self.soon.push_back((at, line.clone(), place));
+    }
+
+    /// Watches this place of somebody else in a line, instead of another one.
+    pub(super) fn change_before(&mut self, line: &Bytes, wanted: Option<Place>) {
+        if let Some(watch) = self.before.remove(line) {
+            watch.abort();
         }
-        if was.before != wanted.before {
-            if let Some((_, watch)) = self.before.remove(line) {
-                watch.abort();
-            }
-            if let Some(place) = wanted.before {
-                let watch = self.follow(line, place, Start::Recent);
-                self.before.insert(line.clone(), (place, watch));
-            }
+        if let Some(place) = wanted {
+            let watch = self.follow(line, place, Start::Recent);
+            self.before.insert(line.clone(), watch);
         }
-        match (was.crowd, wanted.crowd) {
-            (false, true) => {
-                let watch = self.tasks.spawn(crowd(self.store.clone(), line.clone(), self.sender.clone()));
-                self.crowds.insert(line.clone(), watch);
-            }
-            (true, false) => {
-                if let Some(watch) = self.crowds.remove(line) {
-                    watch.abort();
-                }
-            }
-            (true, true) | (false, false) => {}
+    }
+
+    /// Watches a whole line, or not any more.
+    pub(super) fn change_crowd(&mut self, line: &Bytes, is_wanted: bool) {
+        if let Some(watch) = self.crowds.remove(line) {
+            watch.abort();
+        }
+        if is_wanted {
+            let watch = self.tasks.spawn(crowd(self.store.clone(), line.clone(), self.sender.clone()));
+            self.crowds.insert(line.clone(), watch);
         }
     }
 
     /// The next sighting. Never ends.
     pub(super) async fn next(&mut self) -> Sighting {
         loop {
-            self.begin_due();
             tokio::select! {
                 biased;
-                () = self.timer.as_mut(), if !self.soon.is_empty() => {}
                 sighting = self.sightings.recv() => match sighting {
                     Some(sighting) => return sighting,
                     // A sender is kept beside the receiver.
@@ -147,31 +131,6 @@ impl Watches {
     /// Ends all watches and waits for them.
     pub(super) async fn close(mut self) {
         self.tasks.shutdown().await;
-    }
-
-    /// Watches the own places whose time has come and that are still wanted, and sets the timer for the next.
-    fn begin_due(&mut self) {
-        let now = Instant::now();
-        while let Some((at, line, place)) = self.soon.front()
-            && *at <= now
-        {
-            let (due, line, place) = (*at, line.clone(), *place);
-            self.soon.pop_front();
-            let wanted = self.own.get(&(place, line.clone()));
-            // The place may have been left and put again since: then it is watched later.
-            if let Some(&Own::Soon(start, at)) = wanted
-                && at == due
-            {
-                let watch = self.follow(&line, place, start);
-                self.own.insert((place, line), Own::Watched(watch));
-            }
-        }
-        // A timer that rings early is set again then; that is cheaper than to set it for every place.
-        if let Some((at, ..)) = self.soon.front()
-            && (self.timer.is_elapsed() || *at < self.timer.deadline())
-        {
-            self.timer.as_mut().reset(*at);
-        }
     }
 
     fn follow(&mut self, line: &Bytes, place: Place, start: Start) -> AbortHandle {
@@ -222,11 +181,11 @@ impl Follow {
         backoff.after_success(BootClock.now());
         // What happened before is looked up after this, so where exactly it begins does not matter.
         if start == Start::Recent {
-            self.tell(Sighting::Watched(self.line.clone(), self.place)).await?;
+            self.tell(Seen::Watched(self.place)).await?;
         }
         if self.is_anew {
             match self.store.get_key(ask::key(&self.line, self.place)).await {
-                Ok(Some(pair)) => self.tell(Sighting::Put(self.line.clone(), self.place, pair)).await?,
+                Ok(Some(pair)) => self.tell(Seen::Put(self.place, pair)).await?,
                 // What is gone was told to be looked at.
                 Ok(None) => {}
                 Err(error) => return Some(error),
@@ -240,20 +199,18 @@ impl Follow {
                 Err(WatchEnd::Lost(error)) => return Some(error),
             };
             for change in changes {
-                let sighting = match change {
-                    Change::Put { pair, .. } => Sighting::Put(self.line.clone(), self.place, pair),
-                    Change::Delete { revision, .. } => {
-                        Sighting::Gone(self.line.clone(), self.place, revision)
-                    }
-                };
-                self.tell(sighting).await?;
+                self.tell(match change {
+                    Change::Put { pair, .. } => Seen::Put(self.place, pair),
+                    Change::Delete { revision, .. } => Seen::Gone(self.place, revision),
+                })
+                .await?;
             }
         }
         Some(StoreError::Unavailable(crate::store::Cause::new("the watch ended without a reason")))
     }
 
-    async fn tell(&self, sighting: Sighting) -> Option<()> {
-        self.sender.send(sighting).await.ok()
+    async fn tell(&self, seen: Seen) -> Option<()> {
+        self.sender.send(Sighting { line: self.line.clone(), seen }).await.ok()
     }
 }
 
@@ -285,7 +242,8 @@ async fn crowd(store: Store, line: Bytes, sender: mpsc::Sender<Sighting>) {
                 }
             }
             Ok(FeedItem::Whole(_)) => {
-                if sender.send(Sighting::Picture(line.clone(), picture.clone())).await.is_err() {
+                let sighting = Sighting { line: line.clone(), seen: Seen::Picture(picture.clone()) };
+                if sender.send(sighting).await.is_err() {
                     return;
                 }
             }

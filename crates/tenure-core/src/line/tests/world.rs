@@ -13,7 +13,7 @@ use crate::kv::{Get, Selection};
 use crate::layout::{Key, Layout, Place};
 use crate::lease::LeaseId;
 use crate::limits::Limits;
-use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Ticket, Watching};
+use crate::line::{Action, Entered, Left, Line, Looked, Mode, Notice, Ticket};
 use crate::name::{LockName, Namespace};
 use crate::revision::{Epoch, Revision, Token};
 use crate::time::Moment;
@@ -49,6 +49,20 @@ enum Answer {
     Entered(Ticket, Epoch, Entered),
     Looked(Ticket, Epoch, Looked),
     Left(Ticket, Epoch, Left),
+}
+
+/// What a process watches.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Watching {
+    own: BTreeMap<Place, Option<Token>>,
+    before: Option<Place>,
+    crowd: bool,
+}
+
+impl Watching {
+    fn of(line: &Line) -> Watching {
+        Watching { own: line.own_places().collect(), before: line.place_before(), crowd: line.is_crowded() }
+    }
 }
 
 /// What a process believes of a ticket.
@@ -356,7 +370,7 @@ impl World {
             }
             let actions = std::iter::from_fn(|| self.lines[process].poll_action());
             self.asked.extend(actions.map(|action| (process, action)));
-            let wanted = self.lines[process].watching();
+            let wanted = Watching::of(&self.lines[process]);
             if wanted == self.watched[process] {
                 return;
             }

@@ -1,0 +1,169 @@
+//! The lines of a desk, each in a slot.
+//!
+//! A line is found by its name when somebody comes to stand in it, and from then on by the number of its slot: most locks are taken and given
+//! back within a millisecond, and a name that is hashed and counted at every step of that was a good part of the work.
+//!
+//! **Invariant**: a slot that is used again counts its tickets and epochs on from where all lines that were left had come to. So whoever comes late with
+//! the slot of a line that was left, be it a seat or an answer, finds nobody there.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use bytes::Bytes;
+use tenure_core::time::Moment;
+
+use super::lined::Lined;
+
+/// How many lines that were left keep their memory for those that are entered next. Each is about a kilobyte; more locks than this are seldom taken
+/// in one round trip.
+const SPARE_MAX: usize = 64;
+
+/// Where a line is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Slot(usize);
+
+/// All lines in which somebody of this process stands.
+pub(super) struct Lines {
+    slots: Vec<Option<Box<Lined>>>,
+    /// Slots whose lines were left.
+    free: Vec<Slot>,
+    /// How many of those kept their memory.
+    spare_len: usize,
+    names: HashMap<Bytes, Slot>,
+    /// Lines that have something to say, each once.
+    noted: VecDeque<Slot>,
+    /// When slots want to look at the clock. One that rings for nothing is set again then: that is cheaper than to move it with each lock.
+    wakes: BTreeSet<(Moment, Slot)>,
+    /// From which nonce a line that is entered anew counts on: no late request for it can touch what was left before.
+    nonce_floor: u64,
+    /// The largest number of all lines that were left.
+    counter: u64,
+}
+
+impl Lines {
+    pub(super) fn new(nonce_first: u64) -> Lines {
+        Lines {
+            slots: Vec::new(),
+            free: Vec::new(),
+            spare_len: 0,
+            names: HashMap::new(),
+            noted: VecDeque::new(),
+            wakes: BTreeSet::new(),
+            nonce_floor: nonce_first,
+            counter: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The line of this name, for one who stands in it from now on.
+    pub(super) fn enter(&mut self, name: &Bytes) -> Slot {
+        if let Some(&slot) = self.names.get(name) {
+            return slot;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            Slot(self.slots.len() - 1)
+        });
+        let lined = &mut self.slots[slot.0];
+        self.spare_len -= usize::from(lined.is_some());
+        lined.get_or_insert_default().begin(name.clone(), self.nonce_floor, self.counter);
+        self.names.insert(name.clone(), slot);
+        slot
+    }
+
+    /// Where the line of this name is; none if nobody of ours stands in it.
+    pub(super) fn slot(&self, name: &Bytes) -> Option<Slot> {
+        self.names.get(name).copied()
+    }
+
+    /// The line in a slot; none if it was left.
+    pub(super) fn get(&self, slot: Slot) -> Option<&Lined> {
+        self.slots[slot.0].as_deref().filter(|lined| lined.is_entered())
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Lined> {
+        self.slots[slot.0].as_deref_mut().filter(|lined| lined.is_entered())
+    }
+
+    /// All lines, in an order that chance has no part in.
+    pub(super) fn all(&self) -> Vec<Slot> {
+        (0..self.slots.len()).map(Slot).filter(|&slot| self.get(slot).is_some()).collect()
+    }
+
+    /// Tells a line something; it may have something to say then. None if it was left.
+    pub(super) fn tell<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Lined) -> T) -> Option<T> {
+        let lined = self.slots[slot.0].as_deref_mut().filter(|lined| lined.is_entered())?;
+        let told = change(lined);
+        if !std::mem::replace(&mut lined.is_noted, true) {
+            self.noted.push_back(slot);
+        }
+        Some(told)
+    }
+
+    /// How many lines have something to say.
+    pub(super) fn noted_len(&self) -> usize {
+        self.noted.len()
+    }
+
+    /// The next line that has something to say.
+    pub(super) fn next_noted(&mut self) -> Option<Slot> {
+        let slot = self.noted.pop_front()?;
+        if let Some(lined) = self.get_mut(slot) {
+            lined.is_noted = false;
+        }
+        Some(slot)
+    }
+
+    /// Lets those lines look at the clock that wanted to by now.
+    pub(super) fn look_at_clock(&mut self, now: Moment) {
+        while let Some(&(at, slot)) = self.wakes.first()
+            && at <= now
+        {
+            self.wakes.pop_first();
+            if let Some(lined) = &mut self.slots[slot.0] {
+                lined.wake = None;
+            }
+            self.tell(slot, |lined| lined.machine.handle_time(now));
+        }
+    }
+
+    /// When the first of them wants to look at the clock.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        self.wakes.first().map(|(at, _)| *at)
+    }
+
+    /// A line has said what it had to: it is woken when it wants to look at the clock next, or left if nobody of ours stands in it any more.
+    pub(super) fn settle(&mut self, slot: Slot) {
+        let Some(lined) = self.slots[slot.0].as_deref_mut().filter(|lined| lined.is_entered()) else {
+            return;
+        };
+        if lined.machine.is_empty() {
+            return self.leave(slot);
+        }
+        if let Some(wake) = lined.next_wake()
+            && !lined.is_woken_by(wake)
+        {
+            if let Some(later) = lined.wake.replace(wake) {
+                self.wakes.remove(&(later, slot));
+            }
+            self.wakes.insert((wake, slot));
+        }
+    }
+
+    fn leave(&mut self, slot: Slot) {
+        let Some(lined) = &mut self.slots[slot.0] else { return };
+        self.nonce_floor = lined.machine.nonce_floor().max(self.nonce_floor);
+        self.counter = lined.machine.counter().max(self.counter);
+        if let Some(name) = lined.end() {
+            self.names.remove(&name);
+        }
+        self.free.push(slot);
+        if self.spare_len < SPARE_MAX {
+            self.spare_len += 1;
+        } else if let Some(wake) = self.slots[slot.0].take().and_then(|lined| lined.wake) {
+            self.wakes.remove(&(wake, slot));
+        }
+    }
+}
