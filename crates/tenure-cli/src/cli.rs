@@ -80,6 +80,18 @@ impl Cli {
         if is_wrapper { WRAPPER_FAILED } else { USAGE }
     }
 
+    /// Whether locks and turns are all it asks of the store.
+    pub(crate) fn stands_in_line(&self) -> bool {
+        match &self.command {
+            Some(Command::Lock(_) | Command::Elect(_) | Command::Once(_)) => true,
+            Some(Command::Bench(command)) => {
+                matches!(command, BenchCommand::Lock(_) | BenchCommand::Election(_))
+            }
+            Some(Command::Part(part)) => matches!(part, PartCommand::Contend { .. }),
+            _ => false,
+        }
+    }
+
     /// Whether it runs a command of the user's, whose exit code then is ours.
     pub(crate) fn is_wrapper(&self) -> bool {
         match &self.command {

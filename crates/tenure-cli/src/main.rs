@@ -72,8 +72,12 @@ Commands: lock, elect, once, locks, election, register, worker, submit, task, no
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// A command waits for the store most of the time; two threads keep a watch going while output is written.
+/// Threads beside the one that writes output, for a command that moves many keys: while one reads what was answered, the other asks on.
 const THREADS: usize = 2;
+
+/// The same for a command that stands in line. It does little and wakes many; two threads hand that little to each other, and on two cores that the
+/// store needs too, a lock and its release then cost twice the work.
+const THREADS_IN_LINE: usize = 1;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -124,7 +128,7 @@ fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
 
 fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(THREADS)
+        .worker_threads(if cli.stands_in_line() { THREADS_IN_LINE } else { THREADS })
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Code::Failed, format!("the runtime cannot be started: {error}")))?;

@@ -167,3 +167,92 @@ impl Lines {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure_core::line::{Action, Entered, Mode, Ticket};
+
+    use super::*;
+    use crate::store::LeaseId;
+
+    const NOW: Moment = Moment::from_ms(1_000);
+
+    fn stand(lines: &mut Lines, name: &'static str) -> (Slot, Ticket) {
+        let slot = lines.enter(&Bytes::from_static(name.as_bytes()));
+        let stand = |lined: &mut Lined| lined.machine.stand(LeaseId::new(7).unwrap(), Mode::Exclusive);
+        (slot, lines.tell(slot, stand).unwrap())
+    }
+
+    /// Answers what was asked, and lets the line settle.
+    fn answer(lines: &mut Lines, slot: Slot, answer: Entered) {
+        let lined = lines.get_mut(slot).unwrap();
+        let Some(Action::Enter { ticket, epoch, .. }) = lined.machine.poll_action() else {
+            panic!("it asks to enter")
+        };
+        lined.machine.handle_entered(ticket, epoch, answer, 0.0, NOW);
+        while lined.machine.poll_notice().is_some() {}
+        lines.settle(slot);
+    }
+
+    #[test]
+    fn whoever_comes_late_to_a_slot_that_is_used_again_finds_nobody() {
+        let mut lines = Lines::new(0);
+        let (slot, former) = stand(&mut lines, "a/");
+        answer(&mut lines, slot, Entered::LeaseGone);
+        assert!(lines.get(slot).is_none() && lines.is_empty());
+        assert_eq!(lines.tell(slot, |_| ()), None);
+        let (again, ticket) = stand(&mut lines, "b/");
+        assert_eq!(again, slot);
+        assert_ne!(ticket, former);
+        assert_eq!(lines.get(slot).unwrap().machine.place(former), None);
+    }
+
+    #[test]
+    fn a_line_is_noted_once_and_found_by_its_name_until_it_is_left() {
+        let mut lines = Lines::new(0);
+        let (slot, _) = stand(&mut lines, "a/");
+        assert_eq!(stand(&mut lines, "a/").0, slot);
+        assert_eq!((lines.next_noted(), lines.next_noted()), (Some(slot), None));
+        assert_eq!(lines.slot(&"a/".into()), Some(slot));
+        assert_eq!(lines.slot(&"b/".into()), None);
+        assert_eq!(lines.all(), [slot]);
+    }
+
+    #[test]
+    fn a_slot_that_rang_for_nothing_rings_again_for_what_comes_next() {
+        let mut lines = Lines::new(0);
+        let (slot, _) = stand(&mut lines, "a/");
+        answer(&mut lines, slot, Entered::NotDone);
+        let first = lines.next_wake().expect("it tries again");
+        lines.look_at_clock(first);
+        assert_eq!(lines.next_wake(), None);
+        answer(&mut lines, slot, Entered::NotDone);
+        assert!(lines.next_wake().is_some());
+        // The line is left, and the next in its slot has nothing to wait for.
+        lines.look_at_clock(NOW + Duration::from_secs(9));
+        answer(&mut lines, slot, Entered::LeaseGone);
+        stand(&mut lines, "b/");
+        lines.look_at_clock(NOW + Duration::from_secs(99));
+        assert_eq!(lines.next_wake(), None);
+    }
+
+    #[test]
+    fn a_thousand_lines_that_were_left_keep_no_more_memory_than_a_few() {
+        let mut lines = Lines::new(0);
+        let names: Vec<Bytes> = (0..1_000).map(|n| format!("{n}/").into()).collect();
+        for name in &names {
+            let slot = lines.enter(name);
+            lines.settle(slot);
+        }
+        assert_eq!(lines.slots.len(), 1, "each was left before the next was entered");
+        let slots: Vec<Slot> = names.iter().map(|name| lines.enter(name)).collect();
+        for slot in slots {
+            lines.settle(slot);
+        }
+        assert!(lines.is_empty());
+        assert_eq!(lines.slots.iter().flatten().count(), SPARE_MAX);
+        assert_eq!(lines.free.len(), 1_000);
+    }
+}

@@ -8,7 +8,7 @@ use tenure_core::layout::{Place, Rank};
 use tenure_core::line::Mode;
 use tenure_core::revision::Token;
 use thiserror::Error;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use super::handover::Outcome;
@@ -120,7 +120,8 @@ async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Durati
             arrival = Arrival::AfterOthers;
         }
         let is_next = match (wish.former, first) {
-            (Some(former), Some(SeatState::Waits)) => take_over(&seat, former).await,
+            // In a box, as everything here that is rare: every lock would have to carry it along.
+            (Some(former), Some(SeatState::Waits)) => Box::pin(take_over(&seat, former)).await,
             (Some(_) | None, _) => false,
         };
         let is_decided = |state: &SeatState| match state {
@@ -131,7 +132,7 @@ async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Durati
         seat.wait_for(is_decided).await
     };
     let decided = match deadline {
-        Some(deadline) => timeout_at(deadline, deciding).await,
+        Some(deadline) => Box::pin(timeout_at(deadline, deciding)).await,
         None => Ok(deciding.await),
     };
     Turn::Decided(match decided {
@@ -142,7 +143,7 @@ async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Durati
             seat.leave();
             let is_over = |state: &SeatState| matches!(state, SeatState::Over(_));
             // Who is not gone by then goes in the background.
-            let _ = tokio::time::timeout(LEAVE_WITHIN, seat.wait_for(is_over)).await;
+            let _ = Box::pin(timeout(LEAVE_WITHIN, seat.wait_for(is_over))).await;
             Err(StandError::Held)
         }
         Ok(Some(SeatState::Over(SeatEnd::Refused(error)))) => Err(StandError::Store(error)),

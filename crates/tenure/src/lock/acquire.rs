@@ -74,15 +74,20 @@ impl Acquire {
     }
 
     async fn ask(self) -> Result<Guard, LockError> {
-        let Acquire { desk, mode, ttl, patience, .. } = self;
-        let mut holder = (*self.holder).clone();
-        (holder.mode, holder.since) = (mode, wall_time());
-        if let Some(reason) = self.reason {
-            holder.reason = reason;
-        }
-        let value = holder.encode();
-        let wish = Wish { line: self.line?, mode, rank: Rank::Ordinary, value, ttl, patience, former: None };
+        let value = self.record();
+        let Acquire { desk, mode, ttl, patience, line, .. } = self;
+        let wish = Wish { line: line?, mode, rank: Rank::Ordinary, value, ttl, patience, former: None };
         Ok(Guard::new(desk.hold(wish).await?))
+    }
+
+    /// What others see of us.
+    fn record(&self) -> Bytes {
+        let mut holder = (*self.holder).clone();
+        (holder.mode, holder.since) = (self.mode, wall_time());
+        if let Some(reason) = &self.reason {
+            holder.reason.clone_from(reason);
+        }
+        holder.encode()
     }
 }
 
