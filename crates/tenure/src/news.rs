@@ -96,9 +96,7 @@ impl<T> Sender<T> {
         self.send_modify(|former| std::mem::swap(former, &mut value));
         value
     }
-}
 
-impl<T> Sender<T> {
     /// Puts another value in its place, and lets the caller say when those who wait are woken: they are too when the sender goes.
     pub(crate) fn change_quietly(&self, value: T) -> Bell<T> {
         let mut state = self.shared.write();
@@ -224,6 +222,11 @@ impl<T: fmt::Debug> fmt::Debug for Receiver<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
     use futures_util::FutureExt;
     use tokio::sync::mpsc;
 
@@ -288,6 +291,42 @@ mod tests {
             }
         }
         panic!("nobody else had a turn");
+    }
+
+    #[test]
+    fn a_quiet_change_wakes_nobody_until_the_bell_rings_or_the_sender_goes() {
+        let (sender, receiver) = channel(1);
+        let (waker, woken) = counting_waker();
+        let mut context = Context::from_waker(&waker);
+        let mut waiting = receiver.clone();
+        let mut waiting = pin!(waiting.wait_for(|value| *value == 2));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        let bell = sender.change_quietly(2);
+        assert_eq!((*receiver.borrow(), woken.load(Ordering::Relaxed)), (2, 0), "it can be seen");
+        bell.ring();
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
+
+        let mut last = receiver.clone();
+        let mut last = pin!(last.wait_for(|value| *value == 3));
+        assert!(last.as_mut().poll(&mut context).is_pending());
+        sender.change_quietly(3);
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        drop(sender);
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
+        assert!(matches!(last.as_mut().poll(&mut context), Poll::Ready(Ok(value)) if *value == 3));
+    }
+
+    /// Counts how often it wakes.
+    fn counting_waker() -> (Waker, Arc<AtomicUsize>) {
+        struct Counting(Arc<AtomicUsize>);
+        impl Wake for Counting {
+            fn wake(self: Arc<Counting>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let woken = Arc::new(AtomicUsize::new(0));
+        (Waker::from(Arc::new(Counting(woken.clone()))), woken)
     }
 
     #[tokio::test]

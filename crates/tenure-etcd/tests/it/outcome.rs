@@ -1,9 +1,11 @@
 //! Applied, not applied, or nobody knows: what a write says must be true.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_etcd::{Client, Config, Error};
 use tenure_fixture::{Etcd, Mode, Proxy, Timers};
+use tokio::sync::Barrier;
 
 use crate::{get, put, within};
 
@@ -121,9 +123,10 @@ async fn while_the_leader_is_paused_every_outcome_is_true_and_writing_goes_on() 
     client.put(put("warm", "v")).await.unwrap();
     let leader = etcd.leader();
     let start = Instant::now();
+    let all_write = Arc::new(Barrier::new(5));
     let writers: Vec<_> = (0..4)
         .map(|writer| {
-            let client = client.clone();
+            let (client, all_write) = (client.clone(), all_write.clone());
             tokio::spawn(async move {
                 let mut outcomes = Vec::new();
                 while start.elapsed() < Duration::from_secs(7) {
@@ -133,12 +136,15 @@ async fn while_the_leader_is_paused_every_outcome_is_true_and_writing_goes_on() 
                     let took = sent.elapsed();
                     assert!(took < Duration::from_millis(5_500), "{outcome:?} took {took:?}");
                     outcomes.push((key, outcome));
+                    if outcomes.len() == 1 {
+                        all_write.wait().await;
+                    }
                 }
                 outcomes
             })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    within(Duration::from_secs(6), "everybody to write", all_write.wait()).await;
     etcd.member(leader).pause();
     let mut all = Vec::new();
     for writer in writers {
