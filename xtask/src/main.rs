@@ -9,6 +9,7 @@ mod check;
 mod etcd;
 mod fix;
 mod generated;
+mod mutants;
 mod nemesis;
 mod redis;
 mod runner;
@@ -33,6 +34,8 @@ usage: cargo xtask COMMAND
   nemesis [--minutes M] [--store etcd|file] [--against plain|etcdctl|RULE] [--record]
                  real processes on a real store while faults hit them; on both stores unless one is named.
                  --record keeps the figures for the table in docs/guarantees.md
+  mutants [--only ID]... [--minutes N]
+                 applies each small wrong change of xtask/mutants.toml to a copy of the tree; its tests must fail there
   soak [ARGS]    the long versions of the tests with `soak` in their name
   bench [WHICH] [ARGS]  `tenure bench store`, `session`, `lock`, `election` or `tasks` beside a real etcd, built for release
 ";
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         ["etcd-matrix"] => etcd::matrix(),
         ["sim", rest @ ..] => sim::sim(rest),
         ["nemesis", rest @ ..] => nemesis::nemesis(rest),
+        ["mutants", rest @ ..] => mutants::mutants(rest),
         ["soak", rest @ ..] => soak::soak(rest),
         ["bench", rest @ ..] => bench::bench(rest),
         ["help" | "--help" | "-h"] => {

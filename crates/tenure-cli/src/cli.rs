@@ -14,7 +14,7 @@ use crate::duration;
 use crate::elect::ElectArgs;
 use crate::election::ElectionCommand;
 use crate::events::EventsArgs;
-use crate::failure::WRAPPER_FAILED;
+use crate::failure::{Failure, WRAPPER_FAILED};
 use crate::kv::KvCommand;
 use crate::lease::LeaseCommand;
 use crate::lock::LockArgs;
@@ -78,6 +78,67 @@ impl Cli {
             _ => false,
         });
         if is_wrapper { WRAPPER_FAILED } else { USAGE }
+    }
+
+    /// The commands that a command line names, as far as it can be understood: `tenure`, `task`, `ls`.
+    pub(crate) fn path(words: &[OsString]) -> Vec<String> {
+        let mut path = vec!["tenure".to_owned()];
+        let guess = Cli::grammar(words).ignore_errors(true).try_get_matches_from(words);
+        let mut matches = guess.as_ref().ok();
+        while let Some((name, below)) = matches.and_then(|matches| matches.subcommand()) {
+            path.push(name.to_owned());
+            matches = Some(below);
+        }
+        path
+    }
+
+    /// The commands below a command, without the hidden ones.
+    pub(crate) fn subcommands(path: &[String]) -> Vec<String> {
+        let mut command = Cli::command();
+        for name in path.iter().skip(1) {
+            match command.find_subcommand(name) {
+                Some(below) => command = below.clone(),
+                None => return Vec::new(),
+            }
+        }
+        let visible = command.get_subcommands().filter(|below| !below.is_hide_set());
+        visible.map(|below| below.get_name().to_owned()).collect()
+    }
+
+    /// The long flags of a command, with those of every command.
+    pub(crate) fn flags(path: &[String]) -> Vec<String> {
+        let mut all = Cli::command();
+        // Flags of every command reach those below only when clap has built them.
+        all.build();
+        let mut command = &all;
+        for name in path.iter().skip(1) {
+            match command.find_subcommand(name) {
+                Some(below) => command = below,
+                None => return Vec::new(),
+            }
+        }
+        command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+    }
+
+    /// Whether only failures are to be printed on stderr.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match &self.command {
+            Some(Command::Lock(args)) => args.hold.quiet,
+            Some(Command::Elect(args)) => args.hold.quiet,
+            Some(Command::Once(args)) => args.hold.quiet,
+            Some(Command::Worker(args)) => args.quiet,
+            _ => false,
+        }
+    }
+
+    /// A verb in the place of a name, such as `tenure lock ls`.
+    pub(crate) fn misread(&self) -> Option<Failure> {
+        match &self.command {
+            Some(Command::Lock(args)) => args.misread(),
+            Some(Command::Elect(args)) => args.misread(),
+            Some(Command::Submit(args)) => args.misread(),
+            _ => None,
+        }
     }
 
     /// Whether locks and turns are all it asks of the store.
@@ -167,7 +228,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Locks(LocksCommand),
     /// See who leads and who waits to, and ask leaders to go.
-    #[command(subcommand)]
+    #[command(subcommand, alias = "elections")]
     Election(ElectionCommand),
     /// Keep keys alive under one shared lease, for a command's life or until a signal.
     Register(RegisterArgs),
@@ -176,19 +237,19 @@ pub(crate) enum Command {
     /// Give work to whichever node takes it.
     Submit(SubmitArgs),
     /// See tasks, tell them something, wait for their end.
-    #[command(subcommand)]
+    #[command(subcommand, alias = "tasks")]
     Task(TaskCommand),
     /// Look at leases, and end them.
-    #[command(subcommand)]
+    #[command(subcommand, alias = "leases")]
     Lease(LeaseCommand),
     /// Read, write and watch raw keys, as etcdctl does.
     #[command(subcommand)]
     Kv(KvCommand),
     /// See which nodes are alive and what they have, and tell them something.
-    #[command(subcommand)]
+    #[command(subcommand, alias = "nodes")]
     Node(NodeCommand),
     /// See which services have instances, and watch them.
-    #[command(subcommand)]
+    #[command(subcommand, alias = "services")]
     Service(ServiceCommand),
     /// Show on one screen how everything stands, and what somebody should look at.
     Status,
@@ -220,6 +281,7 @@ pub(crate) enum Command {
 #[derive(Subcommand, Debug)]
 pub(crate) enum ConfigCommand {
     /// Print each value with where it came from; secrets as (set).
+    #[command(aliases = ["get", "ls", "list"])]
     Show,
     /// Print where configuration files are looked for, the stronger first.
     Path,
@@ -315,7 +377,18 @@ pub(crate) enum PartCommand {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Kill a process group when whoever feeds stdin can no longer.
+    /// Start a launcher, wait for everything that its command starts, and kill all of it when the socket that is stdin is closed.
+    Reap {
+        /// Where the command is.
+        path: PathBuf,
+        /// How many files it may have open.
+        #[arg(long)]
+        open_files: Option<u64>,
+        /// Its name and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Kill process trees when the process that feeds stdin no longer can.
     Sentinel,
     /// Hand the terminal that is stdin to a group.
     Terminal {

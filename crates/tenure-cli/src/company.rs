@@ -1,11 +1,11 @@
 //! The nodes of a namespace as they were at one revision, beside a picture of the tasks: who is there, who is frozen, whom commands wait for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tenure::core::board::Board;
 use tenure::core::layout::{Key, Layout};
 use tenure::core::name::NodeId;
-use tenure::core::record::NodeState;
+use tenure::core::record::{FrozenRecord, NodeState, Record};
 use tenure::core::roster::{Nodes, Roster};
 use tenure::core::time::Moment;
 use tenure::feed::FeedItem;
@@ -26,7 +26,7 @@ pub(crate) struct Picture {
 pub(crate) struct Company {
     pub(crate) members: Members,
     /// Those that take no new tasks, also if they are not there.
-    pub(crate) frozen: BTreeSet<NodeId>,
+    pub(crate) frozen: BTreeMap<NodeId, FrozenRecord>,
     /// How many commands wait for each node, also if it is not there.
     pub(crate) waiting: BTreeMap<NodeId, usize>,
 }
@@ -68,11 +68,14 @@ impl Company {
             OpReply::Put | OpReply::Delete { .. } => Vec::new(),
         });
         let mut roster = Roster::new(Nodes(layout.clone()));
-        let (mut frozen, mut waiting) = (BTreeSet::new(), BTreeMap::new());
+        let (mut frozen, mut waiting) = (BTreeMap::new(), BTreeMap::new());
         let mut nodes = Vec::new();
         for pair in pairs {
             match layout.parse(&pair.key) {
-                Some(Key::Frozen(node)) => drop(frozen.insert(node)),
+                Some(Key::Frozen(node)) => {
+                    // That it is there counts; one that cannot be read says neither since when nor by which sender.
+                    frozen.insert(node, FrozenRecord::decode(&pair.value).unwrap_or_default());
+                }
                 Some(Key::NodeCommand(node, _)) => *waiting.entry(node).or_default() += 1,
                 Some(_) | None => nodes.push(pair),
             }
@@ -86,14 +89,14 @@ impl Company {
 
     /// Whether a node takes new tasks.
     pub(crate) fn is_willing(&self, node: &Node) -> bool {
-        node.record.state == NodeState::Ready && !self.frozen.contains(&node.id)
+        node.record.state == NodeState::Ready && !self.frozen.contains_key(&node.id)
     }
 
     /// How a node stands, for people: one that is frozen says so.
-    pub(crate) fn state_of(&self, node: &Node) -> &'static str {
-        match node.record.state {
-            NodeState::Ready if self.frozen.contains(&node.id) => "frozen",
-            state => state.as_str(),
+    pub(crate) fn state_of(&self, node: &Node) -> String {
+        match (node.record.state, self.frozen.get(&node.id)) {
+            (NodeState::Ready, Some(frozen)) => frozen.to_string(),
+            (state, _) => state.as_str().to_owned(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod etcd;
 mod file;
 mod password;
 mod source;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,6 +33,7 @@ const OPEN_WITHIN: Duration = Duration::from_secs(5);
 /// Decides which store is meant, from all there is.
 pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
     let env = environment();
+    variables::check(&env)?;
     let mut files = Vec::new();
     for path in file::places(&env) {
         if let Some(values) = file::read(&path)? {
@@ -55,7 +57,7 @@ fn environment() -> BTreeMap<String, String> {
 
 /// Opens the store that was decided upon. Never another one.
 pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, Failure> {
-    for note in &decision.notes {
+    for note in decision.notes.iter().filter(|_| !output.is_quiet) {
         output.note(note);
     }
     let url = &decision.store.as_ref().map_err(Clone::clone)?.value;

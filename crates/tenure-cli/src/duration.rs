@@ -17,6 +17,8 @@ pub(crate) enum BadDuration {
     UnknownUnit(String),
     #[error("{0:?} is not a duration; write it as 500ms, 15s, 2m or 1h30m")]
     NoNumber(String),
+    #[error("{0:?} is negative; write it as 500ms, 15s, 2m or 1h30m")]
+    Negative(String),
     #[error("the units of {0:?} must go from large to small, each once, as in 1h30m")]
     Disorder(String),
     #[error("{0:?} is longer than this program can count")]
@@ -27,6 +29,9 @@ pub(crate) enum BadDuration {
 pub(crate) fn parse(text: &str) -> Result<Duration, BadDuration> {
     if text.is_empty() {
         return Err(BadDuration::Empty);
+    }
+    if text.starts_with('-') {
+        return Err(BadDuration::Negative(text.to_owned()));
     }
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -122,7 +127,7 @@ mod tests {
         for (text, error) in [
             ("", BadDuration::Empty),
             ("s", BadDuration::NoNumber("s".into())),
-            ("-5s", BadDuration::NoNumber("-5s".into())),
+            ("-5s", BadDuration::Negative("-5s".into())),
             (" 5s", BadDuration::NoNumber(" 5s".into())),
             ("1.5s", BadDuration::UnknownUnit(".".into())),
             ("5 s", BadDuration::UnknownUnit(" s".into())),

@@ -18,6 +18,7 @@ use crate::cli::Global;
 use crate::duration;
 use crate::failure::Failure;
 use crate::hold::{HoldArgs, Patience, Stage, Stop, listen};
+use crate::mistake::{Verbs, verb_as_name};
 use crate::output::Output;
 
 /// What `--json` answers about elections carry as `schema`.
@@ -62,10 +63,29 @@ pub(crate) struct ElectArgs {
     #[arg(long)]
     one_term: bool,
     #[command(flatten)]
-    hold: HoldArgs,
+    pub(crate) hold: HoldArgs,
     /// The command.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// Verbs of `tenure election`, which are no names of elections unless `--` or a command follows.
+const VERBS: Verbs = &[
+    ("ls", "tenure election ls"),
+    ("list", "tenure election ls"),
+    ("show", "tenure election show NAME"),
+    ("get", "tenure election show NAME"),
+    ("watch", "tenure election watch NAME"),
+    ("resign", "tenure election resign NAME"),
+    ("help", "tenure elect --help"),
+];
+
+impl ElectArgs {
+    /// A verb in the place of the name.
+    pub(crate) fn misread(&self) -> Option<Failure> {
+        let act = "`tenure elect` would lead an election of this name until a signal";
+        verb_as_name(&self.name, &self.command, act, VERBS)
+    }
 }
 
 /// Campaigns, runs the command or waits for a signal while leading, and resigns.

@@ -24,8 +24,10 @@ use crate::remaining::{in_seconds, remaining};
 #[derive(Subcommand, Debug)]
 pub(crate) enum ElectionCommand {
     /// List the elections that have a leader: name, fence, leader, its value, how many wait.
+    #[command(alias = "list")]
     Ls,
     /// Show who leads and who waits to, all at one revision.
+    #[command(aliases = ["get", "describe"])]
     Show {
         /// The election's name.
         name: String,

@@ -9,7 +9,7 @@ use std::io;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tenure::store::{Invalid, StoreError, WatchEnd};
+use tenure::store::{Invalid, Replaced, StoreError, Unusable, WatchEnd};
 
 /// What kind of failure it is: the stable word in `--json`, and the exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -133,6 +133,19 @@ impl Failure {
         self
     }
 
+    /// A newer program wrote the store.
+    fn newer_format(code: Code, found: u32, ours: u32) -> Failure {
+        let version = env!("CARGO_PKG_VERSION");
+        Failure::new(
+            code,
+            format!(
+                "the store has format {found}, and tenure {version} knows formats up to {ours}: a newer tenure wrote it; \
+                 nothing was changed"
+            ),
+        )
+        .hint("install a tenure as new as the one that wrote it, or name another store with --store file:///path/store.db")
+    }
+
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code.exit())
     }
@@ -188,6 +201,12 @@ impl From<StoreError> for Failure {
             }
             StoreError::Ambiguous(_) => {
                 (Code::Ambiguous, "read the key back before you try again: `tenure kv get KEY`")
+            }
+            StoreError::Unusable(Unusable::NewerFormat { found, ours }) => {
+                return Failure::newer_format(Code::Unusable, found, ours);
+            }
+            StoreError::Replaced(Replaced::FormatChanged { found, ours }) if found > ours => {
+                return Failure::newer_format(Code::StoreLost, found, ours);
             }
             StoreError::Unusable(_) => {
                 (Code::Unusable, "name another place with --store file:///path/store.db")

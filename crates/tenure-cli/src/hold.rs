@@ -18,7 +18,7 @@ pub(crate) use holding::{Acquired, Run, taken};
 pub(crate) use line::{Line, Look, NotHeld, Progress, Wait};
 pub(crate) use stage::{Patience, Stage, Stop, listen};
 pub(crate) use terms::HoldArgs;
-pub(crate) use timing::Timing;
+pub(crate) use timing::{Timing, warn_of_long};
 pub(crate) use who::introduce;
 
 use crate::duration;

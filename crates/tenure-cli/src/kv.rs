@@ -36,8 +36,10 @@ pub(crate) enum KvCommand {
     /// Put a value; print the revision.
     Put(put::PutArgs),
     /// Delete a key, or all under a prefix; print how many there were. Exit 3 if the key does not exist.
+    #[command(aliases = ["delete", "rm"])]
     Del(delete::DelArgs),
     /// List the keys under a prefix, all at one revision.
+    #[command(aliases = ["ls", "list"])]
     Range(read::RangeArgs),
     /// Tell every change of a key or a prefix, one on a line.
     Watch(watch::WatchArgs),
@@ -61,11 +63,11 @@ pub(crate) async fn run(command: &KvCommand, store: &Store, output: &Output) -> 
 }
 
 /// Refuses what is wrong with a verb whatever the store, before any store is opened.
-pub(crate) fn check(command: &KvCommand) -> Result<(), Failure> {
+pub(crate) fn check(command: &KvCommand, output: &Output) -> Result<(), Failure> {
     match command {
         KvCommand::Get(args) => args.key.bytes().map(drop),
         KvCommand::Put(args) => args.check(),
-        KvCommand::Del(args) => args.selection().map(drop),
+        KvCommand::Del(args) => args.check(output),
         KvCommand::Range(args) => args.check(),
         KvCommand::Watch(args) => args.selection().map(drop),
         KvCommand::Txn(_) | KvCommand::Compact(_) => Ok(()),

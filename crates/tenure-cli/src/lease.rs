@@ -7,6 +7,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tenure::store::{LeaseId, LeaseView, Store, StoreError};
 
+use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
 use crate::kv::{Key, parse_lease};
 use crate::output::Output;
@@ -21,19 +22,34 @@ const IN_FLIGHT: usize = 32;
 #[derive(Subcommand, Debug)]
 pub(crate) enum LeaseCommand {
     /// List all leases: id, TTL, how long it has left, how many keys it holds.
+    #[command(alias = "list")]
     Ls,
     /// Show a lease and its keys; exit 3 if there is none.
+    #[command(aliases = ["get", "describe"])]
     Show {
         /// The lease, as listings show it.
         #[arg(value_name = "ID", value_parser = parse_lease)]
         id: LeaseId,
     },
     /// End a lease at once; its keys are deleted. Exit 3 if there is none.
+    #[command(aliases = ["delete", "rm"])]
     Revoke {
         /// The lease, as listings show it.
         #[arg(value_name = "ID", value_parser = parse_lease)]
         id: LeaseId,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
     },
+}
+
+/// Refuses what is wrong whatever the store holds.
+pub(crate) fn check(command: &LeaseCommand, output: &Output) -> Result<(), Failure> {
+    match command {
+        LeaseCommand::Ls | LeaseCommand::Show { .. } => Ok(()),
+        LeaseCommand::Revoke { id, confirm } => {
+            confirm.check(&format!("revoking lease {id}"), &format!("tenure lease show {id}"), output)
+        }
+    }
 }
 
 /// Runs a verb on an open store.
@@ -41,7 +57,7 @@ pub(crate) async fn run(command: &LeaseCommand, store: &Store, output: &Output) 
     match command {
         LeaseCommand::Ls => list(store, output).await,
         LeaseCommand::Show { id } => show(*id, store, output).await,
-        LeaseCommand::Revoke { id } => revoke(*id, store, output).await,
+        LeaseCommand::Revoke { id, confirm } => revoke(*id, *confirm, store, output).await,
     }
 }
 
@@ -97,7 +113,7 @@ async fn show(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure
     view.keys.iter().try_for_each(|key| output.record([key]))
 }
 
-async fn revoke(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure> {
+async fn revoke(id: LeaseId, confirm: ConfirmArgs, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Answer {
         schema: &'static str,
@@ -106,6 +122,9 @@ async fn revoke(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failu
         revision: String,
     }
     let view = store.lease(id).await?.ok_or_else(|| none(id))?;
+    let keys = if view.keys.len() == 1 { "key" } else { "keys" };
+    let question = format!("revoke lease {id} and delete its {} {keys}", view.keys.len());
+    confirm.ask(&question, output).await?;
     let revision = match store.revoke(id).await {
         Err(StoreError::LeaseNotFound) => return Err(none(id)),
         revoked => revoked?,

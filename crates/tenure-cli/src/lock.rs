@@ -19,6 +19,7 @@ use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::hold::{HoldArgs, Line, Patience, Progress, Stage, Stop, Wait, listen};
+use crate::mistake::{Verbs, verb_as_name};
 use crate::output::Output;
 use crate::supervise::Signals;
 
@@ -32,7 +33,8 @@ Without a command the lock is held until a signal, and stdout has one line when 
 The lock is renewed every third of the TTL. If that fails, the command is asked to stop (--signal) at TTL - grace - margin after the last
 renewal that was acknowledged, counted from when it was sent, and killed at TTL - margin: before the store can give the lock to anybody else.
 If somebody revokes the lease or breaks the lock, it is asked at once and killed after the grace, at most 1 s.
-Killed or stopped ourselves, a second process ends the command in time, grandchildren included; what leaves the process group is out of its reach.
+Killed or stopped ourselves, a second process ends the command in time, with everything that it started: also what left its process group, as
+`timeout`, `setsid` and daemons do. Processes of another user are out of its reach. The lock is held until the last of them has ended.
 
 The command's environment has TENURE_LOCK, TENURE_LOCK_KEY, TENURE_FENCE, TENURE_LEASE, TENURE_TTL_SECONDS, TENURE_NAMESPACE, TENURE_NODE,
 ETCD_LOCK_KEY and ETCD_LOCK_REV. TENURE_FENCE grows with every holder: whatever checks it together with the write is safe from late ones.
@@ -62,13 +64,31 @@ pub(crate) struct LockArgs {
     #[arg(long, value_name = "DUR", value_parser = duration::parse, requires = "command")]
     min_hold: Option<Duration>,
     #[command(flatten)]
-    hold: HoldArgs,
+    pub(crate) hold: HoldArgs,
     /// Why, for whoever looks at the lock.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
     /// The command.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// Verbs of `tenure locks`, which are no names of locks unless `--` or a command follows.
+const VERBS: Verbs = &[
+    ("ls", "tenure locks ls"),
+    ("list", "tenure locks ls"),
+    ("show", "tenure locks show NAME"),
+    ("get", "tenure locks show NAME"),
+    ("break", "tenure locks break NAME"),
+    ("help", "tenure lock --help"),
+];
+
+impl LockArgs {
+    /// A verb in the place of the name.
+    pub(crate) fn misread(&self) -> Option<Failure> {
+        let act = "`tenure lock` would hold a lock of this name until a signal";
+        verb_as_name(&self.name, &self.command, act, VERBS)
+    }
 }
 
 /// Holds the lock, runs the command or waits for a signal, and gives it back.

@@ -10,6 +10,7 @@ use tenure::lock::{Holder, LockList, LockView, Locks};
 use tenure::session::Session;
 use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
 
+use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
 use crate::hold::ago;
 use crate::lock::{SCHEMA, held_by, named, parse};
@@ -21,8 +22,10 @@ use crate::remaining;
 #[derive(Subcommand, Debug)]
 pub(crate) enum LocksCommand {
     /// List the locks that somebody holds: name, fence, holder, since, how many wait.
+    #[command(alias = "list")]
     Ls,
     /// Show who holds a lock and who waits for it.
+    #[command(aliases = ["get", "describe"])]
     Show {
         /// The lock's name.
         name: String,
@@ -39,14 +42,21 @@ pub(crate) enum LocksCommand {
         /// From everybody who holds it, however many.
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
     },
 }
 
 /// Refuses what is wrong whatever the store holds.
-pub(crate) fn check(command: &LocksCommand) -> Result<(), Failure> {
+pub(crate) fn check(command: &LocksCommand, output: &Output) -> Result<(), Failure> {
     match command {
         LocksCommand::Ls => Ok(()),
-        LocksCommand::Show { name } | LocksCommand::Break { name, .. } => parse(name).map(drop),
+        LocksCommand::Show { name } => parse(name).map(drop),
+        LocksCommand::Break { name, confirm, .. } => {
+            let name = parse(name)?;
+            let (what, preview) = (format!("breaking '{name}'"), format!("tenure locks show {name}"));
+            confirm.check(&what, &preview, output)
+        }
     }
 }
 
@@ -63,9 +73,9 @@ pub(crate) async fn run(
     match command {
         LocksCommand::Ls => list(&locks, store, output).await,
         LocksCommand::Show { name } => show(&parse(name)?, &locks, store, output).await,
-        LocksCommand::Break { name, token, force } => {
+        LocksCommand::Break { name, token, force, confirm } => {
             let token = token.map(|token| Token(Revision(token)));
-            take(&parse(name)?, token, *force, &locks, output).await
+            take(&parse(name)?, token, *force, *confirm, &locks, output).await
         }
     }
 }
@@ -225,6 +235,7 @@ async fn take(
     name: &LockName,
     token: Option<Token>,
     force: bool,
+    confirm: ConfirmArgs,
     locks: &Locks,
     output: &Output,
 ) -> Result<(), Failure> {
@@ -243,6 +254,8 @@ async fn take(
     }
     let view = locks.view(name).await?;
     let victims = victims(&view, token, force)?;
+    let holders: Vec<String> = victims.iter().map(|victim| named(&victim.record)).collect();
+    confirm.ask(&format!("take '{name}' away from {}", holders.join(" and ")), output).await?;
     let mut broken = Vec::new();
     for victim in victims {
         if evict(locks, name, victim).await? {

@@ -1,18 +1,28 @@
-//! Logs on stderr: warnings by default, more with `-v` and `-vv`, or as `TENURE_LOG` says.
+//! Logs on stderr, in the voice of all other lines: warnings by default, more with `-v` and `-vv`, or as `TENURE_LOG` says.
 
+use std::fmt::{self, Write as _};
 use std::io;
 
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tenure::clock::wall_time;
+use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, Tone, escape_controls, to_json};
 
 /// Begins to log. `TENURE_LOG` is a level, or targets with levels, as in `tenure=debug,tenure_etcd=trace`.
 pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
     let variable = std::env::var("TENURE_LOG").ok().filter(|text| !text.is_empty());
+    let is_detailed = verbose > 0 || variable.is_some();
     let targets = match variable {
         Some(text) => text.parse::<Targets>().map_err(|error| {
             Failure::usage(format!("TENURE_LOG: {error}"))
@@ -20,7 +30,9 @@ pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
         })?,
         None => of_ours(verbose),
     };
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(output.colors_stderr());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .event_format(Lines { output: *output, is_detailed });
     tracing_subscriber::registry().with(lines).with(targets).init();
     Ok(())
 }
@@ -35,4 +47,111 @@ fn of_ours(verbose: u8) -> Targets {
     };
     let ours = ["tenure", "tenure_core", "tenure_etcd", "tenure_cli"];
     ours.into_iter().fold(Targets::new(), |targets, name| targets.with_target(name, level))
+}
+
+/// One event on a line: `tenure: warning: lease lost lease=1f`, or an object with `--json`.
+struct Lines {
+    output: Output,
+    /// Whether a reader wants the time and the module, as one who asked for more lines does.
+    is_detailed: bool,
+}
+
+/// What `--json` prints for an event.
+#[derive(Serialize)]
+struct Logged<'a> {
+    log: Parts<'a>,
+}
+
+#[derive(Serialize)]
+struct Parts<'a> {
+    level: &'a str,
+    time: String,
+    target: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    fields: &'a Map<String, Value>,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let (level, tone) = match *event.metadata().level() {
+            Level::ERROR => ("error", Some(Tone::Bad)),
+            Level::WARN => ("warning", Some(Tone::Doubtful)),
+            Level::INFO => ("info", Some(Tone::Good)),
+            Level::DEBUG => ("debug", None),
+            Level::TRACE => ("trace", None),
+        };
+        let mut read = Fields::default();
+        event.record(&mut read);
+        let Fields { message, others } = read;
+        let (time, target) = (wall_time().to_string(), event.metadata().target());
+        if self.output.is_json {
+            let log = Parts { level, time, target, message: &message, fields: &others };
+            return writeln!(writer, "{}", to_json(&Logged { log }));
+        }
+        let mut line = message;
+        for (name, value) in &others {
+            match value {
+                Value::String(text) => write!(line, " {name}={text}")?,
+                value => write!(line, " {name}={value}")?,
+            }
+        }
+        let detail = if self.is_detailed { format!("{time} {target}: ") } else { String::new() };
+        let label = format!("{level}:");
+        let label = tone.map_or(label.clone(), |tone| self.output.toned_stderr(tone, &label));
+        writeln!(writer, "tenure: {label} {detail}{}", escape_controls(line.as_bytes()))
+    }
+}
+
+/// The message and the fields of an event.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Map<String, Value>,
+}
+
+impl Fields {
+    fn keep(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            (name, value) => {
+                self.others.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.keep(field, Value::String(format!("{value:?}")));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.keep(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.keep(field, value.into());
+    }
 }

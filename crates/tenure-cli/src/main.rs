@@ -7,6 +7,7 @@ mod child;
 mod cli;
 mod company;
 mod config;
+mod confirm;
 mod connect;
 mod demo;
 mod doctor;
@@ -21,6 +22,7 @@ mod lease;
 mod lock;
 mod locks;
 mod log;
+mod mistake;
 mod node;
 mod once;
 mod output;
@@ -38,8 +40,8 @@ mod worker;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, ValueEnum};
 use mimalloc::MiMalloc;
 use tenure::client::Client;
 use tenure::core::name::{Namespace, NodeId};
@@ -90,8 +92,12 @@ fn main() -> ExitCode {
     {
         return code;
     }
-    let output = Output::new(cli.global.json, cli.global.color);
-    let done = log::start(cli.global.verbose, &output).and_then(|()| run_to_end(&cli, &output));
+    let output = Output::new(cli.global.json, cli.global.color).quiet(cli.is_quiet());
+    let checked = match cli.misread() {
+        Some(failure) => Err(failure),
+        None => log::start(cli.global.verbose, &output),
+    };
+    let done = checked.and_then(|()| run_to_end(&cli, &output));
     match done {
         Ok(code) => code,
         Err(failure) => {
@@ -108,22 +114,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version are answers; everything else that clap says is a mistake of the caller's.
+/// Help and version are answers; everything else that clap reports is a mistake of the caller's.
 fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
-    let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let mistake = ExitCode::from(Cli::mistake_code(words));
-    let wants_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
-    if !is_answer && wants_json {
-        let text = error.render().to_string();
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let message = lines.next().unwrap_or_default().trim_start_matches("error: ");
-        let hint: Vec<&str> = lines.collect();
-        Output::new(true, Color::Never).failure(&Failure::usage(message).hint(hint.join("; ")));
-        return mistake;
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // A reader that left while help was printed has had enough of it.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
     }
-    // A reader that left while help was printed has had enough of it.
-    let _ = error.print();
-    if is_answer { ExitCode::SUCCESS } else { mistake }
+    let ours: Vec<&str> = words.iter().map_while(|word| word.to_str().filter(|word| *word != "--")).collect();
+    let color = ours.windows(2).find(|pair| pair[0] == "--color").map(|pair| pair[1]);
+    let color = color.or_else(|| ours.iter().find_map(|word| word.strip_prefix("--color=")));
+    let color = color.and_then(|word| Color::from_str(word, true).ok()).unwrap_or_default();
+    Output::new(ours.contains(&"--json"), color).failure(&mistake::failure(error, words));
+    ExitCode::from(Cli::mistake_code(words))
 }
 
 fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
@@ -166,7 +169,7 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             Err(Failure::new(Code::Failed, "what hears signals itself is run by `run_to_end`"))
         }
         Command::Locks(command) => {
-            locks::check(command)?;
+            locks::check(command, output)?;
             let (store, namespace) = open(cli, output).await?;
             let done = locks::run(command, &store, &namespace, output).await;
             store.close().await;
@@ -190,20 +193,21 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             done
         }
         Command::Task(command) => {
-            task::check(command)?;
+            task::check(command, output)?;
             let (client, _) = open_client(cli, output).await?;
             let done = task::run(command, &client, output).await;
             client.store().close().await;
             done
         }
         Command::Lease(command) => {
+            lease::check(command, output)?;
             let store = connect::open(&connect::decide(&cli.global)?, output).await?;
             let done = lease::run(command, &store, output).await;
             store.close().await;
             done
         }
         Command::Kv(command) => {
-            kv::check(command)?;
+            kv::check(command, output)?;
             let store = connect::open(&connect::decide(&cli.global)?, output).await?;
             let done = kv::run(command, &store, output).await;
             store.close().await;

@@ -23,16 +23,19 @@ const SCHEMA: &str = "tenure.node/v1";
 #[derive(Subcommand, Debug)]
 pub(crate) enum NodeCommand {
     /// List the nodes that are alive, all at one revision.
+    #[command(alias = "list")]
     Ls,
     /// Show a node and its tasks; exit 3 if it is not alive.
+    #[command(aliases = ["get", "describe"])]
     Show(NodeArgs),
     /// Let a node take no new tasks, also after a restart. What it has it keeps.
     Freeze(AskArgs),
-    /// Let a node take new tasks again.
+    /// Let a node take new tasks again, also one that is not alive.
     Unfreeze(AskArgs),
     /// Have a node look now whether others should have some of its tasks.
     Balance(BalanceArgs),
-    /// Have a node give all its tasks away and leave; shows how many are left, and ends when the node is empty and gone.
+    /// Have a node give all its tasks away and leave; shows how many are left, and ends when the node is empty and gone. A node that starts with
+    /// this id later takes tasks again, unless --stay-frozen.
     Drain(drain::DrainArgs),
     /// Have a node give one of its tasks to another.
     ReleaseTask(TaskOfArgs),
@@ -113,7 +116,9 @@ pub(crate) async fn run(
         NodeCommand::Ls => list::list(store, &layout, output).await,
         NodeCommand::Show(args) => list::show(&parse_node(&args.id)?, store, &layout, output).await,
         NodeCommand::Freeze(args) => ask(&args.id, Order::Freeze, &args.patience).await,
-        NodeCommand::Unfreeze(args) => ask(&args.id, Order::Unfreeze, &args.patience).await,
+        NodeCommand::Unfreeze(args) => {
+            asking::unfreeze(&parse_node(&args.id)?, args.patience.within(), client, output).await
+        }
         NodeCommand::Balance(args) => match &args.id {
             Some(id) if !args.dry_run => ask(id, Order::Balance(Balance::Act), &args.patience).await,
             id => {
@@ -122,9 +127,7 @@ pub(crate) async fn run(
                 plan::plan(node.as_ref(), (args.balance, within), client, &layout, output).await
             }
         },
-        NodeCommand::Drain(args) => {
-            drain::drain(&parse_node(&args.id)?, args.within(), client, &layout, output).await
-        }
+        NodeCommand::Drain(args) => drain::drain(&parse_node(&args.id)?, args, client, &layout, output).await,
         NodeCommand::ReleaseTask(args) => {
             let (_, task) = args.names()?;
             ask(&args.id, Order::ReleaseTask(task), &args.patience).await

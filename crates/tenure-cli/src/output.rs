@@ -29,6 +29,8 @@ pub(crate) struct Output {
     stdout_is_terminal: bool,
     stderr_is_terminal: bool,
     color: Color,
+    /// Whether only failures are printed on stderr.
+    pub(crate) is_quiet: bool,
 }
 
 /// The mood of a word.
@@ -46,7 +48,14 @@ impl Output {
             stdout_is_terminal: io::stdout().is_terminal(),
             stderr_is_terminal: io::stderr().is_terminal(),
             color,
+            is_quiet: false,
         }
+    }
+
+    /// The same, with notes about the start and about what was not acquired left out.
+    #[must_use]
+    pub(crate) fn quiet(self, is_quiet: bool) -> Output {
+        Output { is_quiet, ..self }
     }
 
     /// One JSON object on a line of its own, flushed, so that a reader at the other end of a pipe need not wait.
@@ -99,19 +108,47 @@ impl Output {
         paint(tone, word, self.colors(self.stdout_is_terminal))
     }
 
-    /// A line of talk on stderr. Whoever closed stderr does not want to hear it.
+    /// The same for stderr.
+    pub(crate) fn toned_stderr(&self, tone: Tone, word: &str) -> String {
+        paint(tone, word, self.colors_stderr())
+    }
+
+    /// A line of talk on stderr, an object with `--json`. A closed stderr is no failure.
     pub(crate) fn note(&self, text: &str) {
+        #[derive(Serialize)]
+        struct Note<'a> {
+            note: &'a str,
+        }
+        if self.is_json {
+            return self.talk_object(&Note { note: text });
+        }
         let _ = writeln!(io::stderr(), "tenure: {}", escape_controls(text.as_bytes()));
+    }
+
+    /// A line about something that works and is hardly meant; nothing where only failures are wanted.
+    pub(crate) fn warn(&self, text: &str) {
+        #[derive(Serialize)]
+        struct Warning<'a> {
+            warning: &'a str,
+        }
+        if self.is_quiet {
+            return;
+        }
+        if self.is_json {
+            return self.talk_object(&Warning { warning: text });
+        }
+        let label = self.toned_stderr(Tone::Doubtful, "warning:");
+        let _ = writeln!(io::stderr(), "tenure: {label} {}", escape_controls(text.as_bytes()));
     }
 
     /// Whether [`Output::status`] shows one line that changes.
     pub(crate) fn has_status(&self) -> bool {
-        self.stderr_is_terminal
+        self.stderr_is_terminal && !self.is_json
     }
 
     /// How it stands: in place of what was said before on a terminal, a line of its own elsewhere.
     pub(crate) fn status(&self, text: &str) {
-        if self.stderr_is_terminal {
+        if self.has_status() {
             let text = escape_controls(text.as_bytes()).replace('\n', " ");
             let _ = write!(io::stderr(), "\r\x1b[Ktenure: {text}");
         } else {
@@ -121,7 +158,7 @@ impl Output {
 
     /// The status is over.
     pub(crate) fn clear_status(&self) {
-        if self.stderr_is_terminal {
+        if self.has_status() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
@@ -160,7 +197,7 @@ impl Output {
     }
 
     /// Whether talk on stderr is coloured.
-    pub(crate) fn colors_stderr(&self) -> bool {
+    fn colors_stderr(&self) -> bool {
         self.colors(self.stderr_is_terminal)
     }
 
@@ -207,7 +244,7 @@ pub(crate) fn is_treacherous(c: char) -> bool {
 }
 
 /// JSON in which nothing drives a terminal: serde leaves C1 controls and turned directions as they are, and JSON has a way to say them.
-fn to_json(object: &impl Serialize) -> String {
+pub(crate) fn to_json(object: &impl Serialize) -> String {
     let json = serde_json::to_string(object).expect("our own structs are always JSON");
     if !json.contains(is_treacherous) {
         return json;

@@ -109,6 +109,7 @@ pub(crate) async fn run(command: &PartCommand, output: &Output) -> Result<(), Fa
                 node::run((url, place, id), *ttl, &mut told, output).await
             }
             PartCommand::Launch { .. }
+            | PartCommand::Reap { .. }
             | PartCommand::Sentinel
             | PartCommand::Terminal { .. }
             | PartCommand::Supervise(_)

@@ -25,6 +25,7 @@ use crate::cli::Global;
 use crate::connect::{self, Decision};
 use crate::duration;
 use crate::failure::{Code, Failure};
+use crate::hold::warn_of_long;
 use crate::output::{Output, escape};
 use crate::supervise::{self, Job, Program, Signals, Terms};
 
@@ -41,7 +42,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 const GIVE_UP_WITHIN: Duration = Duration::from_millis(200);
 
 const HELP: &str = "\
-A KEY is relative: web/1 is stored as /NAMESPACE/registry/web/1. VALUE may be empty and may hold '='.
+A KEY of two parts is an instance of a service: web/1 is instance 1 of web, stored as /NAMESPACE/registry/services/web/1, and
+`tenure service show web` lists it. Any other KEY, such as a or a/b/c, is stored as /NAMESPACE/registry/KEY. VALUE may be empty and may hold '='.
 
 With a command, the keys live as long as it does. Signals are passed on to it, its exit code is ours, and its
 environment has TENURE_LEASE, TENURE_TTL_SECONDS, TENURE_NAMESPACE and TENURE_NODE. Should the keys be lost, the
@@ -93,6 +95,7 @@ pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -
         signal = signals.next_end() => return Ok(ended_by(signal)),
         store = connect::open(&decision, output) => store?,
     };
+    warn_of_long(args.ttl, output);
     // The session would go on asking for what no store grants.
     store.info().limits.grant_ttl(args.ttl)?;
     let session = Session::options().ttl(args.ttl).open(store.clone()).map_err(|error| {

@@ -1,7 +1,7 @@
 //! `tenure service`: which services have instances, and which these are.
 //!
 //! An instance is whatever is registered under `services/<name>/<instance>`: by a program with the library, or by
-//! `tenure register services/web/a=10.0.0.1:80`, whose whole value is then shown as the address.
+//! `tenure register web/a=10.0.0.1:80`, whose whole value is then shown as the address.
 
 mod shape;
 mod watch;
@@ -26,8 +26,10 @@ const SCHEMA: &str = "tenure.service/v1";
 #[derive(Subcommand, Debug)]
 pub(crate) enum ServiceCommand {
     /// List the services that have an instance, and how many.
+    #[command(alias = "list")]
     Ls,
     /// List the instances of a service, all at one revision; exit 3 if there is none.
+    #[command(aliases = ["get", "describe"])]
     Show(NameArg),
     /// Tell who is there and then every change, one on a line.
     Watch(watch::WatchArgs),
@@ -109,8 +111,10 @@ async fn show(
     }
     let list = services.instances(name).await?;
     if list.is_empty() && list.set_aside().is_empty() {
-        return Err(Failure::new(Code::NotFound, format!("the service {name} has no instances"))
-            .hint("list those that have with `tenure service ls`"));
+        return Err(Failure::new(Code::NotFound, format!("the service {name} has no instances: none is registered now"))
+            .hint(format!(
+                "list the services that have some with `tenure service ls`, or register one with `tenure register {name}/1=ADDRESS`"
+            )));
     }
     let left = remaining(store, list.members().iter().filter_map(|instance| instance.lease)).await?;
     let instances = list.members().iter().map(|instance| {

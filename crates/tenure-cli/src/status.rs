@@ -173,7 +173,7 @@ fn shown_nodes(listing: &Listing, company: &Company) -> Vec<ShownNode> {
         id: node.id.to_string(),
         address: node.record.address.clone(),
         state: node.record.state.as_str(),
-        frozen: company.frozen.contains(&node.id),
+        frozen: company.frozen.contains_key(&node.id),
         tasks: counts.get(&node.id).copied().unwrap_or(0),
         incarnation: node.token.to_string(),
     });

@@ -15,6 +15,7 @@ use tenure::core::name::TaskId;
 
 use crate::duration;
 use crate::failure::{Code, Failure};
+use crate::mistake::{Verbs, verb_as_name};
 use crate::output::Output;
 use crate::task::{self, parse};
 
@@ -55,6 +56,25 @@ pub(crate) struct SubmitArgs {
         reason = "clap says by it whether there was a flag, and whether it had a value"
     )]
     wait: Option<Option<Duration>>,
+}
+
+/// Verbs of `tenure task`, which are no ids of tasks unless `--` or a flag says so.
+const VERBS: Verbs = &[
+    ("ls", "tenure task ls"),
+    ("list", "tenure task ls"),
+    ("show", "tenure task show NAME"),
+    ("get", "tenure task show NAME"),
+    ("help", "tenure submit --help"),
+];
+
+impl SubmitArgs {
+    /// A verb in the place of the id.
+    pub(crate) fn misread(&self) -> Option<Failure> {
+        let has_flags =
+            self.props.is_some() || self.kind.is_some() || !self.labels.is_empty() || self.count.is_some();
+        let id = self.id.as_deref().filter(|_| !has_flags)?;
+        verb_as_name(id, &[], "`tenure submit` would submit a task with this id", VERBS)
+    }
 }
 
 /// What is to be submitted, checked.

@@ -1,24 +1,26 @@
 //! Running a command for as long as something is held: under one roof for every wrapper.
 //!
-//! The command runs in a process group of its own, in the foreground if we are. Signals to us are passed on. When what it relies on ends, it is
-//! asked to stop and then killed; `course` decides when. Should we be killed or stopped ourselves, the sentinel kills it.
-//! When the command has ended and something of its group is left, that is waited for.
+//! The command runs in a process group of its own, in the foreground if we are, as the child of a reaper below which everything stays that the
+//! command starts. Signals to us are passed on. When what it relies on ends, the command is asked to stop and then killed; `course` decides when.
+//! Should we be killed, reaper and sentinel kill the whole process tree; should we be stopped, the sentinel does.
+//! When the command has ended and something of its tree is left, that is waited for.
 //!
 //! **Invariant**: there is no moment in which the command runs and the sentinel does not know it.
 
 mod beside;
-mod census;
 mod course;
-mod family;
+mod descendants;
 mod group;
 mod launch;
 mod lookup;
 mod outcome;
 mod post;
+mod reaper;
 mod rehearsal;
 mod sentinel;
 mod signals;
 mod terminal;
+mod tree;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -44,10 +46,10 @@ pub(crate) use sentinel::Hold;
 pub(crate) use signals::Signals;
 
 use self::course::{Course, Event};
-use self::family::{Family, Left, Seen, left_running};
 use self::launch::Launch;
 use self::sentinel::Sentinel;
 use self::terminal::Terminal;
+use self::tree::{Change, Tree, left_running};
 use crate::cli::PartCommand;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -68,17 +70,18 @@ pub(crate) struct Job<'a> {
 pub(crate) fn part(command: &PartCommand) -> Option<ExitCode> {
     match command {
         PartCommand::Launch { path, open_files, command } => Some(launch::run(path, command, *open_files)),
+        PartCommand::Reap { path, open_files, command } => Some(reaper::run(path, command, *open_files)),
         PartCommand::Sentinel => Some(sentinel::run()),
         PartCommand::Terminal { group } => Some(terminal::run(*group)),
         _ => None,
     }
 }
 
-/// Runs a command to its end, and to the end of its group.
+/// Runs a command to its end, and to the end of everything that it started.
 ///
 /// # Cancellation
 ///
-/// Dropped, it leaves the sentinel without us, which kills the group.
+/// Dropped, it closes the socket of the reaper, which kills the process tree.
 ///
 /// # Errors
 ///
@@ -96,7 +99,7 @@ pub(crate) async fn run(
         running.send(signal, output);
     }
     let (mut has_feed, mut is_stopped) = (true, false);
-    let end = loop {
+    loop {
         let happened = tokio::select! {
             biased;
             signal = signals.next() => Happened::Event(Event::Signal(signal)),
@@ -114,10 +117,7 @@ pub(crate) async fn run(
                 running.limit(terms.deadlines, output);
                 if terms.order == Order::Stop && !is_stopped {
                     // One that has ended by itself is not one that was stopped.
-                    if let Some(end) = running.look(output)? {
-                        break end;
-                    }
-                    is_stopped = running.family.end.is_none();
+                    is_stopped = !running.tree.has_ended();
                 }
                 Event::Terms(terms)
             }
@@ -134,15 +134,17 @@ pub(crate) async fn run(
                 running.resume(output);
                 continue;
             }
-            Happened::Changed => match running.look(output)? {
-                Some(end) => break end,
-                None => continue,
-            },
+            Happened::Changed(Change::Gone) => break,
+            Happened::Changed(change) => {
+                running.note(change, output);
+                continue;
+            }
         };
         for signal in course.handle(event, BootClock.now()) {
             running.send(signal, output);
         }
-    };
+    }
+    let end = running.tree.end();
     // Should we have been stopped ourselves, as by Ctrl-Z, the sentinel has ended it, and we learn of its end before we look at the clock.
     let is_too_late = running.deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term);
     running.finish().await;
@@ -156,19 +158,18 @@ enum Happened {
     NoFeed,
     SentinelGone,
     Continued,
-    Changed,
+    Changed(Change),
 }
 
 /// A command that has no other beside it: its life hangs on one thing.
 const ONLY: Hold = Hold(0);
 
-/// A command that runs, or its group after it.
+/// A command that runs, or what it left running.
 struct Running {
-    family: Family,
+    tree: Tree,
     /// None once it was ended by somebody and no other could be started; everybody is killed then.
     sentinel: Option<Sentinel>,
     terminal: Option<Terminal>,
-    children: unix::Signal,
     continued: unix::Signal,
     deadlines: Option<Deadlines>,
 }
@@ -176,14 +177,13 @@ struct Running {
 impl Running {
     async fn start(job: &Job<'_>, deadlines: Option<Deadlines>) -> Result<Running, Failure> {
         let cannot = |error: io::Error| unsupervised(&error);
-        let children = signals::stream(Signal::CHILD).map_err(cannot)?;
         let continued = signals::stream(Signal::CONT).map_err(cannot)?;
         let mut sentinel = Sentinel::start().map_err(cannot)?;
-        let launch =
-            Launch::prepare(job.program, job.args, job.env, Stdio::inherit(), None).map_err(cannot)?;
-        let group = launch.group;
+        let launch = Launch::prepare(job.program, job.args, job.env, Stdio::inherit(), None);
+        let launch = in_time(launch).await.map_err(cannot)?;
+        let group = launch.tree.id.group;
         let kill = deadlines.map(|deadlines| deadlines.kill);
-        in_time(sentinel.guard(group, ONLY, kill)).await.map_err(cannot)?;
+        in_time(sentinel.guard(launch.tree.id, ONLY, kill)).await.map_err(cannot)?;
         // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
         if deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term) {
             sentinel.dismiss().await;
@@ -195,19 +195,12 @@ impl Running {
             terminal.give(group).map_err(cannot)?;
         }
         match launch.go(job.program, io::stdin().as_fd()).await {
-            Ok(child) => Ok(Running {
-                family: Family::new(child, group),
-                sentinel: Some(sentinel),
-                terminal,
-                children,
-                continued,
-                deadlines,
-            }),
-            Err((failure, mut launcher)) => {
+            Ok(tree) => Ok(Running { tree, sentinel: Some(sentinel), terminal, continued, deadlines }),
+            Err((failure, unstarted)) => {
                 if let Some(terminal) = &terminal {
                     terminal.take_back(group).map_err(cannot)?;
                 }
-                let _ = launcher.wait();
+                unstarted.abandon();
                 sentinel.dismiss().await;
                 Err(failure)
             }
@@ -215,7 +208,7 @@ impl Running {
     }
 
     fn send(&self, signal: Signal, output: &Output) {
-        if let Err(error) = self.family.group.signal(signal) {
+        if let Err(error) = self.tree.signal(signal) {
             output.note(&format!("{signal:?} could not be sent to everybody of the command: {error}"));
         }
     }
@@ -230,16 +223,9 @@ impl Running {
         }
     }
 
-    /// Waits for something new of the command, of its group or of the sentinel.
+    /// Waits for something new of the command, of its tree or of the sentinel.
     async fn next(&mut self) -> Happened {
-        let Running { sentinel, continued, children, family, .. } = self;
-        let changed = async {
-            if family.awaits_others() {
-                family.changed().await;
-            } else {
-                children.recv().await;
-            }
-        };
+        let Running { sentinel, continued, tree, .. } = self;
         let unguarded = async {
             match sentinel {
                 Some(sentinel) => sentinel.gone().await,
@@ -250,34 +236,26 @@ impl Running {
             biased;
             () = unguarded => Happened::SentinelGone,
             _ = continued.recv() => Happened::Continued,
-            () = changed => Happened::Changed,
+            change = tree.next() => Happened::Changed(change),
         }
     }
 
-    /// Looks how the command is. Gives its end when nothing of its group is left.
-    fn look(&mut self, output: &Output) -> Result<Option<End>, Failure> {
-        loop {
-            match self.family.look()? {
-                Seen::Running => return Ok(None),
-                Seen::Stopped(Signal::STOP) => {}
-                Seen::Stopped(_) => self.suspend(output),
-                Seen::Ended => break,
+    /// Takes note of a change in the tree.
+    fn note(&mut self, change: Change, output: &Output) {
+        match change {
+            Change::Stopped(Signal::STOP) | Change::Gone => {}
+            Change::Stopped(_) => self.suspend(output),
+            Change::Ended => {
+                if let Some(terminal) = &self.terminal
+                    && let Err(error) = terminal.take_back(self.tree.id.group)
+                {
+                    tracing::warn!(%error, "the terminal could not be taken back");
+                }
+                // The last moment at which the group certainly is the command's own was before this.
+                self.tree.reap_command();
             }
+            Change::Left(names) => output.note(&left_running(&names)),
         }
-        let (terminal, group) = (&self.terminal, self.family.group);
-        let before_reaping = || {
-            if let Some(terminal) = terminal
-                && let Err(error) = terminal.take_back(group)
-            {
-                tracing::warn!(%error, "the terminal could not be taken back");
-            }
-        };
-        match self.family.judge(group.others(), before_reaping) {
-            Left::Nobody => return Ok(self.family.end),
-            Left::Somebody(others) => output.note(&left_running(&others)),
-            Left::Still => {}
-        }
-        Ok(None)
     }
 
     /// The command was stopped with the terminal's Ctrl-Z.
@@ -292,7 +270,7 @@ impl Running {
     /// We go on after a stop, and so does the command.
     fn resume(&mut self, output: &Output) {
         if let Some(terminal) = &self.terminal {
-            if let Err(error) = terminal.give(self.family.group) {
+            if let Err(error) = terminal.give(self.tree.id.group) {
                 output.note(&format!("the terminal could not be handed to the command again: {error}"));
             }
             self.send(Signal::CONT, output);
@@ -307,7 +285,7 @@ impl Running {
         let kill = self.deadlines.map(|deadlines| deadlines.kill).filter(|_| !course.has_killed());
         let replaced = async {
             let mut sentinel = Sentinel::start()?;
-            in_time(sentinel.guard(self.family.group, ONLY, kill)).await?;
+            in_time(sentinel.guard(self.tree.id, ONLY, kill)).await?;
             io::Result::Ok(sentinel)
         };
         match replaced.await {
@@ -342,7 +320,7 @@ fn too_late() -> Failure {
 /// A process that starts needs milliseconds, and seconds on a machine that is on its knees; one that needs longer never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-async fn in_time(answer: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+async fn in_time<T>(answer: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(ANSWER_WITHIN, answer).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 

@@ -3,6 +3,7 @@
 mod asking;
 mod list;
 mod removing;
+mod select;
 mod shape;
 mod show;
 mod wait;
@@ -10,13 +11,15 @@ mod wait;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tenure::client::Client;
+use tenure::client::{Client, TaskView};
 use tenure::core::name::{NodeId, TaskId};
-use tenure::core::task::Message;
+use tenure::core::task::{Message, StateKind};
 
 pub(crate) use asking::{PatienceArgs, acknowledged, settled};
 pub(crate) use shape::unreadable;
 pub(crate) use wait::wait_for;
+
+use self::select::{Act, SelectArgs};
 
 use crate::duration;
 use crate::failure::Failure;
@@ -29,8 +32,10 @@ const SCHEMA: &str = "tenure.task/v1";
 #[derive(Subcommand, Debug)]
 pub(crate) enum TaskCommand {
     /// List the tasks, all at one revision: id, kind, state, owner, fence, attempt, when it was submitted and last changed.
+    #[command(alias = "list")]
     Ls(list::ListArgs),
     /// Show all that is known of a task; exit 3 if nothing is.
+    #[command(aliases = ["get", "describe"])]
     Show(TaskArgs),
     /// Stop a task until it is resumed.
     Pause(AskArgs),
@@ -49,9 +54,10 @@ pub(crate) enum TaskCommand {
     /// Wait until tasks have ended. Exit 0 if all completed, 10 if one failed, 11 if one was killed, 8 if it takes longer than --wait.
     Wait(WaitArgs),
     /// Delete a task; whoever runs it stops. Its state stays: submitted again, it goes on where it was.
-    Rm(TaskArgs),
+    #[command(aliases = ["delete", "del", "remove"])]
+    Rm(SelectArgs),
     /// Forget how a task ended, with its history. If it was submitted again, it runs now.
-    Forget(TaskArgs),
+    Forget(SelectArgs),
 }
 
 #[derive(Args, Debug)]
@@ -81,8 +87,8 @@ pub(crate) struct SleepArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct KillArgs {
-    /// The task's id.
-    id: String,
+    #[command(flatten)]
+    select: SelectArgs,
     /// Why, for those who read its history.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -100,19 +106,29 @@ pub(crate) struct WaitArgs {
     wait: Option<Duration>,
 }
 
+const KILL: Act = Act { verb: "kill", doing: "killing", done: "killed", applies: |task| !has_ended(task) };
+
+const RM: Act =
+    Act { verb: "delete", doing: "deleting", done: "deleted", applies: |task| task.card.is_some() };
+
+const FORGET: Act = Act { verb: "forget", doing: "forgetting", done: "forgotten", applies: has_ended };
+
+fn has_ended(task: &TaskView) -> bool {
+    task.state_kind().is_some_and(StateKind::is_terminal)
+}
+
 /// Refuses what is wrong whatever the store holds.
-pub(crate) fn check(command: &TaskCommand) -> Result<(), Failure> {
+pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failure> {
     match command {
         TaskCommand::Ls(args) => list::filter(args).map(drop),
-        TaskCommand::Show(args)
-        | TaskCommand::History(args)
-        | TaskCommand::Rm(args)
-        | TaskCommand::Forget(args) => parse(&args.id).map(drop),
+        TaskCommand::Show(args) | TaskCommand::History(args) => parse(&args.id).map(drop),
+        TaskCommand::Rm(args) => args.check(&RM, output),
+        TaskCommand::Forget(args) => args.check(&FORGET, output),
         TaskCommand::Pause(args)
         | TaskCommand::Resume(args)
         | TaskCommand::Release(args)
         | TaskCommand::Checkpoint(args) => parse(&args.id).map(drop),
-        TaskCommand::Kill(args) => parse(&args.id).map(drop),
+        TaskCommand::Kill(args) => args.select.check(&KILL, output),
         TaskCommand::Sleep(args) => {
             parse(&args.id)?;
             asking::until(&args.until).map(drop)
@@ -135,8 +151,11 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
         TaskCommand::Release(args) => ask(args, Message::Release).await,
         TaskCommand::Checkpoint(args) => ask(args, Message::Checkpoint { blob: None }).await,
         TaskCommand::Kill(args) => {
-            let message = Message::Kill { reason: args.reason.clone() };
-            asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
+            let kill = async |id: TaskId| {
+                let message = Message::Kill { reason: args.reason.clone() };
+                asking::ask(&id, message, &args.patience, client, output).await
+            };
+            args.select.each(&KILL, client, output, kill).await
         }
         TaskCommand::Sleep(args) => {
             let message = Message::Sleep { until: asking::until(&args.until)? };
@@ -146,8 +165,12 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
             let ids = args.ids.iter().map(|id| parse(id)).collect::<Result<_, _>>()?;
             wait_for(ids, args.wait.unwrap_or(Duration::MAX), client, output).await
         }
-        TaskCommand::Rm(args) => removing::remove(&parse(&args.id)?, client, output).await,
-        TaskCommand::Forget(args) => removing::forget(&parse(&args.id)?, client, output).await,
+        TaskCommand::Rm(args) => {
+            args.each(&RM, client, output, async |id| removing::remove(&id, client, output).await).await
+        }
+        TaskCommand::Forget(args) => {
+            args.each(&FORGET, client, output, async |id| removing::forget(&id, client, output).await).await
+        }
     }
 }
 

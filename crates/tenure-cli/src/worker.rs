@@ -8,6 +8,7 @@ mod exec;
 mod folder;
 mod http;
 mod metrics;
+mod pending;
 mod progress;
 mod shell;
 mod tail;
@@ -17,7 +18,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tenure::client::Client;
-use tenure::core::name::{Namespace, TaskId};
+use tenure::core::layout::{Key, Layout};
+use tenure::core::name::{Namespace, NodeId, TaskId};
+use tenure::core::record::{FrozenRecord, Record};
 use tenure::membership::JoinError;
 use tenure::node::{NodeEnd, Notice};
 use tenure::session::Session;
@@ -37,7 +40,7 @@ use self::words::Words;
 use crate::cli::Global;
 use crate::connect;
 use crate::failure::{Code, Failure};
-use crate::hold::{Stop, listen};
+use crate::hold::{Stop, listen, warn_of_long};
 use crate::output::Output;
 use crate::supervise::{Post, Signals, raise_open_files};
 
@@ -54,6 +57,7 @@ pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> 
     let namespace = Namespace::parse(&decision.namespace.value)
         .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
     let prepared = Prepared::check(args, &decision).await?;
+    warn_of_long(prepared.timing.ttl, output);
     let watched = match &args.http {
         Some(address) => Some(Watched::bind(address).await?),
         None => None,
@@ -135,7 +139,7 @@ async fn work(
         // Until the very end: whoever watches wants to see that, too.
         tokio::spawn(http::serve(listener, pages))
     });
-    words.joined(address);
+    words.joined(address, frozen(store, namespace, &id).await.as_ref());
     if !args.matches.is_empty() {
         choice::warn_of_nothing(&args.matches, &Client::new(store.clone(), namespace), output).await;
     }
@@ -181,6 +185,13 @@ async fn work(
     }
     drop(folder);
     code
+}
+
+/// How a node is frozen, if it is. The store was reached a moment ago; should it not answer now, the notice of the node follows.
+async fn frozen(store: &Store, namespace: &Namespace, id: &NodeId) -> Option<FrozenRecord> {
+    let key = Layout::new(namespace).encode(&Key::Frozen(id.clone()));
+    let pair = store.get_key(key).await.ok()??;
+    Some(FrozenRecord::decode(&pair.value).unwrap_or_default())
 }
 
 /// Says how it ended, and closes what is left.

@@ -4,8 +4,9 @@
 //! away?* now and then. There is no coordinator: all nodes see the same picture, and each decides for itself. A balancer never waits; it
 //! says when to ask again.
 //!
-//! Nodes ask through [`consider`] and [`partings`], which hold for every balancer, ours and yours: what a node has just given away it does
-//! not take back before its cool-down is over or whoever took or could take it is gone, and nobody gives away what it does not have.
+//! Nodes ask through [`consider`] and [`partings`], which hold for every balancer, ours and yours: a node does not take back what it has just
+//! released while a peer can take it, and it releases nothing that it does not have or that no peer can take. A peer can take a task if it accepts
+//! the task's kind and labels and has room: nodes publish both in their records.
 //!
 //! ```
 //! use tenure_core::balance::{Balancer, Loads, Offer, Parting, Verdict};
@@ -33,6 +34,7 @@
 
 mod accept_all;
 mod capacity;
+mod class;
 mod cooling;
 mod crowd;
 mod fair;
@@ -42,7 +44,7 @@ mod share;
 mod weighted;
 mod words;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::name::{NodeId, TaskId};
@@ -51,8 +53,9 @@ use crate::time::Moment;
 
 pub use accept_all::AcceptAll;
 pub use capacity::{BadCapacity, Capacity, Resource};
-pub use cooling::{COOL_DOWN, Cooling};
-pub use crowd::{Crowd, Load, Measure};
+pub use class::{Class, Demand, Profiles};
+pub use cooling::{COOL_DOWN, Cooling, Release, TAKE_BACK_AFTER};
+pub use crowd::{Crowd, Level, Load, Measure, Terms};
 pub use fair::Fair;
 pub use holdings::{Held, Holdings, weight_of};
 pub use rendezvous::Rendezvous;
@@ -87,8 +90,12 @@ pub struct Offer<'a> {
     pub record: &'a TaskRecord,
     /// How much it weighs; see [`weight_of`].
     pub weight: u64,
-    /// How many willing nodes come before this one by rendezvous; see [`Crowd::rank`].
+    /// Which nodes accept it.
+    pub class: Class,
+    /// How many willing nodes that accept it come before this one by rendezvous; see [`Crowd::rank`].
     pub rank: usize,
+    /// How long this node has seen it without an owner.
+    pub unowned_for: Duration,
     /// How long it has been there for anybody to take, counted from when a node was last seen working through its share of such tasks:
     /// a task that waits because there are many is not one that nobody wants.
     pub waited: Duration,
@@ -101,8 +108,10 @@ pub struct Loads<'a> {
     pub me: &'a NodeId,
     /// The nodes that take tasks: ready, not draining, not frozen, not on their way out; this one among them if it is.
     pub willing: &'a Crowd,
-    /// What nobody owns.
-    pub unowned: Load,
+    /// What no node owns, by the nodes that accept it.
+    pub unowned: &'a Demand,
+    /// What of it this node is just claiming.
+    pub claiming: &'a Demand,
     /// What this node has, tasks that it is just claiming among them.
     pub own: &'a Holdings,
     /// What this node has just given away.
@@ -117,9 +126,14 @@ pub struct Loads<'a> {
 }
 
 impl Loads<'_> {
-    /// What the willing nodes share: what they own, and what nobody does. What others hold on to is not theirs to share.
-    pub fn pool(&self) -> Load {
-        self.willing.total() + self.unowned
+    /// What no node owns or is being claimed here, of tasks that only nodes can take that accept this class.
+    pub fn unowned_of(&self, class: Class) -> Load {
+        self.unowned.within(class) - self.claiming.within(class)
+    }
+
+    /// How full the nodes that accept a class would be if they shared equally, as far as they have room.
+    pub fn level(&self, class: Class, measure: Measure) -> Level {
+        self.willing.level(class, self.unowned_of(class), measure)
     }
 
     /// How long the others have left a task to anybody: a node that has only just come has left nothing yet.
@@ -140,17 +154,34 @@ pub fn consider(balancer: &mut dyn Balancer, offer: &Offer<'_>, loads: &Loads<'_
     if !loads.is_willing() {
         return Verdict::Wait { again_in: PATIENCE, why: Reason::NotWilling };
     }
-    match loads.cooling.remaining(offer.task, loads.willing, loads.now) {
+    let can_others = loads.willing.takers(loads.me, Measure::Tasks, offer.class).next().is_some();
+    match loads.cooling.remaining(offer, can_others, loads) {
         Some(again_in) => Verdict::Wait { again_in, why: Reason::CoolingDown },
         None => balancer.may_claim(offer, loads),
     }
 }
 
-/// What a node gives away: what its balancer says, as far as the node has it, each task once.
+/// What a node releases: what its balancer returns, as far as the node has it and a peer can take it, each task once.
 pub fn partings(balancer: &mut dyn Balancer, loads: &Loads<'_>) -> Vec<Parting> {
-    let mut said = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    let mut rooms: BTreeMap<&NodeId, u64> = BTreeMap::new();
     let mut partings = balancer.release(loads);
-    partings.retain(|parting| loads.own.contains(&parting.task) && said.insert(parting.task.clone()));
+    partings.retain(|parting| {
+        let Some(held) = loads.own.get(&parting.task) else { return false };
+        if seen.contains(&parting.task) {
+            return false;
+        }
+        // Each peer is filled up before the next one, so that a full fleet is not asked to take more than it can.
+        let taker = loads
+            .willing
+            .takers(loads.me, Measure::Tasks, held.class)
+            .find(|(node, _, room)| room.is_none_or(|room| *rooms.entry(node).or_insert(room) > 0));
+        let Some((node, ..)) = taker else { return false };
+        if let Some(room) = rooms.get_mut(node) {
+            *room -= 1;
+        }
+        seen.insert(parting.task.clone())
+    });
     partings
 }
 

@@ -16,16 +16,23 @@
 //!
 //! **Invariant**: `loads` adds up to the tasks that have an owner who can be read; nobody is in it with nothing.
 
+mod pending;
+mod shares;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::balance::{Load, weight_of};
+use crate::balance::{Class, Demand, Load, Profiles, weight_of};
 use crate::kv::KeyValue;
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
-use crate::name::{NodeId, TaskId};
+use crate::name::{ClaimId, NodeId, TaskId};
 use crate::picture::FeedItem;
 use crate::record::{OwnerRecord, Record, TaskRecord};
 use crate::revision::{Revision, Token};
+use crate::task::AttemptRecord;
+
+use pending::{Pending, Seen, Word};
+use shares::Shares;
 
 /// All tasks, with their owners.
 #[derive(Clone, Debug)]
@@ -35,11 +42,17 @@ pub struct Board {
     /// Owners of tasks that are not there.
     orphans: BTreeMap<TaskId, Owner>,
     unowned: Load,
+    /// The same by class.
+    demand: Demand,
+    /// What nodes accept, by which tasks are classified.
+    profiles: Profiles,
     loads: Shares,
     live: usize,
     set_aside: BTreeSet<TaskId>,
     /// Tasks that have props, also such as are not there.
     with_props: BTreeSet<TaskId>,
+    /// Claims that began and have no stored outcome; of an unreadable one that it is there.
+    attempts: BTreeMap<TaskId, BTreeMap<ClaimId, Option<AttemptRecord>>>,
     /// What was seen since the last whole picture, in that order.
     pending: Vec<(TaskId, Word)>,
     whole_at: Option<Revision>,
@@ -55,6 +68,8 @@ pub struct Card {
     pub modified: Revision,
     /// What was submitted; or why it cannot be read, never what it holds.
     pub record: Result<TaskRecord, String>,
+    /// Which nodes accept it.
+    pub class: Class,
     /// Who owns it.
     pub owner: Option<Owner>,
 }
@@ -126,91 +141,6 @@ pub enum BoardChange {
     Unowned(TaskId),
 }
 
-/// How much each node owns.
-#[derive(Clone, Debug, Default)]
-struct Shares {
-    by_node: BTreeMap<NodeId, Load>,
-    /// Nodes whose load is another than when that was last asked.
-    shifted: BTreeSet<NodeId>,
-}
-
-impl Shares {
-    fn add(&mut self, node: &NodeId, load: Load) {
-        match self.by_node.get_mut(node) {
-            Some(owned) => *owned = *owned + load,
-            None => drop(self.by_node.insert(node.clone(), load)),
-        }
-        self.shift(node);
-    }
-
-    fn sub(&mut self, node: &NodeId, load: Load) {
-        let Some(owned) = self.by_node.get_mut(node) else { return };
-        *owned = *owned - load;
-        if owned.tasks == 0 {
-            self.by_node.remove(node);
-        }
-        self.shift(node);
-    }
-
-    /// Lets an owner's name be the one that is known: a hundred thousand tasks would keep a hundred thousand copies of a few names.
-    fn share_name(&self, owner: &mut Owner) {
-        if let Ok(record) = &mut owner.holder
-            && let Some((known, _)) = self.by_node.get_key_value(&record.node)
-        {
-            record.node = known.clone();
-        }
-    }
-
-    fn shift(&mut self, node: &NodeId) {
-        if !self.shifted.contains(node) {
-            self.shifted.insert(node.clone());
-        }
-    }
-}
-
-/// What was seen of one key of a task.
-#[derive(Clone, Debug)]
-enum Word {
-    /// Apart, because it is much larger than the others and seldom there.
-    Task(Box<Seen<Card>>),
-    Owner(Seen<Owner>),
-    Props(Seen<()>),
-}
-
-/// The newest words about the keys of a task.
-#[derive(Clone, Debug, Default)]
-struct Pending {
-    task: Option<Box<Seen<Card>>>,
-    owner: Option<Seen<Owner>>,
-    props: Option<Seen<()>>,
-}
-
-impl Pending {
-    fn hear(&mut self, word: Word) {
-        match word {
-            Word::Task(seen) => self.task = Some(seen),
-            Word::Owner(seen) => self.owner = Some(seen),
-            Word::Props(seen) => self.props = Some(seen),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Seen<T> {
-    Here(T),
-    Gone,
-}
-
-impl<T> Seen<T> {
-    fn over(seen: Option<Seen<T>>, before: Option<T>) -> Option<T> {
-        match seen {
-            Some(Seen::Here(now)) => Some(now),
-            Some(Seen::Gone) => None,
-            None => before,
-        }
-    }
-}
-
 impl Board {
     /// The board of a namespace; knows of no task yet.
     pub fn new(layout: Layout) -> Board {
@@ -219,10 +149,13 @@ impl Board {
             tasks: BTreeMap::new(),
             orphans: BTreeMap::new(),
             unowned: Load::default(),
+            demand: Demand::default(),
+            profiles: Profiles::default(),
             loads: Shares::default(),
             live: 0,
             set_aside: BTreeSet::new(),
             with_props: BTreeSet::new(),
+            attempts: BTreeMap::new(),
             pending: Vec::new(),
             whole_at: None,
             is_fresh: false,
@@ -244,6 +177,10 @@ impl Board {
                 }
                 // What they say is read with the claim.
                 Some(Key::TaskProps(task)) => self.pending.push((task, Word::Props(Seen::Here(())))),
+                Some(Key::TaskAttempt(task, claim)) => {
+                    let attempt = AttemptRecord::decode(&pair.value).ok();
+                    self.pending.push((task, Word::Attempt(claim, Seen::Here(attempt))));
+                }
                 // A foreign key concerns nobody.
                 Some(_) | None => {}
             },
@@ -251,6 +188,9 @@ impl Board {
                 Some(Key::Task(task)) => self.pending.push((task, Word::Task(Box::new(Seen::Gone)))),
                 Some(Key::TaskOwner(task)) => self.pending.push((task, Word::Owner(Seen::Gone))),
                 Some(Key::TaskProps(task)) => self.pending.push((task, Word::Props(Seen::Gone))),
+                Some(Key::TaskAttempt(task, claim)) => {
+                    self.pending.push((task, Word::Attempt(claim, Seen::Gone)));
+                }
                 Some(_) | None => {}
             },
             FeedItem::Whole(revision) => {
@@ -292,6 +232,12 @@ impl Board {
         self.with_props.contains(task)
     }
 
+    /// The claims of a task that began and have no stored outcome; none instead of a record that cannot be read.
+    pub fn attempts_of(&self, task: &TaskId) -> impl Iterator<Item = (&ClaimId, Option<&AttemptRecord>)> {
+        let attempts = self.attempts.get(task).into_iter().flatten();
+        attempts.map(|(claim, attempt)| (claim, attempt.as_ref()))
+    }
+
     /// All tasks, in the order of their ids.
     pub fn tasks(&self) -> impl Iterator<Item = (&TaskId, &Card)> {
         self.tasks.iter()
@@ -317,19 +263,40 @@ impl Board {
         self.unowned
     }
 
+    /// The same by the nodes that accept it.
+    pub fn demand(&self) -> &Demand {
+        &self.demand
+    }
+
+    /// Classifies all tasks by what nodes accept now. Returns whether that was needed: it takes time for each task.
+    pub fn classify(&mut self, profiles: &Profiles) -> bool {
+        if self.profiles.version() == profiles.version() {
+            return false;
+        }
+        self.profiles = profiles.clone();
+        self.demand = Demand::default();
+        for card in self.tasks.values_mut() {
+            card.class = class_of(&self.profiles, card);
+            if card.is_unowned() {
+                self.demand.add(card.class, Load::of_one(card.weight()));
+            }
+        }
+        true
+    }
+
     /// How much each node owns; nodes that own nothing are not in it.
     pub fn loads(&self) -> &BTreeMap<NodeId, Load> {
-        &self.loads.by_node
+        self.loads.by_node()
     }
 
     /// How much a node owns.
     pub fn load_of(&self, node: &NodeId) -> Load {
-        self.loads.by_node.get(node).copied().unwrap_or_default()
+        self.loads.by_node().get(node).copied().unwrap_or_default()
     }
 
     /// The nodes whose loads are others than when this was last asked.
     pub fn take_shifted(&mut self) -> BTreeSet<NodeId> {
-        std::mem::take(&mut self.loads.shifted)
+        self.loads.take_shifted()
     }
 
     /// Who owns a task, also one that is not there.
@@ -348,6 +315,21 @@ impl Board {
             Some(Seen::Here(())) => drop(self.with_props.insert(task.clone())),
             Some(Seen::Gone) => drop(self.with_props.remove(&task)),
             None => {}
+        }
+        for (claim, seen) in pending.attempts.drain(..) {
+            match seen {
+                Seen::Here(attempt) => {
+                    self.attempts.entry(task.clone()).or_default().insert(claim, attempt);
+                }
+                Seen::Gone => {
+                    if let Some(attempts) = self.attempts.get_mut(&task) {
+                        attempts.remove(&claim);
+                        if attempts.is_empty() {
+                            self.attempts.remove(&task);
+                        }
+                    }
+                }
+            }
         }
         let pending = match pending {
             Pending { task: None, owner: None, .. } => return,
@@ -411,7 +393,7 @@ impl Board {
         told: &mut impl Extend<BoardChange>,
     ) -> Option<Seen<Owner>> {
         let Some(card) = self.tasks.get_mut(task) else { return Some(seen) };
-        let (load, was_unowned) = (Load::of_one(card.weight()), card.is_unowned());
+        let (load, was_unowned, class) = (Load::of_one(card.weight()), card.is_unowned(), card.class);
         let before = match seen {
             Seen::Here(owner) => card.owner.replace(owner),
             Seen::Gone => card.owner.take(),
@@ -432,9 +414,13 @@ impl Board {
             self.loads.add(node, load);
         }
         match (was_unowned, is_unowned) {
-            (true, false) => self.unowned = self.unowned - load,
+            (true, false) => {
+                self.unowned = self.unowned - load;
+                self.demand.sub(class, load);
+            }
             (false, true) => {
                 self.unowned = self.unowned + load;
+                self.demand.add(class, load);
                 told.extend([BoardChange::Unowned(task.clone())]);
             }
             (true, true) | (false, false) => {}
@@ -450,6 +436,7 @@ impl Board {
         let load = Load::of_one(card.weight());
         if card.is_unowned() {
             self.unowned = self.unowned - load;
+            self.demand.sub(card.class, load);
         }
         if let Some(node) = card.owner.as_ref().and_then(Owner::node) {
             self.loads.sub(node, load);
@@ -457,11 +444,13 @@ impl Board {
         Some(card)
     }
 
-    fn post(&mut self, task: TaskId, card: Card) {
+    fn post(&mut self, task: TaskId, mut card: Card) {
+        card.class = class_of(&self.profiles, &card);
         self.live += usize::from(card.is_live());
         let load = Load::of_one(card.weight());
         if card.is_unowned() {
             self.unowned = self.unowned + load;
+            self.demand.add(card.class, load);
         }
         if card.record.is_err() {
             self.set_aside.insert(task.clone());
@@ -473,9 +462,13 @@ impl Board {
     }
 }
 
+fn class_of(profiles: &Profiles, card: &Card) -> Class {
+    card.record.as_ref().map_or(Class::ANY, |record| profiles.class_of(record))
+}
+
 fn read_card(pair: &KeyValue) -> Card {
     let record = TaskRecord::decode(&pair.value).map_err(|error| error.reason());
-    Card { created: pair.created, modified: pair.modified, record, owner: None }
+    Card { created: pair.created, modified: pair.modified, record, class: Class::ANY, owner: None }
 }
 
 fn read_owner(pair: &KeyValue) -> Owner {

@@ -24,8 +24,17 @@ pub enum NodeCommand {
     ReleaseTask(TaskId),
     /// Stop running one of its tasks and give it away.
     StopTask(TaskId),
-    /// Freeze, give all tasks away, and leave.
-    Drain,
+    /// Give all tasks away, and leave.
+    Drain(AfterDrain),
+}
+
+/// Whether the next process with the id of a drained node takes tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterDrain {
+    /// It does: the drain ends with the node.
+    TakeTasks,
+    /// It does not: the id is frozen.
+    StayFrozen,
 }
 
 /// Whether a node that balances does what it finds.
@@ -46,7 +55,7 @@ impl NodeCommand {
             NodeCommand::Balance(_) => "balance",
             NodeCommand::ReleaseTask(_) => "release_task",
             NodeCommand::StopTask(_) => "stop_task",
-            NodeCommand::Drain => "drain",
+            NodeCommand::Drain(_) => "drain",
         }
     }
 
@@ -67,7 +76,11 @@ impl NodeCommand {
             }),
             "release_task" => NodeCommand::ReleaseTask(given("release_task").task()?),
             "stop_task" => NodeCommand::StopTask(given("stop_task").task()?),
-            "drain" => NodeCommand::Drain,
+            "drain" => NodeCommand::Drain(match record.parameters.get("stay_frozen") {
+                None | Some(Value::Null | Value::Bool(false)) => AfterDrain::TakeTasks,
+                Some(Value::Bool(true)) => AfterDrain::StayFrozen,
+                Some(_) => return Err(given("drain").wrong("stay_frozen", "true or false")),
+            }),
             unknown => return Err(BadCommand::unknown("a node", unknown)),
         })
     }
@@ -78,9 +91,10 @@ impl NodeCommand {
         let parameter: Option<(&str, Value)> = match self {
             NodeCommand::Freeze
             | NodeCommand::Unfreeze
-            | NodeCommand::Drain
+            | NodeCommand::Drain(AfterDrain::TakeTasks)
             | NodeCommand::Balance(Balance::Act) => None,
             NodeCommand::Balance(Balance::DryRun) => Some(("dry_run", true.into())),
+            NodeCommand::Drain(AfterDrain::StayFrozen) => Some(("stay_frozen", true.into())),
             NodeCommand::ReleaseTask(task) | NodeCommand::StopTask(task) => {
                 Some(("task", String::from(task).into()))
             }
@@ -187,7 +201,8 @@ mod tests {
             NodeCommand::Balance(Balance::DryRun),
             NodeCommand::ReleaseTask(task()),
             NodeCommand::StopTask(task()),
-            NodeCommand::Drain,
+            NodeCommand::Drain(AfterDrain::TakeTasks),
+            NodeCommand::Drain(AfterDrain::StayFrozen),
         ] {
             let stored = command.clone().into_command().encode();
             assert_eq!(NodeCommand::parse(&CommandRecord::decode(&stored).unwrap()), Ok(command));

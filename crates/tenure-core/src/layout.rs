@@ -16,8 +16,8 @@ use bytes::Bytes;
 use crate::kv::Selection;
 use crate::lease::LeaseId;
 use crate::name::{
-    BadName, CommandId, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey, ServiceName,
-    TaskId,
+    BadName, ClaimId, CommandId, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey,
+    ServiceName, TaskId,
 };
 
 pub use catalogue::{COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL};
@@ -38,6 +38,8 @@ pub enum Key {
     TaskProps(TaskId),
     /// `tasks/<task>/owner`: who runs it. Leased.
     TaskOwner(TaskId),
+    /// `tasks/<task>/attempts/<claim>`: a claim began, and no outcome is stored for it.
+    TaskAttempt(TaskId, ClaimId),
     /// `state/<task>`: how it stands, also after it has ended.
     TaskState(TaskId),
     /// `commands/<task>`: a command to a task. Leased for a week.
@@ -50,6 +52,8 @@ pub enum Key {
     Candidate(ElectionName, Place),
     /// `locks/<lock>/<place>`: a holder, or one who waits. Leased.
     Waiter(LockName, Place),
+    /// `guards/<lease>`: the enter guard of a lease, which every enter into a queue requires unchanged. Leased.
+    EnterGuard(LeaseId),
     /// `ttl/<election>`: the leader of a TTL election. Leased.
     Ttl(ElectionName),
     /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
@@ -164,6 +168,10 @@ impl Layout {
             Key::Task(task) => [root, "tasks/", &segment(task.as_str())].concat(),
             Key::TaskProps(task) => [root, "tasks/", &segment(task.as_str()), "/props"].concat(),
             Key::TaskOwner(task) => [root, "tasks/", &segment(task.as_str()), "/owner"].concat(),
+            Key::TaskAttempt(task, claim) => {
+                let (task, claim) = (segment(task.as_str()), segment(claim.as_str()));
+                [root, "tasks/", &task, "/attempts/", &claim].concat()
+            }
             Key::TaskState(task) => [root, "state/", &segment(task.as_str())].concat(),
             Key::TaskCommand(task) => [root, "commands/", &segment(task.as_str())].concat(),
             Key::CommandResult(command) => [root, "results/", command.as_str()].concat(),
@@ -174,6 +182,7 @@ impl Layout {
             Key::Waiter(lock, place) => {
                 [root, "locks/", &segment(lock.as_str()), "/", &place.to_string()].concat()
             }
+            Key::EnterGuard(lease) => [root, "guards/", &lease.to_string()].concat(),
             Key::Ttl(election) => [root, "ttl/", &segment(election.as_str())].concat(),
             Key::Run(name) => [root, "once/", &segment(name.as_str())].concat(),
             Key::Registration(key) => [root, "registry/", key.as_str()].concat(),
@@ -201,6 +210,9 @@ impl Layout {
             ("tasks", [task]) => Some(Key::Task(task_id(task)?)),
             ("tasks", [task, "props"]) => Some(Key::TaskProps(task_id(task)?)),
             ("tasks", [task, "owner"]) => Some(Key::TaskOwner(task_id(task)?)),
+            ("tasks", [task, "attempts", claim]) => {
+                Some(Key::TaskAttempt(task_id(task)?, ClaimId::parse(&unescape(claim)?).ok()?))
+            }
             ("state", [task]) => Some(Key::TaskState(task_id(task)?)),
             ("commands", [task]) => Some(Key::TaskCommand(task_id(task)?)),
             ("results", [command]) => Some(Key::CommandResult(CommandId::parse(command).ok()?)),
@@ -212,6 +224,7 @@ impl Layout {
             ("locks", [lock, place]) => {
                 Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, Place::parse(place)?))
             }
+            ("guards", [lease]) => Some(Key::EnterGuard(LeaseId::parse_hex(lease)?)),
             ("ttl", [election]) => Some(Key::Ttl(ElectionName::parse(&unescape(election)?).ok()?)),
             _ => None,
         }
@@ -227,12 +240,17 @@ impl Layout {
         self.under(&["nodes/", &segment(node.as_str()), "/commands/"])
     }
 
-    /// All tasks with their props and owners.
+    /// All tasks with their props, owners and attempts.
     pub fn tasks(&self) -> Selection {
         self.under(&["tasks/"])
     }
 
-    /// The props and the owner of one task; the task itself is a key of its own.
+    /// The claims of one task that began and have no stored outcome.
+    pub fn task_attempts(&self, task: &TaskId) -> Selection {
+        self.under(&["tasks/", &segment(task.as_str()), "/attempts/"])
+    }
+
+    /// The props, the owner and the attempts of one task; the task itself is a key of its own.
     pub fn task_parts(&self, task: &TaskId) -> Selection {
         self.under(&["tasks/", &segment(task.as_str()), "/"])
     }
@@ -267,9 +285,19 @@ impl Layout {
         self.under(&["locks/"])
     }
 
+    /// The last runs of all commands that run once per period.
+    pub fn runs(&self) -> Selection {
+        self.under(&["once/"])
+    }
+
     /// The holder of one lock and those who wait for it.
     pub fn waiters(&self, lock: &LockName) -> Selection {
         self.under(&["locks/", &segment(lock.as_str()), "/"])
+    }
+
+    /// The enter guards of all leases.
+    pub fn enter_guards(&self) -> Selection {
+        self.under(&["guards/"])
     }
 
     /// Everything registered.

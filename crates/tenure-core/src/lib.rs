@@ -58,6 +58,8 @@ pub mod line;
 
 pub mod fence;
 
+pub mod vacancy;
+
 pub mod leadership;
 
 pub mod command;

@@ -26,6 +26,10 @@
 //!
 //! **Invariant**: a place that nobody wants any more is asked to leave until the store has said that it is gone, or its lease is over.
 //!
+//! **Invariant**: an enter whose reply was lost cannot be applied after its place was left. Every enter requires that the *enter guard* of its
+//! lease, a key outside the queue, is as the client last saw it. Leaving a place with such an enter changes the guard in the same transaction. No
+//! bound on the age of a request could do this: a paused member of etcd applies it whenever it continues.
+//!
 //! **Invariant**: the key of a place is used again only when every request that named it was answered for certain, so a request that arrives
 //! late can only ever touch its own place.
 
@@ -36,7 +40,6 @@ mod steps;
 mod words;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use crate::layout::{Place, Rank};
 use crate::lease::LeaseId;
@@ -48,11 +51,9 @@ use index::Index;
 use standing::{Look, Next, Stage, Standing};
 
 pub use barrier::Round;
-pub use words::{Action, Asks, Before, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then};
-
-/// For how long a request whose answer was lost may still be carried out. etcd gives up a request after 7 s; halved, a place that nobody
-/// wants could appear behind our back and block the line until its lease ends.
-const HAUNTS_FOR: Duration = Duration::from_secs(10);
+pub use words::{
+    Action, Asks, Before, EnterGuard, Entered, Left, Looked, LossReason, Mode, Notice, RollCall, Then,
+};
 
 /// How many keys a line uses again. Whoever enters looks past those of ours that were before its own, but has to look at those after it, and a
 /// store walks over every key that was ever there until its history is compacted.
@@ -75,6 +76,10 @@ pub struct Line {
     nonce: u64,
     /// A place with this nonce or a smaller one may still be touched by a request that was taken for lost.
     nonce_floor: u64,
+    /// The enter guard of each lease, as far as it is known to exist.
+    guards: BTreeMap<LeaseId, EnterGuard>,
+    /// The newest snapshot of the queue. Kept because it can arrive before the reply to the enter that it shows.
+    picture: BTreeMap<Token, Mode>,
     actions: VecDeque<Action>,
     notices: VecDeque<Notice>,
 }
@@ -93,6 +98,8 @@ impl Line {
     pub fn begin(&mut self, nonce: u64, counter: u64) {
         assert!(self.is_empty() && self.actions.is_empty() && self.notices.is_empty(), "nobody stands here");
         (self.nonce, self.nonce_floor, self.counter) = (nonce, nonce, counter);
+        self.picture.clear();
+        self.guards.clear();
     }
 
     /// The number of its newest ticket or epoch.
@@ -110,11 +117,12 @@ impl Line {
         let ticket = Ticket(self.count());
         let place = self.new_place(lease, rank);
         let epoch = Epoch(self.count());
-        let standing = Standing::new(place, mode, Stage::Entering { epoch });
+        let guard = self.guard(lease);
+        let standing = Standing::new(place, mode, Stage::Entering { epoch, guard });
         self.tickets.insert(ticket, Box::new(standing));
         self.places.insert(place, ticket);
         let (asks, may_be_there) = (self.asks(mode, false), false);
-        self.actions.push_back(Action::Enter { ticket, epoch, place, mode, asks, may_be_there });
+        self.actions.push_back(Action::Enter { ticket, epoch, place, mode, asks, may_be_there, guard });
         ticket
     }
 
@@ -124,11 +132,11 @@ impl Line {
         standing.is_wanted = false;
         match standing.stage {
             // The answer to what was asked decides what has to be undone.
-            Stage::Entering { .. } | Stage::Leaving { .. } | Stage::Haunting { .. } => {}
-            Stage::Resting { .. } if standing.may_be_there() => self.ask_to_leave(ticket, None, now),
+            Stage::Entering { .. } | Stage::Leaving { .. } => {}
+            Stage::Resting { .. } if standing.may_be_there() => self.ask_to_leave(ticket, None),
             Stage::Resting { .. } => self.end(ticket),
             Stage::Waiting { token, .. } | Stage::Holding { token, .. } => {
-                self.ask_to_leave(ticket, Some(token), now);
+                self.ask_to_leave(ticket, Some(token));
             }
         }
         self.look(now);
@@ -144,23 +152,31 @@ impl Line {
         now: Moment,
     ) {
         let Some(standing) = self.tickets.get_mut(&ticket) else { return };
-        if standing.stage != (Stage::Entering { epoch }) {
+        let Stage::Entering { epoch: asked, guard } = standing.stage else { return };
+        if asked != epoch {
             return;
         }
         if matches!(answer, Entered::Unknown) && !is_broken(Rule::UnknownMayBeThere) {
-            standing.haunted_until = Some(now + HAUNTS_FOR);
+            // Guards only grow, so the newest that was sent stands for all earlier enters of this place.
+            standing.unsettled = standing.unsettled.max(Some(guard));
             self.nonce_floor = self.nonce;
         }
         let (is_wanted, may_be_there) = (standing.is_wanted, standing.may_be_there());
         match answer {
             Entered::Stands { token, .. } | Entered::Joined { token } if !is_wanted => {
-                self.ask_to_leave(ticket, Some(token), now);
+                self.ask_to_leave(ticket, Some(token));
             }
             Entered::Stands { token, before: None } => self.hold(ticket, token),
             Entered::Stands { token, before } => {
                 standing.went_well();
+                let is_exclusive = standing.mode == Mode::Exclusive;
                 self.change(ticket, Stage::Waiting { token, before, look: Look::Idle });
-                self.notices.push_back(Notice::Waits { ticket });
+                if is_exclusive {
+                    self.notices.push_back(Notice::Waits { ticket });
+                } else {
+                    // A predecessor alone decides nothing for a mode that several hold: only the modes of all predecessors do.
+                    self.admit();
+                }
                 // One of ours that has left since the store answered: no watch has to tell us.
                 if let Some(before) = before
                     && self.lease_of(ticket) == Some(before.lease)
@@ -171,20 +187,32 @@ impl Line {
             }
             // Whoever of ours was before it then has left since, or passes on.
             Entered::Joined { token } => {
+                debug_assert!(standing.mode == Mode::Exclusive, "shareable modes read their predecessors");
                 standing.went_well();
                 self.change(ticket, Stage::Waiting { token, before: None, look: Look::Idle });
                 self.notices.push_back(Notice::Waits { ticket });
             }
             Entered::LeaseGone => self.lose(ticket, LossReason::Lease),
             Entered::Refused(why) => {
+                let (place, unsettled) = (standing.place, standing.unsettled);
                 self.abandon(ticket);
+                self.settle_place(place, unsettled, now);
                 self.notices.push_back(Notice::Refused { ticket, why });
+            }
+            Entered::Stale { guard } => {
+                let lease = standing.place.lease;
+                self.see_guard(lease, guard);
+                match (is_wanted, may_be_there) {
+                    (true, _) => self.ask_to_enter(ticket),
+                    (false, true) => self.ask_to_leave(ticket, None),
+                    (false, false) => self.end(ticket),
+                }
             }
             Entered::NotDone | Entered::Unknown if is_wanted => {
                 let until = standing.rest(jitter, now);
                 self.change(ticket, Stage::Resting { until });
             }
-            Entered::NotDone | Entered::Unknown if may_be_there => self.ask_to_leave(ticket, None, now),
+            Entered::NotDone | Entered::Unknown if may_be_there => self.ask_to_leave(ticket, None),
             Entered::NotDone | Entered::Unknown => self.end(ticket),
         }
         self.look(now);
@@ -224,7 +252,7 @@ impl Line {
     /// The answer to [`Action::Leave`].
     pub fn handle_left(&mut self, ticket: Ticket, epoch: Epoch, answer: Left, jitter: f64, now: Moment) {
         let Some(standing) = self.tickets.get_mut(&ticket) else { return };
-        let Stage::Leaving { token, next: Next::Asked { epoch: asked, at } } = standing.stage else { return };
+        let Stage::Leaving { token, next: Next::Asked { epoch: asked } } = standing.stage else { return };
         if asked != epoch {
             return;
         }
@@ -237,15 +265,15 @@ impl Line {
                 let next = Next::At(standing.rest(jitter, now));
                 self.change(ticket, Stage::Leaving { token, next });
             }
-            Left::Gone { was_there, first } => {
+            Left::Gone { was_there, first, guard } => {
                 let place = standing.place;
                 let is_news = !std::mem::replace(&mut standing.was_told, true);
                 // A place that an earlier request of ours may have taken away was there as far as anybody can say.
                 let was_there = was_there || standing.may_have_left;
-                // The answer may be old: only a request that was sent late enough has certainly come last.
-                match standing.haunted_until.filter(|&until| at < until) {
-                    Some(until) => self.change(ticket, Stage::Haunting { until }),
-                    None => self.forget(ticket),
+                // The same transaction has changed the guard if an enter was unsettled: the place cannot come back.
+                self.forget(ticket);
+                if let Some(guard) = guard {
+                    self.see_guard(place.lease, guard);
                 }
                 if is_news {
                     self.notices.push_back(Notice::Left { ticket, was_there });
@@ -281,15 +309,6 @@ impl Line {
         self.look(now);
     }
 
-    /// A place was put in the store. For one that nobody wants that is news: a request that was taken for lost was carried out.
-    pub fn handle_put(&mut self, place: Place, now: Moment) {
-        if let Some(&ticket) = self.places.get(&place)
-            && self.index.haunting.contains(&ticket)
-        {
-            self.ask_to_leave(ticket, None, now);
-        }
-    }
-
     /// A place that stands since `token` was seen to say, at `revision`, that it holds.
     ///
     /// That concerns our first place behind it, if it said so when that one stood there already: the key of a place is used again, and what was
@@ -308,19 +327,11 @@ impl Line {
         self.places.contains_key(&place) && self.first_behind(place).is_some()
     }
 
-    /// The whole line was seen, with what each place wants: decides for those who can hold beside others.
-    pub fn handle_picture(&mut self, picture: &BTreeMap<Token, Mode>) {
-        let mut roll_call = RollCall::default();
-        let mut held = Vec::new();
-        for (token, mode) in picture {
-            let holds = roll_call.holds(*mode);
-            if let Some(&ticket) = self.index.crowd.get(token).filter(|_| holds) {
-                held.push((ticket, *token));
-            }
-        }
-        for (ticket, token) in held {
-            self.hold(ticket, token);
-        }
+    /// A snapshot of the whole queue, with the mode of each key. Decides for the shareable modes (shared and permit).
+    pub fn handle_picture(&mut self, picture: BTreeMap<Token, Mode>, now: Moment) {
+        self.picture = picture;
+        self.admit();
+        self.look(now);
     }
 
     /// A lease is over, and every place under it with it.
@@ -332,6 +343,7 @@ impl Line {
             self.lose(ticket, LossReason::Lease);
             self.wake_behind(token, now);
         }
+        self.guards.remove(&lease);
         self.look(now);
     }
 
@@ -343,8 +355,7 @@ impl Line {
             let Some(standing) = self.tickets.get(&ticket) else { return };
             match standing.stage {
                 Stage::Resting { .. } => self.ask_to_enter(ticket),
-                Stage::Leaving { token, .. } => self.ask_to_leave(ticket, token, now),
-                Stage::Haunting { .. } => self.ask_to_leave(ticket, None, now),
+                Stage::Leaving { token, .. } => self.ask_to_leave(ticket, token),
                 Stage::Entering { .. } | Stage::Waiting { .. } | Stage::Holding { .. } => {
                     unreachable!("nothing is due for a place that is asked for or stands")
                 }
@@ -370,10 +381,10 @@ impl Line {
         self.index.due.first().map(|(at, _)| *at).into_iter().chain(looks).min()
     }
 
-    /// Our places that have to be watched, from their tokens on; from now on for those that should not be there.
+    /// Our places that have to be watched, from their tokens on.
     pub fn own_places(&self) -> impl Iterator<Item = (Place, Option<Token>)> + Clone {
         let first = self.index.queue.values().next();
-        let tickets = self.index.holding.iter().chain(&self.index.haunting).chain(first);
+        let tickets = self.index.holding.iter().chain(first);
         let standings = tickets.filter_map(|ticket| self.tickets.get(ticket));
         standings.map(|standing| (standing.place, standing.token()))
     }

@@ -190,6 +190,8 @@ names! {
     ServiceName;
     /// The name of one instance of a service.
     InstanceId;
+    /// The name of one claim of a task: the nonce in the owner's record.
+    ClaimId;
     /// What a registration is called; `/` in it groups registrations and is not escaped.
     RegistryKey;
 }

@@ -34,11 +34,13 @@ mod mailbox;
 mod notice;
 mod offers;
 mod orders;
+mod probes;
 mod queue;
 pub mod request;
 mod running;
 mod saving;
 mod settings;
+mod slots;
 mod stopping;
 mod strays;
 mod timers;
@@ -49,7 +51,7 @@ use crate::balance::Balancer;
 use crate::board::Board;
 use crate::layout::Layout;
 use crate::lease::LeaseId;
-use crate::name::TaskId;
+use crate::name::{ClaimId, TaskId};
 use crate::picture::FeedItem;
 use crate::record::{NodeState, WallTime};
 use crate::revision::{Epoch, Token};
@@ -64,12 +66,16 @@ use mailbox::Mailbox;
 use offers::Offers;
 use queue::Orders;
 use settings::WALL_CHECK;
+use slots::Slots;
 use timers::{Timer, Timers};
 
-pub use action::{Action, After, Answer, ClaimAsk, CommandCheck, Mark, Save, Start, StopReason};
+pub use crate::record::Wanted;
+pub use action::{
+    Action, After, Answer, AttemptWrite, ClaimAsk, CommandCheck, Mark, Save, Start, StopReason,
+};
 pub use event::{ClaimAnswer, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, SaveAnswer, Won};
 pub use notice::{LossReason, Notice, ReleaseReason};
-pub use settings::{Insistence, Settings, Wanted};
+pub use settings::{Insistence, LOST_CLAIMS_MAX, Settings};
 
 /// One node.
 pub struct Node {
@@ -86,12 +92,14 @@ pub struct Node {
     standing: Standing,
     offers: Offers,
     claims: Claims,
-    /// Claims of ours that we do not want.
-    strays: BTreeMap<TaskId, Token>,
+    /// Claims of this process that it does not keep, and whose keys have to be deleted.
+    strays: BTreeMap<(TaskId, Token), ClaimId>,
     /// In boxes: each is large, and is taken out and put back whenever it goes on.
     held: BTreeMap<TaskId, Box<Held>>,
     /// Which of them hang on which lease.
     by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
+    /// Which of them use no capacity.
+    slots: Slots,
     /// Those of them that sleep, by when they wake.
     sleepers: BTreeSet<(WallTime, TaskId)>,
     timers: Timers,
@@ -154,6 +162,7 @@ impl Node {
             strays: BTreeMap::new(),
             held: BTreeMap::new(),
             by_lease: BTreeMap::new(),
+            slots: Slots::default(),
             sleepers: BTreeSet::new(),
             timers: Timers::default(),
             epoch: Epoch(0),
@@ -220,8 +229,10 @@ impl Node {
         self.weigh_in(now);
         self.next_order(now);
         self.check_ending(now);
+        self.start_queued(now);
         self.make_room(now);
         self.send_claims(now);
+        self.publish_load(now);
     }
 
     /// The next thing to do.
@@ -290,7 +301,7 @@ impl Node {
                     self.balance_round(now);
                 }
                 // That they woke the node is all they are for.
-                Timer::Claims | Timer::Deadline => {}
+                Timer::Claims | Timer::Deadline | Timer::Publish => {}
             }
         }
         self.wake_sleepers(now);

@@ -4,6 +4,7 @@
 //! reason, never a panic. Fields that we do not know are kept when a record is written back, so that an older program does not
 //! erase what a newer one wrote. A record without `"v"` is read as version 1: that is what other writers of this layout put.
 
+mod accepts;
 mod wall_time;
 mod work;
 
@@ -18,8 +19,9 @@ use thiserror::Error;
 use crate::line::Mode;
 use crate::revision::Token;
 
+pub use accepts::{NodeLoad, Wanted};
 pub use wall_time::BadTime;
-pub use work::{CommandOutcome, CommandRecord, OwnerRecord, ResultRecord, TaskRecord};
+pub use work::{CommandOutcome, CommandRecord, FrozenRecord, OwnerRecord, ResultRecord, TaskRecord};
 
 /// The version of all records that this program writes.
 pub const RECORD_VERSION: u64 = 1;
@@ -141,6 +143,15 @@ pub struct NodeRecord {
     /// By which balancer it takes tasks and gives them away; none if it has none, or does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancer: Option<String>,
+    /// Which tasks it accepts; none if it does not publish that: then any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepts: Option<Wanted>,
+    /// How many tasks it runs at a time; none for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
+    /// How busy it is; none if it does not publish that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<NodeLoad>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,

@@ -15,6 +15,8 @@ pub enum Rule {
     OwnPlace,
     /// A lost answer may have been a yes; broken: a place whose entering was not answered is forgotten.
     UnknownMayBeThere,
+    /// A lost enter cannot be applied after its place was left; broken: the place is only deleted.
+    SettledEnter,
     /// What is guarded happens only while its holder holds; broken: always.
     Fence,
     /// Stop, join, then release; broken: a task is released while its handler is asked to stop.
@@ -34,7 +36,8 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All that simulated worlds must notice. [`Rule::SettledEnter`] is not among them: its late requests are too rare there (none in 500 seeds), so
+    /// the random worlds of `line` break it instead.
     pub const ALL: [Rule; 12] = [
         Rule::ValidityFromSending,
         Rule::Margin,

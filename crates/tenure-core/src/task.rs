@@ -25,9 +25,11 @@ pub mod command;
 
 pub mod retry;
 
+mod attempt;
 mod checkpoint;
 mod stored;
 
+pub use attempt::{ATTEMPTS_LEN_MAX, Attempt, AttemptEnd, AttemptRecord};
 pub use checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointTooLarge};
 pub use state::{IllegalTransition, Message, MessageKind, State, StateKind, transition};
 pub use stored::{Applied, ERRORS_LEN_MAX, HISTORY_LEN_MAX, StateRecord, Step, TaskError};

@@ -70,10 +70,12 @@ pub fn line_of(key: &Key) -> Option<String> {
         | Key::NodeCommand(..)
         | Key::Task(_)
         | Key::TaskProps(_)
+        | Key::TaskAttempt(..)
         | Key::TaskState(_)
         | Key::TaskCommand(_)
         | Key::CommandResult(_)
         | Key::Frozen(_)
+        | Key::EnterGuard(_)
         | Key::Run(_)
         | Key::Registration(_) => None,
     }

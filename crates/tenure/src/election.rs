@@ -27,7 +27,7 @@ use crate::store::{Store, StoreError};
 pub use ask::{Answer, Ask, AskError, Dismissal};
 pub use campaign::{Campaign, CampaignError};
 pub use lead::LeadError;
-pub use observe::{Observation, Observe};
+pub use observe::{Gap, Observation, Observe, TermEnd};
 pub use term::{ProclaimError, Term, TransferError};
 pub use view::{Candidate, ElectionList, ElectionView, Leader};
 
@@ -89,7 +89,7 @@ impl Elections {
     /// The elections of a namespace. Asks nothing of the store yet; who only observes never needs a lease.
     pub fn new(session: &Session, namespace: &Namespace) -> Elections {
         Elections {
-            desk: Desk::open(session, Regard::Preferred),
+            desk: Desk::open(session, &Layout::new(namespace), Regard::Preferred),
             store: session.store().clone(),
             clock: session.clock().clone(),
             layout: Arc::new(Layout::new(namespace)),

@@ -6,7 +6,7 @@
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
 //! prefix, the [`session`] that keeps keys registered, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
 //! [`lock`]s and [`election`]s that stand in line on it, [`ttl`] elections on any storage with TTLs, the
-//! [`client`] that gives work and looks after it, the `conformance` suite that every engine passes, and the `testing` world in
+//! [`client`] that gives work and looks after it, the [`handler`] that runs a task and the [`node`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
 //! which you can test your own loss handling.
 
 pub mod clock;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::layout::Rank;
+use tenure_core::layout::{Layout, Rank};
 use tenure_core::line::Mode;
 
 use crate::session::{LendError, Loan, Session};
@@ -57,8 +57,8 @@ impl Drop for Handle {
 
 impl Desk {
     /// Opens a desk and starts its task. Asks nothing of the store yet.
-    pub(crate) fn open(session: &Session, regard: Regard) -> Desk {
-        let shared = Arc::new(Shared::new(session, regard));
+    pub(crate) fn open(session: &Session, layout: &Layout, regard: Regard) -> Desk {
+        let shared = Arc::new(Shared::new(session, layout, regard));
         tokio::spawn(desk::drive(shared.clone()));
         Desk { handle: Arc::new(Handle { shared }) }
     }

@@ -78,7 +78,7 @@ impl Locks {
     /// The locks of a namespace. Asks nothing of the store yet.
     pub fn new(session: &Session, namespace: &Namespace) -> Locks {
         Locks {
-            desk: Desk::open(session, Regard::Before),
+            desk: Desk::open(session, &Layout::new(namespace), Regard::Before),
             store: session.store().clone(),
             layout: Arc::new(Layout::new(namespace)),
             holder: Arc::new(HolderRecord::default()),

@@ -75,7 +75,7 @@ pub type InstanceView = View<NamedInstances>;
 ///
 /// An instance is the key `registry/services/<name>/<instance>`, in which `/` and `%` inside a name or an id are escaped: the service `a` never
 /// shows an instance of `a/b`. Its value is a record with an address and metadata. Whatever else somebody puts there, such as
-/// `tenure register services/web/a=10.0.0.1:80`, is an instance too, and its whole value is its address.
+/// `tenure register web/a=10.0.0.1:80`, is an instance too, and its whole value is its address.
 ///
 /// # Guarantees
 ///

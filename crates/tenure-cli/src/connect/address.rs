@@ -1,13 +1,35 @@
 //! From `--endpoints` and `--store` texts to addresses, without ever repeating a password that somebody put into one.
 
-use tenure::store::{Security, StoreUrl};
+use tenure::store::{BadStoreUrl, Security, StoreUrl};
 
 use crate::failure::Failure;
 
 /// Reads a store URL.
 pub(crate) fn parse_url(text: &str) -> Result<StoreUrl, Failure> {
     refuse_credentials(text)?;
-    text.parse::<StoreUrl>().map_err(|error| Failure::usage(error.to_string()))
+    text.parse::<StoreUrl>().map_err(|error| match error {
+        BadStoreUrl::UnknownScheme(_) => Failure::usage(format!(
+            "unknown store {text:?}: it does not begin with memory:, file://, etcd:// or etcds://"
+        ))
+        .hint(format!("did you mean {}?", meant(text))),
+        error => Failure::usage(error.to_string())
+            .hint("stores are file:///path/store.db, etcd://host:2379,host2:2379 or etcds://host:2379"),
+    })
+}
+
+/// The address that a text without one of our schemes most likely means.
+fn meant(text: &str) -> String {
+    match text.split_once("://") {
+        Some(("http", members)) => format!("etcd://{members}"),
+        Some(("https", members)) => format!("etcds://{members}"),
+        Some(_) => "file:///path/store.db or etcd://host:2379".to_owned(),
+        None if text.starts_with('/') => format!("file://{text}"),
+        None if text.ends_with(".db") || text.contains('/') => {
+            format!("file:///path/to/{}", text.rsplit('/').next().unwrap_or(text))
+        }
+        None if text == "memory" => "memory:".to_owned(),
+        None => format!("etcd://{text}"),
+    }
 }
 
 /// Reads `host:port` or URLs, separated by commas. Without a scheme, certificates decide about TLS.

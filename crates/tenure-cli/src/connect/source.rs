@@ -67,6 +67,14 @@ impl Setting {
         format!("{prefix}_{}", self.name().to_uppercase())
     }
 
+    /// All variables that are read.
+    pub(super) fn variables() -> Vec<String> {
+        let tenure = Setting::ALL.into_iter().filter(|setting| setting.may_come_from_tenure_variables());
+        let etcdctl = Setting::ALL.into_iter().filter(|setting| setting.may_come_from_etcdctl_variables());
+        let names = tenure.map(|setting| setting.variable("TENURE"));
+        names.chain(etcdctl.map(|setting| setting.variable("ETCDCTL"))).collect()
+    }
+
     /// A password on a command line or in a shared file would be read by others.
     fn may_come_from_tenure_variables(self) -> bool {
         self != Setting::Password

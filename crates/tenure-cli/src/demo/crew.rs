@@ -61,6 +61,8 @@ pub(crate) async fn run(
         async move { run_task(&context, &pen).await }
     };
     let worker = Node::options(id)
+        // The demo kills workers, and no task is to blame for it.
+        .lost_claims_max(None)
         .balancer(even)
         .balance_every(BALANCE_EVERY)
         .start(&session, &namespace, handler)

@@ -28,6 +28,7 @@ fn duration(bytes: &[u8]) -> String {
                 BadDuration::NoNumber(_) => "no number",
                 BadDuration::Disorder(_) => "disorder",
                 BadDuration::TooLong(_) => "too long",
+                BadDuration::Negative(_) => "negative",
             }
             .to_owned()
         }

@@ -12,7 +12,7 @@ use tenure::core::revision::Token;
 use tenure::core::task::{StateKind, StateRecord};
 use tenure::store::{Change, KeyValue, Revision};
 
-use super::lines::{LineOf, Lines, place};
+use super::lines::{First, LineOf, Lines, place};
 use crate::node::said;
 
 /// What streams of events carry as `schema`.
@@ -246,7 +246,7 @@ impl Fold {
     fn line_events(&mut self, changes: &[Change], revision: Revision) -> Vec<Event> {
         let touched = changes.iter().filter_map(|change| place(&self.layout, change.key()));
         let lines: BTreeSet<LineOf> = touched.map(|(line, _)| line).collect();
-        let before: Vec<(LineOf, BTreeMap<Token, String>)> =
+        let before: Vec<(LineOf, BTreeMap<Token, First>)> =
             lines.into_iter().map(|line| (line.clone(), self.lines.first(&line))).collect();
         for change in changes {
             match change {
@@ -259,8 +259,8 @@ impl Fold {
             let now = self.lines.first(&line);
             let gone = before.iter().filter(|(token, _)| !now.contains_key(token));
             let come = now.iter().filter(|(token, _)| !before.contains_key(token));
-            let event = |subject, event, name: &String, (token, who): (&Token, &String)| {
-                Event::new(revision, subject, event, name.as_str()).node(Some(who)).fence(token.0)
+            let event = |subject, event, name: &String, (token, one): (&Token, &First)| {
+                Event::new(revision, subject, event, name.as_str()).node(Some(&one.who)).fence(token.0)
             };
             match &line {
                 LineOf::Lock(name) => {
@@ -270,7 +270,18 @@ impl Fold {
                 LineOf::Election(name) => {
                     let is_led = !now.is_empty();
                     events.extend(gone.filter(|_| !is_led).map(|one| event("election", "none", name, one)));
-                    events.extend(come.map(|one| event("election", "leader", name, one)));
+                    // The key that becomes the first may belong to a dead process. Only its own mark shows that it leads.
+                    let former = before.keys().next().filter(|token| !now.contains_key(token));
+                    let after = former.map(|token| {
+                        format!("after fence {token}; history has no times, so how long no process led is not known")
+                    });
+                    for one in now.iter().filter(|(token, one)| before.get(token) != Some(one)) {
+                        let is_new = before.get(one.0).is_none_or(|before| before.is_unconfirmed);
+                        let what = if one.1.is_unconfirmed { "next" } else { "leader" };
+                        if is_new {
+                            events.push(Event { said: after.clone(), ..event("election", what, name, one) });
+                        }
+                    }
                 }
             }
         }

@@ -21,6 +21,15 @@ pub(super) struct Standing {
     pub(super) who: String,
     mode: Mode,
     place: Place,
+    /// For a candidate: whether it waited behind another one and has not marked its key as the leader's. It may be dead.
+    is_unconfirmed: bool,
+}
+
+/// The first of a queue: a holder or a leader.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct First {
+    pub(super) who: String,
+    pub(super) is_unconfirmed: bool,
 }
 
 /// All lines.
@@ -31,17 +40,21 @@ impl Lines {
     /// Somebody stands in a line. A place that is written again is still the same.
     pub(super) fn stand(&mut self, layout: &Layout, pair: &KeyValue) -> Option<LineOf> {
         let (line, place) = place(layout, &pair.key)?;
-        let (who, mode) = match line {
+        let token = Token(pair.created);
+        let queue = self.0.entry(line.clone()).or_default();
+        let (who, mode, is_unconfirmed) = match line {
             LineOf::Lock(_) => {
                 let record = HolderRecord::decode(&pair.value).unwrap_or_default();
-                (record.node, record.mode)
+                (record.node, record.mode, false)
             }
             LineOf::Election(_) => {
                 let record = CandidateRecord::decode(&pair.value).unwrap_or_default();
-                (record.candidate, Mode::Exclusive)
+                let is_behind = queue.keys().next().is_some_and(|first| *first < token);
+                let has_waited = is_behind || queue.get(&token).is_some_and(|before| before.is_unconfirmed);
+                (record.candidate, Mode::Exclusive, has_waited && !record.leads)
             }
         };
-        self.0.entry(line.clone()).or_default().insert(Token(pair.created), Standing { who, mode, place });
+        queue.insert(token, Standing { who, mode, place, is_unconfirmed });
         Some(line)
     }
 
@@ -63,11 +76,12 @@ impl Lines {
     }
 
     /// Who holds or leads.
-    pub(super) fn first(&self, line: &LineOf) -> BTreeMap<Token, String> {
+    pub(super) fn first(&self, line: &LineOf) -> BTreeMap<Token, First> {
         let mut roll_call = RollCall::default();
         let standing = self.0.get(line).into_iter().flatten();
         let holding = standing.filter(|(_, one)| roll_call.holds(one.mode));
-        holding.map(|(token, one)| (*token, one.who.clone())).collect()
+        let first = |one: &Standing| First { who: one.who.clone(), is_unconfirmed: one.is_unconfirmed };
+        holding.map(|(token, one)| (*token, first(one))).collect()
     }
 }
 

@@ -248,6 +248,8 @@ impl Stage<'_> {
             StandError::Ttl(_) | StandError::Invalid(_) => {
                 Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
             }
+            StandError::PermitsDiffer { in_use, .. } => Failure::usage(format!("'{name}': {error}"))
+                .hint(format!("use `--permits {in_use}`, or another name")),
             error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
         }
     }
@@ -266,7 +268,9 @@ impl Stage<'_> {
 
     /// Ends with the exit code that the user wants for this.
     pub(crate) fn not_acquired(&self, failure: &Failure) -> Stop {
-        self.output.failure(failure);
+        if !self.output.is_quiet {
+            self.output.failure(failure);
+        }
         Stop::Ended(std::process::ExitCode::from(self.args.not_acquired))
     }
 }

@@ -14,11 +14,12 @@ use tenure::session::Session;
 use tenure::store::{Store, StoreError};
 
 use super::terms::{self, HoldArgs};
-use super::timing::Timing;
+use super::timing::{Timing, warn_of_long};
 use super::who;
 use crate::cli::Global;
 use crate::connect;
 use crate::failure::{Code, Failure};
+use crate::mistake;
 use crate::output::Output;
 use crate::supervise::{Program, Signals};
 
@@ -93,6 +94,10 @@ impl<'a> Stage<'a> {
         let (begin, begin_at) = (Instant::now(), BootClock.now());
         let timing = args.timing()?;
         let program = terms::find(command)?;
+        warn_of_long(timing.ttl, output);
+        if let Some(warning) = mistake::flag_after_command(command) {
+            output.warn(&warning);
+        }
         let decision = connect::decide(global)?;
         let namespace = Namespace::parse(&decision.namespace.value)
             .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;

@@ -13,7 +13,9 @@ use tenure::core::hold::Terms;
 use tenure::core::time::Moment;
 use thiserror::Error;
 
+use crate::duration;
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::supervise::Deadlines;
 
 /// How long a command has to stop unless told otherwise, where the TTL allows it.
@@ -24,6 +26,12 @@ const RENEWED_AFTER: u32 = 3;
 
 /// The part of the TTL that a renewal's answer may take before the command is asked to stop: less, and every hiccup ends it.
 const ANSWERED_WITHIN: u32 = 12;
+
+/// The shortest TTL that the usual grace and margin fit into: with a grace of a third and a margin of 500 ms, a quarter of the TTL is the margin.
+const TTL_MIN: Duration = Duration::from_secs(2);
+
+/// A TTL from which on a dead host is a long outage. Below it, a reboot takes as long.
+const TTL_LONG: Duration = Duration::from_secs(10 * 60);
 
 /// How the time is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +46,10 @@ pub(crate) struct Timing {
 pub(crate) enum BadTiming {
     #[error("a TTL of zero is no time at all")]
     Zero,
+    #[error(
+        "a TTL of {ttl:?} is too short: the command would be asked to stop before a renewal can be acknowledged"
+    )]
+    ShortTtl { ttl: Duration },
     #[error(
         "a grace of {grace:?} is too long for a TTL of {ttl:?}: with a margin of {margin:?} the command would be asked to stop \
          {term:?} after a renewal, and the next one needs until {needed:?}"
@@ -57,6 +69,9 @@ pub(crate) enum BadTiming {
 impl From<BadTiming> for Failure {
     fn from(bad: BadTiming) -> Failure {
         let hint = match bad {
+            BadTiming::ShortTtl { .. } => {
+                format!("use --ttl {TTL_MIN:?} or longer; 15s suits nearly everybody")
+            }
             BadTiming::Zero => "use --ttl 15s; it suits nearly everybody".to_owned(),
             BadTiming::Margin { least, .. } => format!("use --margin {least:?} or more, or leave it out"),
             BadTiming::Grace { ttl, margin, needed, .. } => match ttl.saturating_sub(needed + margin) {
@@ -93,6 +108,11 @@ impl Timing {
         let margin = timing.margin(ttl);
         let (term, needed) =
             (ttl.saturating_sub(grace.saturating_add(margin)), ttl / RENEWED_AFTER + ttl / ANSWERED_WITHIN);
+        if term < needed && is_usual_grace && !is_own_margin {
+            return Err(BadTiming::ShortTtl { ttl });
+        }
+        // Messages have whole milliseconds.
+        let [grace, term, needed] = [grace, term, needed].map(whole_ms);
         // Who chose only one of the two is told of that one.
         if term < needed && is_own_margin && (is_usual_grace || ttl.saturating_sub(margin) < needed) {
             return Err(BadTiming::LongMargin { ttl, grace, margin, term, needed });
@@ -119,6 +139,21 @@ impl Timing {
         let least = Terms::margin_of(ttl);
         self.margin.map_or(least, |margin| margin.max(least))
     }
+}
+
+/// Warns of a TTL that outlives the death of a host by far: until it ends, nothing else can take over.
+pub(crate) fn warn_of_long(ttl: Duration, output: &Output) {
+    if ttl >= TTL_LONG {
+        let ttl = duration::said(ttl);
+        output.warn(&format!(
+            "a TTL of {ttl} keeps it for up to {ttl} if this host dies, because only the end of the TTL releases it then; \
+             --ttl 15s is enough, it is renewed while this process lives"
+        ));
+    }
+}
+
+fn whole_ms(duration: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -155,7 +190,9 @@ mod tests {
         for number in ["9s", "15s", "750ms", "5.25s", "6.25s"] {
             assert!(grace.contains(number), "{grace} has no {number}");
         }
-        assert!(text(1_500, None, None).contains("too long"));
+        for ttl in [1, 200, 1_500, 1_999] {
+            assert!(text(ttl, None, None).contains("too short"), "{ttl}");
+        }
         let margin = text(15_000, None, Some(ms(100)));
         assert!(margin.contains("100ms") && margin.contains("750ms"), "{margin}");
         assert!(Timing::divide(ms(15_000), Some(ms(8_000)), None).is_ok());

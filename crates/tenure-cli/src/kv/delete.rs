@@ -5,6 +5,7 @@ use serde::Serialize;
 use tenure::store::{Op, OpReply, Selection, Store, StoreError, Txn};
 
 use super::key::KeyOrPrefix;
+use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, escape};
 
@@ -12,11 +13,42 @@ use crate::output::{Output, escape};
 pub(crate) struct DelArgs {
     #[command(flatten)]
     target: KeyOrPrefix,
+    /// Allow --prefix '', which deletes every key in the store, also those of other programs.
+    #[arg(long, requires = "prefix", conflicts_with_all = ["raw_key", "raw_key_b64"])]
+    all: bool,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
 }
 
 impl DelArgs {
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         self.target.selection()
+    }
+
+    /// Refuses a deletion of many keys that was not confirmed, and one of all keys that was not meant.
+    pub(super) fn check(&self, output: &Output) -> Result<(), Failure> {
+        self.selection()?;
+        let Some(prefix) = self.target.prefix() else { return Ok(()) };
+        match (prefix.is_empty(), self.all) {
+            (true, false) => {
+                return Err(Failure::usage(
+                    "an empty prefix selects every key in the store, also those of other programs; nothing was deleted",
+                )
+                .hint("name a prefix such as /shop/, or add --all if every key is meant"));
+            }
+            (false, true) => {
+                return Err(Failure::usage(format!(
+                    "--all selects every key, and --prefix only those under '{prefix}'"
+                ))
+                .hint("leave --all out, or use --prefix ''"));
+            }
+            (true, true) | (false, false) => {}
+        }
+        self.confirm.check(
+            &format!("deleting every key under '{prefix}'"),
+            &format!("tenure kv range '{prefix}'"),
+            output,
+        )
     }
 }
 
@@ -28,6 +60,12 @@ pub(super) async fn delete(args: &DelArgs, store: &Store, output: &Output) -> Re
         revision: String,
     }
     let select = args.selection()?;
+    if let Some(prefix) = args.target.prefix() {
+        let listing = store.list(select.clone()).await?;
+        let count = listing.pairs.len();
+        let keys = if count == 1 { "key" } else { "keys" };
+        args.confirm.ask(&format!("delete {count} {keys} under '{prefix}'"), output).await?;
+    }
     let reply = store.txn(Txn::new().then(Op::Delete(select.clone()))).await?;
     let Some(&OpReply::Delete { count: deleted }) = reply.results.first() else {
         return Err(StoreError::Corrupt("a delete was not answered as one".into()).into());

@@ -67,6 +67,11 @@ pub(super) struct KeyOrPrefix {
 }
 
 impl KeyOrPrefix {
+    /// The prefix, if many keys are meant.
+    pub(super) fn prefix(&self) -> Option<&str> {
+        self.prefix.as_deref()
+    }
+
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         match &self.prefix {
             Some(prefix) => self::prefix(prefix),

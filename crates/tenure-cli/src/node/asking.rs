@@ -53,6 +53,33 @@ pub(super) async fn ask(
     tell(id, word, &sent, handled.as_ref(), output)
 }
 
+/// Lets a node take tasks again: one that is alive by a command, one that is not by deleting its mark.
+pub(super) async fn unfreeze(
+    id: &NodeId,
+    within: Option<Duration>,
+    client: &Client,
+    output: &Output,
+) -> Result<(), Failure> {
+    if !client.unfreeze_absent(id).await? {
+        return ask(id, Order::Unfreeze, within, client, output).await;
+    }
+    if output.is_json {
+        return output.object(&Answer {
+            schema: SCHEMA,
+            id: id.as_str(),
+            message: "unfreeze",
+            acknowledged_by: None,
+            ack_seconds: None,
+            command: "",
+            plan: None,
+            planned: None,
+            released: None,
+        });
+    }
+    output.note(&format!("node '{id}' is not alive; it takes tasks when it comes back"));
+    output.record([id.as_str(), "unfreeze", "-", "-"])
+}
+
 pub(super) async fn send(id: &NodeId, order: Order, client: &Client) -> Result<Sent, Failure> {
     let word = order.as_str();
     client.command_node(id, order).await.map_err(|error| match error {

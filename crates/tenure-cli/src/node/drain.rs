@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use tenure::client::{Client, Handled, Sent, WaitCommandError};
 use tenure::core::board::Board;
-use tenure::core::command::NodeCommand as Order;
+use tenure::core::command::{AfterDrain, NodeCommand as Order};
 use tenure::core::layout::{Key, Layout};
 use tenure::core::name::NodeId;
 use tenure::feed::{Feed, FeedItem};
@@ -40,12 +40,20 @@ pub(crate) struct DrainArgs {
     /// Do not wait.
     #[arg(long)]
     no_wait: bool,
+    /// Keep the id frozen: a node that starts with it later takes no tasks before `tenure node unfreeze`.
+    #[arg(long)]
+    stay_frozen: bool,
 }
 
 impl DrainArgs {
     /// How long to wait; not at all if none.
     pub(super) fn within(&self) -> Option<Duration> {
         (!self.no_wait).then(|| self.wait.unwrap_or(Duration::MAX))
+    }
+
+    /// The command to send.
+    pub(super) fn order(&self) -> Order {
+        Order::Drain(if self.stay_frozen { AfterDrain::StayFrozen } else { AfterDrain::TakeTasks })
     }
 }
 
@@ -65,18 +73,18 @@ struct Answer<'a> {
 
 pub(super) async fn drain(
     id: &NodeId,
-    within: Option<Duration>,
+    args: &DrainArgs,
     client: &Client,
     layout: &Layout,
     output: &Output,
 ) -> Result<(), Failure> {
-    let Some(within) = within else {
-        let sent = send(id, Order::Drain, client).await?;
+    let Some(within) = args.within() else {
+        let sent = send(id, args.order(), client).await?;
         output.note(&format!("drain was sent to node '{id}'; see it go with `tenure node ls`"));
         return tell(id, &sent, None, output);
     };
     let mut watch = Watch::open(id, layout, client, output).await?;
-    let sent = send(id, Order::Drain, client).await?;
+    let sent = send(id, args.order(), client).await?;
     watch.see();
     let drained = tokio::time::timeout(within, watch.until_gone(client, &sent)).await;
     output.clear_status();
@@ -226,7 +234,7 @@ impl<'a> Watch<'a> {
     fn vanished(&self) -> Failure {
         let message = format!("node '{}' is gone, but has not said that it was drained", self.id);
         Failure::new(Code::Conflict, message).hint(
-            "its tasks go to others when its lease ends; should it come back it drains and leaves again, because the command stays",
+            "its tasks go to others when its lease ends; the command expires with it, so a node that comes back takes tasks",
         )
     }
 

@@ -23,6 +23,10 @@ struct Shown {
     state: &'static str,
     /// Whether it takes no new tasks.
     frozen: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frozen_since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frozen_by: Option<String>,
     tasks: u64,
     lease_remaining_seconds: Option<f64>,
     incarnation: String,
@@ -36,11 +40,14 @@ struct Shown {
 
 impl Shown {
     fn new(node: &Node, board: &Board, company: &Company, left: Option<Duration>) -> Shown {
+        let frozen = company.frozen.get(&node.id);
         Shown {
             id: node.id.to_string(),
             address: node.record.address.clone(),
             state: node.record.state.as_str(),
-            frozen: company.frozen.contains(&node.id),
+            frozen: frozen.is_some(),
+            frozen_since: frozen.and_then(|frozen| said(frozen.since)),
+            frozen_by: frozen.map(|frozen| frozen.by.clone()).filter(|by| !by.is_empty()),
             tasks: board.load_of(&node.id).tasks,
             lease_remaining_seconds: left.map(|left| left.as_secs_f64()),
             incarnation: node.token.to_string(),
@@ -102,7 +109,10 @@ pub(super) async fn list(store: &Store, layout: &Layout, output: &Output) -> Res
     for aside in aside {
         output.note(&format!("node {} is set aside, its record cannot be read: {}", aside.id, aside.why));
     }
-    let row = |node: &Node| shown(node).into_row(company.state_of(node));
+    let row = |node: &Node| shown(node).into_row(&company.state_of(node));
+    for (id, frozen) in company.frozen.iter().filter(|(id, _)| company.members.get(id).is_none()) {
+        output.note(&format!("node '{id}' is not alive and {frozen}; `tenure node unfreeze {id}` ends that"));
+    }
     let rows: Vec<Vec<String>> = members.iter().map(|node| row(node)).collect();
     output.table(&HEADING, &rows)
 }
@@ -151,7 +161,7 @@ pub(super) async fn show(
     let owned: Vec<Owned> = owned.collect();
     let (version, commands) = (shown.version.clone(), shown.commands);
     let labels = shown.labels.clone();
-    let cells = HEADING.into_iter().zip(shown.into_row(company.state_of(node)));
+    let cells = HEADING.into_iter().zip(shown.into_row(&company.state_of(node)));
     let mut rows: Vec<Vec<String>> = cells.map(|(name, cell)| vec![name.to_owned(), cell]).collect();
     if !version.is_empty() {
         rows.push(vec!["version".to_owned(), version]);

@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde_json::Value;
 use tenure::client::Client;
 use tenure::core::balance::{
-    AcceptAll, Balancer, Cooling, Crowd, Fair, Held, Holdings, Loads, Parting, Rendezvous, Weighted, partings,
+    AcceptAll, Balancer, Cooling, Crowd, Demand, Fair, Held, Holdings, Loads, Parting, Rendezvous, Terms,
+    Weighted, partings,
 };
 use tenure::core::board::Board;
 use tenure::core::command::{Balance, NodeCommand as Order};
@@ -88,7 +89,7 @@ pub(super) async fn plan(
     layout: &Layout,
     output: &Output,
 ) -> Result<(), Failure> {
-    let Picture { board, company, revision } = Picture::take(client.store(), layout).await?;
+    let Picture { mut board, company, revision } = Picture::take(client.store(), layout).await?;
     if let Some(id) = node {
         let member = company.members.get(id).ok_or_else(|| not_there(id))?;
         if !company.is_willing(member) {
@@ -99,7 +100,7 @@ pub(super) async fn plan(
             return Err(Failure::new(Code::Conflict, message).hint(format!("see `tenure node show {id}`")));
         }
     }
-    let willing = willing(&board, &company);
+    let willing = willing(&mut board, &company);
     let chosen = willing.iter().filter(|(id, _)| node.is_none_or(|node| node == *id));
     let planned = chosen.map(async |(id, load)| {
         let answers = company.members.get(id).is_some_and(|member| member.record.balancer.is_some());
@@ -205,12 +206,14 @@ fn show(answer: Answer, output: &Output) -> Result<(), Failure> {
     output.table(&["node", "gives", "why"], &rows)
 }
 
-/// Those who take tasks, with what they have.
-fn willing(board: &Board, company: &Company) -> Crowd {
+/// The nodes that take tasks, with what they have and accept. Classifies the tasks of the board by that.
+fn willing(board: &mut Board, company: &Company) -> Crowd {
     let mut crowd = Crowd::new();
     for node in company.members.members().iter().filter(|node| company.is_willing(node)) {
         crowd.set(&node.id, board.load_of(&node.id), Moment::ORIGIN);
+        crowd.set_terms(&node.id, &Terms::of(&node.record));
     }
+    board.classify(crowd.profiles());
     crowd
 }
 
@@ -220,13 +223,14 @@ fn partings_of(me: &NodeId, choice: Choice, board: &Board, willing: &Crowd) -> V
         let Some(owner) = card.owner.as_ref().filter(|owner| owner.node() == Some(me)) else { continue };
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
         let since = Moment::from_ms(u64::try_from(owner.token.0.0).unwrap_or_default());
-        own.insert(task.clone(), Held { kind, weight: card.weight(), cost: 0, since });
+        own.insert(task.clone(), Held { kind, weight: card.weight(), class: card.class, cost: 0, since });
     }
-    let cooling = Cooling::new();
+    let (cooling, claiming) = (Cooling::new(), Demand::default());
     let loads = Loads {
         me,
         willing,
-        unowned: board.unowned(),
+        unowned: board.demand(),
+        claiming: &claiming,
         own: &own,
         cooling: &cooling,
         resource: None,

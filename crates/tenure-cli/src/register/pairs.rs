@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use bytes::Bytes;
 use tenure::core::layout::{Key, Layout};
-use tenure::core::name::{BadName, Namespace, RegistryKey};
+use tenure::core::name::{BadName, InstanceId, Namespace, RegistryKey, ServiceName};
 use thiserror::Error;
 
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::output::escape;
 /// A key to register.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pair {
-    /// As it was given: relative to the namespace's registry.
+    /// As it was given: relative to the namespace's registry, or to its services.
     pub(super) name: RegistryKey,
     /// The key in the store.
     pub(super) path: Bytes,
@@ -44,6 +44,10 @@ pub(super) enum BadPair {
 impl From<BadPair> for Failure {
     fn from(bad: BadPair) -> Failure {
         let hint = match &bad {
+            BadPair::NoValue(text) if matches!(text.as_str(), "ls" | "list" | "show" | "help") => {
+                "`tenure service ls` lists what is registered, `tenure register --help` explains the command"
+                    .to_owned()
+            }
             BadPair::NoValue(text) => format!("write it as {text}=VALUE; {text}= registers an empty value"),
             BadPair::Absolute { key, root } => {
                 let relative = key.strip_prefix(root.as_str()).unwrap_or(key).trim_start_matches('/');
@@ -65,7 +69,8 @@ pub(super) fn parse(texts: &[OsString], namespace: &Namespace) -> Result<Vec<Pai
     let mut pairs = Vec::with_capacity(texts.len());
     for text in texts {
         let pair = parse_one(text.as_bytes(), namespace, &layout)?;
-        if !seen.insert(pair.name.clone()) {
+        // By where it is stored: `web/1` and `services/web/1` are one key.
+        if !seen.insert(pair.path.clone()) {
             return Err(BadPair::Twice(pair.name.to_string()));
         }
         pairs.push(pair);
@@ -86,9 +91,22 @@ fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<Pair
     if key.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
         return Err(BadPair::Segment(key.to_owned()));
     }
-    let name = RegistryKey::parse(key).map_err(|why| BadPair::Name { key: key.to_owned(), why })?;
-    let path = layout.encode(&Key::Registration(name.clone()));
+    let no_name = |why| BadPair::Name { key: key.to_owned(), why };
+    let name = RegistryKey::parse(key).map_err(no_name)?;
+    let stored = instance(key).map_err(no_name)?.unwrap_or_else(|| name.clone());
+    let path = layout.encode(&Key::Registration(stored));
     Ok(Pair { name, path, value: Bytes::copy_from_slice(value) })
+}
+
+/// Where `SERVICE/INSTANCE` is stored, so that `tenure service show SERVICE` finds it. Keys of any other shape stay as they are, and so does
+/// everything under `services/`, which is that place already.
+fn instance(key: &str) -> Result<Option<RegistryKey>, BadName> {
+    match key.split_once('/') {
+        Some((service, instance)) if service != "services" && !instance.contains('/') => {
+            RegistryKey::of_instance(&ServiceName::parse(service)?, &InstanceId::parse(instance)?).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -115,7 +133,7 @@ mod tests {
         assert_eq!(
             pairs,
             [
-                ("/shop/registry/web/1".to_owned(), Bytes::from("a=b")),
+                ("/shop/registry/services/web/1".to_owned(), Bytes::from("a=b")),
                 ("/shop/registry/empty".to_owned(), Bytes::new()),
                 ("/shop/registry/näme".to_owned(), Bytes::from(" x ")),
             ]
@@ -144,6 +162,22 @@ mod tests {
         for text in ["a\nb=v", "\x1b[2J=v", "a\u{202e}b=v", &format!("{}=v", "k".repeat(257))] {
             assert!(matches!(read(&[text]), Err(BadPair::Name { .. })), "{text:?}");
         }
+    }
+
+    /// `register web/1=ADDR` stored a key that `service show web` did not read.
+    #[test]
+    fn service_and_instance_are_stored_as_instance() {
+        for (text, path) in [
+            ("web/1=a", "services/web/1"),
+            ("services/web/1=a", "services/web/1"),
+            ("we%b/1=a", "services/we%25b/1"),
+            ("web=a", "web"),
+            ("services/web=a", "services/web"),
+            ("a/b/c=a", "a/b/c"),
+        ] {
+            assert_eq!(read(&[text]).unwrap()[0].0, format!("/shop/registry/{path}"), "{text}");
+        }
+        assert_eq!(read(&["web/1=a", "services/web/1=b"]), Err(BadPair::Twice("services/web/1".into())));
     }
 
     #[test]

@@ -41,14 +41,14 @@ pub(super) fn warnings(listing: &Listing, company: &Company) -> Vec<Warning> {
         warn("unreadable_node", message, None);
     }
     for node in company.members.members() {
-        if company.frozen.contains(&node.id) {
+        if company.frozen.contains_key(&node.id) {
             let hint = format!("tenure node unfreeze {}", node.id);
             warn("frozen_node", format!("node {} is frozen and takes no new tasks", node.id), Some(hint));
         } else if node.record.state == NodeState::Draining {
             warn("draining_node", format!("node {} gives its tasks away and leaves", node.id), None);
         }
     }
-    for node in company.frozen.iter().filter(|node| company.members.get(node).is_none()) {
+    for node in company.frozen.keys().filter(|node| company.members.get(node).is_none()) {
         let message =
             format!("node {node} is not there, and will take no tasks when it comes back: it is frozen");
         warn("frozen_node", message, None);

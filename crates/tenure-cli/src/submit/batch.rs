@@ -12,21 +12,31 @@ use super::NAMED_MAX;
 use crate::failure::Failure;
 use crate::kv::Input;
 
+/// How much of a line that is none is shown.
+const START_CHARS: usize = 20;
+
 /// A line. A word that we do not know is a mistake: it would be lost.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
-    id: Option<TaskId>,
-    kind: Option<String>,
+    id: Option<Value>,
+    kind: Option<Value>,
     props: Option<Value>,
     #[serde(default)]
-    labels: BTreeMap<String, String>,
+    labels: BTreeMap<String, Value>,
 }
 
 /// Reads all tasks of a file, or says which lines are none.
 pub(super) async fn read(path: &Path) -> Result<Vec<NewTask>, Failure> {
     let input = if path == Path::new("-") { Input::Stdin } else { Input::File(path.to_owned()) };
     let bytes = input.read().await?;
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let file = path.display();
+        return Err(Failure::usage(format!(
+            "{file}: it is a JSON array, and one object on each line is expected; nothing was submitted"
+        ))
+        .hint(format!("write its elements as lines: `jq -c '.[]' {file} | tenure submit --file -`")));
+    }
     tasks(&bytes).map_err(|bad| {
         let failure = Failure::usage(format!("{}: {bad}; nothing was submitted", path.display()));
         failure.hint(
@@ -67,19 +77,44 @@ fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
 }
 
 fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, String> {
-    let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let id = line.id.or_else(|| ids.next()).expect("there are always more ids");
+    let line = line.trim_ascii();
+    if !line.starts_with(b"{") {
+        let start: String = String::from_utf8_lossy(line).chars().take(START_CHARS).collect();
+        return Err(format!("{start:?} is no JSON object"));
+    }
+    let line: Line = serde_json::from_slice(line).map_err(|error| {
+        // Every line is a document of its own to the parser: its own line numbers are always 1.
+        error.to_string().replace(" at line 1 column ", ", at column ")
+    })?;
+    let id = match line.id {
+        Some(id) => TaskId::parse(&text("the id", id)?).map_err(|bad| format!("the id: {bad}"))?,
+        None => ids.next().expect("there are always more ids"),
+    };
     let mut task = NewTask::new(id);
     if let Some(kind) = line.kind {
-        task = task.kind(kind);
+        task = task.kind(text("the kind", kind)?);
     }
     for (name, value) in line.labels {
+        let value = text(&format!("the label {name:?}"), value)?;
         task = task.label(name, value);
     }
     match line.props {
         None => Ok(task),
         Some(props) => task.props(&props).map_err(|error| error.to_string()),
     }
+}
+
+/// A value that must be text.
+fn text(what: &str, value: Value) -> Result<String, String> {
+    let kind = match value {
+        Value::String(text) => return Ok(text),
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    };
+    Err(format!("{what} is {kind}, and must be text in quotes"))
 }
 
 #[cfg(test)]

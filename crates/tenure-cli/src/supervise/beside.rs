@@ -9,12 +9,12 @@ use tenure::clock::{BootClock, Clock};
 use tokio::sync::{Notify, SemaphorePermit, watch};
 
 use super::course::{Course, Event};
-use super::family::{Family, Left, Seen, left_running};
 use super::launch::Launch;
-use super::outcome::{End, Outcome};
+use super::outcome::Outcome;
 use super::post::Post;
 use super::sentinel::Hold;
-use super::{Deadlines, Job, Order, Terms, signals, sleep_until, too_late, unsupervised};
+use super::tree::{Change, Tree, left_running};
+use super::{Deadlines, Job, Order, Terms, in_time, sleep_until, too_late, unsupervised};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -36,11 +36,11 @@ pub(crate) struct Beside<'a> {
     pub(crate) turn: SemaphorePermit<'a>,
 }
 
-/// Runs a command to its end, and to the end of its group. Its terms must have deadlines.
+/// Runs a command to its end, and to the end of everything that it started. Its terms must have deadlines.
 ///
 /// # Cancellation
 ///
-/// Dropped, it kills the group, and nobody is told when that is gone.
+/// Dropped, it kills the process tree, and does not wait until that is gone.
 ///
 /// # Errors
 ///
@@ -53,22 +53,13 @@ pub(crate) async fn run_beside(
 ) -> Result<Outcome, Failure> {
     let now = *terms.borrow_and_update();
     let Some(mut deadlines) = now.deadlines else { return Err(too_late()) };
-    let mut children = signals::stream(Signal::CHILD).map_err(|error| unsupervised(&error))?;
     let (post, hold, nudge) = (beside.post, beside.hold, beside.nudge);
-    let family = start(job, beside, deadlines).await?;
-    let mut running = Charge { family, is_over: false };
+    let tree = start(job, beside, deadlines).await?;
+    let mut running = Charge { tree, is_over: false };
     let mut course = Course::new(job.grace, job.signal);
     running.send(&course.handle(Event::Terms(now), BootClock.now()), output);
     let (mut has_feed, mut is_stopped) = (true, false);
-    let end = loop {
-        let family = &mut running.family;
-        let changed = async {
-            if family.awaits_others() {
-                family.changed().await;
-            } else {
-                children.recv().await;
-            }
-        };
+    loop {
         let happened = tokio::select! {
             biased;
             changed = terms.changed(), if has_feed => match changed {
@@ -81,7 +72,7 @@ pub(crate) async fn run_beside(
             },
             () = sleep_until(course.next_wake()) => Happened::Time,
             () = nudge.notified() => Happened::Nudge,
-            () = changed => Happened::Changed,
+            change = running.tree.next() => Happened::Changed(change),
         };
         let event = match happened {
             Happened::Terms(terms) => {
@@ -91,27 +82,32 @@ pub(crate) async fn run_beside(
                 }
                 if terms.order != Order::Run && !is_stopped {
                     // One that has ended by itself is not one that was stopped.
-                    if let Some(end) = running.look(post, output).await? {
-                        break end;
-                    }
-                    is_stopped = running.family.end.is_none();
+                    is_stopped = !running.tree.has_ended();
                 }
                 Event::Terms(terms)
             }
             Happened::Time => Event::Time,
             Happened::Nudge => {
-                running.family.group.nudge(Signal::USR1);
+                running.tree.signal_catching(Signal::USR1);
                 continue;
             }
-            Happened::Changed => match running.look(post, output).await? {
-                Some(end) => break end,
-                None => continue,
-            },
+            Happened::Changed(Change::Gone) => break,
+            Happened::Changed(Change::Ended) => {
+                running.tree.reap_command();
+                continue;
+            }
+            Happened::Changed(Change::Left(names)) => {
+                output.note(&left_running(&names));
+                continue;
+            }
+            // It may be continued by the process that stopped it.
+            Happened::Changed(Change::Stopped(_)) => continue,
         };
         running.send(&course.handle(event, BootClock.now()), output);
-    };
+    }
     running.is_over = true;
-    post.leave(running.family.group);
+    post.leave(running.tree.id);
+    let end = running.tree.end();
     // Should we have been stopped ourselves, the sentinel has ended it, and we learn of its end before we learn that its time was over.
     let is_lost = course.is_lost() || BootClock.now() >= deadlines.term;
     Ok(Outcome { end, is_lost, is_stopped, is_told: false })
@@ -121,31 +117,31 @@ enum Happened {
     Terms(Terms),
     Time,
     Nudge,
-    Changed,
+    Changed(Change),
 }
 
-async fn start(job: &Job<'_>, beside: Beside<'_>, deadlines: Deadlines) -> Result<Family, Failure> {
+async fn start(job: &Job<'_>, beside: Beside<'_>, deadlines: Deadlines) -> Result<Tree, Failure> {
     let Beside { post, hold, stdin, stderr, open_files, turn, .. } = beside;
-    let launch = Launch::prepare(job.program, job.args, job.env, Stdio::from(stderr), open_files)
-        .map_err(|error| unsupervised(&error))?;
-    let group = launch.group;
-    if let Err(error) = post.guard(group, hold, deadlines.kill).await {
+    let launch = Launch::prepare(job.program, job.args, job.env, Stdio::from(stderr), open_files);
+    let launch = in_time(launch).await.map_err(|error| unsupervised(&error))?;
+    let tree = launch.tree.id;
+    if let Err(error) = post.guard(tree, hold, deadlines.kill).await {
         launch.give_up();
         return Err(unsupervised(&error));
     }
     // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
     if BootClock.now() >= deadlines.term {
         launch.give_up();
-        post.leave(group);
+        post.leave(tree);
         return Err(too_late());
     }
     let gone = launch.go(job.program, stdin.as_fd()).await;
     drop(turn);
     match gone {
-        Ok(child) => Ok(Family::new(child, group)),
-        Err((failure, mut launcher)) => {
-            let _ = launcher.wait();
-            post.leave(group);
+        Ok(tree) => Ok(tree),
+        Err((failure, unstarted)) => {
+            unstarted.abandon();
+            post.leave(tree);
             Err(failure)
         }
     }
@@ -153,33 +149,14 @@ async fn start(job: &Job<'_>, beside: Beside<'_>, deadlines: Deadlines) -> Resul
 
 /// A command in our charge.
 struct Charge {
-    family: Family,
+    tree: Tree,
     is_over: bool,
 }
 
 impl Charge {
-    /// Looks how the command is. Gives its end when nothing of its group is left.
-    async fn look(&mut self, post: &Post, output: &Output) -> Result<Option<End>, Failure> {
-        loop {
-            match self.family.look()? {
-                Seen::Running => return Ok(None),
-                // Whoever stopped it may let it go on.
-                Seen::Stopped(_) => {}
-                Seen::Ended => break,
-            }
-        }
-        let others = post.census.others(self.family.group).await;
-        match self.family.judge(others, || {}) {
-            Left::Nobody => return Ok(self.family.end),
-            Left::Somebody(others) => output.note(&left_running(&others)),
-            Left::Still => {}
-        }
-        Ok(None)
-    }
-
     fn send(&self, signals: &[Signal], output: &Output) {
         for &signal in signals {
-            if let Err(error) = self.family.group.signal(signal) {
+            if let Err(error) = self.tree.signal(signal) {
                 output.note(&format!("{signal:?} could not be sent to everybody of the command: {error}"));
             }
         }
@@ -190,7 +167,7 @@ impl Drop for Charge {
     fn drop(&mut self) {
         if !self.is_over {
             // It stays guarded: what this does not reach, the sentinel will.
-            let _ = self.family.group.signal(Signal::KILL);
+            let _ = self.tree.signal(Signal::KILL);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Starting the command so that there is no moment in which it runs unguarded.
 //!
 //! Between starting a process and telling the sentinel about it we could be killed, and the process would stay. So what is started is
-//! this program, as a launcher that does nothing but wait for a word on a socket; when the sentinel knows the group, the word is given
-//! and the launcher becomes the command. Without the word it ends.
+//! this program, as a reaper that starts a launcher, which does nothing but wait for a word on a socket; when the sentinel knows the tree,
+//! the word is given and the launcher becomes the command. Without the word it ends.
 //!
 //! The socket is the launcher's standard input, because no other descriptor can be handed over without unsafe code;
 //! the command's real standard input travels with the word.
@@ -14,18 +14,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::AsyncReadExt;
 
-use super::group::Group;
 use super::lookup::Program;
+use super::tree::Tree;
 use crate::failure::{Code, Failure};
 use crate::output::escape;
 
@@ -40,16 +40,15 @@ pub(super) fn ourselves() -> io::Result<Command> {
     Ok(command)
 }
 
-/// A process that will be the command.
+/// A process that will be the command, and its reaper.
 pub(super) struct Launch {
-    pub(super) child: Child,
-    pub(super) group: Group,
+    pub(super) tree: Tree,
     socket: UnixStream,
 }
 
 impl Launch {
-    /// Starts a process that waits, in a group of its own.
-    pub(super) fn prepare(
+    /// Starts a reaper and a launcher that waits, in a group of its own.
+    pub(super) async fn prepare(
         program: &Program,
         args: &[OsString],
         env: &[(&'static str, OsString)],
@@ -57,49 +56,48 @@ impl Launch {
         open_files: Option<u64>,
     ) -> io::Result<Launch> {
         let (socket, theirs) = UnixStream::pair()?;
-        let mut command = ourselves()?;
-        command.arg("launch").arg(&program.path);
-        if let Some(limit) = open_files {
-            command.arg("--open-files").arg(limit.to_string());
-        }
-        command.arg("--").arg(&program.name).args(args);
-        command.envs(env.iter().map(|(name, value)| (name, value)));
-        let stdin = Stdio::from(OwnedFd::from(theirs));
-        let child = command.stdin(stdin).stderr(stderr).process_group(0).spawn()?;
-        let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let leader = leader.ok_or_else(|| io::Error::other("a child without a pid"))?;
-        Ok(Launch { child, group: Group::led_by(leader), socket })
+        let mut reaper = ourselves()?;
+        add_command(reaper.arg("reap"), &program.path, open_files);
+        reaper.arg(&program.name).args(args);
+        reaper.envs(env.iter().map(|(name, value)| (name, value))).stderr(stderr).process_group(0);
+        let tree = Tree::start(reaper, OwnedFd::from(theirs)).await?;
+        Ok(Launch { tree, socket })
     }
 
-    /// There will be no word: the launcher ends by itself.
-    pub(super) fn give_up(mut self) {
+    /// There will be no word: launcher and reaper end.
+    pub(super) fn give_up(self) {
         drop(self.socket);
-        let _ = self.child.wait();
+        self.tree.abandon();
     }
 
     /// Gives the word and a standard input, and waits until the launcher has become the command or has failed to. One that has failed has ended, and
     /// is still to be reaped: until then its group is nobody else's.
-    pub(super) async fn go(
-        self,
-        program: &Program,
-        stdin: BorrowedFd<'_>,
-    ) -> Result<Child, (Failure, Child)> {
-        let Launch { child, socket, .. } = self;
+    pub(super) async fn go(self, program: &Program, stdin: BorrowedFd<'_>) -> Result<Tree, (Failure, Tree)> {
+        let Launch { tree, socket } = self;
         match give_word(socket, stdin).await {
-            Ok(()) => Ok(child),
-            Err(error) => Err((cannot_run(program, &error), child)),
+            Ok(()) => Ok(tree),
+            Err(error) => Err((cannot_run(program, &error), tree)),
         }
     }
 }
 
-async fn give_word(socket: UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
-    {
-        let stdin = [stdin];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(&stdin));
-        sendmsg(&socket, &[IoSlice::new(GO)], &mut ancillary, SendFlags::empty())?;
+/// The launcher, to be started by the reaper.
+pub(super) fn command(path: &Path, open_files: Option<u64>, command: &[OsString]) -> io::Result<Command> {
+    let mut launcher = ourselves()?;
+    add_command(launcher.arg("launch"), path, open_files).args(command);
+    Ok(launcher)
+}
+
+fn add_command<'a>(to: &'a mut Command, path: &Path, open_files: Option<u64>) -> &'a mut Command {
+    to.arg(path);
+    if let Some(limit) = open_files {
+        to.arg("--open-files").arg(limit.to_string());
     }
+    to.arg("--")
+}
+
+async fn give_word(socket: UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
+    send_descriptor(&socket, &stdin)?;
     socket.set_nonblocking(true)?;
     let mut socket = tokio::net::UnixStream::from_std(socket)?;
     // The launcher's end closes when it becomes the command; words before that are the number of an error.
@@ -109,6 +107,16 @@ async fn give_word(socket: UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> 
         Err(_) => Ok(()),
         Ok(number) => Err(io::Error::from_raw_os_error(number)),
     }
+}
+
+/// Sends the word with a descriptor, which [`receive`] takes at the other end.
+pub(super) fn send_descriptor(socket: &UnixStream, descriptor: &impl AsFd) -> io::Result<()> {
+    let descriptors = [descriptor.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket, &[IoSlice::new(GO)], &mut ancillary, SendFlags::empty())?;
+    Ok(())
 }
 
 fn cannot_run(program: &Program, error: &io::Error) -> Failure {
@@ -153,7 +161,7 @@ pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) ->
 }
 
 /// Waits for the word; an end without it is the end of whoever should have given it.
-fn receive() -> io::Result<(UnixStream, OwnedFd)> {
+pub(super) fn receive() -> io::Result<(UnixStream, OwnedFd)> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let mut word = [0; GO.len()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

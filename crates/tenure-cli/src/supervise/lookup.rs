@@ -43,10 +43,24 @@ impl Program {
                 format!("{} {why}, so {shown} cannot be run", escape(path.as_os_str().as_encoded_bytes())),
             )
             .hint("check its mode with `ls -l`, or run it through its interpreter")),
-            None => Err(Failure::new(Code::CommandNotFound, format!("there is no command {shown}"))
-                .hint("check its spelling and PATH; nothing was taken for it")),
+            None => Err(not_found(name, &shown)),
         }
     }
+}
+
+/// No such command. A whole shell line as one word is the usual cause where it has spaces.
+fn not_found(name: &OsStr, shown: &str) -> Failure {
+    let failure =
+        |why: &str| Failure::new(Code::CommandNotFound, format!("there is no command {shown}: {why}"));
+    if name.as_encoded_bytes().contains(&b' ') {
+        return failure("the whole text was looked up as the name of one program")
+            .hint(format!("run it through a shell, as in `-- sh -c '{shown}'`"));
+    }
+    if name.as_encoded_bytes().contains(&b'/') {
+        return failure("no such file").hint("check the path and the current folder; nothing was started");
+    }
+    failure("no folder of PATH has it")
+        .hint("check its spelling and PATH, or give its path, as in ./job.sh; nothing was started")
 }
 
 enum Verdict {

@@ -16,24 +16,21 @@ use tenure::core::time::Moment;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::census::Census;
-use super::group::Group;
-use super::in_time;
 use super::sentinel::{Hold, Sentinel};
+use super::tree::TreeId;
+use super::{descendants, in_time};
 
 /// Where commands are given into guard. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Post {
     asks: mpsc::UnboundedSender<Ask>,
     task: Arc<tokio::sync::Mutex<Option<JoinHandle<()>>>>,
-    /// Who is in which group.
-    pub(super) census: Census,
 }
 
 enum Ask {
-    Guard { group: Group, hold: Hold, kill: Moment, answer: oneshot::Sender<io::Result<()>> },
+    Guard { tree: TreeId, hold: Hold, kill: Moment, answer: oneshot::Sender<io::Result<()>> },
     Until { hold: Hold, kill: Moment },
-    Leave { group: Group },
+    Leave { tree: TreeId },
     Close,
 }
 
@@ -42,28 +39,28 @@ impl Post {
     pub(crate) fn start() -> io::Result<Post> {
         let (asks, asked) = mpsc::unbounded_channel();
         let keeper =
-            Keeper { sentinel: Some(Sentinel::start()?), groups: BTreeMap::new(), holds: BTreeMap::new() };
+            Keeper { sentinel: Some(Sentinel::start()?), trees: BTreeMap::new(), holds: BTreeMap::new() };
         let task = tokio::spawn(keeper.keep(asked));
-        Ok(Post { asks, task: Arc::new(tokio::sync::Mutex::new(Some(task))), census: Census::start() })
+        Ok(Post { asks, task: Arc::new(tokio::sync::Mutex::new(Some(task))) })
     }
 
-    /// Has a group guarded until a moment, which [`Post::until`] moves for all that hang on the same; returns when it is.
-    pub(super) async fn guard(&self, group: Group, hold: Hold, kill: Moment) -> io::Result<()> {
+    /// Has a tree guarded until a moment, which [`Post::until`] moves for all that hang on the same; returns when it is.
+    pub(super) async fn guard(&self, tree: TreeId, hold: Hold, kill: Moment) -> io::Result<()> {
         let (answer, answered) = oneshot::channel();
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.asks.send(Ask::Guard { group, hold, kill, answer }).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.asks.send(Ask::Guard { tree, hold, kill, answer }).map_err(|_| io::ErrorKind::BrokenPipe)?;
         answered.await.map_err(gone)?
     }
 
-    /// What these groups rely on lasts longer.
+    /// What these trees rely on lasts longer.
     pub(super) fn until(&self, hold: Hold, kill: Moment) {
         // After the end there is nobody to guard.
         let _ = self.asks.send(Ask::Until { hold, kill });
     }
 
-    /// Nobody is left of a group.
-    pub(super) fn leave(&self, group: Group) {
-        let _ = self.asks.send(Ask::Leave { group });
+    /// No process of a tree is left.
+    pub(super) fn leave(&self, tree: TreeId) {
+        let _ = self.asks.send(Ask::Leave { tree });
     }
 
     /// Says goodbye to the sentinel. Whoever is still guarded is killed.
@@ -79,7 +76,7 @@ impl Post {
 struct Keeper {
     /// None once it was ended by somebody and no other could be started.
     sentinel: Option<Sentinel>,
-    groups: BTreeMap<i32, (Group, Hold)>,
+    trees: BTreeMap<i32, (TreeId, Hold)>,
     holds: BTreeMap<Hold, Moment>,
 }
 
@@ -99,13 +96,13 @@ impl Keeper {
             };
             match ask {
                 None => self.replace().await,
-                Some(Ask::Guard { group, hold, kill, answer }) => {
-                    let done = self.guard(group, hold, kill).await;
+                Some(Ask::Guard { tree, hold, kill, answer }) => {
+                    let done = self.guard(tree, hold, kill).await;
                     // Whoever does not wait any more has ended its group itself.
                     let _ = answer.send(done);
                 }
                 Some(Ask::Until { hold, kill }) => self.until(hold, kill),
-                Some(Ask::Leave { group }) => self.leave(group).await,
+                Some(Ask::Leave { tree }) => self.leave(tree).await,
                 Some(Ask::Close) => break,
             }
         }
@@ -115,15 +112,15 @@ impl Keeper {
         }
     }
 
-    async fn guard(&mut self, group: Group, hold: Hold, kill: Moment) -> io::Result<()> {
+    async fn guard(&mut self, tree: TreeId, hold: Hold, kill: Moment) -> io::Result<()> {
         if self.sentinel.is_none() {
             self.replace().await;
         }
         let kill = self.holds.get(&hold).map_or(kill, |before| kill.max(*before));
         let Some(sentinel) = &mut self.sentinel else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        in_time(sentinel.guard(group, hold, Some(kill))).await?;
+        in_time(sentinel.guard(tree, hold, Some(kill))).await?;
         self.holds.insert(hold, kill);
-        self.groups.insert(number(group), (group, hold));
+        self.trees.insert(number(tree), (tree, hold));
         Ok(())
     }
 
@@ -138,14 +135,14 @@ impl Keeper {
         }
     }
 
-    async fn leave(&mut self, group: Group) {
-        let Some((_, hold)) = self.groups.remove(&number(group)) else { return };
-        if !self.groups.values().any(|(_, other)| *other == hold) {
+    async fn leave(&mut self, tree: TreeId) {
+        let Some((_, hold)) = self.trees.remove(&number(tree)) else { return };
+        if !self.trees.values().any(|(_, other)| *other == hold) {
             self.holds.remove(&hold);
         }
         let told = async {
             match &mut self.sentinel {
-                Some(sentinel) => sentinel.leave(group).await,
+                Some(sentinel) => sentinel.leave(tree).await,
                 None => Ok(()),
             }
         };
@@ -175,28 +172,27 @@ impl Keeper {
     }
 
     fn successor(&self) -> impl Future<Output = io::Result<Sentinel>> + Send {
-        let told: Vec<(Group, Hold, Option<Moment>)> = self
-            .groups
-            .values()
-            .map(|(group, hold)| (*group, *hold, self.holds.get(hold).copied()))
-            .collect();
+        let told: Vec<(TreeId, Hold, Option<Moment>)> =
+            self.trees.values().map(|(tree, hold)| (*tree, *hold, self.holds.get(hold).copied())).collect();
         async move {
             let mut sentinel = Sentinel::start()?;
-            for (group, hold, kill) in told {
-                in_time(sentinel.guard(group, hold, kill)).await?;
+            for (tree, hold, kill) in told {
+                in_time(sentinel.guard(tree, hold, kill)).await?;
             }
             Ok(sentinel)
         }
     }
 
     fn kill_all(&self) {
-        for (group, _) in self.groups.values() {
-            // Groups of ours can only be gone or reached.
-            let _ = group.signal(Signal::KILL);
+        for (tree, _) in self.trees.values() {
+            // One round; the reapers repeat it when this process ends.
+            if descendants::signal(tree.reaper, Signal::KILL, |_| true).is_err() {
+                let _ = tree.group.signal(Signal::KILL);
+            }
         }
     }
 }
 
-fn number(group: Group) -> i32 {
-    group.leader().as_raw_nonzero().get()
+fn number(tree: TreeId) -> i32 {
+    tree.reaper.as_raw_nonzero().get()
 }

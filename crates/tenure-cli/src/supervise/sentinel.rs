@@ -1,9 +1,9 @@
 //! The sentinel: a second process that ends commands when we no longer can.
 //!
-//! It reads a pipe that only we hold. While words come, it does nothing. When the pipe ends without a goodbye, we are dead; when the moment
-//! it was last told has passed, we are stopped or starved. In both cases it sends SIGKILL to the groups, grandchildren included.
-//! It guards any number of groups, each until the moment of what that group relies on: a worker has one sentinel for all its commands.
-//! What left the group (`setsid`), or runs as another user, is out of its reach.
+//! It reads a pipe that only we hold. While messages come, it does nothing. When the pipe ends without a goodbye, we are dead; when the last
+//! moment that it received has passed, we are stopped or starved. In both cases it kills the process trees, and repeats that until none is left.
+//! It guards any number of trees, each until the moment of what that tree relies on: a worker has one sentinel for all its commands.
+//! Processes of another user are out of its reach.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,12 @@ use tenure::core::time::Moment;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
-use super::group::Group;
 use super::launch::ourselves;
+use super::tree::TreeId;
 
 mod alarm;
 mod guard;
+mod killing;
 
 pub(crate) use guard::run;
 
@@ -62,10 +63,10 @@ impl Sentinel {
         })
     }
 
-    /// Tells it whom to guard, and until when; returns when it does.
-    pub(super) async fn guard(&mut self, group: Group, hold: Hold, until: Option<Moment>) -> io::Result<()> {
-        let group = group.leader().as_raw_nonzero();
-        let words = format!("{}guard {group} {}\n", until_word(hold, until), hold.0);
+    /// Tells it which tree to guard, and until when; returns when it does.
+    pub(super) async fn guard(&mut self, tree: TreeId, hold: Hold, until: Option<Moment>) -> io::Result<()> {
+        let (reaper, group) = (tree.reaper.as_raw_nonzero(), tree.group.leader().as_raw_nonzero());
+        let words = format!("{}guard {reaper} {group} {}\n", until_word(hold, until), hold.0);
         self.to.write_all(words.as_bytes()).await?;
         let mut answer = [0; GUARDING.len()];
         self.from.read_exact(&mut answer).await?;
@@ -83,9 +84,9 @@ impl Sentinel {
         }
     }
 
-    /// Tells it that nobody is left of a group, whose number may go to strangers from now on.
-    pub(super) async fn leave(&mut self, group: Group) -> io::Result<()> {
-        self.to.write_all(format!("leave {}\n", group.leader().as_raw_nonzero()).as_bytes()).await
+    /// Tells it that no process of a tree is left.
+    pub(super) async fn leave(&mut self, tree: TreeId) -> io::Result<()> {
+        self.to.write_all(format!("leave {}\n", tree.reaper.as_raw_nonzero()).as_bytes()).await
     }
 
     /// Waits until it is gone, which it should not be.

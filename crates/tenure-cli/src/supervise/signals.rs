@@ -65,6 +65,24 @@ pub(super) fn stream(signal: Signal) -> io::Result<unix::Signal> {
     unix::signal(SignalKind::from_raw(signal.as_raw()))
 }
 
+/// What the helper processes do not react to: a stop of all processes of a service includes them, but they end last.
+const DEAF_TO: [Signal; 6] =
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+/// Makes this process survive polite signals for as long as the result lives. A handler that does nothing is the nearest to ignoring that there
+/// is without unsafe code.
+pub(super) fn deafen() -> io::Result<(tokio::runtime::Runtime, Vec<unix::Signal>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let streams = {
+        let _inside = runtime.enter();
+        // What is ignored already stays so, because commands inherit that.
+        let ignored = ignored();
+        let heard = DEAF_TO.into_iter().filter(|signal| ignored & bit(*signal) == 0);
+        heard.map(stream).collect::<io::Result<Vec<_>>>()?
+    };
+    Ok((runtime, streams))
+}
+
 fn bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }

@@ -12,6 +12,16 @@ use crate::output::Output;
 
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Also tasks that have ended, of which only their state is left.
+    #[arg(long)]
+    ended: bool,
+}
+
+/// Which tasks are meant.
+#[derive(Args, Debug)]
+pub(crate) struct FilterArgs {
     /// Only tasks in this state; may be given several times. A state that is an end finds tasks that are gone, too.
     #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
     states: Vec<StateKind>,
@@ -21,26 +31,43 @@ pub(crate) struct ListArgs {
     /// Only tasks of this kind.
     #[arg(long, value_name = "K")]
     kind: Option<String>,
-    /// Also tasks that have ended, of which only their state is left.
-    #[arg(long)]
-    ended: bool,
+}
+
+impl FilterArgs {
+    /// The filter that the flags mean.
+    pub(super) fn filter(&self) -> Result<TaskFilter, Failure> {
+        let mut filter = self.states.iter().fold(TaskFilter::new(), |filter, state| filter.state(*state));
+        if let Some(node) = &self.node {
+            filter = filter.node(parse_node(node)?);
+        }
+        if let Some(kind) = &self.kind {
+            filter = filter.kind(kind);
+        }
+        Ok(filter)
+    }
+
+    /// The flags as they are typed.
+    pub(super) fn flags(&self) -> String {
+        let states = self.states.iter().map(|state| format!("--state {}", state.as_str()));
+        let node = self.node.iter().map(|node| format!("--node {node}"));
+        let kind = self.kind.iter().map(|kind| format!("--kind {kind}"));
+        states.chain(node).chain(kind).collect::<Vec<_>>().join(" ")
+    }
 }
 
 fn parse_state(text: &str) -> Result<StateKind, String> {
     StateKind::parse(text).ok_or_else(|| {
         let states: Vec<&str> = StateKind::ALL.iter().map(|state| state.as_str()).collect();
-        format!("no task is ever {text:?}; states are {}", states.join(", "))
+        // Running is not stored: a task that is runnable and has an owner runs.
+        let states = states.join(", ");
+        format!(
+            "no task is ever {text:?}; a task that runs is runnable and has an owner; states are {states}"
+        )
     })
 }
 
 pub(super) fn filter(args: &ListArgs) -> Result<TaskFilter, Failure> {
-    let mut filter = args.states.iter().fold(TaskFilter::new(), |filter, state| filter.state(*state));
-    if let Some(node) = &args.node {
-        filter = filter.node(parse_node(node)?);
-    }
-    if let Some(kind) = &args.kind {
-        filter = filter.kind(kind);
-    }
+    let filter = args.filter.filter()?;
     Ok(if args.ended { filter.with_ended() } else { filter })
 }
 

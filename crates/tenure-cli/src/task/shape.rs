@@ -17,7 +17,7 @@ pub(super) struct Shown {
     pub(super) until: Option<String>,
     owner: Option<String>,
     fence: Option<String>,
-    attempt: Option<u64>,
+    pub(super) attempt: Option<u64>,
     submitted_at: Option<String>,
     updated_at: Option<String>,
     /// What of it cannot be read, and why.

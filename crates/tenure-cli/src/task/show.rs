@@ -9,7 +9,7 @@ use serde_json::Value;
 use tenure::client::{Client, TaskDossier};
 use tenure::core::name::TaskId;
 use tenure::core::record::CommandRecord;
-use tenure::core::task::{Checkpoint, Step, TaskError};
+use tenure::core::task::{AttemptEnd, Checkpoint, Step, TaskError};
 
 use super::shape::Shown;
 use super::{SCHEMA, nothing_known};
@@ -29,7 +29,10 @@ pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Resul
     }
     let dossier = client.dossier(id).await?;
     let Some(task) = &dossier.task else { return Err(nothing_known(id)) };
-    let (shown, more) = (Shown::new(task), More::new(&dossier));
+    let (mut shown, more) = (Shown::new(task), More::new(&dossier));
+    // Lost claims are counted in the state with the next outcome.
+    let open_lost = more.attempts.iter().filter(|attempt| attempt.is_open_and_lost()).count();
+    shown.attempt = shown.attempt.map(|attempt| attempt.saturating_add(open_lost as u64));
     if output.is_json {
         let revision = dossier.revision.to_string();
         return output.object(&Answer { schema: SCHEMA, shown, more, revision });
@@ -73,6 +76,7 @@ struct More {
     props_b64: Option<String>,
     faults: Option<u64>,
     errors: Vec<Failed>,
+    attempts: Vec<ShownAttempt>,
     reason: Option<String>,
     /// Who wrote its state.
     updated_by: Option<String>,
@@ -126,6 +130,7 @@ impl More {
             props,
             faults: state.map(|state| state.faults),
             errors: state.map(|state| state.errors.iter().map(failed).collect()).unwrap_or_default(),
+            attempts: attempts(dossier),
             reason: state.and_then(|state| state.reason.clone()),
             updated_by: state.and_then(|state| state.by.as_ref()).map(ToString::to_string),
             checkpoint_bytes: state
@@ -157,6 +162,9 @@ impl More {
         if let Some(bytes) = self.checkpoint_bytes {
             row("checkpoint", format!("{bytes} bytes"));
         }
+        for attempt in &self.attempts {
+            row("tried", attempt.to_string());
+        }
         for error in self.errors {
             row("error", format!("{} {}", error.at, error.message));
         }
@@ -167,6 +175,50 @@ impl More {
         }
         rows
     }
+}
+
+/// One attempt at a task.
+#[derive(Serialize)]
+struct ShownAttempt {
+    node: String,
+    started: String,
+    /// None while it runs, and for a lost one until the next claim.
+    ended: Option<String>,
+    end: &'static str,
+}
+
+impl ShownAttempt {
+    fn is_open_and_lost(&self) -> bool {
+        self.ended.is_none() && self.end == AttemptEnd::Lost.as_str()
+    }
+}
+
+impl std::fmt::Display for ShownAttempt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ended = self.ended.as_deref().unwrap_or("-");
+        write!(f, "{} from {} to {ended}: {}", self.node, self.started, self.end)
+    }
+}
+
+/// All attempts that are known: those that ended, then those without a stored outcome.
+fn attempts(dossier: &TaskDossier) -> Vec<ShownAttempt> {
+    let task = dossier.task.as_ref();
+    let ended = task.and_then(|task| task.state.as_ref().ok()).map(|state| &state.attempts[..]);
+    let ended = ended.unwrap_or_default().iter().map(|attempt| ShownAttempt {
+        node: attempt.node.to_string(),
+        started: attempt.started.to_string(),
+        ended: Some(attempt.ended.to_string()),
+        end: attempt.end.as_str(),
+    });
+    let owner = task.and_then(|task| task.card.as_ref()?.owner.as_ref()?.holder.as_ref().ok());
+    let running = owner.map(|owner| owner.nonce.as_str());
+    let open = dossier.attempts.iter().map(|(claim, attempt)| ShownAttempt {
+        node: attempt.node.to_string(),
+        started: attempt.started.to_string(),
+        ended: None,
+        end: if running == Some(claim.as_str()) { "running" } else { AttemptEnd::Lost.as_str() },
+    });
+    ended.chain(open).collect()
 }
 
 fn failed(error: &TaskError) -> Failed {

@@ -35,7 +35,7 @@ of stderr; after --retries of them within 4 h the next one fails the task, until
 
 pause, release, sleep, kill: SIGTERM, and after the grace SIGKILL; whatever a task exits with then, it is neither completed nor at fault.
 checkpoint: SIGUSR1 to whoever catches it, then the file is kept. A claim that cannot be renewed: SIGTERM and SIGKILL before anybody else can
-have the task. Should this process be killed or stopped, a sentinel kills the tasks in time.
+have the task. Should this process be killed or stopped, a sentinel kills the tasks in time, with everything that they started.
 
 SIGTERM or SIGINT to the worker: stop all tasks, release them, leave; a second one kills them at once.
 Exit codes: 0 left, 1 something could not be stopped, 2 usage, 4 the node's id is in use, 5 store unavailable, 126 CMD is not executable, 127 not found.";
@@ -50,9 +50,9 @@ pub(crate) struct WorkerArgs {
     /// The node's id, which must be no other live node's [default: TENURE_NODE, or this host and process].
     #[arg(long, value_name = "ID")]
     node: Option<String>,
-    /// How many tasks to hold at most, sleeping and paused ones included; without it, no limit.
-    #[arg(long, value_name = "N", value_parser = parse_capacity)]
-    capacity: Option<usize>,
+    /// How many tasks to run at a time, or `unlimited`; sleeping and paused ones do not count [default: the number of cores].
+    #[arg(long, value_name = "N", value_parser = Slots::parse)]
+    capacity: Option<Slots>,
     /// Who decides which tasks to take and to give away.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     balance: Balance,
@@ -77,6 +77,9 @@ pub(crate) struct WorkerArgs {
     /// How long a task sleeps before it is tried again.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10m")]
     pub(super) retry_after: Duration,
+    /// After how many claims in a row that ended without an outcome, because their workers were killed, a task is failed; or `unlimited`.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = parse_lost_max)]
+    lost_max: LostMax,
     /// How long to wait for another live node with our id to go; without it, that is a failure.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(super) wait: Option<Duration>,
@@ -91,14 +94,41 @@ pub(crate) struct WorkerArgs {
     pub(super) http: Option<String>,
     /// Say only what went wrong.
     #[arg(short, long)]
-    pub(super) quiet: bool,
+    pub(crate) quiet: bool,
 }
 
-fn parse_capacity(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("a worker with room for 0 tasks would never take one; use `tenure node freeze` to keep one from taking more".to_owned()),
-        Ok(tasks) => Ok(tasks),
-        Err(_) => Err("write it as a number from 1 on".to_owned()),
+/// How many tasks a worker runs at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slots {
+    Tasks(usize),
+    Unlimited,
+}
+
+impl Slots {
+    fn parse(text: &str) -> Result<Slots, String> {
+        match text.parse() {
+            Ok(0) => Err("a worker with room for 0 tasks would never take one; use `tenure node freeze` to keep one from taking more".to_owned()),
+            Ok(tasks) => Ok(Slots::Tasks(tasks)),
+            Err(_) if text == "unlimited" => Ok(Slots::Unlimited),
+            Err(_) => Err("use a number from 1, or `unlimited`".to_owned()),
+        }
+    }
+
+    /// One task per core: each is a process, and most of them compute. 1 if the number of cores is unknown.
+    fn per_core() -> Slots {
+        Slots::Tasks(std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+    }
+}
+
+/// How many lost claims a task may have.
+#[derive(Clone, Copy, Debug)]
+struct LostMax(Option<usize>);
+
+fn parse_lost_max(text: &str) -> Result<LostMax, String> {
+    match (text, text.parse()) {
+        ("unlimited", _) => Ok(LostMax(None)),
+        (_, Ok(claims @ 1..)) => Ok(LostMax(Some(claims))),
+        _ => Err("write it as a number from 1 on, or as unlimited".to_owned()),
     }
 }
 
@@ -143,6 +173,7 @@ impl Prepared {
             .grace(timing.grace)
             .wait_for_handlers()
             .error_policy(policy)
+            .lost_claims_max(args.lost_max.0)
             .version(env!("CARGO_PKG_VERSION"))
             .join_within(JOIN_WITHIN);
         options = args.balance.apply(options, limits)?;
@@ -158,7 +189,7 @@ impl Prepared {
         if let Some(address) = &args.address {
             options = options.address(address);
         }
-        if let Some(capacity) = args.capacity {
+        if let Slots::Tasks(capacity) = args.capacity.unwrap_or_else(Slots::per_core) {
             options = options.capacity(capacity);
         }
         if let Some(wait) = args.wait {
@@ -166,5 +197,23 @@ impl Prepared {
         }
         let shell = Shell::find(&args.exec).await?;
         Ok(Prepared { shell, timing, node, options })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_is_a_number_or_unlimited() {
+        assert_eq!(Slots::parse("3"), Ok(Slots::Tasks(3)));
+        assert_eq!(Slots::parse("unlimited"), Ok(Slots::Unlimited));
+        assert!(Slots::parse("0").unwrap_err().contains("freeze"));
+        assert!(Slots::parse("-1").is_err() && Slots::parse("many").is_err());
+    }
+
+    #[test]
+    fn capacity_defaults_to_cores() {
+        assert!(matches!(Slots::per_core(), Slots::Tasks(1..)));
     }
 }

@@ -10,18 +10,24 @@ use tenure::node::Tenancy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
+use super::pending::{Admission, Pending};
 use crate::failure::{Code, Failure};
 
 /// A request line and its headers are a few hundred bytes; whoever sends more is no watcher.
 const REQUEST_BYTES_MAX: usize = 8 * 1_024;
 
-/// How long a request may take to arrive and its answer to be read.
-const WITHIN: Duration = Duration::from_secs(5);
+/// How long a request may take to arrive: a probe sends it with its first packet. Longer, and idle connections stay longer; shorter, and a probe from
+/// a busy machine is cut off.
+const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 
-/// More watchers than this at once wait for each other.
-const AT_ONCE: usize = 32;
+/// How long a response may take to be read.
+const RESPONSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How many responses with metrics are written at the same time. Health and readiness are not counted: they must be answered however many scrape.
+const SCRAPES_MAX: usize = 8;
 
 /// What the pages are drawn from.
 #[derive(Clone)]
@@ -51,30 +57,62 @@ pub(super) fn address_of(listener: &TcpListener) -> Option<SocketAddr> {
     listener.local_addr().ok()
 }
 
-/// Answers for ever.
+/// Serves until it is dropped. Accepting never waits for connections that are open: one that sends no request gives way to a newer one.
 pub(super) async fn serve(listener: TcpListener, pages: Pages) {
-    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let mut pending = Pending::default();
+    let scrapes = Arc::new(Semaphore::new(SCRAPES_MAX));
+    let mut connections = JoinSet::new();
     loop {
-        let Ok(turn) = turns.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors, most often: some are given back by others.
-                tracing::warn!(%error, "a watcher was not heard");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                continue;
-            }
+        let accepted = tokio::select! {
+            biased;
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
         };
-        let pages = pages.clone();
-        tokio::spawn(async move {
-            // A watcher that goes away has had enough.
-            let _ = tokio::time::timeout(WITHIN, answer(stream, &pages)).await;
-            drop(turn);
-        });
+        match accepted {
+            Ok((stream, peer)) => {
+                let evicted = pending.admit(peer.ip());
+                connections.spawn(connection(stream, pages.clone(), scrapes.clone(), evicted));
+            }
+            Err(error) => {
+                // Out of descriptors, most often: some are closed by others.
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
     }
 }
 
-async fn answer(mut stream: TcpStream, pages: &Pages) -> std::io::Result<()> {
+/// Serves one connection. A client that leaves, or is late, needs no response.
+async fn connection(mut stream: TcpStream, pages: Pages, scrapes: Arc<Semaphore>, mut admission: Admission) {
+    let request = tokio::select! {
+        biased;
+        () = admission.evicted() => return,
+        request = tokio::time::timeout(REQUEST_WITHIN, read_request(&mut stream)) => request,
+    };
+    let Ok(Ok(request)) = request else { return };
+    // From here on it is served, and no longer in the way of others.
+    drop(admission);
+    let _scrape = match Target::of(&request) {
+        Target::Metrics => scrapes.acquire_owned().await.ok(),
+        Target::Other => None,
+    };
+    let _ = tokio::time::timeout(RESPONSE_WITHIN, respond(&mut stream, &pages, &request)).await;
+}
+
+/// Whether a request draws on the bounded part of the server.
+enum Target {
+    Metrics,
+    Other,
+}
+
+impl Target {
+    fn of(request: &str) -> Target {
+        let target = request.split(' ').nth(1).unwrap_or_default();
+        if target.starts_with("/metrics") { Target::Metrics } else { Target::Other }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut request = Vec::new();
     let mut chunk = [0; 1_024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
@@ -83,14 +121,17 @@ async fn answer(mut stream: TcpStream, pages: &Pages) -> std::io::Result<()> {
             len => request.extend_from_slice(&chunk[..len]),
         }
     }
-    let text = String::from_utf8_lossy(&request);
-    let Page { status, kind, body } = pages.page(text.lines().next().unwrap_or_default());
+    Ok(String::from_utf8_lossy(&request).into_owned())
+}
+
+async fn respond(stream: &mut TcpStream, pages: &Pages, request: &str) -> std::io::Result<()> {
+    let Page { status, kind, body } = pages.page(request.lines().next().unwrap_or_default());
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await?;
-    if !text.starts_with("HEAD ") {
+    if !request.starts_with("HEAD ") {
         stream.write_all(body.as_bytes()).await?;
     }
     stream.shutdown().await

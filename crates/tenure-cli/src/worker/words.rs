@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 use tenure::clock::wall_time;
+use tenure::core::record::FrozenRecord;
 use tenure::node::{LossReason, Notice};
 
 use crate::output::Output;
@@ -51,14 +52,21 @@ struct Line<'a> {
 
 impl Words<'_> {
     /// The node takes tasks.
-    pub(super) fn joined(&self, http: Option<SocketAddr>) {
+    pub(super) fn joined(&self, http: Option<SocketAddr>, frozen: Option<&FrozenRecord>) {
         if self.output.is_json {
             let http = http.map(|address| address.to_string());
-            return self.line(Line { event: "joined", http, ..Line::default() });
+            let reason = frozen.map(ToString::to_string);
+            return self.line(Line { event: "joined", http, reason, ..Line::default() });
         }
         if !self.quiet {
             let pages = http.map(|address| format!(", http://{address}/metrics")).unwrap_or_default();
-            self.output.note(&format!("node '{}' takes tasks{pages}", self.node));
+            let node = self.node;
+            self.output.note(&match frozen {
+                None => format!("node '{node}' takes tasks{pages}"),
+                Some(frozen) => format!(
+                    "node '{node}' takes no tasks: {frozen}; `tenure node unfreeze {node}` ends that{pages}"
+                ),
+            });
         }
     }
 

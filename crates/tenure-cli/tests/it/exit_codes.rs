@@ -56,7 +56,13 @@ async fn usage_is_2() {
         &["kv", "put", "/a", "1", "--lease", "zz"],
         &["kv", "range", "/a"],
         &["kv", "range", "", "--limit", "0"],
-        &["kv", "del", "--prefix", "/a"],
+        &["kv", "del", "--prefix", "/a", "--yes"],
+        &["kv", "del", "--prefix", "/a/"],
+        &["kv", "del", "--prefix", "", "--yes"],
+        &["kv", "del", "--prefix", "/a/", "--all", "--yes"],
+        &["kv", "del", "/a", "--all"],
+        &["lease", "revoke", "1f"],
+        &["locks", "break", "a"],
         &["kv", "watch"],
         &["kv", "txn"],
         &["--store", "redis://a", "kv", "get", "/a"],
@@ -66,7 +72,7 @@ async fn usage_is_2() {
         assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");
         assert_eq!(ran.stdout, "", "{args:?}");
     }
-    assert!(machine.run(&["versoin"]).await.stderr.contains("'version'"));
+    assert!(machine.run(&["versoin"]).await.stderr.contains("`tenure version`"));
     let ran = machine.run(&["kv", "put", "/a", "1", "--ttl", "15"]).await;
     assert!(ran.stderr.contains("did you mean 15s?"), "{ran:?}");
 }
@@ -83,7 +89,7 @@ async fn not_found_is_3() {
         assert_eq!(ran.code, Some(3), "{args:?} {ran:?}");
         assert_eq!(ran.error()["code"], "not_found");
     }
-    assert_eq!(machine.ok(&["kv", "del", "--prefix", "/missing/"]).await, "0");
+    assert_eq!(machine.ok(&["kv", "del", "--prefix", "/missing/", "--yes"]).await, "0");
 }
 
 #[tokio::test]

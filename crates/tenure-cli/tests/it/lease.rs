@@ -31,20 +31,20 @@ async fn leases_are_listed_shown_and_revoked(machine: Machine) {
     );
     assert!(machine.ok(&["lease", "show", lease]).await.ends_with("\n/l/a\n/l/b"));
 
-    let revoked = machine.json(&["lease", "revoke", lease]).await;
+    let revoked = machine.json(&["lease", "revoke", lease, "--yes"]).await;
     let now = machine.json(&["kv", "range", "/l/"]).await;
     assert_eq!(
         revoked,
         json!({"schema": "tenure.lease/v1", "lease": lease, "deleted": 2, "revision": now["revision"]})
     );
     assert_eq!(now["kvs"].as_array().unwrap().len(), 1, "the other lease's key stays: {now}");
-    for args in [["lease", "show", lease], ["lease", "revoke", lease]] {
-        let ran = machine.run(&[&args[..], &["--json"]].concat()).await;
+    for args in [&["lease", "show", lease][..], &["lease", "revoke", lease, "--yes"]] {
+        let ran = machine.run(&[args, &["--json"]].concat()).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(3), &Value::from("not_found")), "{ran:?}");
         assert!(ran.error()["hint"].as_str().unwrap().contains("lease ls"), "{ran:?}");
     }
     let other = other["lease"].as_str().unwrap();
-    assert!(machine.ok(&["lease", "revoke", other]).await.starts_with(&format!("{other}\t1\t")));
+    assert!(machine.ok(&["lease", "revoke", other, "--yes"]).await.starts_with(&format!("{other}\t1\t")));
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn what_is_no_lease_id_is_usage() {
     let machine = Machine::new();
     for id in ["", "0", "zz", "-1", "0x1f", "11111111111111111"] {
         assert_eq!(machine.run(&["lease", "show", id]).await.code, Some(2), "{id:?}");
-        assert_eq!(machine.run(&["lease", "revoke", id]).await.code, Some(2), "{id:?}");
+        assert_eq!(machine.run(&["lease", "revoke", id, "--yes"]).await.code, Some(2), "{id:?}");
     }
     assert_eq!(machine.run(&["lease"]).await.code, Some(2));
 }

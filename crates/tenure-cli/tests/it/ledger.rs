@@ -15,9 +15,24 @@ pub(crate) fn beating(machine: &Machine) -> String {
     )
 }
 
+/// A script file that prints `up` and its pid, and beats into a ledger of this name until it is killed; it ignores every polite signal.
+pub(crate) fn beating_file(machine: &Machine, ledger: &str) -> String {
+    let path = machine.path(ledger);
+    let script = format!(
+        "trap '' TERM HUP INT; i=0; while [ $i -lt 1200 ]; do i=$((i+1)); read t r </proc/uptime; \
+         echo $TENURE_FENCE $t >>{path}; [ $i = 1 ] && echo up $$; sleep 0.02; done"
+    );
+    machine.file(&format!("{ledger}.sh"), script)
+}
+
 /// First and last beat of every token, in the order of tokens.
 pub(crate) fn intervals(machine: &Machine) -> Vec<(i64, f64, f64)> {
-    let text = std::fs::read_to_string(machine.path("ledger")).unwrap();
+    intervals_in(machine, "ledger")
+}
+
+/// The same of a ledger with this name.
+pub(crate) fn intervals_in(machine: &Machine, ledger: &str) -> Vec<(i64, f64, f64)> {
+    let text = std::fs::read_to_string(machine.path(ledger)).unwrap();
     let mut beats: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     for line in text.lines() {
         let (token, at) = line.split_once(' ').unwrap();

@@ -3,6 +3,7 @@
 //! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
 //! A name with NUL cannot be given on a command line; the library's tests refuse it.
 
+mod escapes;
 mod exclusion;
 mod fenced;
 mod once;
@@ -135,13 +136,13 @@ async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
         (&["\x1b[2J"], "control characters"),
         (&["a", "--ttl", "0s"], "TTL of zero"),
         (&["a", "--ttl", "15"], "did you mean 15s"),
-        (&["a", "--ttl", "1ms"], "too long for a TTL of 1ms"),
+        (&["a", "--ttl", "1ms"], "a TTL of 1ms is too short"),
         (&["a", "--grace", "9s"], "a grace of 9s is too long for a TTL of 15s"),
         (&["a", "--margin", "10ms"], "a margin of 10ms is too short"),
         (&["a", "--ttl", "99999999999h"], "TTL"),
         (&["a", "-n", "0"], "number would be zero"),
-        (&["a", "-n", "2", "--shared"], "cannot be used with"),
-        (&["a", "--try", "--wait", "1s"], "cannot be used with"),
+        (&["a", "-n", "2", "--shared"], "exclude each other"),
+        (&["a", "--try", "--wait", "1s"], "exclude each other"),
         (&["a", "-E", "256"], "256"),
         (&["a", "--signal", "WINCH"], "use TERM"),
         (&["a", "--namespace", "x//y"], "namespace"),
@@ -242,8 +243,12 @@ async fn a_lock_that_is_lost_stops_the_command_and_is_122() {
             let shown = machine.json(&["locks", "show", "a"]).await;
             let begin = Instant::now();
             match how {
-                "break" => machine.ok(&["locks", "break", "a"]).await,
-                _ => machine.ok(&["lease", "revoke", shown["holders"][0]["lease"].as_str().unwrap()]).await,
+                "break" => machine.ok(&["locks", "break", "a", "--yes"]).await,
+                _ => {
+                    machine
+                        .ok(&["lease", "revoke", shown["holders"][0]["lease"].as_str().unwrap(), "--yes"])
+                        .await
+                }
             };
             running.silence(Duration::from_secs(10)).await;
             let (got, stderr) = running.end().await;
@@ -269,7 +274,7 @@ async fn without_a_command_the_lock_is_held_until_a_signal_or_until_it_is_lost()
     let mut running = machine.start(&["lock", "a"]);
     let line = running.line().await;
     assert!(line.starts_with("a\t") && line.contains("\t/tenure/locks/a/"), "{line}");
-    machine.ok(&["locks", "break", "a"]).await;
+    machine.ok(&["locks", "break", "a", "--yes"]).await;
     assert_eq!(running.end().await.0, Some(122));
 }
 
@@ -340,7 +345,7 @@ async fn a_lock_that_is_lost_only_after_the_command_keeps_the_commands_code() {
     let machine = machine();
     let mut running = machine.start(&["-vv", "lock", "a", "--min-hold", "30s", "--", "sh", "-c", "exit 5"]);
     running.hear("lock was kept for the rest of its least time").await;
-    machine.ok(&["locks", "break", "a"]).await;
+    machine.ok(&["locks", "break", "a", "--yes"]).await;
     let (code, stderr) = running.end().await;
     assert_eq!(code, Some(5), "{stderr}");
     assert!(stderr.contains("'a' was lost after the command had ended"), "{stderr}");

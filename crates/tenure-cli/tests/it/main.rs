@@ -17,6 +17,7 @@ mod lease;
 mod ledger;
 mod lock;
 mod machine;
+mod mistakes;
 mod next_steps;
 mod no_etcd;
 mod nodes;

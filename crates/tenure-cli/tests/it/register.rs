@@ -55,7 +55,12 @@ async fn the_keys_live_as_long_as_the_command(machine: &Machine) {
     let running = start(machine, &["web/1=10.0.0.7:80", "empty=", "a=b=c"]).await;
     assert_eq!(
         stored(machine).await,
-        "/tenure/registry/a\tb=c\n/tenure/registry/empty\t\n/tenure/registry/web/1\t10.0.0.7:80"
+        "/tenure/registry/a\tb=c\n/tenure/registry/empty\t\n/tenure/registry/services/web/1\t10.0.0.7:80"
+    );
+    let shown = machine.json(&["service", "show", "web"]).await;
+    assert_eq!(
+        (&shown["instances"][0]["id"], &shown["instances"][0]["address"]),
+        (&json!("1"), &json!("10.0.0.7:80"))
     );
     let leases = machine.json(&["lease", "ls"]).await["leases"].clone();
     assert_eq!((leases.as_array().unwrap().len(), &leases[0]["keys"]), (1, &json!(3)), "one shared lease");
@@ -260,13 +265,13 @@ async fn a_lease_revoked_by_hand_is_told_and_the_keys_come_back() {
     let machine = machine();
     let mut running = machine.start(&["register", "--json", "a=1"]);
     let ready = line(&mut running).await;
-    machine.ok(&["lease", "revoke", ready["lease"].as_str().unwrap()]).await;
+    machine.ok(&["lease", "revoke", ready["lease"].as_str().unwrap(), "--yes"]).await;
     // Its reason is missing where the loss and its end were one change to the teller.
     until(&mut running, "lost").await;
     let live = until(&mut running, "live").await;
     assert_eq!(live["incarnation"], "2", "{live}");
     assert!(live["lease"].is_string() && live["lease"] != ready["lease"], "{live}");
-    running.hear("tenure: recovered").await;
+    running.hear("recovered").await;
     let lease = machine.json(&["lease", "ls"]).await["leases"][0].clone();
     assert_eq!((&lease["lease"], &lease["keys"]), (&live["lease"], &json!(1)), "{lease}");
     assert_eq!(stored(&machine).await, "/tenure/registry/a\t1");
@@ -301,7 +306,7 @@ async fn an_outage_of_etcd_beyond_the_ttl_does_not_stop_the_command() {
     etcd.member(0).kill();
     running.hear("tenure: lost").await;
     etcd.member(0).restart();
-    running.hear("tenure: recovered").await;
+    running.hear("recovered").await;
     let (code, stderr) = finish(running).await;
     assert_eq!(code, Some(7), "{stderr}");
 }

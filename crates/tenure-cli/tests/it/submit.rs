@@ -74,7 +74,7 @@ async fn a_file_of_tasks_is_submitted_whole_or_not_at_all() {
         "line 3: 'c' is on line 1",
         "line 4: ",
         "line 5: ",
-        "line 6: a name must not contain control characters",
+        "line 6: the id: a name must not contain control characters",
         "nothing was submitted",
     ] {
         assert!(ran.stderr.contains(said), "{said}: {ran:?}");
@@ -182,10 +182,10 @@ async fn bad_input_is_2_and_nothing_is_asked_of_the_store() {
         (&["submit", "a", "--label", "=x"], "missing in front of '='"),
         (&["submit", "a", "--label", "x=1", "--label", "x=2"], "twice"),
         (&["submit", "a", "--wait=5"], "did you mean 5s"),
-        (&["submit", "a", "--file", "x"], "cannot be used with"),
+        (&["submit", "a", "--file", "x"], "exclude each other"),
         (&["submit", "--file", "/nowhere/tasks.jsonl"], "cannot be read"),
         (&["submit", "a", "--prop", "1"], "--props"),
-        (&["submti", "a"], "'submit'"),
+        (&["submti", "a"], "`tenure submit`"),
     ] {
         let ran = machine.run(args).await;
         assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");

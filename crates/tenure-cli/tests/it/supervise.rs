@@ -35,15 +35,20 @@ pub(crate) async fn gone(pid: &str) {
     waiting.await.unwrap();
 }
 
-/// The sentinel of a command, found by its parent and its arguments.
-fn sentinel_of(running: &Running) -> Pid {
+/// The helper processes of a command with this name, found by their parent and their arguments.
+pub(crate) fn helpers_of(running: &Running, name: &str) -> Vec<Pid> {
     let parent = format!("PPid:\t{}\n", running.pid().as_raw_nonzero());
-    let found = std::fs::read_dir("/proc").unwrap().flatten().find(|entry| {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
         let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-        read("cmdline").ends_with("part\0sentinel\0") && read("status").contains(&parent)
+        read("cmdline").contains(&format!("part\0{name}\0")) && read("status").contains(&parent)
     });
-    let pid = found.expect("there is no sentinel").file_name();
-    Pid::from_raw(pid.to_str().unwrap().parse().unwrap()).unwrap()
+    processes
+        .map(|entry| Pid::from_raw(entry.file_name().to_str().unwrap().parse().unwrap()).unwrap())
+        .collect()
+}
+
+fn sentinel_of(running: &Running) -> Pid {
+    *helpers_of(running, "sentinel").first().expect("there is no sentinel")
 }
 
 #[tokio::test]
@@ -226,6 +231,24 @@ async fn a_sentinel_is_deaf_to_polite_signals_and_replaced_when_it_is_killed() {
     running.silence(SOON).await;
 }
 
+/// Its pipe holds deadlines that have passed, and newer ones behind them: several kilobytes, more than one read takes.
+#[tokio::test]
+async fn continued_sentinel_leaves_a_renewed_command_alone() {
+    let machine = machine();
+    let flags = ["--term-after", "2s", "--kill-after", "3s", "--renew-every", "10ms"];
+    let mut running = start(&machine, &flags, "trap 'exit 5' TERM; sleep 25 & echo up; wait");
+    assert_eq!(running.line().await, "up");
+    let sentinel = sentinel_of(&running);
+    kill_process(sentinel, Signal::STOP).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    kill_process(sentinel, Signal::CONT).unwrap();
+    // A sentinel that acts on the first deadline kills immediately.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(sentinel_of(&running), sentinel);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().await.0, Some(5));
+}
+
 #[tokio::test]
 async fn a_sentinel_that_somebody_stopped_does_not_keep_us() {
     let machine = machine();
@@ -257,4 +280,61 @@ async fn signals_still_reach_what_the_command_left_running() {
     running.hear("waiting for what it left running").await;
     running.signal(Signal::TERM);
     assert_eq!(running.end().await.0, Some(3));
+}
+
+/// Each leaves the command's process group; the last one is adopted by the reaper, and the command ends before it.
+const ESCAPES: [&str; 3] = ["timeout 25 sleep 25", "setsid sleep 25 & wait", "(setsid sleep 25 &); exit 3"];
+
+#[tokio::test]
+async fn stop_reaches_what_left_the_process_group() {
+    let machine = machine();
+    for escape in ESCAPES {
+        let mut running = start(&machine, &["--grace", "20s"], &format!("echo up; {escape}"));
+        assert_eq!(running.line().await, "up");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        running.signal(Signal::TERM);
+        running.silence(SOON).await;
+        assert!(matches!(running.end().await.0, Some(3 | 143)), "{escape}");
+    }
+}
+
+#[tokio::test]
+async fn daemon_of_the_command_is_named_and_waited_for() {
+    let machine = machine();
+    let mut running = start(&machine, &[], "(setsid sleep 25 &); exit 3");
+    let named = running.hear("waiting for what it left running").await;
+    // It may be listed before it has become `sleep`.
+    assert!(named.contains("(sleep)") || named.contains("(setsid)"), "{named}");
+    running.signal(Signal::TERM);
+    running.silence(SOON).await;
+    assert_eq!(running.end().await.0, Some(3));
+}
+
+/// The reaper adopts and reaps: a command that starts many daemons leaves no zombies while it runs.
+#[tokio::test]
+async fn orphans_that_ended_are_reaped_while_the_command_runs() {
+    let machine = machine();
+    let script = "for i in 1 2 3 4 5; do (setsid true &); done; echo up; read x";
+    let mut running = machine.start_with_open_stdin(&["part", "supervise", "--", "sh", "-c", script]);
+    assert_eq!(running.line().await, "up");
+    let reaper = helpers_of(&running, "reap")[0].as_raw_nonzero();
+    let children = || std::fs::read_to_string(format!("/proc/{reaper}/task/{reaper}/children")).unwrap();
+    let begin = Instant::now();
+    while children().split_whitespace().count() != 1 {
+        assert!(begin.elapsed() < SOON, "{}", children());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    running.feed(b"x\n").await;
+    assert_eq!(running.end().await.0, Some(0));
+}
+
+/// A reaper that an operator kills takes its command with it: without it the tree could not be followed.
+#[tokio::test]
+async fn killed_reaper_ends_the_command() {
+    let machine = machine();
+    let mut running = start(&machine, &[], "echo up; sleep 25 & wait");
+    assert_eq!(running.line().await, "up");
+    kill_process(helpers_of(&running, "reap")[0], Signal::KILL).unwrap();
+    running.silence(SOON).await;
+    assert_eq!(running.end().await.0, Some(137));
 }

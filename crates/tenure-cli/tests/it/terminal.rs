@@ -207,6 +207,32 @@ async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
     session.end().await;
 }
 
+/// On a terminal a destructive verb asks, and only y confirms; a pipe cannot be asked.
+#[tokio::test]
+async fn destructive_verb_asks_on_terminal() {
+    let machine = Machine::new();
+    let script = r#"
+        for n in 1 2; do $TENURE kv put /a/$n x >/dev/null; done
+        for round in 1 2; do $TENURE kv del --prefix /a/; echo "code=$?"; done
+        $TENURE lock a </dev/null >/dev/null & until $TENURE locks ls 2>&1 | grep -q pid; do :; done
+        $TENURE locks break a; echo "code=$?"; wait $!; echo "lost=$?"
+        $TENURE kv del --prefix /a/ </dev/null; echo "pipe=$?""#;
+    let mut session = Session::run(&machine, script);
+    session.see("delete 2 keys under '/a/'? [y/N]");
+    session.press("\n");
+    session.see("nothing was changed");
+    session.see("code=1");
+    session.see("delete 2 keys under '/a/'? [y/N]");
+    session.press("y\n");
+    session.see("code=0");
+    session.see("take 'a' away from");
+    session.press("yes\n");
+    session.see("code=0");
+    session.see("lost=122");
+    session.see("pipe=2");
+    session.end().await;
+}
+
 #[tokio::test]
 async fn log_lines_are_coloured_only_where_colour_is_wanted() {
     let machine = Machine::new();
@@ -220,7 +246,7 @@ async fn log_lines_are_coloured_only_where_colour_is_wanted() {
         let script = format!("{variable} $TENURE {flag} -vv lock a -- true; echo ended=$?");
         let mut session = Session::run(&machine, &script);
         let shown = session.see("ended=0");
-        assert!(shown.contains("INFO"), "{shown:?}");
+        assert!(shown.contains("info:"), "{shown:?}");
         assert_eq!(shown.contains('\x1b'), is_coloured, "{variable} {flag} {shown:?}");
         session.end().await;
     }

@@ -47,7 +47,10 @@ async fn on_both(claim: impl AsyncFn(Machine)) {
 /// A worker that takes tasks.
 async fn start(machine: &Machine, node: &str, script: &str, flags: &[&str]) -> Running {
     let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "10s"] };
-    let mut running = machine.start(&[&["worker", "--node", node, "--exec", script], ttl, flags].concat());
+    // The default is the number of cores, of which a test machine may have one.
+    let capacity: &[&str] = if flags.contains(&"--capacity") { &[] } else { &["--capacity", "unlimited"] };
+    let worker = ["worker", "--node", node, "--exec", script];
+    let mut running = machine.start(&[&worker, ttl, capacity, flags].concat());
     running.hear("takes tasks").await;
     running
 }

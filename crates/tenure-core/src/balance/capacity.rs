@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::crowd::Measure;
+use super::holdings::Held;
 use super::words::{Parting, Reason, Verdict};
 use super::{Balancer, Loads, Offer};
 use crate::time::Moment;
@@ -117,7 +119,9 @@ impl Balancer for Capacity {
             return Vec::new();
         }
         let why = Reason::Used { percent, limit_percent: self.release_above_percent };
-        let newest = loads.own.newest().next();
+        let can_move =
+            |held: &Held| loads.willing.takers(loads.me, Measure::Tasks, held.class).next().is_some();
+        let newest = loads.own.newest().find(|(_, held)| can_move(held));
         newest.map(|(task, _)| Parting { task: task.clone(), why }).into_iter().collect()
     }
 

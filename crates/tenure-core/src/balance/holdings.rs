@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::class::Class;
 use super::crowd::Load;
 use crate::name::TaskId;
 use crate::record::TaskRecord;
@@ -17,6 +18,8 @@ pub struct Held {
     pub kind: Option<String>,
     /// What it weighs; see [`weight_of`].
     pub weight: u64,
+    /// Which nodes accept it.
+    pub class: Class,
     /// What it would cost to run it elsewhere, in whatever the node counts; 0 if it does not know.
     pub cost: u64,
     /// Since when the node has it.
@@ -71,6 +74,15 @@ impl Holdings {
         self.tasks.contains_key(task)
     }
 
+    /// Classifies the tasks again.
+    pub fn classify(&mut self, class_of: impl Fn(&TaskId) -> Option<Class>) {
+        for (task, held) in &mut self.tasks {
+            if let Some(class) = class_of(task) {
+                held.class = class;
+            }
+        }
+    }
+
     /// What is known of a task that the node has.
     pub fn get(&self, task: &TaskId) -> Option<&Held> {
         self.tasks.get(task)
@@ -118,7 +130,7 @@ mod tests {
     }
 
     fn held(ms: u64, weight: u64, cost: u64) -> Held {
-        Held { kind: None, weight, cost, since: Moment::from_ms(ms) }
+        Held { kind: None, weight, class: Class::ANY, cost, since: Moment::from_ms(ms) }
     }
 
     fn names<'a>(tasks: impl IntoIterator<Item = (&'a TaskId, &'a Held)>) -> Vec<&'a str> {

@@ -38,7 +38,8 @@ impl Balancer for Rendezvous {
             return Vec::new();
         }
         let wanted = loads.own.newest().filter(|(task, _)| !self.unwanted.tasks.contains(*task));
-        let meant = wanted.filter_map(|(task, _)| Some((task, loads.willing.meant(task)?)));
+        let meant = wanted
+            .filter_map(|(task, held)| Some((task, loads.willing.meant(task, held.class, Some(loads.me))?)));
         let elsewhere = meant.filter(|(_, node)| *node != loads.me);
         elsewhere
             .map(|(task, node)| Parting { task: task.clone(), why: Reason::Meant(node.clone()) })

@@ -1,5 +1,8 @@
 //! An equal share for each: the arithmetic of [`Fair`](super::Fair) and [`Weighted`](super::Weighted).
 //!
+//! Only nodes that accept a task's class share it, each up to its limit: what does not fit into a small node is shared by the others, as water
+//! fills vessels of different height.
+//!
 //! The quota is the ceiling of the mean, so that two tasks on three nodes make a quota of 1 and not of 0. A node takes up to the floor of the mean at
 //! once, and from there to the quota only if nobody has less: so the last few go round, too. Beyond its quota it waits for the others, and
 //! then takes what nobody wanted, so that nothing starves that only this node can run. Such a task is *unwanted*, and is not given away again until another
@@ -9,11 +12,12 @@
 //! nobody is a fifth above the mean when one newcomer has nothing. A task goes only if whoever is least loaded would then have less than
 //! this node has now: a heavy one that would only change places stays.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use thiserror::Error;
 
+use super::class::Class;
 use super::crowd::Measure;
 use super::holdings::Held;
 use super::words::{Parting, Reason, Verdict};
@@ -66,11 +70,12 @@ impl Share {
             Measure::Tasks => 1,
             Measure::Weight => offer.weight,
         };
-        let nodes = loads.willing.len().max(1);
-        let pool = loads.pool().by(self.measure);
-        let quota = self.quota(loads);
-        let others_least = loads.willing.least_of_others(loads.me, self.measure);
-        if own.saturating_add(weight) <= pool / nodes as u64 {
+        let nodes = loads.willing.acceptors(offer.class);
+        let level = loads.level(offer.class, self.measure);
+        let quota = loads.willing.quota(loads.me, level, self.measure);
+        let others_least = loads.willing.least_of_others(loads.me, self.measure, offer.class);
+        // No peer has room: nothing would be gained by waiting for one.
+        if others_least.is_none() || own.saturating_add(weight) <= level.floor {
             return Verdict::Take;
         }
         if own < quota && others_least.is_none_or(|least| least >= own) {
@@ -86,51 +91,55 @@ impl Share {
 
     pub(super) fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
         self.unwanted.update(loads);
-        let mut others: BTreeSet<(u64, &NodeId)> = loads
-            .willing
-            .iter()
-            .filter(|(node, _)| *node != loads.me)
-            .map(|(node, load)| (load.by(self.measure), node))
-            .collect();
-        let Some((least, _)) = others.first() else { return Vec::new() };
         if !loads.is_willing() {
             return Vec::new();
         }
-        let quota = self.quota(loads);
-        let wanted = |task: &TaskId| !self.unwanted.tasks.contains(task);
         let kept = self.unwanted.tasks.iter().filter_map(|task| loads.own.get(task));
         let kept: u64 = kept.map(|held| self.weight(held)).sum();
         let mut own = loads.own.load().by(self.measure).saturating_sub(kept);
-        let is_far_above = own.saturating_mul(100) > quota.saturating_mul(self.threshold_percent);
-        let is_somebody_far_below = least.saturating_mul(2) < quota;
-        if !is_far_above && !is_somebody_far_below && !loads.is_giving {
-            return Vec::new();
-        }
+        let mut groups: BTreeMap<Class, Option<Group<'_>>> = BTreeMap::new();
+        let mut grown: BTreeMap<&NodeId, (u64, u64)> = BTreeMap::new();
         let candidates: Vec<(&TaskId, &Held)> = match self.order {
             Order::Newest => loads.own.newest().collect(),
             Order::Cheapest => loads.own.cheapest(),
         };
         let mut partings = Vec::new();
-        for (task, held) in candidates.into_iter().filter(|(task, _)| wanted(task)) {
-            if own <= quota {
-                break;
-            }
+        for (task, held) in candidates.into_iter().filter(|(task, _)| !self.unwanted.tasks.contains(*task)) {
+            let group = groups.entry(held.class).or_insert_with(|| self.group(held.class, own, loads));
+            let Some(group) = group.as_ref().filter(|group| own > group.quota) else { continue };
+            // What was planned for a peer before counts as if it had it, whichever class it is of.
             let weight = self.weight(held);
-            let Some((least, node)) = others.first().copied() else { break };
+            let takers = group.takers.iter().filter_map(|(node, load, room)| {
+                let (more, tasks) = grown.get(node).copied().unwrap_or_default();
+                room.is_none_or(|room| tasks < room).then_some((load.saturating_add(more), *node))
+            });
+            let Some((least, node)) = takers.min() else { continue };
             if least.saturating_add(weight) >= own {
                 continue;
             }
-            let why = Reason::Share { own, quota, nodes: loads.willing.len() };
+            let why = Reason::Share { own, quota: group.quota, nodes: group.nodes };
             partings.push(Parting { task: task.clone(), why });
-            others.pop_first();
-            others.insert((least + weight, node));
+            let (more, tasks) = grown.entry(node).or_default();
+            (*more, *tasks) = (more.saturating_add(weight), *tasks + 1);
             own -= weight.min(own);
         }
         partings
     }
 
-    fn quota(&self, loads: &Loads<'_>) -> u64 {
-        loads.pool().by(self.measure).div_ceil(loads.willing.len().max(1) as u64).max(1)
+    /// The nodes that could take tasks of a class from this one; none if the difference is too small to move any.
+    fn group<'a>(&self, class: Class, own: u64, loads: &Loads<'a>) -> Option<Group<'a>> {
+        let level = loads.level(class, self.measure);
+        let quota = loads.willing.quota(loads.me, level, self.measure);
+        let (me, willing) = (loads.me, loads.willing);
+        let takers = willing
+            .takers(me, self.measure, class)
+            .map(|(node, load, room)| (node, load.by(self.measure), room));
+        let takers: Vec<_> = takers.collect();
+        let (_, least, _) = takers.first()?;
+        let is_far_above = own.saturating_mul(100) > quota.saturating_mul(self.threshold_percent);
+        let is_peer_far_below = least.saturating_mul(2) < quota;
+        let is_due = is_far_above || is_peer_far_below || loads.is_giving;
+        is_due.then(|| Group { quota, nodes: willing.acceptors(class), takers })
     }
 
     fn weight(&self, held: &Held) -> u64 {
@@ -139,6 +148,16 @@ impl Share {
             Measure::Weight => held.weight,
         }
     }
+}
+
+/// Where tasks of one class could go.
+struct Group<'a> {
+    /// What this node should have at most.
+    quota: u64,
+    /// How many nodes share.
+    nodes: usize,
+    /// The peers with room, the least loaded first, with their loads and how many more each can take.
+    takers: Vec<(&'a NodeId, u64, Option<u64>)>,
 }
 
 /// Tasks that this node has because nobody else took them.

@@ -20,7 +20,8 @@ struct Scene {
     willing: Crowd,
     own: Holdings,
     cooling: Cooling,
-    unowned: Load,
+    claiming: Demand,
+    unowned: Demand,
     resource: Option<Resource>,
     now: Moment,
 }
@@ -32,7 +33,8 @@ impl Scene {
             willing: Crowd::new(),
             own: Holdings::new(),
             cooling: Cooling::new(),
-            unowned: Load::default(),
+            claiming: Demand::default(),
+            unowned: Demand::default(),
             resource: None,
             now: Moment::from_ms(1_000_000),
         };
@@ -49,14 +51,19 @@ impl Scene {
     /// With a task of its own more, newer than the others; the crowd is told too.
     fn hold(&mut self, n: u64, weight: u64) {
         let since = Moment::from_ms(n);
-        self.own.insert(task(n), Held { kind: None, weight, cost: 0, since });
+        self.own.insert(task(n), Held { kind: None, weight, class: Class::ANY, cost: 0, since });
         if self.willing.contains(&self.me) {
             self.willing.set(&self.me, self.own.load(), Moment::ORIGIN);
         }
     }
 
+    /// The class of a task without kind and labels.
+    fn class(&self) -> Class {
+        self.willing.profiles().class_of(&TaskRecord::default())
+    }
+
     fn unowned(mut self, tasks: u64) -> Scene {
-        self.unowned = Load { tasks, weight: tasks };
+        self.unowned = Demand::of(self.class(), Load { tasks, weight: tasks });
         self
     }
 
@@ -64,7 +71,8 @@ impl Scene {
         Loads {
             me: &self.me,
             willing: &self.willing,
-            unowned: self.unowned,
+            unowned: &self.unowned,
+            claiming: &self.claiming,
             own: &self.own,
             cooling: &self.cooling,
             resource: self.resource,
@@ -87,7 +95,8 @@ impl Scene {
     ) -> Verdict {
         let record = TaskRecord::default();
         let rank = self.willing.rank(&self.me, task);
-        let offer = Offer { task, record: &record, weight, rank, waited: Duration::from_millis(waited_ms) };
+        let (class, waited) = (self.class(), Duration::from_millis(waited_ms));
+        let offer = Offer { task, record: &record, weight, class, rank, unowned_for: waited, waited };
         consider(balancer, &offer, &self.loads())
     }
 
@@ -170,7 +179,8 @@ fn a_node_gives_away_at_most_what_it_has() {
             "too_much"
         }
     }
-    assert_eq!(Scene::of(&[("a", 3)]).released(&mut TooMuch), [2, 1, 0]);
+    assert_eq!(Scene::of(&[("a", 3), ("b", 0)]).released(&mut TooMuch), [2, 1, 0]);
+    assert_eq!(Scene::of(&[("a", 3)]).released(&mut TooMuch), [0; 0], "no peer can take any");
     // The picture may say that we have more than we do, as while claims end.
     let mut scene = Scene::of(&[("a", 2), ("b", 0)]);
     scene.willing.set(&node("a"), Load { tasks: 50, weight: 50 }, Moment::ORIGIN);
@@ -178,18 +188,20 @@ fn a_node_gives_away_at_most_what_it_has() {
 }
 
 #[test]
-fn what_was_given_away_is_not_taken_back_inside_its_cool_down() {
+fn released_task_is_left_to_peers_by_every_balancer() {
     let mut scene = Scene::of(&[("a", 0), ("b", 9)]).unowned(1);
-    scene.cooling.note(&task(9_999), COOL_DOWN, 1, scene.now);
+    scene.cooling.note(&task(9_999), COOL_DOWN, Release::Node, scene.now);
     let mut all: [Box<dyn Balancer>; 4] =
         [Box::new(AcceptAll), Box::new(Fair::new()), Box::new(Weighted::new()), Box::new(Rendezvous::new())];
     for balancer in &mut all {
-        scene.now = Moment::from_ms(1_059_999);
         let again_in = Duration::from_millis(1);
         let wait = Verdict::Wait { again_in, why: Reason::CoolingDown };
-        assert_eq!(scene.offered(balancer.as_mut(), 59_999), wait, "{}", balancer.name());
-        scene.now = Moment::from_ms(1_060_000);
-        assert!(takes(&scene.offered(balancer.as_mut(), 60_000)), "{}", balancer.name());
+        assert_eq!(scene.offered(balancer.as_mut(), 999), wait, "{}", balancer.name());
+        assert!(takes(&scene.offered(balancer.as_mut(), 2_000)), "{}", balancer.name());
+        scene.willing.set_terms(&node("b"), &Terms { limit: Some(9), ..Terms::default() });
+        let verdict = scene.offered(balancer.as_mut(), 0);
+        assert!(takes(&verdict), "no peer has room, {}: {verdict:?}", balancer.name());
+        scene.willing.set_terms(&node("b"), &Terms::default());
     }
 }
 
@@ -237,7 +249,8 @@ fn what_nobody_else_wants_is_taken_and_kept() {
     for n in 10..20 {
         assert!(takes(&scene.offered_task(&mut fair, &task(n), 1, 2_000)));
         scene.hold(n, 1);
-        scene.unowned = scene.unowned - Load::of_one(1);
+        let class = scene.class();
+        scene.unowned.sub(class, Load::of_one(1));
     }
     assert_eq!(scene.released(&mut fair), [0; 0], "20 of 20, and none that anybody else would take");
     assert_eq!(scene.released(&mut Fair::new()).len(), 10, "one that does not remember gives them away");
@@ -253,7 +266,8 @@ fn nobody_takes_for_unwanted_what_the_others_could_not_have_seen() {
     scene.willing.set(&node("c"), Load::default(), scene.now - Duration::from_millis(500));
     let verdict = scene.offered(&mut Fair::new(), 3_600_000);
     assert!(matches!(verdict, Verdict::Wait { again_in, .. } if again_in == Duration::from_millis(1_500)));
-    let elsewhere = (0..).map(task).find(|task| scene.willing.meant(task) != Some(&scene.me)).unwrap();
+    let elsewhere =
+        (0..).map(task).find(|task| scene.willing.meant(task, Class::ANY, None) != Some(&scene.me)).unwrap();
     let verdict = scene.offered_task(&mut Rendezvous::new(), &elsewhere, 1, 3_600_000);
     assert!(matches!(verdict, Verdict::Wait { again_in, .. } if again_in == Duration::from_millis(1_500)));
 }
@@ -261,7 +275,7 @@ fn nobody_takes_for_unwanted_what_the_others_could_not_have_seen() {
 #[test]
 fn the_cheapest_goes_first_if_the_user_likes() {
     let mut scene = Scene::of(&[("a", 4), ("b", 0)]);
-    let held = |cost, ms| Held { kind: None, weight: 1, cost, since: Moment::from_ms(ms) };
+    let held = |cost, ms| Held { kind: None, weight: 1, class: Class::ANY, cost, since: Moment::from_ms(ms) };
     for (n, cost) in [(0, 5), (1, 9), (2, 1), (3, 7)] {
         scene.own.insert(task(n), held(cost, n));
     }
@@ -292,10 +306,10 @@ fn weights_are_shared_and_not_numbers() {
 #[test]
 fn a_task_heavier_than_any_share_is_taken_by_whoever_has_least() {
     let mut idle = Scene::of(&[("a", 0), ("b", 5)]);
-    idle.unowned = Load::of_one(1_000);
+    idle.unowned = Demand::of(idle.class(), Load::of_one(1_000));
     assert!(takes(&idle.offered_task(&mut Weighted::new(), &task(1), 1_000, 0)));
     let mut busy = Scene::of(&[("a", 5), ("b", 0)]);
-    busy.unowned = Load::of_one(1_000);
+    busy.unowned = Demand::of(busy.class(), Load::of_one(1_000));
     assert!(!takes(&busy.offered_task(&mut Weighted::new(), &task(7), 1_000, 0)));
 }
 
@@ -305,7 +319,7 @@ fn a_rendezvous_node_takes_what_means_it_and_gives_back_what_does_not() {
     let mut balancer = Rendezvous::new();
     let (mut at_once, mut elsewhere) = (0, Vec::new());
     for n in 0..300 {
-        let is_meant = scene.willing.meant(&task(n)) == Some(&scene.me);
+        let is_meant = scene.willing.meant(&task(n), Class::ANY, None) == Some(&scene.me);
         assert_eq!(takes(&scene.offered_task(&mut balancer, &task(n), 1, 0)), is_meant);
         at_once += u64::from(is_meant);
         if !is_meant {
@@ -384,4 +398,89 @@ fn asking_what_to_give_away_does_nothing() {
     let first = partings(&mut fair, &scene.loads());
     assert_eq!(partings(&mut fair, &scene.loads()), first);
     assert_eq!(first[0].why.to_string(), "this node has 6, and the share of each of 2 is 3");
+}
+
+/// What a node accepts: one kind, and as many tasks as that.
+fn terms(kind: &str, limit: Option<u64>) -> Terms {
+    let mut terms = Terms { limit, ..Terms::default() };
+    terms.accepts.kinds.insert(kind.to_owned());
+    terms
+}
+
+/// A view in which nodes differ: each with its kind, its tasks and its limit. The tasks of `a` are of its kind.
+fn mixed(nodes: &[(&str, &str, u64, Option<u64>)]) -> Scene {
+    let counts: Vec<(&str, u64)> = nodes.iter().map(|(name, _, tasks, _)| (*name, *tasks)).collect();
+    let mut scene = Scene::of(&counts);
+    for (name, kind, _, limit) in nodes {
+        scene.willing.set_terms(&node(name), &terms(kind, *limit));
+    }
+    let kind = nodes.iter().find(|(name, ..)| *name == "a").map(|(_, kind, ..)| (*kind).to_owned());
+    let class = scene.willing.profiles().class_of(&TaskRecord { kind, ..TaskRecord::default() });
+    scene.own.classify(|_| Some(class));
+    scene
+}
+
+fn all_balancers() -> [Box<dyn Balancer>; 5] {
+    [
+        Box::new(AcceptAll),
+        Box::new(Fair::new()),
+        Box::new(Weighted::new()),
+        Box::new(Rendezvous::new()),
+        Box::new(Capacity::new(50, 80).unwrap()),
+    ]
+}
+
+/// 40 tasks of kind mail ran on one worker. A worker for videos joined, and 20 of them were stopped and idle for a minute.
+#[test]
+fn peer_of_another_kind_gets_nothing() {
+    let mut scene = mixed(&[("a", "mail", 40, None), ("b", "video", 0, None)]);
+    scene.resource = Some(Resource { used: 99, total: 100, read_at: scene.now });
+    for balancer in &mut all_balancers() {
+        assert_eq!(scene.released(balancer.as_mut()), [0; 0], "{}", balancer.name());
+    }
+    let mut peer = mixed(&[("a", "mail", 40, None), ("b", "mail", 0, None)]);
+    peer.resource = scene.resource;
+    assert_eq!(peer.released(&mut Fair::new()).len(), 20, "a peer of the same kind gets its share");
+    assert_eq!(peer.released(&mut Capacity::new(50, 80).unwrap()).len(), 1);
+}
+
+#[test]
+fn peer_with_a_limit_gets_no_more_than_it() {
+    let scene = mixed(&[("a", "mail", 40, None), ("b", "mail", 0, Some(5))]);
+    for balancer in [&mut Fair::new() as &mut dyn Balancer, &mut Weighted::new(), &mut Rendezvous::new()] {
+        assert_eq!(scene.released(balancer).len(), 5, "{}", balancer.name());
+    }
+    let full = mixed(&[("a", "mail", 35, None), ("b", "mail", 5, Some(5))]);
+    for balancer in &mut all_balancers() {
+        assert_eq!(full.released(balancer.as_mut()), [0; 0], "{}", balancer.name());
+    }
+}
+
+#[test]
+fn group_shares_beside_another_group() {
+    let scene = mixed(&[
+        ("a", "long", 40, None),
+        ("b", "long", 10, None),
+        ("c", "long", 10, None),
+        ("d", "mail", 0, None),
+        ("e", "mail", 0, None),
+        ("f", "mail", 0, None),
+    ]);
+    assert_eq!(scene.released(&mut Fair::new()).len(), 20);
+}
+
+/// 20 tasks on limits of 4, 8 and 16: the water stands at 8 in the larger two.
+#[test]
+fn level_fills_small_nodes_to_their_limits() {
+    let scene = mixed(&[("a", "mail", 0, Some(16)), ("b", "mail", 0, Some(8)), ("c", "mail", 0, Some(4))]);
+    let class = scene
+        .willing
+        .profiles()
+        .class_of(&TaskRecord { kind: Some("mail".to_owned()), ..TaskRecord::default() });
+    let quotas = |tasks: u64| {
+        let level = scene.willing.level(class, Load { tasks, weight: tasks }, Measure::Tasks);
+        ["a", "b", "c"].map(|name| scene.willing.quota(&node(name), level, Measure::Tasks))
+    };
+    assert_eq!((quotas(9), quotas(20), quotas(24)), ([3, 3, 3], [8, 8, 4], [12, 8, 4]));
+    assert_eq!(quotas(300), [16, 8, 4]);
 }

@@ -4,7 +4,7 @@ use crate::kv::Selection;
 use crate::layout::{Key, Layout, Place, folder_name};
 use crate::lease::LeaseId;
 use crate::name::{
-    CommandId, ElectionName, InstanceId, LockName, NAME_BYTES_MAX, Namespace, NodeId, RegistryKey,
+    ClaimId, CommandId, ElectionName, InstanceId, LockName, NAME_BYTES_MAX, Namespace, NodeId, RegistryKey,
     ServiceName, TaskId,
 };
 
@@ -94,11 +94,13 @@ fn in_every_place(text: &str) {
         (Key::Task(task(text)), 2),
         (Key::TaskProps(task(text)), 3),
         (Key::TaskOwner(task(text)), 3),
+        (Key::TaskAttempt(task(text), ClaimId::parse(text).expect("one rule for all names")), 4),
         (Key::TaskState(task(text)), 2),
         (Key::TaskCommand(task(text)), 2),
         (Key::Frozen(node(text)), 2),
         (Key::Candidate(election(text), place), 3),
         (Key::Waiter(lock(text), place), 3),
+        (Key::EnterGuard(place.lease), 2),
         (Key::Ttl(election(text)), 2),
         (Key::Run(lock(text)), 2),
         (Key::Registration(registration), 2 + text.matches('/').count()),

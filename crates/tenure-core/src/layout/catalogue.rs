@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Key, Place};
 use crate::lease::LeaseId;
-use crate::name::{CommandId, ElectionName, LockName, NodeId, RegistryKey, TaskId};
+use crate::name::{ClaimId, CommandId, ElectionName, LockName, NodeId, RegistryKey, TaskId};
 
 /// How long a command to a task waits to be handled.
 pub const TASK_COMMAND_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -51,6 +51,7 @@ impl Key {
             Key::NodeCommand(..)
             | Key::Task(_)
             | Key::TaskProps(_)
+            | Key::TaskAttempt(..)
             | Key::TaskState(_)
             | Key::Frozen(_)
             | Key::Run(_) => Life::Permanent,
@@ -58,6 +59,7 @@ impl Key {
             | Key::TaskOwner(_)
             | Key::Candidate(..)
             | Key::Waiter(..)
+            | Key::EnterGuard(_)
             | Key::Ttl(_)
             | Key::Registration(_) => Life::Leased,
             Key::TaskCommand(_) => Life::LeasedFor(TASK_COMMAND_TTL),
@@ -73,11 +75,13 @@ impl Key {
             Key::Task(_) => "task record",
             Key::TaskProps(_) => "JSON of the submitter",
             Key::TaskOwner(_) => "owner record",
+            Key::TaskAttempt(..) => "attempt record",
             Key::TaskState(_) => "state record",
             Key::CommandResult(_) => "result record",
-            Key::Frozen(_) => "JSON",
+            Key::Frozen(_) => "frozen record",
             Key::Candidate(..) => "candidate record",
             Key::Waiter(..) => "holder record",
+            Key::EnterGuard(_) => "empty",
             Key::Ttl(_) => "text: version, nonce, value",
             Key::Run(_) => "run record",
             Key::Registration(_) => "whatever was registered",
@@ -92,6 +96,9 @@ impl Key {
             Key::Task(_) => "a task was submitted",
             Key::TaskProps(_) => "what the submitter gave it; never changed",
             Key::TaskOwner(_) => "a node runs the task; its create revision is the claim's token",
+            Key::TaskAttempt(..) => {
+                "a claim began; put with the owner's key, deleted with the outcome, so what is left has no outcome"
+            }
             Key::TaskState(_) => "how the task stands, also after it has ended; without it: runnable",
             Key::TaskCommand(_) => "a command to a task that nobody has handled yet; the last one sent",
             Key::CommandResult(_) => "how a command ended",
@@ -100,6 +107,9 @@ impl Key {
                 "a candidate; the lowest create revision leads; with a priority above 0 its place begins with `p`"
             }
             Key::Waiter(..) => "a holder, or one who waits; the lowest create revision holds",
+            Key::EnterGuard(_) => {
+                "a request to enter a queue under this lease was lost; enters that were sent before its last change cannot be applied"
+            }
             Key::Ttl(_) => "the leader of a TTL election",
             Key::Run(_) => "when a command that runs once per period was last run",
             Key::Registration(_) => "registered under a shared lease; instances of services among them",
@@ -118,12 +128,14 @@ impl Key {
             Key::Task(task()),
             Key::TaskProps(task()),
             Key::TaskOwner(task()),
+            Key::TaskAttempt(task(), ClaimId::parse("<claim>").expect("a name")),
             Key::TaskState(task()),
             Key::TaskCommand(task()),
             Key::CommandResult(command()),
             Key::Frozen(node()),
             Key::Candidate(ElectionName::parse("<election>").expect("a name"), place),
             Key::Waiter(LockName::parse("<lock>").expect("a name"), place),
+            Key::EnterGuard(place.lease),
             Key::Ttl(ElectionName::parse("<election>").expect("a name")),
             Key::Run(LockName::parse("<name>").expect("a name")),
             Key::Registration(RegistryKey::parse("<key…>").expect("a name")),
@@ -131,9 +143,13 @@ impl Key {
     }
 
     /// The pieces of [`Key::one_of_each`] that are not names, and what stands for them in a documentation.
-    pub fn placeholders() -> [(String, &'static str); 2] {
+    pub fn placeholders() -> [(String, &'static str); 3] {
         let place = Place { lease: LeaseId::from_random([1; 8]), nonce: 1 };
-        [(COMMAND.to_owned(), "<uuid-v7>"), (place.to_string(), "<lease-hex>-<nonce>")]
+        [
+            (COMMAND.to_owned(), "<uuid-v7>"),
+            (place.to_string(), "<lease-hex>-<nonce>"),
+            (place.lease.to_string(), "<lease-hex>"),
+        ]
     }
 }
 

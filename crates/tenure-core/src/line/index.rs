@@ -16,7 +16,6 @@ pub(super) struct Index {
     /// The places that wait and can hold beside others.
     pub crowd: BTreeMap<Token, Ticket>,
     pub holding: BTreeSet<Ticket>,
-    pub haunting: BTreeSet<Ticket>,
     /// Who has to look, when its turn has come.
     pub looks: BTreeSet<Ticket>,
     /// Who has to ask for something else, and when.
@@ -35,9 +34,6 @@ impl Index {
             Stage::Holding { .. } => {
                 self.holding.insert(ticket);
             }
-            Stage::Haunting { .. } => {
-                self.haunting.insert(ticket);
-            }
             Stage::Entering { .. } | Stage::Resting { .. } | Stage::Leaving { .. } => {}
         }
         if standing.look_at().is_some() {
@@ -54,7 +50,6 @@ impl Index {
             self.crowd.remove(&token);
         }
         self.holding.remove(&ticket);
-        self.haunting.remove(&ticket);
         self.looks.remove(&ticket);
         if let Some(at) = standing.due_at() {
             self.due.remove(&(at, ticket));

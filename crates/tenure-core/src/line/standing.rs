@@ -7,7 +7,7 @@ use crate::layout::Place;
 use crate::revision::{Epoch, Token};
 use crate::time::Moment;
 
-use super::{Before, Mode};
+use super::{Before, EnterGuard, Mode};
 
 /// Rests between tries. The first is about a round trip, because whoever waits for a lock waits for this too; the cap bounds how late a
 /// place leaves a store that is back.
@@ -29,10 +29,12 @@ pub(super) struct Standing {
     pub is_wanted: bool,
     /// Whether its end was told.
     pub was_told: bool,
+    /// Whether a snapshot showed that it has to wait. For shareable modes alone.
+    pub was_shown: bool,
     /// Whether a request to leave was sent of which nobody knows what came.
     pub may_have_left: bool,
-    /// Until when a request that was taken for lost may still put the place.
-    pub haunted_until: Option<Moment>,
+    /// The guard of the newest enter whose reply was lost: it may have put the place, or may still do so until the guard changes.
+    pub unsettled: Option<EnterGuard>,
     /// A place before it that was seen to hold while this one stood here.
     pub holder: Option<Place>,
     backoff: Backoff,
@@ -41,7 +43,7 @@ pub(super) struct Standing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// Asked to be put.
-    Entering { epoch: Epoch },
+    Entering { epoch: Epoch, guard: EnterGuard },
     /// Not there, as far as we know; asks again then.
     Resting { until: Moment },
     /// There, behind somebody.
@@ -50,15 +52,13 @@ pub(super) enum Stage {
     Holding { token: Token, look: Look },
     /// Asked to be deleted, or about to ask again.
     Leaving { token: Option<Token>, next: Next },
-    /// Gone and told, but may come back by a request that was taken for lost.
-    Haunting { until: Moment },
 }
 
 /// When something is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// It was, at that time.
-    Asked { epoch: Epoch, at: Moment },
+    /// It was.
+    Asked { epoch: Epoch },
     /// Then.
     At(Moment),
 }
@@ -82,20 +82,22 @@ impl Standing {
             stage,
             is_wanted: true,
             was_told: false,
+            was_shown: false,
             may_have_left: false,
-            haunted_until: None,
+            unsettled: None,
             holder: None,
             backoff: Backoff::new(RETRY),
         }
     }
 
-    /// A place that nobody wants and that may be put again until then.
-    pub(super) fn ghost(place: Place, until: Moment) -> Standing {
+    /// A place without an owner, whose lost enter has to be settled.
+    pub(super) fn ownerless(place: Place, unsettled: EnterGuard, now: Moment) -> Standing {
+        let stage = Stage::Leaving { token: None, next: Next::At(now) };
         Standing {
             is_wanted: false,
             was_told: true,
-            haunted_until: Some(until),
-            ..Standing::new(place, Mode::Exclusive, Stage::Haunting { until })
+            unsettled: Some(unsettled),
+            ..Standing::new(place, Mode::Exclusive, stage)
         }
     }
 
@@ -103,13 +105,13 @@ impl Standing {
         match self.stage {
             Stage::Waiting { token, .. } | Stage::Holding { token, .. } => Some(token),
             Stage::Leaving { token, .. } => token,
-            Stage::Entering { .. } | Stage::Resting { .. } | Stage::Haunting { .. } => None,
+            Stage::Entering { .. } | Stage::Resting { .. } => None,
         }
     }
 
     /// Whether some request that was taken for lost may have put the place.
     pub(super) fn may_be_there(&self) -> bool {
-        self.haunted_until.is_some()
+        self.unsettled.is_some()
     }
 
     /// When to try again after a failure.
@@ -128,8 +130,7 @@ impl Standing {
             Stage::Entering { .. }
             | Stage::Resting { .. }
             | Stage::Holding { .. }
-            | Stage::Leaving { .. }
-            | Stage::Haunting { .. } => None,
+            | Stage::Leaving { .. } => None,
         }
     }
 
@@ -165,17 +166,14 @@ impl Standing {
             | Stage::Holding { .. }
             | Stage::Entering { .. }
             | Stage::Resting { .. }
-            | Stage::Leaving { .. }
-            | Stage::Haunting { .. } => None,
+            | Stage::Leaving { .. } => None,
         }
     }
 
     /// When something other than a look is due.
     pub(super) fn due_at(&self) -> Option<Moment> {
         match self.stage {
-            Stage::Resting { until }
-            | Stage::Haunting { until }
-            | Stage::Leaving { next: Next::At(until), .. } => Some(until),
+            Stage::Resting { until } | Stage::Leaving { next: Next::At(until), .. } => Some(until),
             Stage::Entering { .. }
             | Stage::Waiting { .. }
             | Stage::Holding { .. }

@@ -3,10 +3,11 @@
 use crate::layout::{Place, Rank};
 use crate::lease::LeaseId;
 use crate::revision::{Epoch, Token};
+use crate::sabotage::{Rule, is_broken};
 use crate::time::Moment;
 
 use super::standing::{Look, Next, Stage, Standing};
-use super::{Action, Asks, Line, LossReason, Mode, Notice, Then, Ticket};
+use super::{Action, Asks, EnterGuard, Line, LossReason, Mode, Notice, RollCall, Then, Ticket};
 
 impl Line {
     pub(super) fn count(&mut self) -> u64 {
@@ -30,11 +31,13 @@ impl Line {
 
     pub(super) fn ask_to_enter(&mut self, ticket: Ticket) {
         let epoch = Epoch(self.count());
-        self.change(ticket, Stage::Entering { epoch });
+        let Some(lease) = self.lease_of(ticket) else { return };
+        let guard = self.guard(lease);
+        self.change(ticket, Stage::Entering { epoch, guard });
         if let Some(standing) = self.tickets.get(&ticket) {
             let (place, mode, may_be_there) = (standing.place, standing.mode, standing.may_be_there());
             let asks = self.asks(mode, may_be_there);
-            self.actions.push_back(Action::Enter { ticket, epoch, place, mode, asks, may_be_there });
+            self.actions.push_back(Action::Enter { ticket, epoch, place, mode, asks, may_be_there, guard });
         }
     }
 
@@ -51,12 +54,13 @@ impl Line {
         }
     }
 
-    pub(super) fn ask_to_leave(&mut self, ticket: Ticket, token: Option<Token>, now: Moment) {
+    pub(super) fn ask_to_leave(&mut self, ticket: Ticket, token: Option<Token>) {
         let epoch = Epoch(self.count());
         let then = self.then(ticket);
-        self.change(ticket, Stage::Leaving { token, next: Next::Asked { epoch, at: now } });
+        self.change(ticket, Stage::Leaving { token, next: Next::Asked { epoch } });
         if let Some(standing) = self.tickets.get(&ticket) {
-            self.actions.push_back(Action::Leave { ticket, epoch, place: standing.place, then });
+            let settles = standing.unsettled.filter(|_| !is_broken(Rule::SettledEnter));
+            self.actions.push_back(Action::Leave { ticket, epoch, place: standing.place, then, settles });
         }
     }
 
@@ -70,10 +74,7 @@ impl Line {
             Stage::Holding { .. } => standing.mode == Mode::Exclusive,
             // Whoever is behind it is behind somebody else then.
             Stage::Waiting { .. } => return Then::Nothing,
-            Stage::Entering { .. }
-            | Stage::Resting { .. }
-            | Stage::Leaving { .. }
-            | Stage::Haunting { .. } => false,
+            Stage::Entering { .. } | Stage::Resting { .. } | Stage::Leaving { .. } => false,
         };
         let behind = standing.token().and_then(|token| self.index.queue.range(token..).next());
         let next = behind.and_then(|(token, next)| Some((*token, self.tickets.get(next)?)));
@@ -92,26 +93,49 @@ impl Line {
         self.notices.push_back(Notice::Held { ticket, token });
     }
 
+    /// Decides for each shareable waiter that the snapshot shows: it holds, waits, or is refused because it counts permits differently.
+    ///
+    /// A snapshot that shows a waiter's key is at least as new as that key, so it shows every predecessor. Predecessors only become fewer.
+    pub(super) fn admit(&mut self) {
+        let mut roll_call = RollCall::default();
+        let mut decided = Vec::new();
+        for (token, mode) in &self.picture {
+            let in_use = roll_call.permits();
+            let holds = roll_call.holds(*mode);
+            if let Some(&ticket) = self.index.crowd.get(token) {
+                decided.push((ticket, *token, holds, in_use));
+            }
+        }
+        for (ticket, token, holds, in_use) in decided {
+            let Some(standing) = self.tickets.get_mut(&ticket) else { continue };
+            match (standing.mode, in_use) {
+                (Mode::Permit { of }, Some(in_use)) if of != in_use => {
+                    (standing.is_wanted, standing.was_told) = (false, true);
+                    self.notices.push_back(Notice::PermitsDiffer { ticket, requested: of, in_use });
+                    self.ask_to_leave(ticket, Some(token));
+                }
+                _ if holds => self.hold(ticket, token),
+                _ if !std::mem::replace(&mut standing.was_shown, true) => {
+                    self.notices.push_back(Notice::Waits { ticket });
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// A place of ours is not in the store any more although nobody asked it to leave.
     pub(super) fn vanish(&mut self, ticket: Ticket, now: Moment) {
         let Some(standing) = self.tickets.get_mut(&ticket) else { return };
         let (place, token) = (standing.place, standing.token());
-        let haunted_until = standing.haunted_until.filter(|&until| now < until);
+        let unsettled = standing.unsettled;
         match standing.stage {
             Stage::Holding { .. } => self.lose(ticket, LossReason::Deleted),
             // It held nothing, so nothing is lost but its turn; if its lease is gone, the store will say so.
             Stage::Waiting { .. } => self.move_to_new_place(ticket),
             // What was asked for is answered, and the answer decides.
-            Stage::Entering { .. }
-            | Stage::Resting { .. }
-            | Stage::Leaving { .. }
-            | Stage::Haunting { .. } => {
-                return;
-            }
+            Stage::Entering { .. } | Stage::Resting { .. } | Stage::Leaving { .. } => return,
         }
-        if let Some(until) = haunted_until {
-            self.haunt(place, until);
-        }
+        self.settle_place(place, unsettled, now);
         self.wake_behind(token, now);
     }
 
@@ -123,19 +147,31 @@ impl Line {
         self.places.insert(place, ticket);
         if let Some(standing) = self.tickets.get_mut(&ticket) {
             standing.place = place;
-            standing.haunted_until = None;
+            standing.unsettled = None;
             standing.holder = None;
         }
         self.ask_to_enter(ticket);
     }
 
-    /// Looks after a place that was given up, for as long as a request that was taken for lost may put it again.
-    pub(super) fn haunt(&mut self, place: Place, until: Moment) {
+    /// Makes sure that a lost enter of an abandoned place cannot be applied any more.
+    pub(super) fn settle_place(&mut self, place: Place, unsettled: Option<EnterGuard>, now: Moment) {
+        let Some(unsettled) = unsettled else { return };
         let ticket = Ticket(self.count());
-        let ghost = Standing::ghost(place, until);
-        self.index.insert(ticket, &ghost);
-        self.tickets.insert(ticket, Box::new(ghost));
+        let ownerless = Standing::ownerless(place, unsettled, now);
+        self.index.insert(ticket, &ownerless);
+        self.tickets.insert(ticket, Box::new(ownerless));
         self.places.insert(place, ticket);
+        self.ask_to_leave(ticket, None);
+    }
+
+    /// The enter guard of a lease, as it was last seen.
+    pub(super) fn guard(&self, lease: LeaseId) -> EnterGuard {
+        self.guards.get(&lease).copied().unwrap_or_default()
+    }
+
+    /// The store has shown the enter guard of a lease.
+    pub(super) fn see_guard(&mut self, lease: LeaseId, guard: EnterGuard) {
+        self.guards.insert(lease, guard);
     }
 
     /// The end of a place that held or waited, told as a loss; of one that was on its way out, told as that.
@@ -189,14 +225,13 @@ impl Line {
             Stage::Waiting { .. } => self.hold(ticket, token),
             // Its own answer is still on its way, and says nothing that is not known now. If it was asked for twice, one of the requests
             // may be carried out after the place was left, and only the answer tells.
-            Stage::Entering { .. } if standing.is_wanted && standing.haunted_until.is_none() => {
+            Stage::Entering { .. } if standing.is_wanted && standing.unsettled.is_none() => {
                 self.hold(ticket, token);
             }
             Stage::Entering { .. }
             | Stage::Resting { .. }
             | Stage::Holding { .. }
-            | Stage::Leaving { .. }
-            | Stage::Haunting { .. } => {}
+            | Stage::Leaving { .. } => {}
         }
     }
 

@@ -1,5 +1,7 @@
 //! Stories of lines, and lines in random worlds.
 
+mod settling;
+mod shareable;
 mod world;
 
 use std::num::NonZeroU32;
@@ -124,7 +126,13 @@ fn a_place_whose_company_has_left_looks_for_itself() {
     };
     line.leave(first, NOW);
     let Some(Action::Leave { epoch: leaving, .. }) = line.poll_action() else { panic!("it asks to leave") };
-    line.handle_left(first, leaving, Left::Gone { was_there: true, first: Vec::new() }, 0.5, NOW);
+    line.handle_left(
+        first,
+        leaving,
+        Left::Gone { was_there: true, first: Vec::new(), guard: None },
+        0.5,
+        NOW,
+    );
     assert!(line.poll_action().is_none());
     line.handle_entered(second, epoch, Entered::Joined { token: Token(Revision(6)) }, 0.5, NOW);
     assert!(matches!(line.poll_action(), Some(Action::Look { before: Before::Unknown, .. })));
@@ -138,7 +146,7 @@ fn a_turn(line: &mut Line, answer: Left) -> Place {
     line.leave(ticket, NOW);
     let mut answer = Some(answer);
     while let Some(Action::Leave { epoch, .. }) = line.poll_action() {
-        let gone = Left::Gone { was_there: true, first: Vec::new() };
+        let gone = Left::Gone { was_there: true, first: Vec::new(), guard: None };
         line.handle_left(ticket, epoch, answer.take().unwrap_or(gone), 0.0, NOW);
         line.handle_time(NOW);
     }
@@ -149,7 +157,7 @@ fn a_turn(line: &mut Line, answer: Left) -> Place {
 /// Each key that was ever there costs etcd time, until its history is compacted.
 #[test]
 fn who_locks_again_and_again_has_the_same_key_as_long_as_every_answer_is_certain() {
-    let gone = || Left::Gone { was_there: true, first: Vec::new() };
+    let gone = || Left::Gone { was_there: true, first: Vec::new(), guard: None };
     let mut line = Line::new(0);
     let first = a_turn(&mut line, gone());
     assert_eq!(a_turn(&mut line, gone()), first);
@@ -269,22 +277,6 @@ fn an_enter_whose_answer_is_lost_holds_one_place_and_leaves_none() {
 }
 
 #[test]
-fn a_request_that_arrives_after_its_place_was_given_up_is_undone() {
-    let mut world = World::new(1);
-    world.fate = Fate::Late;
-    let ticket = world.stand(0, Mode::Exclusive);
-    world.settle();
-    world.fate = Fate::Works;
-    world.leave(0, ticket);
-    world.settle();
-    assert_eq!(world.places(), 0);
-    world.arrive();
-    assert_eq!(world.places(), 1, "the late request was carried out");
-    world.settle();
-    assert_eq!(world.places(), 0);
-}
-
-#[test]
 fn a_place_that_was_given_up_while_it_was_asked_for_leaves_nothing() {
     for fate in [Fate::Works, Fate::NotDone, Fate::LosesAnswer, Fate::Late] {
         let mut world = World::new(1);
@@ -314,7 +306,13 @@ fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
         line.handle_left(ticket, epoch, first, 0.5, NOW);
         line.handle_time(NOW + Duration::from_secs(60));
         let Some(Action::Leave { epoch, .. }) = line.poll_action() else { panic!("it asks again") };
-        line.handle_left(ticket, epoch, Left::Gone { was_there: false, first: Vec::new() }, 0.5, NOW);
+        line.handle_left(
+            ticket,
+            epoch,
+            Left::Gone { was_there: false, first: Vec::new(), guard: None },
+            0.5,
+            NOW,
+        );
         let told = std::iter::from_fn(|| line.poll_notice()).last();
         assert!(matches!(told, Some(Notice::Left { was_there: told, .. }) if told == was_there), "{told:?}");
     }

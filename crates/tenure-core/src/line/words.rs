@@ -2,11 +2,13 @@
 
 use std::num::NonZeroU32;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 use crate::layout::Place;
-use crate::revision::{Epoch, Token};
+use crate::revision::{Epoch, Revision, Token};
+use crate::txn::Condition;
 
 use super::Ticket;
 
@@ -31,11 +33,12 @@ pub enum Mode {
 pub struct RollCall {
     before: u32,
     all_share: bool,
+    permits: Option<NonZeroU32>,
 }
 
 impl Default for RollCall {
     fn default() -> RollCall {
-        RollCall { before: 0, all_share: true }
+        RollCall { before: 0, all_share: true, permits: None }
     }
 }
 
@@ -49,7 +52,29 @@ impl RollCall {
         };
         self.before = self.before.saturating_add(1);
         self.all_share &= mode == Mode::Shared;
+        if let Mode::Permit { of } = mode {
+            self.permits.get_or_insert(of);
+        }
         holds
+    }
+
+    /// The permit count of the oldest key that was passed. Every later caller must use the same.
+    pub fn permits(&self) -> Option<NonZeroU32> {
+        self.permits
+    }
+}
+
+/// The state of a lease's enter guard: the revision of its last change; none while the key does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct EnterGuard(pub Option<Revision>);
+
+impl EnterGuard {
+    /// The condition that the guard under this key has not changed since.
+    pub fn unchanged(self, key: Bytes) -> Condition {
+        match self.0 {
+            Some(revision) => Condition::modified_at(key, revision),
+            None => Condition::absent(key),
+        }
     }
 }
 
@@ -70,6 +95,8 @@ pub enum Action {
         asks: Asks,
         /// Whether an earlier request may have put it.
         may_be_there: bool,
+        /// The enter guard that this request requires.
+        guard: EnterGuard,
     },
     /// Read the place, and which place is the nearest before it.
     Look {
@@ -94,6 +121,8 @@ pub enum Action {
         place: Place,
         /// What is wanted of the line.
         then: Then,
+        /// The guard of a lost enter of this place. If the guard is still the same, the same transaction changes it.
+        settles: Option<EnterGuard>,
     },
 }
 
@@ -148,6 +177,11 @@ pub enum Entered {
         /// Since when.
         token: Token,
     },
+    /// Nothing happened: the enter guard has changed since.
+    Stale {
+        /// The guard as it is now.
+        guard: EnterGuard,
+    },
     /// The store does not know the lease any more.
     LeaseGone,
     /// It can never be done.
@@ -181,6 +215,8 @@ pub enum Left {
         was_there: bool,
         /// Which places are the first now, since when, without a gap between them; none where that was not asked.
         first: Vec<(Place, Token)>,
+        /// The enter guard after this, if an enter was settled.
+        guard: Option<EnterGuard>,
     },
     /// It was certainly not done: ask again.
     NotDone,
@@ -198,10 +234,19 @@ pub enum Notice {
         /// Its token.
         token: Token,
     },
-    /// It waits: somebody is before it.
+    /// It waits: the complete state of the queue shows that it does not hold yet.
     Waits {
         /// Who.
         ticket: Ticket,
+    },
+    /// A predecessor uses another number of permits. The key is deleted in the background.
+    PermitsDiffer {
+        /// Who.
+        ticket: Ticket,
+        /// The number that this ticket requested.
+        requested: NonZeroU32,
+        /// The number of the oldest key in the queue.
+        in_use: NonZeroU32,
     },
     /// It does not hold, or wait, any more.
     Lost {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::lease::LeaseId;
-use crate::name::{CommandId, TaskId};
-use crate::record::{NodeState, TaskRecord};
+use crate::name::{ClaimId, CommandId, TaskId};
+use crate::record::{NodeLoad, NodeState, TaskRecord};
 use crate::revision::{Epoch, Revision, Token};
 use crate::task::StateRecord;
 use crate::time::Moment;
@@ -26,12 +26,14 @@ pub enum Action {
         /// The claim.
         nonce: String,
     },
-    /// Delete the owner's key if it is still the one of this claim. Answer with `GivenBack`.
+    /// Delete the owner's key if it is still the one of this claim, and the claim's attempt record. Answer with `GivenBack`.
     GiveBack {
         /// The task.
         task: TaskId,
-        /// The claim.
+        /// The token of the claim.
         token: Token,
+        /// The name of the claim.
+        claim: ClaimId,
     },
     /// Run the handler. When nothing of it runs any more, tell `HandlerEnded`.
     Start(Box<Start>),
@@ -82,6 +84,8 @@ pub enum Action {
     },
     /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
     Announce(NodeState),
+    /// Publish this load in the node's own record. Needs no answer.
+    Publish(NodeLoad),
     /// Remove the node's own key. Answer with `Left`.
     Leave,
     /// Everything that could be done is done. The machine will ask nothing more.
@@ -102,6 +106,8 @@ pub struct ClaimAsk {
     pub nonce: String,
     /// The owner's record, with the nonce in it.
     pub owner: Bytes,
+    /// The attempt record, which stays until an outcome is stored.
+    pub attempt: Bytes,
     /// Whether the task was submitted with props.
     pub has_props: bool,
     /// Whether it was asked before, so that it may find itself.
@@ -161,8 +167,31 @@ pub struct Save {
     pub state: Option<Bytes>,
     /// What must be true of the command.
     pub command: CommandCheck,
+    /// What becomes of the task's attempt records.
+    pub attempts: AttemptWrite,
     /// What becomes of the claim and of the task.
     pub after: After,
+}
+
+/// What a save does with the attempt records of its task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AttemptWrite {
+    /// They stay.
+    Keep,
+    /// All are deleted: an outcome is stored.
+    Clear,
+    /// This claim's is deleted: its worker goes without an outcome, but was not killed.
+    Close {
+        /// The claim.
+        claim: ClaimId,
+    },
+    /// This claim's is put again, because its handler is about to run again.
+    Open {
+        /// The claim.
+        claim: ClaimId,
+        /// The record.
+        attempt: Bytes,
+    },
 }
 
 /// What a save demands of the command to its task, and does with it.
@@ -210,12 +239,15 @@ pub struct Answer {
 }
 
 /// What becomes of a node's mark among the frozen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// It stays as it is.
     Keep,
     /// It is put.
-    Freeze,
+    Freeze {
+        /// The frozen record.
+        record: Bytes,
+    },
     /// It is deleted.
     Unfreeze,
 }

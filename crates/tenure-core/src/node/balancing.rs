@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use crate::balance::{
-    self, Balancer, Cooling, Held, Holdings, Load, Loads, Offer, Parting, Resource, Verdict,
+    self, Balancer, Class, Cooling, Demand, Held, Holdings, Load, Loads, Measure, Offer, Parting, Resource,
+    Terms, Verdict,
 };
 use crate::board::{Board, Card};
 use crate::name::TaskId;
@@ -28,8 +29,8 @@ pub(super) struct Scales {
     /// Whether the last round could not do all that the balancer said.
     is_giving: bool,
     /// Tasks of ours that the board still shows as nobody's: they must not be counted twice.
-    unseen: BTreeMap<TaskId, u64>,
-    unseen_load: Load,
+    unseen: BTreeMap<TaskId, (Class, u64)>,
+    unseen_load: Demand,
 }
 
 impl Scales {
@@ -41,7 +42,7 @@ impl Scales {
             resource: None,
             is_giving: false,
             unseen: BTreeMap::new(),
-            unseen_load: Load::default(),
+            unseen_load: Demand::default(),
         }
     }
 
@@ -49,16 +50,17 @@ impl Scales {
     pub(super) fn take(&mut self, task: &TaskId, card: &Card, since: Moment) {
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
         let weight = card.weight();
-        self.own.insert(task.clone(), Held { kind, weight, cost: 0, since });
-        if self.unseen.insert(task.clone(), weight).is_none() {
-            self.unseen_load = self.unseen_load + Load::of_one(weight);
+        let class = card.class;
+        self.own.insert(task.clone(), Held { kind, weight, class, cost: 0, since });
+        if self.unseen.insert(task.clone(), (class, weight)).is_none() {
+            self.unseen_load.add(class, Load::of_one(weight));
         }
     }
 
     /// The board shows who owns a task, or that it is gone.
     pub(super) fn see(&mut self, task: &TaskId) {
-        if let Some(weight) = self.unseen.remove(task) {
-            self.unseen_load = self.unseen_load - Load::of_one(weight);
+        if let Some((class, weight)) = self.unseen.remove(task) {
+            self.unseen_load.sub(class, Load::of_one(weight));
         }
     }
 
@@ -71,9 +73,20 @@ impl Scales {
         self.own.load()
     }
 
-    /// What nobody owns, as far as this node knows better than the board.
-    pub(super) fn unowned(&self, board: &Board) -> Load {
-        board.unowned() - self.unseen_load
+    /// What the board shows without an owner although this node is claiming it.
+    pub(super) fn claiming(&self) -> &Demand {
+        &self.unseen_load
+    }
+
+    /// The board has classified its tasks again.
+    fn classify(&mut self, board: &Board) {
+        let class_of = |task: &TaskId| board.get(task).map(|card| card.class);
+        self.own.classify(class_of);
+        self.unseen_load = Demand::default();
+        for (task, (class, weight)) in &mut self.unseen {
+            *class = class_of(task).unwrap_or(*class);
+            self.unseen_load.add(*class, Load::of_one(*weight));
+        }
     }
 }
 
@@ -85,7 +98,8 @@ impl Node {
         let loads = Loads {
             me: &settings.node,
             willing: company.willing(),
-            unowned: board.unowned() - *unseen_load,
+            unowned: board.demand(),
+            claiming: unseen_load,
             own,
             cooling,
             resource: *resource,
@@ -100,8 +114,9 @@ impl Node {
         let (balancer, board, loads) = self.balancer(now);
         let Some(card) = board.get(task) else { return Verdict::wait_secs(1, "it is gone") };
         let Ok(record) = &card.record else { return Verdict::wait_secs(1, "it cannot be read") };
-        let (weight, waited) = (card.weight(), now.since(turn.idle_since));
-        balance::consider(balancer, &Offer { task, record, weight, rank: turn.rank, waited }, &loads)
+        let (weight, class, rank) = (card.weight(), card.class, turn.rank);
+        let (waited, unowned_for) = (now.since(turn.idle_since), now.since(turn.unowned_since));
+        balance::consider(balancer, &Offer { task, record, weight, class, rank, unowned_for, waited }, &loads)
     }
 
     /// What the balancer would give away now, with reasons; nothing is done.
@@ -113,9 +128,20 @@ impl Node {
     /// Counts this node among those who take tasks, or not, with what it has.
     pub(super) fn weigh_in(&mut self, now: Now) {
         let load = self.is_willing().then(|| self.scales.load());
-        if self.company.set_me(load, now.at) {
+        if self.company.set_me(load, &self.terms(), now.at) {
             self.company_changed(now);
         }
+    }
+
+    /// What this node can take, as its peers know it from its record.
+    fn terms(&self) -> Terms {
+        let limit = self.settings.capacity.map(|capacity| (capacity + self.slots.parked()) as u64);
+        Terms { accepts: self.settings.wanted.clone(), limit }
+    }
+
+    /// The class of tasks that nodes accept that accept the same as this one.
+    pub(super) fn own_class(&self) -> Class {
+        self.company.willing().class_of_peer(&self.settings.node)
     }
 
     /// Others take tasks than before.
@@ -123,6 +149,9 @@ impl Node {
         let nodes: Vec<_> = self.company.willing().iter().map(|(node, _)| node.clone()).collect();
         for node in nodes {
             self.company.set_load(&node, self.board.load_of(&node), now.at);
+        }
+        if self.board.classify(self.company.willing().profiles()) {
+            self.scales.classify(&self.board);
         }
         self.rank_again();
         self.timers.set(Timer::Round, now.at + DEBOUNCE);
@@ -168,7 +197,9 @@ impl Node {
     /// How much may be given away in one round. When somebody has just joined who has nothing, going down to the share by tenths would only take longer.
     fn churn_max(&mut self) -> usize {
         let (_, _, loads) = self.balancer(Moment::ORIGIN);
-        let quota = loads.pool().tasks.div_ceil(loads.willing.len().max(1) as u64);
+        let class = loads.own.newest().next().map_or(Class::ANY, |(_, held)| held.class);
+        let level = loads.level(class, Measure::Tasks);
+        let quota = loads.willing.quota(loads.me, level, Measure::Tasks);
         let (own, quota) = (loads.own.len(), usize::try_from(quota).unwrap_or(usize::MAX));
         if own >= quota.saturating_mul(2) {
             return own - quota;

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::lease::LeaseId;
-use crate::name::TaskId;
+use crate::name::{ClaimId, TaskId};
 use crate::record::{OwnerRecord, Record, UnknownFields};
 use crate::revision::{Epoch, Revision};
+use crate::task::AttemptRecord;
 use crate::time::Moment;
 
 use super::action::{Action, ClaimAsk};
 use super::event::{ClaimAnswer, Now, Won};
 use super::notice::LossReason;
+use super::probes::Probes;
 use super::settings::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, LOOK_AGAIN, RETRY};
 use super::timers::Timer;
 use super::{Node, Standing};
@@ -35,6 +37,7 @@ pub(super) struct Claims {
     rest_until: Moment,
     backoff: Backoff,
     nonces: Nonces,
+    pub(super) probes: Probes,
 }
 
 /// What tells claims from one another: those of this life by the throw of the dice they begin with.
@@ -48,7 +51,8 @@ struct Nonces {
 #[derive(Clone, Debug)]
 struct Request {
     sent_at: Moment,
-    tasks: Vec<TaskId>,
+    /// Each with the nonce of its claim.
+    tasks: Vec<(TaskId, String)>,
 }
 
 /// A claim that was asked for.
@@ -58,6 +62,7 @@ struct Asked {
     created: Revision,
     nonce: String,
     owner: bytes::Bytes,
+    attempt: bytes::Bytes,
     has_props: bool,
     is_doubtful: bool,
 }
@@ -74,6 +79,7 @@ impl Claims {
             rest_until: Moment::ORIGIN,
             backoff: Backoff::new(RETRY),
             nonces: Nonces { life: format!("{seed:016x}-"), counter: 0 },
+            probes: Probes::default(),
         }
     }
 
@@ -130,7 +136,7 @@ impl Node {
             }
             let epoch = self.next_epoch();
             self.tally.tries += batch.len() as u64;
-            let tasks = batch.iter().map(|ask| ask.task.clone()).collect();
+            let tasks = batch.iter().map(|ask| (ask.task.clone(), ask.nonce.clone())).collect();
             self.claims.under_way.insert(epoch, Request { sent_at: now.at, tasks });
             self.actions.push_back(Action::Claim { epoch, claims: batch });
         }
@@ -143,8 +149,8 @@ impl Node {
             && let Some(task) = self.claims.again.pop_first()
         {
             if let Some(asked) = self.claims.asked.get(&task) {
-                let Asked { created, nonce, owner, has_props, .. } = asked.clone();
-                batch.push(ClaimAsk { task, created, nonce, owner, has_props, is_again: true });
+                let Asked { created, nonce, owner, attempt, has_props, .. } = asked.clone();
+                batch.push(ClaimAsk { task, created, nonce, owner, attempt, has_props, is_again: true });
             }
         }
         batch
@@ -158,19 +164,22 @@ impl Node {
         let nonce = self.claims.nonces.next();
         let incarnation = self.incarnation.map_or(0, |token| token.0.0.unsigned_abs());
         let (node, unknown) = (self.settings.node.clone(), UnknownFields::new());
+        let attempt = AttemptRecord { node: node.clone(), started: now.wall, unknown: unknown.clone() };
+        let attempt = attempt.encode();
         let owner = OwnerRecord { node, incarnation, nonce: nonce.clone(), unknown }.encode();
         let has_props = self.board.has_props(&task);
-        let ask = ClaimAsk { task, created, nonce, owner, has_props, is_again: false };
-        let ClaimAsk { task, nonce, owner, .. } = ask.clone();
-        self.claims.asked.insert(task, Asked { seen, created, nonce, owner, has_props, is_doubtful: false });
+        let ask = ClaimAsk { task, created, nonce, owner, attempt, has_props, is_again: false };
+        let ClaimAsk { task, nonce, owner, attempt, .. } = ask.clone();
+        let asked = Asked { seen, created, nonce, owner, attempt, has_props, is_doubtful: false };
+        self.claims.asked.insert(task, asked);
         ask
     }
 
     pub(super) fn handle_claims(&mut self, epoch: Epoch, answers: Vec<ClaimAnswer>, now: Now) {
         if let Some(Request { tasks, .. }) = self.claims.late.remove(&epoch) {
-            for (task, answer) in tasks.into_iter().zip(answers) {
+            for ((task, nonce), answer) in tasks.into_iter().zip(answers) {
                 if let ClaimAnswer::Ours(won) = answer {
-                    self.give_back(task, won.token);
+                    self.give_back(task, won.token, claim_of(&nonce));
                 }
             }
             return;
@@ -179,7 +188,7 @@ impl Node {
         self.claims.took = now.at.since(sent_at).max(self.claims.took * 3 / 4);
         assert!(tasks.len() == answers.len(), "a request with claims has an answer for each of them");
         let mut went_well = true;
-        for (task, answer) in tasks.into_iter().zip(answers) {
+        for ((task, _), answer) in tasks.into_iter().zip(answers) {
             went_well &= self.handle_claim(task, answer, now);
         }
         if went_well {
@@ -211,13 +220,20 @@ impl Node {
             _ => {}
         }
         let Some(asked) = self.claims.asked.remove(&task) else { return true };
+        match &answer {
+            ClaimAnswer::Ours(_) => self.claims.probes.won(&task),
+            ClaimAnswer::Taken | ClaimAnswer::Gone => self.claims.probes.lost(&task),
+            ClaimAnswer::LeaseOver | ClaimAnswer::NotDone | ClaimAnswer::Unknown => {
+                self.claims.probes.forget(&task);
+            }
+        }
         if !matches!(&answer, ClaimAnswer::Ours(won) if !self.claims.over.contains(&won.lease)) {
             self.not_ours(&task);
         }
         match answer {
             ClaimAnswer::Ours(won) if self.claims.over.contains(&won.lease) => {
+                self.give_back(task.clone(), won.token, claim_of(&asked.nonce));
                 self.actions.push_back(Action::LetGo { nonce: asked.nonce });
-                self.give_back(task.clone(), won.token);
                 self.reconsider(task, asked.seen, now.at + LOOK_AGAIN);
             }
             ClaimAnswer::Ours(won) => {
@@ -241,6 +257,7 @@ impl Node {
     pub(super) fn forget_claims(&mut self) {
         self.claims.late.append(&mut self.claims.under_way);
         self.claims.again.clear();
+        self.claims.probes.forget_all();
         self.claims.over.clear();
         for (task, asked) in std::mem::take(&mut self.claims.asked) {
             self.not_ours(&task);
@@ -273,4 +290,9 @@ impl Node {
             Some(_) | None => Some(LossReason::Deleted),
         }
     }
+}
+
+/// The name of a claim of this process.
+pub(super) fn claim_of(nonce: &str) -> ClaimId {
+    ClaimId::parse(nonce).expect("nonces of this process are hexadecimal digits")
 }

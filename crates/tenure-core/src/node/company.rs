@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::balance::{Crowd, Load};
+use crate::balance::{Class, Crowd, Demand, Level, Load, Measure, Terms};
 use crate::layout::{Key, Layout};
 use crate::name::{NodeId, TaskId};
 use crate::picture::FeedItem;
@@ -52,6 +52,8 @@ pub(super) struct Turn {
     pub(super) behind: Option<Behind>,
     /// Since when nobody was seen working through its share.
     pub(super) idle_since: Moment,
+    /// Since when no node has owned it, as far as this node and all its peers could see.
+    pub(super) unowned_since: Moment,
 }
 
 /// For whom a node waits before it claims: all tasks that wait for the same can be looked at together.
@@ -61,13 +63,17 @@ pub(super) struct Behind {
     peer: u32,
     /// For how many steps it must have been still.
     steps: u32,
+    /// Of which class the tasks are: a peer may have its share of one and not of another.
+    class: Class,
 }
 
-/// How much there is to share, and how long nobody loses patience.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Backlog {
-    /// How many tasks all those who take tasks have and could have.
-    pub(super) pool: u64,
+/// What no node owns, and how long a node waits for its peers to take it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backlog<'a> {
+    /// What no node owns, by class, as the board shows it.
+    pub(super) unowned: &'a Demand,
+    /// What of that this node is claiming.
+    pub(super) claiming: &'a Demand,
     /// How much longer each rank waits.
     pub(super) step: Duration,
     /// After this long nobody waits any more for those who rank before it.
@@ -150,11 +156,14 @@ impl Company {
         }
     }
 
-    /// What this node has; none if it takes no tasks. Says whether that changes who takes tasks.
-    pub(super) fn set_me(&mut self, load: Option<Load>, now: Moment) -> bool {
+    /// What this node has and can take; none if it takes no tasks. Returns whether that changes which nodes take tasks.
+    pub(super) fn set_me(&mut self, load: Option<Load>, terms: &Terms, now: Moment) -> bool {
         let was_willing = self.willing.contains(&self.me);
         match load {
-            Some(load) => self.willing.set(&self.me, load, now),
+            Some(load) => {
+                self.willing.set(&self.me, load, now);
+                self.willing.set_terms(&self.me, terms);
+            }
             None => self.willing.remove(&self.me),
         }
         was_willing != load.is_some()
@@ -225,7 +234,9 @@ impl Company {
         if *node == self.me {
             return false;
         }
-        let is_ready = self.roster.get(node).is_some_and(|member| member.record.state == NodeState::Ready);
+        let record = self.roster.get(node).map(|member| &member.record);
+        let terms = record.map(Terms::of).unwrap_or_default();
+        let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
         let was_willing = self.willing.contains(node);
         let is_willing = is_ready && !self.frozen.contains(node);
         match (was_willing, is_willing) {
@@ -240,7 +251,8 @@ impl Company {
             }
             (true, true) | (false, false) => {}
         }
-        was_willing != is_willing
+        let is_other_kind = self.willing.set_terms(node, &terms);
+        is_other_kind || was_willing != is_willing
     }
 
     /// Another node was seen to claim something.
@@ -250,40 +262,46 @@ impl Company {
         }
     }
 
-    /// When this node may claim a task that nobody has owned since `seen`.
+    /// When this node may claim a task of a class that no node has owned since `seen`.
     ///
-    /// Whoever ranks before us is given a head start; and while it is seen to claim other things it is working through its share, and is
-    /// not raced. One that has its share is not waited for, and nobody is waited for without end.
-    pub(super) fn turn(&self, task: &TaskId, seen: Moment, backlog: Backlog) -> Turn {
+    /// Peers that accept the task and rank before this node have a head start; and a peer that is seen to claim other tasks is working through its
+    /// share, and is not raced. A peer that has its share or no room is not waited for, and no peer is waited for without end.
+    pub(super) fn turn(&self, task: &TaskId, class: Class, seen: Moment, backlog: Backlog<'_>) -> Turn {
         let scores = Scores::of_key(task.as_str().as_bytes());
         let scored = |node: &NodeId| scores.of(node.as_str().as_bytes());
         let mine = scored(&self.me);
         let seen = self.left_since(seen);
+        let level = self.level(class, backlog);
         let (mut rank, mut steps, mut first) = (0, 0, None);
         let mut idle_since = seen;
         for (node, peer) in &self.peers {
+            if !self.willing.accepts(node, class) {
+                continue;
+            }
             let claimed_at = peer.claimed_at.unwrap_or(seen).max(seen);
             idle_since = idle_since.max(claimed_at);
             if (scored(node), node) < (mine, &self.me) {
                 continue;
             }
             rank += 1;
-            if self.willing.room(node, backlog.pool) > 0 {
+            if self.willing.room(node, class, level) > 0 {
                 steps = RANK_STEPS_MAX.min(steps + 1);
                 first = first.max(Some((claimed_at, peer.number)));
             }
         }
-        let behind = first.map(|(_, peer)| Behind { peer, steps });
+        let behind = first.map(|(_, peer)| Behind { peer, steps, class });
         let latest = seen + backlog.patience;
         let at = first.map_or(seen, |(claimed_at, _)| claimed_at + backlog.step * steps).min(latest);
-        Turn { rank, at, behind, idle_since: idle_since.min(latest) }
+        Turn { rank, at, behind, idle_since: idle_since.min(latest), unowned_since: seen }
     }
 
-    /// When those who wait behind somebody may claim a task that nobody has owned since `seen`. The later it was seen, the later.
-    pub(super) fn due(&self, behind: Behind, seen: Moment, backlog: Backlog) -> Moment {
+    /// When tasks that wait for a peer, and that no node has owned since `seen`, may be claimed. The later they were seen, the later.
+    pub(super) fn due(&self, behind: Behind, seen: Moment, backlog: Backlog<'_>) -> Moment {
         let seen = self.left_since(seen);
         match self.peers.iter().find(|(_, peer)| peer.number == behind.peer) {
-            Some((node, peer)) if self.willing.room(node, backlog.pool) > 0 => {
+            Some((node, peer))
+                if self.willing.room(node, behind.class, self.level(behind.class, backlog)) > 0 =>
+            {
                 let still_since = peer.claimed_at.unwrap_or(seen).max(seen);
                 (still_since + backlog.step * behind.steps).min(seen + backlog.patience)
             }
@@ -291,9 +309,14 @@ impl Company {
         }
     }
 
-    /// How many more of so many tasks would be this node's equal share.
-    pub(super) fn room(&self, pool: u64) -> u64 {
-        self.willing.room(&self.me, pool)
+    /// How many more tasks of a class would be this node's share.
+    pub(super) fn room(&self, class: Class, backlog: Backlog<'_>) -> u64 {
+        self.willing.room(&self.me, class, self.level(class, backlog))
+    }
+
+    fn level(&self, class: Class, backlog: Backlog<'_>) -> Level {
+        let unowned = backlog.unowned.within(class) - backlog.claiming.within(class);
+        self.willing.level(class, unowned, Measure::Tasks)
     }
 
     /// Since when all who take tasks now could have taken one: before the last of them came, nothing waited for it.

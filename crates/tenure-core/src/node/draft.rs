@@ -10,13 +10,16 @@
 //! **Invariant**: whoever ends a task has answered the command that waits for it, or knows that there is none.
 
 use crate::name::{NodeId, TaskId};
-use crate::record::{CommandOutcome, Record, ResultRecord};
+use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
 use crate::revision::Epoch;
 use crate::sabotage::{Rule, is_broken};
 use crate::task::retry::ErrorPolicy;
-use crate::task::{Applied, Message, State, StateKind, StateRecord, transition};
+use crate::task::{
+    Applied, Attempt, AttemptEnd, AttemptRecord, Message, State, StateKind, StateRecord, transition,
+};
 
-use super::action::{After, CommandCheck, Save};
+use super::action::{After, AttemptWrite, CommandCheck, Save};
+use super::claiming::claim_of;
 use super::event::{Now, Outcome};
 use super::held::{Acknowledged, Draft, Handler, Held};
 use super::mailbox::Mail;
@@ -57,9 +60,10 @@ impl Held {
     pub(super) fn draft(&self, task: &TaskId, epoch: Epoch, writer: &Writer<'_>) -> Option<Draft> {
         let mut record = self.record.clone();
         let mut release = self.release;
+        let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::SaveRefused));
         let verdict = match (self.handler, release) {
             // What is stored cannot be read or replaced: it goes to somebody else as it is.
-            (Handler::None, Some(ReleaseReason::SetAside | ReleaseReason::SaveRefused)) => None,
+            (Handler::None, _) if is_as_stored => None,
             (Handler::None, _) => self.settle(&mut record, &mut release, writer),
             (Handler::Running | Handler::Stopping { .. }, _) => self.beside(&mut record, writer),
         };
@@ -72,8 +76,13 @@ impl Held {
             Handler::None if release.is_some() => After::Release,
             Handler::None => After::Keep,
         };
+        let attempts = self.attempt_write(&record, after, writer);
+        let has_attempts = self.handler == Handler::None && !is_as_stored;
+        if has_attempts {
+            self.note_attempts(&mut record, &attempts, after, writer);
+        }
         let is_changed = record != self.record;
-        if !is_changed && verdict.is_none() && after == After::Keep {
+        if !is_changed && verdict.is_none() && after == After::Keep && attempts == AttemptWrite::Keep {
             return None;
         }
         let acknowledges = self.command.as_ref().zip(verdict).map(|(mail, verdict)| Acknowledged {
@@ -103,10 +112,21 @@ impl Held {
             state_seen: self.state_seen,
             state: is_changed.then(|| record.encode()),
             command,
+            attempts,
             after,
         };
         let (has_outcome, asks) = (self.handler == Handler::None, self.asks.len());
-        Some(Draft { save, record, has_outcome, asks, acknowledges, is_nudge, release, is_doubtful: false })
+        Some(Draft {
+            save,
+            record,
+            has_outcome,
+            asks,
+            acknowledges,
+            is_nudge,
+            has_attempts,
+            release,
+            is_doubtful: false,
+        })
     }
 
     fn result(&self, acknowledged: &Acknowledged, to: StateKind, writer: &Writer<'_>) -> ResultRecord {
@@ -115,6 +135,62 @@ impl Held {
         match &acknowledged.why {
             Some(why) => result.why(why.clone()),
             None => result,
+        }
+    }
+
+    /// What becomes of the attempt records: this claim's is stored while its handler runs or is about to, and none is after an outcome.
+    fn attempt_write(&self, record: &StateRecord, after: After, writer: &Writer<'_>) -> AttemptWrite {
+        let is_wanted = match self.handler {
+            Handler::Running | Handler::Stopping { .. } => return AttemptWrite::Keep,
+            Handler::None => after == After::Keep && record.state == State::Runnable,
+        };
+        match (self.is_attempt_open, is_wanted) {
+            (true, true) | (false, false) => AttemptWrite::Keep,
+            // The end of a task deletes all its parts, so there is nothing else to delete.
+            (true, false) if after == After::End => AttemptWrite::Keep,
+            // A release says nothing about the claims before it, so those that were lost go on to count.
+            (true, false) if record.state == State::Runnable => {
+                AttemptWrite::Close { claim: claim_of(&self.nonce) }
+            }
+            (true, false) => AttemptWrite::Clear,
+            (false, true) => {
+                let (node, started) = (writer.node.clone(), writer.now.wall);
+                let attempt = AttemptRecord { node, started, unknown: UnknownFields::new() }.encode();
+                AttemptWrite::Open { claim: claim_of(&self.nonce), attempt }
+            }
+        }
+    }
+
+    /// Keeps the attempts that end with this write in the state: lost ones before this claim's own.
+    fn note_attempts(
+        &self,
+        record: &mut StateRecord,
+        attempts: &AttemptWrite,
+        after: After,
+        writer: &Writer<'_>,
+    ) {
+        if *attempts == AttemptWrite::Clear || after == After::End {
+            let next = self.lost.iter().skip(1).map(|attempt| attempt.started).chain([self.began]);
+            for (lost, ended) in self.lost.iter().zip(next) {
+                let (node, started) = (lost.node.clone(), lost.started);
+                record.note_attempt(Attempt { node, started, ended, end: AttemptEnd::Lost });
+            }
+        }
+        if self.has_run {
+            let (node, started, ended) = (writer.node.clone(), self.began, writer.now.wall);
+            record.note_attempt(Attempt { node, started, ended, end: self.attempt_end(record.state) });
+        }
+    }
+
+    /// How the attempt of this claim ended.
+    fn attempt_end(&self, state: State) -> AttemptEnd {
+        match (&self.outcome, state) {
+            (_, State::Killed) => AttemptEnd::Killed,
+            (Some(Outcome::Fault(_)), _) | (_, State::Failed | State::Fault) => AttemptEnd::Failed,
+            (_, State::Completed) => AttemptEnd::Completed,
+            (_, State::Sleeping { .. }) => AttemptEnd::Sleeping,
+            (_, State::Paused) => AttemptEnd::Paused,
+            (_, State::Runnable) => AttemptEnd::Released,
         }
     }
 
@@ -155,6 +231,10 @@ impl Held {
         let mail = self.command.as_ref();
         let message = mail.filter(|mail| !self.is_for_another(mail.modified)).map(|mail| &mail.message);
         if !matches!(message, Some(Ok(Message::Kill { .. }))) {
+            if let Some(why) = &self.quarantine {
+                // A state that takes no error was written by another process since, and it stands.
+                let _ = record.quarantine(why, at, by);
+            }
             let told = match &self.outcome {
                 Some(Outcome::Done) => record.apply(Message::Complete, at, by),
                 Some(Outcome::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),

@@ -25,7 +25,7 @@ use crate::lease::LeaseId;
 use crate::name::CommandId;
 use crate::record::{CommandOutcome, TaskRecord, WallTime};
 use crate::revision::{Revision, Token};
-use crate::task::{Checkpoint, Message, StateRecord, transition};
+use crate::task::{AttemptRecord, Checkpoint, Message, StateRecord, transition};
 use crate::time::Moment;
 
 use super::action::{Save, StopReason};
@@ -70,6 +70,16 @@ pub(super) struct Held {
     pub(super) backoff: Backoff,
     /// When it wakes, while it is among the sleepers.
     pub(super) sleeps_until: Option<WallTime>,
+    /// Earlier claims of the task that have no stored outcome, the oldest first.
+    pub(super) lost: Vec<AttemptRecord>,
+    /// Why the task is not run again: too many claims ended without an outcome.
+    pub(super) quarantine: Option<String>,
+    /// Whether this claim's attempt record is stored.
+    pub(super) is_attempt_open: bool,
+    /// When this claim was requested or its handler began again, by the wall clock.
+    pub(super) began: WallTime,
+    /// Whether a handler has run since the last stored outcome.
+    pub(super) has_run: bool,
 }
 
 /// What the handler does.
@@ -114,6 +124,8 @@ pub(super) struct Draft {
     pub(super) acknowledges: Option<Acknowledged>,
     /// Whether the handler is to be asked for its progress then.
     pub(super) is_nudge: bool,
+    /// Whether the attempts that it ends are in its state.
+    pub(super) has_attempts: bool,
     pub(super) release: Option<ReleaseReason>,
     /// Whether it may have been done already.
     pub(super) is_doubtful: bool,

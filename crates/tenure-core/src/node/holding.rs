@@ -3,16 +3,20 @@
 use crate::name::TaskId;
 use crate::record::Record;
 use crate::revision::{Revision, Token};
-use crate::task::{StateKind, StateRecord};
+use crate::task::{AttemptRecord, State, StateKind, StateRecord};
 
 use super::action::Action;
+use super::claiming::claim_of;
 use super::event::{Now, Won};
 use super::held::{Handler, Held, Write};
 use super::mailbox::Mail;
 use super::notice::{LossReason, Notice, ReleaseReason};
-use super::settings::SET_ASIDE_FOR;
+use super::settings::{LOST_CLAIMS_WITHIN, SET_ASIDE_FOR};
 use super::timers::Timer;
 use super::{Node, Standing};
+
+/// How many nodes the reason of a quarantine names, the newest: a reader wants to see whether it was always the same.
+const NODES_NAMED_MAX: usize = 5;
 
 /// How a task left us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +39,8 @@ impl Node {
         };
         let posted = self.board.get(task).and_then(|card| card.record.clone().ok()).unwrap_or_default();
         let command = won.command.as_ref().map(Mail::read);
+        let lost = self.lost_claims(task, &nonce);
+        let quarantine = (record.state == State::Runnable).then(|| self.too_many_lost(&lost, now)).flatten();
         let mut held = Held {
             nonce,
             token: won.token,
@@ -56,6 +62,11 @@ impl Node {
             write: Write::Idle,
             backoff: Held::new_backoff(),
             sleeps_until: None,
+            lost,
+            quarantine,
+            is_attempt_open: true,
+            began: now.wall,
+            has_run: false,
         };
         if let Some(mail) = self.mailbox.get(task) {
             held.see_command(Some(mail.clone()), mail.modified);
@@ -86,6 +97,33 @@ impl Node {
         self.advance(task, now);
     }
 
+    /// The claims of a task that ended without an outcome: those whose attempt records are there although this process has the claim now.
+    fn lost_claims(&self, task: &TaskId, nonce: &str) -> Vec<AttemptRecord> {
+        let others = self.board.attempts_of(task).filter(|(claim, _)| claim.as_str() != nonce);
+        // One of this process is about to be deleted: it was given back, or lost while the process lives.
+        let others = others.filter(|(claim, _)| !self.claims.is_of_this_life(claim.as_str()));
+        let mut lost: Vec<AttemptRecord> = others.filter_map(|(_, attempt)| attempt.cloned()).collect();
+        lost.sort_by_key(|attempt| attempt.started);
+        lost
+    }
+
+    /// Why a task with these lost claims is not run again; none if it is.
+    fn too_many_lost(&self, lost: &[AttemptRecord], now: Now) -> Option<String> {
+        let max = self.settings.lost_claims_max?;
+        let within = u64::try_from(LOST_CLAIMS_WITHIN.as_millis()).unwrap_or(u64::MAX);
+        let is_recent = |attempt: &&AttemptRecord| attempt.started.0.saturating_add(within) >= now.wall.0;
+        let recent: Vec<&AttemptRecord> = lost.iter().filter(is_recent).collect();
+        if recent.len() < max {
+            return None;
+        }
+        let nodes: Vec<&str> = recent.iter().map(|attempt| attempt.node.as_str()).collect();
+        let nodes = nodes[nodes.len().saturating_sub(NODES_NAMED_MAX)..].join(", ");
+        Some(format!(
+            "quarantined: {} claims in a row ended without an outcome, last on {nodes}",
+            recent.len()
+        ))
+    }
+
     /// A claim may not be relied upon any more: stop, and write nothing.
     pub(super) fn lose(&mut self, task: &TaskId, why: LossReason, now: Now) {
         let Some(held) = self.held.get_mut(task) else { return };
@@ -93,7 +131,9 @@ impl Node {
             held.over = Some(why);
             // Somebody else has it because we gave it away; only the answer is missing.
             if held.is_giving_up() && why == LossReason::Owner {
-                self.scales.cooling.note(task, self.settings.cool_down, self.company.peers(), now.at);
+                let why = held.release.unwrap_or(ReleaseReason::Handler);
+                let release = why.release(self.company.peers() > 0);
+                self.scales.cooling.note(task, self.settings.cool_down, release, now.at);
             }
             held.write = Write::Idle;
             let (token, asks) = (held.token, std::mem::take(&mut held.asks));
@@ -140,6 +180,7 @@ impl Node {
                 self.by_lease.remove(&held.lease);
             }
         }
+        self.slots.forget(task);
         self.scales.part(task);
         self.scales.see(task);
         self.timers.clear(&Timer::Stop(task.clone()));
@@ -151,10 +192,12 @@ impl Node {
             Some(LossReason::Deleted) => is_shown(),
             // The lease of the claim may be another than that of the node's key, and renewed for as long as the process lives.
             Some(LossReason::Place) => true,
-            Some(LossReason::Lease | LossReason::Owner) | None => false,
+            // Its attempt record would count as a worker that was killed, but this one lives.
+            Some(LossReason::Lease | LossReason::Owner) => held.is_attempt_open,
+            None => false,
         };
         if is_left_behind {
-            self.give_back(task.clone(), held.token);
+            self.give_back(task.clone(), held.token, claim_of(&held.nonce));
         }
         self.order_departed(task, how, now);
         self.reconsider(task.clone(), now.at, now.at);

@@ -1,6 +1,7 @@
 //! What a node tells its users: for `tenure events`, for logs and for tests.
 
 use crate::balance::Parting;
+use crate::balance::Release;
 use crate::name::{CommandId, TaskId};
 use crate::record::CommandOutcome;
 use crate::revision::Token;
@@ -154,6 +155,32 @@ pub enum ReleaseReason {
 }
 
 impl ReleaseReason {
+    /// Every reason, so that each can be counted from zero.
+    pub const ALL: [ReleaseReason; 8] = [
+        ReleaseReason::Handler,
+        ReleaseReason::Command,
+        ReleaseReason::Order,
+        ReleaseReason::Balance,
+        ReleaseReason::Drain,
+        ReleaseReason::Shutdown,
+        ReleaseReason::SetAside,
+        ReleaseReason::SaveRefused,
+    ];
+
+    /// On whose account it was released: by that the node knows when it may take it back.
+    pub(super) const fn release(self, had_peers: bool) -> Release {
+        match self {
+            ReleaseReason::Handler | ReleaseReason::SetAside | ReleaseReason::SaveRefused => {
+                Release::Task { had_peers }
+            }
+            ReleaseReason::Command
+            | ReleaseReason::Order
+            | ReleaseReason::Balance
+            | ReleaseReason::Drain
+            | ReleaseReason::Shutdown => Release::Node,
+        }
+    }
+
     /// A word for it that stays the same.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -183,6 +210,10 @@ pub enum LossReason {
 }
 
 impl LossReason {
+    /// Every reason, so that each can be counted from zero.
+    pub const ALL: [LossReason; 4] =
+        [LossReason::Lease, LossReason::Place, LossReason::Owner, LossReason::Deleted];
+
     /// A word for it that stays the same.
     pub const fn as_str(self) -> &'static str {
         match self {

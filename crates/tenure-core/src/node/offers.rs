@@ -25,7 +25,7 @@ use super::action::ClaimAsk;
 use super::company::{Backlog, Behind, Pile};
 use super::event::Now;
 use super::notice::LossReason;
-use super::settings::{CLAIMS_PER_REQUEST, RANK_STEP, RANK_STEP_MAX, RANK_STEPS_MAX, STRAY_AFTER};
+use super::settings::{CLAIMS_PER_REQUEST, RANK_STEP, RANK_STEPS_MAX, STRAY_AFTER};
 use super::timers::Timer;
 
 /// A balancer that wants to be asked again sooner than this would be asked without end.
@@ -82,9 +82,17 @@ impl Offers {
     }
 }
 
+/// Whether it is this node's turn to claim a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    InTurn,
+    /// A peer with room should have claimed it, or this node has its share already.
+    OutOfTurn,
+}
+
 /// What to do about an offer.
 enum Weight {
-    Take(Revision),
+    Take(Revision, Order),
     Behind(Behind, Moment),
     Later(Moment),
     Refused(Moment),
@@ -110,9 +118,6 @@ impl Node {
                 }
             }
             BoardChange::OwnerGone { task, token } => {
-                if self.strays.get(&task) == Some(&token) {
-                    self.strays.remove(&task);
-                }
                 self.claim_vanished(&task, token, now);
             }
             BoardChange::Gone { task, created } => {
@@ -170,10 +175,14 @@ impl Node {
         self.offers.ready.insert((seen, task));
     }
 
-    /// Looks again at as many of the refused as there is more room than before: others have come to their share, a claim was lost, or
-    /// there is more to share. What the balancer refuses for another reason is looked at no more often than that.
+    /// Weighs as many refused tasks again as there is more room than before: peers have come to their share, a claim was lost, or there is more
+    /// to share. What the balancer refuses for another reason is weighed no more often than that.
     pub(super) fn make_room(&mut self, now: Now) {
-        let room = self.company.room(self.backlog(now).pool);
+        let class = match self.offers.refused.first().and_then(|(_, task)| self.board.get(task)) {
+            Some(card) => card.class,
+            None => self.own_class(),
+        };
+        let room = self.company.room(class, self.backlog(now));
         let more = room.saturating_sub(std::mem::replace(&mut self.offers.room, room));
         for _ in 0..more {
             let Some((_, task)) = self.offers.refused.first().cloned() else { return };
@@ -184,13 +193,20 @@ impl Node {
 
     /// Those who come before this node have had their time, or perhaps not.
     pub(super) fn behind_due(&mut self, behind: Behind, now: Now) {
-        let backlog = self.backlog(now);
         let Some(mut queue) = self.offers.behind.remove(&behind) else { return };
+        let mut probes = self.claims.probes.room();
         while let Some((seen, task)) = queue.pop_first() {
             if !self.offers.is_behind(&task, seen, behind) {
                 continue;
             }
-            let at = self.company.due(behind, seen, backlog);
+            let mut at = self.company.due(behind, seen, self.backlog(now));
+            // The peer still has room: the rest waits for what becomes of the first few.
+            if at > Moment::ORIGIN && at <= now.at {
+                match probes.checked_sub(1) {
+                    Some(rest) => probes = rest,
+                    None => at = now.at + self.backlog(now).step,
+                }
+            }
             if at > now.at {
                 queue.insert((seen, task));
                 self.timers.set(Timer::Behind(behind), at);
@@ -231,12 +247,12 @@ impl Node {
         }
     }
 
-    fn backlog(&self, now: Now) -> Backlog {
-        let pool = self.company.willing().total().tasks + self.scales.unowned(&self.board).tasks;
+    fn backlog(&self, now: Now) -> Backlog<'_> {
         // Others are no faster than we are: what we ask for takes this long, and the news of it as long again.
-        let step = RANK_STEP.max(self.claims.slowness(now.at) * 2).min(RANK_STEP_MAX);
+        let step = RANK_STEP.max(self.claims.slowness(now.at) * 2);
+        let step = self.claims.probes.stretch(step);
         let patience = self.offers.pile.patience(now.at) + (step - RANK_STEP) * RANK_STEPS_MAX;
-        Backlog { pool, step, patience }
+        Backlog { unowned: self.board.demand(), claiming: self.scales.claiming(), step, patience }
     }
 
     /// The board shows a claim of this node's name.
@@ -267,14 +283,16 @@ impl Node {
 
     /// Takes from the offers what goes out with the next request.
     pub(super) fn take_offers(&mut self, batch: &mut Vec<ClaimAsk>, now: Now) {
-        let room = self.settings.capacity.unwrap_or(usize::MAX);
         while batch.len() < CLAIMS_PER_REQUEST
-            && self.held.len() + self.claims.len() < room
+            && self.has_room()
             && let Some((seen, task)) = self.offers.ready.pop_first()
         {
             self.tally.weighed += 1;
             match self.weigh(&task, seen, now) {
-                Weight::Take(created) => {
+                Weight::Take(created, order) => {
+                    if order == Order::OutOfTurn {
+                        self.claims.probes.send(&task);
+                    }
                     self.offers.all.remove(&task);
                     batch.push(self.ask_for(task, seen, created, now));
                 }
@@ -314,13 +332,22 @@ impl Node {
             Some(Some(_)) => drop(self.offers.aside.remove(task)),
             None => {}
         }
-        let turn = self.company.turn(task, seen, self.backlog(now));
+        let Some((created, class)) = self.board.get(task).map(|card| (card.created, card.class)) else {
+            return Weight::Never;
+        };
+        let turn = self.company.turn(task, class, seen, self.backlog(now));
         if let Some(behind) = turn.behind.filter(|_| turn.at > now.at) {
             return Weight::Behind(behind, turn.at);
         }
-        let Some(created) = self.board.get(task).map(|card| card.created) else { return Weight::Never };
+        let has_share = || self.company.room(class, self.backlog(now)) == 0;
+        let is_out_of_turn = turn.behind.is_some() || has_share();
+        if is_out_of_turn && self.claims.probes.room() == 0 {
+            let at = now.at + self.backlog(now).step;
+            return turn.behind.map_or(Weight::Refused(at), |behind| Weight::Behind(behind, at));
+        }
+        let order = if is_out_of_turn { Order::OutOfTurn } else { Order::InTurn };
         match self.ask_balancer(task, turn, now.at) {
-            Verdict::Take => Weight::Take(created),
+            Verdict::Take => Weight::Take(created, order),
             Verdict::Wait { again_in, .. } => Weight::Refused(now.at + again_in.max(WAIT_MIN)),
         }
     }

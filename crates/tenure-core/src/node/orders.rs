@@ -8,9 +8,9 @@
 use serde_json::Value;
 
 use crate::balance::Parting;
-use crate::command::{Balance, NodeCommand};
+use crate::command::{AfterDrain, Balance, NodeCommand};
 use crate::name::{CommandId, TaskId};
-use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
+use crate::record::{CommandOutcome, FrozenRecord, Record, ResultRecord, UnknownFields};
 use crate::revision::Epoch;
 
 use super::action::{Action, Answer, Mark};
@@ -44,8 +44,12 @@ impl Node {
         let refused = |why: &str| (CommandOutcome::Refused, Some(why.to_owned()));
         let done = (CommandOutcome::Done, None);
         let (mark, (outcome, why), plan) = match order.command {
+            _ if self.is_for_earlier_incarnation(&order) => {
+                let why = "it was sent to an earlier incarnation of this node".to_owned();
+                (Mark::Keep, (CommandOutcome::Expired, Some(why)), None)
+            }
             Err(why) => (Mark::Keep, (CommandOutcome::Malformed, Some(why)), None),
-            Ok(NodeCommand::Freeze) => (Mark::Freeze, done, None),
+            Ok(NodeCommand::Freeze) => (frozen_by(order.by, now), done, None),
             Ok(NodeCommand::Unfreeze) => (Mark::Unfreeze, done, None),
             Ok(NodeCommand::Balance(_)) if !self.is_willing() => {
                 (Mark::Keep, refused("this node takes no tasks, so it does not balance"), None)
@@ -71,9 +75,14 @@ impl Node {
                 }
                 Some(_) | None => (Mark::Keep, refused("the task does not run on this node"), None),
             },
-            Ok(NodeCommand::Drain) => {
+            Ok(NodeCommand::Drain(after)) => {
                 self.orders.current = Some(Current { id, modified, stage: Stage::Begun });
-                return self.answer_order(Mark::Freeze, None, Then::Drain);
+                // Other nodes leave a draining node alone because of its own record. The mark is for the next process with this id.
+                let mark = match after {
+                    AfterDrain::TakeTasks => Mark::Keep,
+                    AfterDrain::StayFrozen => frozen_by(order.by, now),
+                };
+                return self.answer_order(mark, None, Then::Drain);
             }
         };
         let mut result = ResultRecord::new(self.settings.node.clone(), outcome, now.wall);
@@ -83,6 +92,13 @@ impl Node {
         }
         self.orders.current = Some(Current { id, modified, stage: Stage::Begun });
         self.answer_order(mark, Some(&result), Then::Told { outcome, why });
+    }
+
+    /// Whether a command was sent to an earlier incarnation of this node: then it must not reach this one.
+    fn is_for_earlier_incarnation(&self, order: &Order) -> bool {
+        let Some(own) = self.incarnation else { return false };
+        // A command of another writer does not name an incarnation, but was put before this one began.
+        order.modified < own.0 || order.incarnation.is_some_and(|sent_to| sent_to != own.0.0.unsigned_abs())
     }
 
     /// Writes the answer to the current order.
@@ -110,7 +126,7 @@ impl Node {
         if asked.epoch != epoch {
             return;
         }
-        let (mark, then) = (asked.mark, then.clone());
+        let (mark, then) = (asked.mark.clone(), then.clone());
         match answer {
             OrderAnswer::NotDone => {
                 let at = now.at + self.orders.backoff.after_failure(now.at, now.jitter, None);
@@ -120,18 +136,18 @@ impl Node {
             OrderAnswer::Applied | OrderAnswer::Changed => {
                 self.orders.backoff.after_success(now.at);
                 if answer == OrderAnswer::Applied {
-                    self.mark_written(mark, now);
+                    self.mark_written(&mark, now);
                 }
                 self.answer_written(then, answer, now);
             }
         }
     }
 
-    fn mark_written(&mut self, mark: Mark, now: Now) {
+    fn mark_written(&mut self, mark: &Mark, now: Now) {
         let was_frozen = self.company.am_frozen();
         match mark {
             Mark::Keep => return,
-            Mark::Freeze => self.company.mark_me(true),
+            Mark::Freeze { .. } => self.company.mark_me(true),
             Mark::Unfreeze => self.company.mark_me(false),
         }
         self.tell_frozen(was_frozen);
@@ -245,6 +261,11 @@ impl Node {
             Some(_) | None => {}
         }
     }
+}
+
+/// The mark of a node that is frozen by a command.
+fn frozen_by(by: String, now: Now) -> Mark {
+    Mark::Freeze { record: FrozenRecord { since: now.wall, by, unknown: UnknownFields::new() }.encode() }
 }
 
 /// What a plan looks like to whoever asked for it.

@@ -27,6 +27,10 @@ pub(super) struct Orders {
 pub(super) struct Order {
     pub(super) modified: Revision,
     pub(super) command: Result<NodeCommand, String>,
+    /// The incarnation that it was sent to, if its sender has stored that.
+    pub(super) incarnation: Option<u64>,
+    /// Its sender.
+    pub(super) by: String,
 }
 
 /// An order that is worked on.
@@ -74,9 +78,11 @@ impl Orders {
     }
 
     pub(super) fn see_put(&mut self, id: CommandId, pair: &KeyValue) {
-        let command = CommandRecord::decode(&pair.value).map_err(|bad| bad.reason());
-        let command = command.and_then(|record| NodeCommand::parse(&record).map_err(|bad| bad.to_string()));
-        self.pending.insert(id, Some(Order { modified: pair.modified, command }));
+        let record = CommandRecord::decode(&pair.value).map_err(|bad| bad.reason());
+        let (incarnation, by) =
+            record.as_ref().map_or((None, String::new()), |record| (record.incarnation, record.by.clone()));
+        let command = record.and_then(|record| NodeCommand::parse(&record).map_err(|bad| bad.to_string()));
+        self.pending.insert(id, Some(Order { modified: pair.modified, command, incarnation, by }));
     }
 
     pub(super) fn see_delete(&mut self, id: CommandId) {

@@ -10,21 +10,18 @@ mod claims;
 
 use bytes::Bytes;
 
-use super::action::{After, Answer, ClaimAsk, CommandCheck, Mark, Save};
+use super::action::{After, Answer, AttemptWrite, ClaimAsk, CommandCheck, Mark, Save};
 use super::event::{ClaimAnswer, GaveBack, OrderAnswer, SaveAnswer, Won};
 use crate::error::StoreError;
 use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
-use crate::name::{NodeId, TaskId};
+use crate::name::{ClaimId, NodeId, TaskId};
 use crate::revision::{Revision, Token};
 use crate::sabotage::{Rule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
 pub use claims::{ClaimRequest, Habit, Reading};
-
-/// What is stored as the mark of a frozen node: that it is there is all that counts.
-const FROZEN_MARK: &[u8] = br#"{"v":1}"#;
 
 /// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
 fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> Txn {
@@ -43,6 +40,11 @@ fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> T
         .then(Op::put_leased(owner.clone(), ask.owner.clone(), lease));
     for part in &parts {
         txn = txn.then(Op::get(part.clone()));
+    }
+    // Last, so that the reads stand where `found` looks for them. Without a lease: it must outlive a worker that is killed.
+    if let Some(claim) = claim_id(&ask.nonce) {
+        let key = layout.encode(&Key::TaskAttempt(ask.task.clone(), claim));
+        txn = txn.then(Op::put(key, ask.attempt.clone()));
     }
     txn = txn.otherwise(Op::get(owner));
     // Only one that was asked before can find itself, and only then does anybody want to know more. A hundred claims in a request are shorter by a third
@@ -81,13 +83,23 @@ fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreError
     ClaimAnswer::Ours(Box::new(Won { token, lease, revision, props, state, command }))
 }
 
-/// A claim that is given back.
-pub fn give_back(layout: &Layout, task: &TaskId, token: Token) -> Txn {
+/// The name of a claim, by its nonce.
+pub(super) fn claim_id(nonce: &str) -> Option<ClaimId> {
+    ClaimId::parse(nonce).ok()
+}
+
+/// A claim that is given back. Its attempt record goes in any case: this process lives, so the task has not killed it.
+pub fn give_back(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
+    let attempt = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
     if is_broken(Rule::GuardedRelease) {
-        return Txn::new().then(Op::delete(owner));
+        return Txn::new().then(Op::delete(owner)).then(Op::delete(attempt));
     }
-    Txn::new().when(Condition::created_at(owner.clone(), token.0)).then(Op::delete(owner))
+    Txn::new()
+        .when(Condition::created_at(owner.clone(), token.0))
+        .then(Op::delete(owner))
+        .then(Op::delete(attempt.clone()))
+        .otherwise(Op::delete(attempt))
 }
 
 /// What came of giving a claim back.
@@ -142,8 +154,20 @@ pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
             txn = txn
                 .when(Condition::created_at(own.clone(), save.created))
                 .then(Op::delete(own.clone()))
-                .then(Op::delete(layout.encode(&Key::TaskProps(task.clone()))))
-                .then(Op::delete(owner.clone()));
+                .then(Op::Delete(layout.task_parts(task)));
+        }
+    }
+    match &save.attempts {
+        // The end of a task deletes all its parts.
+        AttemptWrite::Keep => {}
+        AttemptWrite::Clear => txn = txn.then(Op::Delete(layout.task_attempts(task))),
+        AttemptWrite::Close { claim } => {
+            let key = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
+            txn = txn.then(Op::delete(key));
+        }
+        AttemptWrite::Open { claim, attempt } => {
+            let key = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
+            txn = txn.then(Op::put(key, attempt.clone()));
         }
     }
     txn.otherwise(Op::get(owner))
@@ -184,9 +208,9 @@ pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer, results: LeaseId)
     let order = layout.encode(&Key::NodeCommand(node.clone(), answer.order.clone()));
     let frozen = layout.encode(&Key::Frozen(node.clone()));
     let mut txn = Txn::new().when(Condition::modified_at(order.clone(), answer.modified));
-    match answer.mark {
+    match &answer.mark {
         Mark::Keep => {}
-        Mark::Freeze => txn = txn.then(Op::put(frozen, Bytes::from_static(FROZEN_MARK))),
+        Mark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
         Mark::Unfreeze => txn = txn.then(Op::delete(frozen)),
     }
     if let Some(result) = &answer.result {

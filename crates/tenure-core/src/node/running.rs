@@ -25,6 +25,7 @@ impl Node {
         if let Some(until) = held.sleeps_until.take() {
             self.sleepers.remove(&(until, task.clone()));
         }
+        self.slots.take(task);
         if held.over.is_some() && held.handler == Handler::None {
             return self.let_go(task, &held, Departure::Lost, now);
         }
@@ -43,7 +44,7 @@ impl Node {
                 None => {
                     self.answer_asks(task, &mut held);
                     if held.handler == Handler::None {
-                        self.rest(task, &mut held);
+                        self.rest(task, &mut held, now);
                     }
                 }
             }
@@ -62,11 +63,17 @@ impl Node {
     }
 
     /// Nothing has to be written, and no handler runs: it begins, or the task is let be.
-    fn rest(&mut self, task: &TaskId, held: &mut Held) {
+    fn rest(&mut self, task: &TaskId, held: &mut Held, now: Now) {
         match held.record.state {
+            // The task itself is not among those that are counted here.
+            State::Runnable if !self.has_slot() => self.slots.queue(task, now.at),
             State::Runnable => {
                 held.handler = Handler::Running;
-                let (token, attempt) = (held.token, held.record.attempt());
+                (held.began, held.has_run) = (now.wall, true);
+                // Lost claims are stored in the state with the next outcome, but this run comes after them.
+                let mut state = held.record.clone();
+                state.lost = state.lost.saturating_add(held.lost.len() as u64);
+                let (token, attempt) = (held.token, state.attempt());
                 self.actions.push_back(Action::Start(Box::new(Start {
                     task: task.clone(),
                     token,
@@ -74,15 +81,16 @@ impl Node {
                     lease: held.lease,
                     record: held.posted.clone(),
                     props: held.props.clone(),
-                    state: held.record.clone(),
+                    state,
                 })));
                 self.notices.push_back(Notice::Started { task: task.clone(), token, attempt });
             }
             State::Sleeping { until } => {
+                self.slots.park(task);
                 held.sleeps_until = Some(until);
                 self.sleepers.insert((until, task.clone()));
             }
-            State::Paused => {}
+            State::Paused => self.slots.park(task),
             State::Fault => unreachable!("the policy has decided about a fault"),
             State::Completed | State::Failed | State::Killed => {
                 unreachable!("what has ended is released")

@@ -11,7 +11,7 @@ use crate::revision::{Epoch, Revision};
 use crate::task::StateRecord;
 
 use super::Node;
-use super::action::{Action, After, CommandCheck};
+use super::action::{Action, After, AttemptWrite, CommandCheck};
 use super::event::{Now, SaveAnswer};
 use super::held::{Draft, Handler, Held, Write};
 use super::holding::Departure;
@@ -89,6 +89,18 @@ impl Node {
         if draft.has_outcome {
             held.outcome = None;
         }
+        if draft.has_attempts {
+            held.has_run = false;
+        }
+        match &draft.save.attempts {
+            AttemptWrite::Keep => {}
+            AttemptWrite::Clear => {
+                held.is_attempt_open = false;
+                held.lost.clear();
+            }
+            AttemptWrite::Close { .. } => held.is_attempt_open = false,
+            AttemptWrite::Open { .. } => held.is_attempt_open = true,
+        }
         let asks: Vec<u64> = held.asks.drain(..draft.asks.min(held.asks.len())).collect();
         if held.asks.is_empty() {
             held.checkpoint = None;
@@ -118,7 +130,9 @@ impl Node {
                 let why = draft.release.unwrap_or(ReleaseReason::Handler);
                 self.notices.push_back(Notice::Released { task: task.clone(), why });
                 if why != ReleaseReason::SetAside {
-                    self.scales.cooling.note(task, self.settings.cool_down, self.company.peers(), now.at);
+                    let had_peers = self.company.peers() > 0;
+                    let release = why.release(had_peers);
+                    self.scales.cooling.note(task, self.settings.cool_down, release, now.at);
                 }
                 self.departed(task, Departure::Released, now);
             }

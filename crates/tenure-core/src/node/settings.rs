@@ -1,12 +1,11 @@
 //! What can be chosen about a node.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::backoff::{Growth, Jitter, Retry};
 use crate::balance::COOL_DOWN;
 use crate::name::NodeId;
-use crate::record::TaskRecord;
+use crate::record::Wanted;
 
 /// What a node goes by. Made with [`Settings::new`]; every field may be changed.
 #[derive(Clone, Debug)]
@@ -19,14 +18,18 @@ pub struct Settings {
     pub grace: Duration,
     /// What becomes of a handler that has not stopped by then.
     pub insistence: Insistence,
-    /// How many tasks it holds at most; none for no limit.
+    /// How many tasks it runs at a time; none for no limit. Sleeping and paused tasks do not count.
     pub capacity: Option<usize>,
+    /// How many sleeping and paused tasks a node with a capacity holds before it claims no more.
+    pub parked_max: usize,
     /// Which tasks it can run.
     pub wanted: Wanted,
     /// How often it looks whether others should have some of its tasks, ± 10 %.
     pub balance_every: Duration,
     /// For how long it does not take back what it has released.
     pub cool_down: Duration,
+    /// After how many claims in a row that ended without an outcome within a day a task is failed instead of run; none for no limit.
+    pub lost_claims_max: Option<usize>,
 }
 
 impl Settings {
@@ -38,12 +41,18 @@ impl Settings {
             grace: Duration::from_secs(5),
             insistence: Insistence::Abort,
             capacity: None,
+            parked_max: PARKED_MAX,
             wanted: Wanted::default(),
             balance_every: Duration::from_secs(15 * 60),
             cool_down: COOL_DOWN,
+            lost_claims_max: Some(LOST_CLAIMS_MAX),
         }
     }
 }
+
+/// After how many claims in a row without an outcome a task is failed, unless something else is set. One may be an accident of the host, two a
+/// coincidence. Doubled, a task that kills its worker takes twice as many of them with it.
+pub const LOST_CLAIMS_MAX: usize = 3;
 
 /// What becomes of a handler whose grace is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,23 +65,9 @@ pub enum Insistence {
     Wait,
 }
 
-/// Which tasks a node can run: all, unless something is said.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wanted {
-    /// Only tasks of one of these kinds; empty for any.
-    pub kinds: BTreeSet<String>,
-    /// Only tasks with all these labels.
-    pub labels: BTreeMap<String, String>,
-}
-
-impl Wanted {
-    /// Whether the node can run such a task.
-    pub fn accepts(&self, record: &TaskRecord) -> bool {
-        let kind = record.kind.as_deref().unwrap_or_default();
-        (self.kinds.is_empty() || self.kinds.contains(kind))
-            && self.labels.iter().all(|(name, value)| record.labels.get(name) == Some(value))
-    }
-}
+/// How many sleeping and paused tasks a node with a capacity holds unless set otherwise. Each costs a key under the node's lease and about a
+/// kilobyte of memory. A tenth of it would let one wave of failing tasks block a fleet; ten times as many would take seconds to release.
+const PARKED_MAX: usize = 10_000;
 
 /// How long to wait before the store is asked again that did not answer. The cap is a fraction of any usual validity, so that there are
 /// several tries before it ends.
@@ -115,6 +110,9 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a task whose records cannot be read is let be. No feed tells when its state is written again.
 pub(super) const SET_ASIDE_FOR: Duration = Duration::from_secs(60);
+
+/// How long a lost claim counts against its task. Hosts fail too: a task that runs for a year must not be failed because of three of them.
+pub(super) const LOST_CLAIMS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a claim of ours that we do not know of may be on its way to us before it is given back.
 pub(super) const STRAY_AFTER: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Claims of ours that we do not want: answered too late, or carried out after we had given up on them.
 
-use crate::name::TaskId;
-use crate::revision::Token;
+use crate::name::{ClaimId, TaskId};
+use crate::revision::{Revision, Token};
 
 use super::Node;
 use super::action::Action;
@@ -11,18 +11,21 @@ use super::settings::STRAY_AFTER;
 use super::timers::Timer;
 
 impl Node {
-    pub(super) fn give_back(&mut self, task: TaskId, token: Token) {
-        self.strays.insert(task.clone(), token);
-        self.actions.push_back(Action::GiveBack { task, token });
+    pub(super) fn give_back(&mut self, task: TaskId, token: Token, claim: ClaimId) {
+        self.strays.insert((task.clone(), token), claim.clone());
+        self.actions.push_back(Action::GiveBack { task, token, claim });
     }
 
     pub(super) fn handle_given_back(&mut self, task: TaskId, token: Token, answer: GaveBack, now: Now) {
-        if self.strays.get(&task) != Some(&token) {
+        let stray = (task.clone(), token);
+        if !self.strays.contains_key(&stray) {
             return;
         }
         match answer {
             GaveBack::Done => {
-                self.strays.remove(&task);
+                self.strays.remove(&stray);
+                // The timer is shared with claims that the board shows and this process does not know of: they are looked for again.
+                self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
                 self.notices.push_back(Notice::GivenBack { task, token });
             }
             GaveBack::NotDone => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
@@ -31,8 +34,14 @@ impl Node {
 
     /// Gives back what the board still shows as ours although we know of no such claim.
     pub(super) fn stray_due(&mut self, task: TaskId, now: Now) {
-        if let Some(&token) = self.strays.get(&task) {
-            return self.give_back(task, token);
+        let all = (task.clone(), Token(Revision::ZERO))..=(task.clone(), Token(Revision(i64::MAX)));
+        let strays: Vec<_> =
+            self.strays.range(all).map(|((_, token), claim)| (*token, claim.clone())).collect();
+        if !strays.is_empty() {
+            for (token, claim) in strays {
+                self.give_back(task.clone(), token, claim);
+            }
+            return;
         }
         if self.claims.contains(&task) {
             // Its answer may say that this is it; or that it is not.
@@ -46,7 +55,8 @@ impl Node {
         // A claim of another life of this node is not ours to delete: its process may only be paused. One of this life is, also if the node
         // has lost its place and joined again since: its lease may be that of the session now, and would be renewed as long as the process lives.
         if holder.node == self.settings.node && self.claims.is_of_this_life(&holder.nonce) {
-            self.give_back(task, owner.token);
+            let Ok(claim) = ClaimId::parse(&holder.nonce) else { return };
+            self.give_back(task, owner.token, claim);
         }
     }
 }

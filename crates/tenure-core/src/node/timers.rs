@@ -30,6 +30,8 @@ pub(super) enum Timer {
     Round,
     /// A round of balancing is due because the last one is long ago.
     Periodic,
+    /// A change of the node's load may be published.
+    Publish,
     /// The end of the shutdown.
     Deadline,
 }

@@ -69,6 +69,9 @@ pub struct CommandRecord {
     /// Who sent it, in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
+    /// Of a command to a node: the incarnation that it was sent to, the create revision of the node's key. It expires with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<u64>,
     /// The lease that was granted for this command and nothing else, as it is shown: whoever takes the command away ends it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_lease: Option<String>,
@@ -248,5 +251,33 @@ impl Record for OwnerRecord {
     }
 }
 
+/// That a node takes no new tasks, under `frozen/<node>`. That it is there is what counts.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct FrozenRecord {
+    /// Since when, by the node's clock.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub since: WallTime,
+    /// The sender of the command.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// Fields of newer programs.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+impl fmt::Display for FrozenRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("frozen")?;
+        if !is_unset(&self.since) {
+            write!(f, " since {}", self.since)?;
+        }
+        if !self.by.is_empty() {
+            write!(f, " by {}", self.by)?;
+        }
+        Ok(())
+    }
+}
+
+impl Record for FrozenRecord {}
 impl Record for CommandRecord {}
 impl Record for ResultRecord {}

@@ -9,6 +9,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::attempt::{ATTEMPTS_LEN_MAX, Attempt, AttemptEnd};
 use super::checkpoint::Checkpoint;
 use super::retry::{Decision, ErrorPolicy};
 use super::state::{IllegalTransition, Message, MessageKind, State, StateKind, transition};
@@ -34,6 +35,10 @@ pub struct StateRecord {
     pub errors: Vec<TaskError>,
     /// How often it has failed in all.
     pub faults: u64,
+    /// How many of its claims ended without an outcome.
+    pub lost: u64,
+    /// The newest attempts that have ended, the oldest of them first.
+    pub attempts: Vec<Attempt>,
     /// Where the next owner goes on.
     pub checkpoint: Option<Checkpoint>,
     /// When the record was last changed.
@@ -83,9 +88,37 @@ pub enum Applied {
 }
 
 impl StateRecord {
-    /// Which attempt the next run is, from 1 on. Only failures make a new one: a task that moves is still in the same.
+    /// Which attempt the next run is, from 1 on. Failures and lost claims make a new one; a task that moves is still in the same.
     pub fn attempt(&self) -> u64 {
-        self.faults.saturating_add(1)
+        self.faults.saturating_add(self.lost).saturating_add(1)
+    }
+
+    /// Adds an attempt that has ended.
+    pub fn note_attempt(&mut self, attempt: Attempt) {
+        if attempt.end == AttemptEnd::Lost {
+            self.lost = self.lost.saturating_add(1);
+        } else {
+            (self.updated_at, self.by) = (attempt.ended, Some(attempt.node.clone()));
+        }
+        self.attempts.push(attempt);
+        // Lost ones are noted with the next outcome, which may be after a later attempt was released.
+        self.attempts.sort_by_key(|attempt| attempt.started);
+        keep_newest(&mut self.attempts, ATTEMPTS_LEN_MAX);
+    }
+
+    /// Ends a task whose claims end without an outcome again and again: no policy is consulted.
+    ///
+    /// # Errors
+    ///
+    /// [`IllegalTransition`] if the task does not take an error as it stands; nothing has changed.
+    pub fn quarantine(
+        &mut self,
+        reason: &str,
+        at: WallTime,
+        by: &NodeId,
+    ) -> Result<Applied, IllegalTransition> {
+        let _ = self.apply(Message::Error { message: reason.to_owned() }, at, by)?;
+        self.apply(Message::Error { message: reason.to_owned() }, at, by)
     }
 
     /// Does what a message says, if the table allows it.
@@ -187,6 +220,10 @@ struct Stored {
     errors: Vec<TaskError>,
     #[serde(default, skip_serializing_if = "is_zero")]
     faults: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    lost: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    attempts: Vec<Attempt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checkpoint: Option<Checkpoint>,
     #[serde(default)]
@@ -214,6 +251,8 @@ impl TryFrom<Stored> for StateRecord {
             state: stored.state.until(stored.until).ok_or(NoTimeToWake)?,
             errors: stored.errors,
             faults: stored.faults,
+            lost: stored.lost,
+            attempts: stored.attempts,
             checkpoint: stored.checkpoint,
             updated_at: stored.updated_at,
             by: stored.by,
@@ -240,6 +279,8 @@ impl From<StateRecord> for Stored {
             until,
             errors: record.errors,
             faults: record.faults,
+            lost: record.lost,
+            attempts: record.attempts,
             checkpoint: record.checkpoint,
             updated_at: record.updated_at,
             by: record.by,

@@ -52,6 +52,8 @@ async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {
     loop {
         let worker = Worker { stage: stage.clone(), ledger: stage.ledger };
         let options = Node::options(id.clone())
+            // The rig kills workers, and no task is to blame for it.
+            .lost_claims_max(None)
             .grace(GRACE)
             .cool_down(Duration::from_secs(2))
             .balance_every(Duration::from_secs(5));

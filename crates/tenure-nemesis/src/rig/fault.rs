@@ -198,6 +198,9 @@ pub(super) fn provocation(rule: Rule) -> Result<Provocation, &'static str> {
                 "only who gives up in the very moment in which its answer is lost leaves a place behind",
             );
         }
+        Rule::SettledEnter => {
+            return Err("a member has to be paused with the enter of an acquire that is cancelled meanwhile");
+        }
         Rule::SlashAtTheEnd => return Err("tasks whose names begin alike are seldom there at once here"),
         Rule::LegalSteps => return Err("a task that ends without having run looks here like one that ran"),
         Rule::StopBeforeRelease | Rule::GuardedRelease | Rule::GuardedState | Rule::WholePicture => {

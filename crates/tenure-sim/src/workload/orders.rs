@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
-use tenure::core::command::{Balance, NodeCommand};
+use tenure::core::command::{AfterDrain, Balance, NodeCommand};
 use tenure::core::layout::Key;
 use tenure::core::name::NodeId;
 
@@ -36,7 +36,7 @@ async fn order(stage: Stage, mut dice: Dice, within: Duration) {
             0..2 => NodeCommand::Freeze,
             2..4 => NodeCommand::Unfreeze,
             4 => NodeCommand::Balance(Balance::Act),
-            5 => NodeCommand::Drain,
+            5 => NodeCommand::Drain(AfterDrain::TakeTasks),
             6..8 if !tasks.is_empty() => NodeCommand::StopTask(dice.pick(&tasks).id.clone()),
             8.. if !tasks.is_empty() => NodeCommand::ReleaseTask(dice.pick(&tasks).id.clone()),
             _ => NodeCommand::Balance(Balance::DryRun),

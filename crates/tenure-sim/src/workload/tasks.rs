@@ -39,6 +39,8 @@ async fn be_a_node(stage: Stage, player: Player, mut dice: Dice) {
         player.rest(dice.ms(1, 500)).await;
         let worker = Worker { stage: stage.clone(), player: player.clone() };
         let options = Node::options(id.clone())
+            // The rig kills workers, and no task is to blame for it.
+            .lost_claims_max(None)
             .grace(Duration::from_millis(800))
             .cool_down(Duration::from_secs(3))
             .balance_every(Duration::from_secs(7))

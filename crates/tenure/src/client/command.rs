@@ -137,6 +137,10 @@ impl Client {
         let alive = self.layout.encode(&Key::Node(node.clone()));
         let waiting = Get::new(self.layout.node_commands(node)).keys_only().limit(NODE_COMMANDS_LEN_MAX);
         let waiting = self.store.get(waiting).await.map_err(NodeCommandError::Store)?.pairs.len();
+        let found = self.store.get_key(alive.clone()).await.map_err(NodeCommandError::Store)?;
+        let Some(incarnation) = found.map(|pair| pair.created) else {
+            return Err(NodeCommandError::NotFound);
+        };
         if waiting >= NODE_COMMANDS_LEN_MAX as usize {
             return Err(NodeCommandError::Full(waiting));
         }
@@ -144,11 +148,12 @@ impl Client {
             id: Some(id.clone()),
             sent_at: wall_time(),
             by: self.name.to_string(),
+            incarnation: Some(incarnation.0.unsigned_abs()),
             ..command.into_command()
         };
         // The same request can be asked again: once it is there, or has been handled, it is not put a second time.
         let txn = Txn::new()
-            .when(Condition::exists(alive.clone()))
+            .when(Condition::created_at(alive.clone(), incarnation))
             .when(Condition::absent(key.clone()))
             .when(Condition::absent(result.clone()))
             .then(Op::put(key.clone(), record.encode()))
@@ -170,6 +175,22 @@ impl Client {
             }
         }
         Err(lost.map_or_else(|| NodeCommandError::Store(fought_over()), NodeCommandError::Unknown))
+    }
+
+    /// Lets a node that is not alive take tasks when it comes back. Returns whether it was frozen.
+    ///
+    /// A live node is unfrozen with [`NodeCommand::Unfreeze`], which it acknowledges.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store did not do it, or its reply was lost; it may be called again.
+    pub async fn unfreeze_absent(&self, node: &NodeId) -> Result<bool, StoreError> {
+        let frozen = self.layout.encode(&Key::Frozen(node.clone()));
+        let txn = Txn::new()
+            .when(Condition::absent(self.layout.encode(&Key::Node(node.clone()))))
+            .when(Condition::exists(frozen.clone()))
+            .then(Op::delete(frozen));
+        Ok(self.store.txn(txn).await?.succeeded)
     }
 
     /// Puts a command to a task in the place of the one that is there; says which that was.

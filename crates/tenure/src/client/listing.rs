@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tenure_core::board::{Board, Card};
 use tenure_core::layout::Key;
-use tenure_core::name::{NodeId, TaskId};
+use tenure_core::name::{ClaimId, NodeId, TaskId};
 use tenure_core::picture::FeedItem;
 use tenure_core::record::{CommandRecord, Record, TaskRecord};
-use tenure_core::task::{StateKind, StateRecord};
+use tenure_core::task::{AttemptRecord, StateKind, StateRecord};
 
 use super::Client;
 use super::task::{Found, Keys, Reading};
@@ -68,6 +68,8 @@ pub struct TaskDossier {
     pub task: Option<TaskView>,
     /// What its submitter gave it.
     pub props: Option<bytes::Bytes>,
+    /// Claims that began and have no stored outcome, the oldest first: the running one, and those that were lost.
+    pub attempts: Vec<(ClaimId, AttemptRecord)>,
     /// The command that nobody has handled yet; or why it cannot be read.
     pub command: Option<Result<CommandRecord, String>>,
     /// When it was so.
@@ -163,17 +165,33 @@ impl Client {
     /// Everything about one task, with its props and the command that waits for it.
     pub async fn dossier(&self, task: &TaskId) -> Result<TaskDossier, StoreError> {
         let keys = Keys::of(&self.layout, task);
-        let all = keys.reading(Txn::new(), Reading::Always).then(Op::get(keys.props.clone()));
+        let all = keys.reading(Txn::new(), Reading::Always);
+        let all = all.then(Op::Get(Get::new(keys.attempts.clone()))).then(Op::get(keys.props.clone()));
         let reply = self.store.txn(all).await?;
         let found = Found::in_reply(&reply)?;
         let props = match reply.results.last() {
             Some(OpReply::Get(page)) => page.pairs.first().map(|pair| pair.value.clone()),
             Some(OpReply::Put | OpReply::Delete { .. }) | None => None,
         };
+        let attempts = match reply.results.iter().rev().nth(1) {
+            Some(OpReply::Get(page)) => self.attempts_in(&page.pairs),
+            Some(OpReply::Put | OpReply::Delete { .. }) | None => Vec::new(),
+        };
         let command = found.command.as_ref();
         let command = command.map(|pair| CommandRecord::decode(&pair.value).map_err(|bad| bad.reason()));
         let revision = found.revision;
-        Ok(TaskDossier { task: self.view_of(task, found), props, command, revision })
+        Ok(TaskDossier { task: self.view_of(task, found), props, attempts, command, revision })
+    }
+
+    /// Attempt records, the oldest first. One that cannot be read says nothing.
+    fn attempts_in(&self, pairs: &[KeyValue]) -> Vec<(ClaimId, AttemptRecord)> {
+        let read = |pair: &KeyValue| match self.layout.parse(&pair.key)? {
+            Key::TaskAttempt(_, claim) => Some((claim, AttemptRecord::decode(&pair.value).ok()?)),
+            _ => None,
+        };
+        let mut attempts: Vec<_> = pairs.iter().filter_map(read).collect();
+        attempts.sort_by_key(|(_, attempt)| attempt.started);
+        attempts
     }
 
     fn view_of(&self, task: &TaskId, found: Found) -> Option<TaskView> {

@@ -96,8 +96,7 @@ impl Client {
                 .when(Condition::created_at(keys.task.clone(), created))
                 .when(Condition::modified_at(keys.command.clone(), modified(found.command.as_ref())))
                 .then(Op::delete(keys.task.clone()))
-                .then(Op::delete(keys.props.clone()))
-                .then(Op::delete(keys.owner.clone()))
+                .then(Op::Delete(keys.parts.clone()))
                 .then(Op::delete(keys.command.clone()));
             let over = own_lease(found.command.as_ref());
             let id = found.command.as_ref().and_then(|pair| Replaced::read(pair).id);

@@ -6,13 +6,16 @@ use tenure_core::name::TaskId;
 use tenure_core::record::{Record, TaskRecord};
 use tenure_core::task::{StateKind, StateRecord};
 
-use crate::store::{KeyValue, Op, OpReply, Revision, Store, StoreError, Txn, TxnReply};
+use crate::store::{KeyValue, Op, OpReply, Revision, Selection, Store, StoreError, Txn, TxnReply};
 
 /// Where one task lies.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     pub(super) task: Bytes,
     pub(super) props: Bytes,
+    /// Props, owner and attempts.
+    pub(super) parts: Selection,
+    pub(super) attempts: Selection,
     pub(super) owner: Bytes,
     pub(super) state: Bytes,
     pub(super) command: Bytes,
@@ -23,6 +26,8 @@ impl Keys {
         Keys {
             task: layout.encode(&Key::Task(task.clone())),
             props: layout.encode(&Key::TaskProps(task.clone())),
+            parts: layout.task_parts(task),
+            attempts: layout.task_attempts(task),
             owner: layout.encode(&Key::TaskOwner(task.clone())),
             state: layout.encode(&Key::TaskState(task.clone())),
             command: layout.encode(&Key::TaskCommand(task.clone())),

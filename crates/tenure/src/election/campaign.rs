@@ -76,9 +76,9 @@ impl Campaign {
         self
     }
 
-    /// Waits this long for its turn.
+    /// Waits this long for its turn. A wait of zero is [`Campaign::try_once`].
     pub fn wait_up_to(mut self, wait: Duration) -> Campaign {
-        self.patience = Patience::UpTo(wait);
+        self.patience = Patience::up_to(wait);
         self
     }
 

@@ -1,20 +1,34 @@
 //! Following who leads, without being a candidate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
+use tenure_core::vacancy::{Front, Shown, Vacancy};
+use tokio::time::Sleep;
 
 use super::{Election, Leader};
 use crate::clock::Clock;
 use crate::feed::{Feed, FeedItem};
-use crate::store::{KeyValue, Revision, Selection, StoreError};
+use crate::store::{KeyValue, LeaseView, Revision, Selection, StoreError};
+
+pub use tenure_core::vacancy::{Gap, TermEnd};
+
+/// How often this stream wants to be polled, so that it notices when it was not.
+const WAKE_EVERY: Duration = Duration::from_secs(1);
+
+/// How much later than it asked for a stream may be polled before that time counts as unseen. A busy runtime stays below this.
+const UNPOLLED_MAX: Duration = Duration::from_millis(250);
+
+/// How long a read of a lease may take. It only sharpens what is shown, so a store that does not answer is asked again later.
+const LEASE_READ_MAX: Duration = Duration::from_secs(2);
 
 /// Who led at some revision.
 #[derive(Clone, PartialEq, Debug)]
@@ -23,8 +37,10 @@ pub struct Observation {
     pub leader: Option<Leader>,
     /// When.
     pub revision: Revision,
-    /// For a leader that follows a time without one which was seen: how long that was, on the observer's clock.
-    pub leaderless: Option<Duration>,
+    /// For a leader that follows another one, or a time without a leader: bounds of that time, on the observer's clock.
+    pub gap: Option<Gap>,
+    /// Without a leader: how the last term ended, if one was seen.
+    pub end: Option<TermEnd>,
 }
 
 /// Who leads, now and whenever that changes: a stream of [`Observation`]s.
@@ -54,10 +70,15 @@ pub struct Observation {
 /// * The first item says how it is, also if nobody leads. "Nobody" is a value, and comes for every time without a leader that was seen.
 /// * Revisions grow from item to item, and the tokens of leaders never shrink.
 /// * An item comes for a new leader, for none, and when the leader tells another value. A handover is one step: no "nobody" between.
+/// * A candidate that waited is shown after it marked its key as the leader's, or renewed its lease while it was the first. A candidate
+///   that died in the queue is not shown.
+/// * [`Gap`]: a time without a leader has bounds, the reason, and the time in which the observer had no connection.
 /// * It survives outages and compaction, and needs no lease.
 ///
 /// # Not guaranteed
 ///
+/// * *The process behind the first key*: the first item shows the first key as the leader, also if its process is dead and its lease has
+///   not expired yet.
 /// * *Every leader*: what came and went while the store could not be reached, or faster than a broken watch is mended, is not told.
 ///
 /// # Cancellation
@@ -75,10 +96,25 @@ pub struct Observe {
     /// The candidates of the picture so far.
     line: BTreeMap<Token, KeyValue>,
     tokens: BTreeMap<Bytes, Token>,
+    /// The keys that were seen behind another one.
+    waited: BTreeSet<Token>,
     told: Option<Option<Leader>>,
-    none_since: Option<Moment>,
+    vacancy: Vacancy,
+    /// When the queue was last read completely.
+    whole_at: Revision,
+    /// A read of the lease of the first key.
+    reading: Option<Reading>,
+    wake: Option<(Moment, Pin<Box<Sleep>>)>,
+    is_whole: bool,
     /// Whether what is asked of a leader is news too.
     tells_wishes: bool,
+}
+
+/// A read of a lease in flight.
+struct Reading {
+    token: Token,
+    sent_at: Moment,
+    reply: Pin<Box<dyn Future<Output = Option<LeaseView>> + Send>>,
 }
 
 impl Observe {
@@ -90,8 +126,13 @@ impl Observe {
             election: election.clone(),
             line: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            waited: BTreeSet::new(),
             told: None,
-            none_since: None,
+            vacancy: Vacancy::default(),
+            whole_at: Revision::ZERO,
+            reading: None,
+            wake: None,
+            is_whole: false,
             tells_wishes: false,
         }
     }
@@ -102,13 +143,23 @@ impl Observe {
     }
 
     fn take(&mut self, item: FeedItem) -> Option<Observation> {
+        let now = self.clock.now();
         match item {
-            FeedItem::Begin => None,
+            FeedItem::Begin => {
+                self.is_whole = false;
+                self.vacancy.handle_break(now);
+                None
+            }
             FeedItem::Put(pair) => {
-                self.forget(&pair.key);
+                let token = Token(pair.created);
+                if self.tokens.get(&pair.key) != Some(&token) {
+                    self.forget(&pair.key);
+                }
                 // A stranger's key leads nobody.
                 if self.election.place(&pair).is_some() {
-                    let token = Token(pair.created);
+                    if self.line.keys().next().is_some_and(|first| *first < token) {
+                        self.waited.insert(token);
+                    }
                     self.tokens.insert(pair.key.clone(), token);
                     self.line.insert(token, pair);
                 }
@@ -118,33 +169,104 @@ impl Observe {
                 self.forget(&key);
                 None
             }
-            FeedItem::Whole(revision) => self.look(revision),
+            FeedItem::Whole(revision) => {
+                (self.whole_at, self.is_whole) = (revision, true);
+                self.look(now)
+            }
         }
     }
 
     fn forget(&mut self, key: &Bytes) {
         if let Some(token) = self.tokens.remove(key) {
             self.line.remove(&token);
+            self.waited.remove(&token);
         }
     }
 
-    /// The picture is whole: says who leads, if that is news.
-    fn look(&mut self, revision: Revision) -> Option<Observation> {
-        let first = self.line.values().next();
-        let leader = first.and_then(|pair| Some(Leader::of(self.election.place(pair)?, pair)));
+    /// The queue is complete: returns what is new in it.
+    fn look(&mut self, now: Moment) -> Option<Observation> {
+        let front = self.leader().map(|leader| Front {
+            token: leader.token,
+            waited: self.waited.contains(&leader.token),
+            leads: leader.record.leads,
+        });
+        let shown = self.vacancy.handle_front(now, front);
+        self.show(shown)
+    }
+
+    /// Notices that the caller has not polled this stream: what happened meanwhile was not seen when it happened.
+    fn handle_pause(&mut self) {
+        let now = self.clock.now();
+        if let Some((at, _)) = self.wake.take_if(|(at, _)| now.since(*at) > UNPOLLED_MAX) {
+            self.vacancy.handle_break(at);
+        }
+    }
+
+    /// The candidate with the oldest key.
+    fn leader(&self) -> Option<Leader> {
+        let pair = self.line.values().next()?;
+        Some(Leader::of(self.election.place(pair)?, pair))
+    }
+
+    /// Returns who leads, if that is news.
+    fn show(&mut self, shown: Shown) -> Option<Observation> {
+        let (leader, gap) = match shown {
+            Shown::Leader(gap) => (self.leader(), gap),
+            Shown::Nobody => (None, None),
+            Shown::Unsettled => return None,
+        };
         if self.told.as_ref().is_some_and(|told| self.is_same(told.as_ref(), leader.as_ref())) {
             return None;
         }
+        let token = |leader: &Option<Leader>| leader.as_ref().map(|leader| leader.token);
+        let is_new = self.told.as_ref().is_none_or(|told| token(told) != token(&leader));
         self.told = Some(leader.clone());
-        let now = self.clock.now();
-        let leaderless = match leader {
-            Some(_) => self.none_since.take().map(|since| now.since(since)),
-            None => {
-                self.none_since = Some(now);
-                None
+        let end = if leader.is_none() { self.vacancy.end() } else { None };
+        Some(Observation { leader, revision: self.whole_at, gap: gap.filter(|_| is_new), end })
+    }
+
+    /// Reads the lease of the first key when that is due, and waits for what is due next.
+    fn poll_lease(&mut self, context: &mut Context<'_>) -> Poll<Option<Observation>> {
+        loop {
+            let now = self.clock.now();
+            if let Some(reading) = &mut self.reading {
+                if let Poll::Ready(view) = reading.reply.as_mut().poll(context) {
+                    let lease = view.map(|view| (view.granted, view.remaining));
+                    let (token, sent_at) = (reading.token, reading.sent_at);
+                    self.reading = None;
+                    let shown = self.vacancy.handle_lease(token, sent_at, now, lease);
+                    return Poll::Ready(self.show(shown));
+                }
+            } else if let Some((token, at)) = self.vacancy.read_at()
+                && at <= now
+                && let Some(pair) = self.line.get(&token)
+                && let Some(place) = self.election.place(pair)
+            {
+                let store = self.election.store().clone();
+                let read = async move {
+                    let read = tokio::time::timeout(LEASE_READ_MAX, store.lease(place.lease));
+                    read.await.ok().and_then(Result::ok).flatten()
+                };
+                self.reading = Some(Reading { token, sent_at: now, reply: Box::pin(read) });
+                continue;
             }
-        };
-        Some(Observation { leader, revision, leaderless })
+            if self.vacancy.nobody_at().is_some_and(|at| at <= now) {
+                let shown = self.vacancy.shown(now);
+                if let Some(observation) = self.show(shown) {
+                    return Poll::Ready(Some(observation));
+                }
+            }
+            let read_at = self.vacancy.read_at().map(|(_, at)| at).filter(|_| self.reading.is_none());
+            let nobody_at = self.vacancy.nobody_at().filter(|at| *at > now);
+            let due = read_at.into_iter().chain(nobody_at).min();
+            let at = due.map_or(now + WAKE_EVERY, |at| at.min(now + WAKE_EVERY));
+            // At least a millisecond, so that a first key without a candidate behind it does not make this loop busy.
+            let rest = at.remaining(now).max(Duration::from_millis(1));
+            let (_, wake) = self.wake.insert((now + rest, Box::pin(tokio::time::sleep(rest))));
+            if wake.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
     }
 
     /// Whether there is nothing to tell: what is asked of a leader concerns only itself, and whoever asked.
@@ -165,22 +287,35 @@ impl Stream for Observe {
     type Item = Result<Observation, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.handle_pause();
         loop {
             let item = match &mut self.feed {
-                Ok(feed) => ready!(Pin::new(feed).poll_next(context)),
+                Ok(feed) => Pin::new(feed).poll_next(context),
                 Err(error) => return Poll::Ready(error.take().map(Err)),
             };
             match item {
-                Some(Ok(item)) => {
+                Poll::Ready(Some(Ok(item))) => {
                     if let Some(observation) = self.take(item) {
                         return Poll::Ready(Some(Ok(observation)));
                     }
                 }
-                Some(Err(error)) => {
+                Poll::Ready(Some(Err(error))) => {
                     self.feed = Err(None);
                     return Poll::Ready(Some(Err(error)));
                 }
-                None => return Poll::Ready(None),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending if self.is_whole && self.vacancy.is_blind() => {
+                    // Nothing changed while the caller did not poll.
+                    let now = self.clock.now();
+                    if let Some(observation) = self.look(now) {
+                        return Poll::Ready(Some(Ok(observation)));
+                    }
+                }
+                Poll::Pending => match self.poll_lease(context) {
+                    Poll::Ready(Some(observation)) => return Poll::Ready(Some(Ok(observation))),
+                    Poll::Ready(None) => {}
+                    Poll::Pending => return Poll::Pending,
+                },
             }
         }
     }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::layout::{PREFERRED, Place, Rank};
-use tenure_core::line::{Action, Asks, Before, Entered, Left, Looked, Then, Ticket};
+use tenure_core::line::{Action, Asks, Before, EnterGuard, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
 use super::lines::Slot;
 use super::post::Answers;
 use crate::session::Session;
 use crate::store::{
-    Cause, Comparison, Condition, Field, Get, KeyValue, Op, OpReply, Order, Page, Selection, Store,
+    Cause, Comparison, Condition, Field, Get, KeyValue, LeaseId, Op, OpReply, Order, Page, Selection, Store,
     StoreError, Txn, TxnReply,
 };
 
@@ -55,6 +55,22 @@ pub(crate) enum Regard {
     Preferred,
 }
 
+/// What all requests of a queue driver have in common.
+pub(super) struct Terms {
+    pub(super) regard: Regard,
+    /// Below the nonces of all places that this driver ever had.
+    pub(super) nonce_first: u64,
+    /// The prefix of the enter guards.
+    pub(super) guards: Bytes,
+}
+
+impl Terms {
+    /// The key of the enter guard of a lease.
+    fn guard(&self, lease: LeaseId) -> Bytes {
+        [&self.guards[..], lease.to_string().as_bytes()].concat().into()
+    }
+}
+
 /// How many places of a line are shown at once: it is read once for so many hand-offs. Doubled, every such look carries that much more.
 const SHOWN_MAX: u32 = 128;
 
@@ -76,15 +92,8 @@ pub(super) fn place(line: &Bytes, key: &[u8]) -> Option<Place> {
 }
 
 /// Does actions of different lines, each with an answer of its own, in as few requests as possible.
-///
-/// `nonce_first` is below the nonces of all places that this desk ever had.
-pub(super) async fn ask(
-    session: Session,
-    (regard, nonce_first): (Regard, u64),
-    request: Vec<Question>,
-) -> Answers {
-    let txn =
-        |question: &Question| txn(&question.line, question.action, &question.value, (regard, nonce_first));
+pub(super) async fn ask(session: Session, terms: Terms, request: Vec<Question>) -> Answers {
+    let txn = |question: &Question| txn(&question.line, question.action, &question.value, &terms);
     let store = session.store();
     let mut txns: Vec<Txn> = request.iter().map(txn).collect();
     let replies = match (txns.pop(), txns.is_empty()) {
@@ -100,12 +109,13 @@ pub(super) async fn ask(
         if let Err(error) = &reply {
             session.note_failure(error);
         }
-        answers.push((slot, understand(store, regard, &line, action, reply).await));
+        answers.push((slot, understand(store, &terms, &line, action, reply).await));
     }
     answers
 }
 
-fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Regard, u64)) -> Txn {
+fn txn(line: &Bytes, action: Action, value: &Bytes, terms: &Terms) -> Txn {
+    let (regard, nonce_first) = (terms.regard, terms.nonce_first);
     // A stranger's key is looked past in a second request.
     let newest_of = |select| Get::new(select).order(Order::CreatedDescending).limit(1).keys_only();
     let newest = || newest_of(Selection::Prefix(line.clone()));
@@ -122,13 +132,18 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
     };
     let own = |place: Place| Op::Get(Get::key(key(line, place)).keys_only());
     match action {
-        Action::Enter { place, asks, may_be_there, .. } => {
+        Action::Enter { place, asks, may_be_there, guard, .. } => {
             let key = key(line, place);
-            // Nobody but we puts this key, so it is compared only if we may have.
+            let guard_key = terms.guard(place.lease);
+            // If this request is taken for lost and its place is left, the guard changes: then this cannot be applied.
+            let txn = Txn::new()
+                .when(guard.unchanged(guard_key.clone()))
+                .otherwise(Op::Get(Get::key(guard_key).keys_only()));
+            // No other client puts this key, so it is compared only if an earlier request may have put it.
             let txn = if may_be_there {
-                Txn::new().when(Condition::absent(key.clone())).otherwise(own(place))
+                txn.when(Condition::absent(key.clone())).otherwise(own(place))
             } else {
-                Txn::new()
+                txn
             };
             // Before the put: in a line without others there is nothing to show.
             let txn = match asks {
@@ -171,29 +186,44 @@ fn txn(line: &Bytes, action: Action, value: &Bytes, (regard, nonce_first): (Rega
         }
         // Nobody else ever has the same key, and we have it again only when nothing of this can still be under way: nothing but this very place
         // can be deleted.
-        Action::Leave { place, then, .. } => {
-            let txn = Txn::new().then(Op::delete(key(line, place)));
-            match then {
-                Then::Nothing => txn,
-                Then::Next(next, _) => with_preferred(txn.then(own(next))),
-                Then::Line => with_preferred(txn.then(Op::Get(whole(SHOWN_MAX).keys_only()))),
-            }
+        Action::Leave { place, then, settles, .. } => {
+            let delete = || Op::delete(key(line, place));
+            let reads: Vec<Op> = match then {
+                Then::Nothing => Vec::new(),
+                Then::Next(next, _) => vec![own(next)],
+                Then::Line => vec![Op::Get(whole(SHOWN_MAX).keys_only())],
+            };
+            let has_preferred = regard == Regard::Preferred && !reads.is_empty();
+            let reads = || reads.iter().cloned().chain(has_preferred.then(preferred));
+            let Some(guard) = settles else {
+                return reads().fold(Txn::new().then(delete()), Txn::then);
+            };
+            // A guard that differs already refuses the lost enter as well as a new one.
+            let key = terms.guard(place.lease);
+            let txn = Txn::new()
+                .when(guard.unchanged(key.clone()))
+                .then(delete())
+                .then(Op::put_leased(key.clone(), Bytes::new(), place.lease))
+                .otherwise(delete())
+                .otherwise(Op::Get(Get::key(key).keys_only()));
+            reads().fold(txn, |txn, read| txn.then(read.clone()).otherwise(read))
         }
     }
 }
 
 async fn understand(
     store: &Store,
-    regard: Regard,
+    terms: &Terms,
     line: &Bytes,
     action: Action,
     reply: Result<TxnReply, StoreError>,
 ) -> Answer {
+    let regard = terms.regard;
     match action {
-        Action::Enter { ticket, epoch, place, asks, .. } => {
+        Action::Enter { ticket, epoch, place, asks, guard, .. } => {
             let is_new = reply.as_ref().is_ok_and(|reply| reply.succeeded);
             let entered = match reply {
-                Ok(reply) => entered(store, line, (place, asks), reply).await,
+                Ok(reply) => entered(store, line, (place, asks, guard), reply).await,
                 Err(error) => Err(error),
             };
             let others: Others = match entered {
@@ -211,8 +241,8 @@ async fn understand(
             };
             Answer::Looked(ticket, epoch, looked.unwrap_or(Looked::NotDone), others)
         }
-        Action::Leave { ticket, epoch, then, .. } => {
-            let (left, others) = left(line, then, reply);
+        Action::Leave { ticket, epoch, then, settles, .. } => {
+            let (left, others) = left(line, (then, settles), reply);
             Answer::Left(ticket, epoch, left, others)
         }
     }
@@ -231,17 +261,20 @@ fn not_entered(error: StoreError) -> Entered {
 async fn entered(
     store: &Store,
     line: &Bytes,
-    (own, asks): (Place, Asks),
+    (own, asks, guard): (Place, Asks, EnterGuard),
     reply: TxnReply,
 ) -> Result<Entered, StoreError> {
     let is_new = reply.succeeded;
-    let found: Vec<KeyValue> = pages(reply.results).into_iter().flat_map(|page| page.pairs).collect();
+    let mut pages = pages(reply.results).into_iter();
+    let guard_now = if is_new { guard } else { guard_in(pages.next()) };
+    let found: Vec<KeyValue> = pages.flat_map(|page| page.pairs).collect();
     let token = if is_new {
         Token(reply.revision)
     } else {
         let key = key(line, own);
         match found.iter().find(|pair| pair.key == key) {
             Some(mine) => Token(mine.created),
+            None if guard_now != guard => return Ok(Entered::Stale { guard: guard_now }),
             // Our own request came twice, and the place of the first was deleted before the second was answered.
             None => return Ok(Entered::NotDone),
         }
@@ -288,20 +321,35 @@ async fn looked(
     (before.map(|before| Looked::Stands { before }), others)
 }
 
-fn left(line: &Bytes, then: Then, reply: Result<TxnReply, StoreError>) -> (Left, Others) {
+/// The enter guard that a page shows.
+fn guard_in(page: Option<Page>) -> EnterGuard {
+    EnterGuard(page.and_then(|page| Some(page.pairs.first()?.modified)))
+}
+
+fn left(
+    line: &Bytes,
+    (then, settles): (Then, Option<EnterGuard>),
+    reply: Result<TxnReply, StoreError>,
+) -> (Left, Others) {
     let reply = match reply {
         Ok(reply) => reply,
+        // Every key and every lost enter under the lease ended with it.
+        Err(StoreError::LeaseNotFound) => {
+            return (Left::Gone { was_there: false, first: Vec::new(), guard: None }, None);
+        }
         // Nothing can be asked of such a store any more; the place ends with its lease.
         Err(error) if error.is_fatal() => {
-            return (Left::Gone { was_there: false, first: Vec::new() }, None);
+            return (Left::Gone { was_there: false, first: Vec::new(), guard: None }, None);
         }
         Err(StoreError::Ambiguous(_)) => return (Left::Unknown, None),
         Err(_) => return (Left::NotDone, None),
     };
     let was_there = matches!(reply.results.first(), Some(OpReply::Delete { count }) if *count > 0);
     let mut pages = pages(reply.results).into_iter();
+    let guard = settles
+        .map(|_| if reply.succeeded { EnterGuard(Some(reply.revision)) } else { guard_in(pages.next()) });
     let Some(page) = pages.next() else {
-        return (Left::Gone { was_there, first: Vec::new() }, None);
+        return (Left::Gone { was_there, first: Vec::new(), guard }, None);
     };
     let mut first = places(line, &page);
     if let Then::Next(next, token) = then
@@ -310,7 +358,7 @@ fn left(line: &Bytes, then: Then, reply: Result<TxnReply, StoreError>) -> (Left,
         // It is not there any more, or has been put anew.
         first.clear();
     }
-    (Left::Gone { was_there, first }, preferred(pages.next()))
+    (Left::Gone { was_there, first, guard }, preferred(pages.next()))
 }
 
 /// The preferred places, if they were asked for and are all shown.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tenure_core::layout::{Place, Rank};
+use tenure_core::layout::{Layout, Place, Rank};
 use tenure_core::line::{Action, Mode, Ticket};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use super::alarm::Alarm;
-use super::ask::{self, Question, Regard};
+use super::ask::{self, Question, Regard, Terms};
 use super::lined::{Sitter, Words};
 use super::lines::{Lines, Slot};
 use super::outbox::{Outbox, Wish};
@@ -40,6 +40,8 @@ pub(super) struct Shared {
     store: Store,
     clock: Arc<dyn Clock>,
     regard: Regard,
+    /// The prefix of the enter guards.
+    guards: Bytes,
     /// Below the nonces of all places of this desk, which follow each other: another desk on the same lease throws one far away.
     nonce_first: u64,
     inner: Mutex<Inner>,
@@ -134,7 +136,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    pub(super) fn new(session: &Session, regard: Regard) -> Shared {
+    pub(super) fn new(session: &Session, layout: &Layout, regard: Regard) -> Shared {
         // Half of all numbers is left to count upwards.
         let nonce_first = dice::nonce() / 2;
         let inner = Inner {
@@ -152,6 +154,7 @@ impl Shared {
             clock: session.clock().clone(),
             session: session.clone(),
             regard,
+            guards: layout.enter_guards().first().clone(),
             nonce_first,
             inner: Mutex::new(inner),
             post: Mutex::default(),
@@ -267,7 +270,8 @@ impl Shared {
     }
 
     fn ask(&self, request: Vec<Question>) -> impl Future<Output = Answers> + Send + 'static {
-        ask::ask(self.session.clone(), (self.regard, self.nonce_first), request)
+        let terms = Terms { regard: self.regard, nonce_first: self.nonce_first, guards: self.guards.clone() };
+        ask::ask(self.session.clone(), terms, request)
     }
 
     /// Puts in a place of ours that it holds, unless somebody has put something there since it was entered, or one of ours is the next. Nobody

@@ -222,6 +222,8 @@ impl Held {
 fn lost_by(end: &SeatEnd) -> Lost {
     match end {
         SeatEnd::Lease(end) => (*end).into(),
-        SeatEnd::Deleted | SeatEnd::Left { .. } | SeatEnd::Refused(_) => Lost::Broken,
+        SeatEnd::Deleted | SeatEnd::Left { .. } | SeatEnd::Refused(_) | SeatEnd::PermitsDiffer { .. } => {
+            Lost::Broken
+        }
     }
 }

@@ -159,13 +159,12 @@ impl Lined {
             Seen::Watched(place) => self.machine.handle_watched(place, now),
             Seen::Gone(place, revision) => self.machine.handle_gone(place, revision, now),
             Seen::Put(place, pair) => {
-                self.machine.handle_put(place, now);
                 if regard == Regard::Preferred && CandidateRecord::leads_by(&pair.value) {
                     self.machine.handle_holder(place, Token(pair.created), pair.modified);
                 }
                 self.touch(place, pair);
             }
-            Seen::Picture(picture) => self.machine.handle_picture(&picture),
+            Seen::Picture(picture) => self.machine.handle_picture(picture, now),
         }
     }
 
@@ -197,6 +196,9 @@ impl Lined {
                     sitter.loan.report_gone();
                 }
                 (ticket, SeatState::Over(SeatEnd::of(why, ended)))
+            }
+            Notice::PermitsDiffer { ticket, requested, in_use } => {
+                (ticket, SeatState::Over(SeatEnd::PermitsDiffer { requested, in_use }))
             }
             Notice::Refused { ticket, why } => (ticket, SeatState::Over(SeatEnd::Refused(why))),
             Notice::Left { ticket, was_there } => (ticket, SeatState::Over(SeatEnd::Left { was_there })),

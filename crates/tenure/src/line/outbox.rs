@@ -54,9 +54,16 @@ impl Outbox {
         self.shares.clear();
         let mut request = Vec::with_capacity(most.min(self.waiting.len()));
         let mut later = VecDeque::new();
+        let mut settles = false;
         while request.len() < most
             && let Some(wish) = self.waiting.pop_front()
         {
+            // All of them change the enter guard of their lease, and a request of etcd changes a key once.
+            let is_settling = matches!(wish.action, Action::Leave { settles: Some(_), .. });
+            if is_settling && std::mem::replace(&mut settles, true) {
+                later.push_back(wish);
+                continue;
+            }
             if self.shares.entry(wish.slot).or_default().takes(wish.action) {
                 self.urgent -= usize::from(is_urgent(wish.action));
                 request.push(wish);

@@ -1,5 +1,6 @@
 //! One place in a line, as whoever wanted it sees it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -56,6 +57,13 @@ pub(crate) enum SeatEnd {
     Deleted,
     /// The store refused it.
     Refused(StoreError),
+    /// Another caller uses a different number of permits.
+    PermitsDiffer {
+        /// The number that was requested.
+        requested: NonZeroU32,
+        /// The number that the oldest key of the queue carries.
+        in_use: NonZeroU32,
+    },
     /// It was asked to leave, and has.
     Left {
         /// Whether it was still there then.

@@ -1,5 +1,6 @@
 //! One turn in a line: standing, waiting, and how that can end.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,7 +29,15 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) enum Patience {
     Endless,
     UpTo(Duration),
+    /// Decide on the first complete reply of the store.
     None,
+}
+
+impl Patience {
+    /// A bounded wait. A wait of zero is a try: it decides on the store's complete reply, however long that takes to arrive.
+    pub(crate) fn up_to(wait: Duration) -> Patience {
+        if wait.is_zero() { Patience::None } else { Patience::UpTo(wait) }
+    }
 }
 
 /// What somebody wants who stands in line.
@@ -63,6 +72,14 @@ pub enum StandError {
     Unavailable {
         /// How long was waited.
         within: Duration,
+    },
+    /// Other callers hold or wait with a different number of permits. All callers of a name must use the same.
+    #[error("requested one of {requested} permits, but the name is in use with {in_use} permits")]
+    PermitsDiffer {
+        /// The number that was requested.
+        requested: NonZeroU32,
+        /// The number that is in use.
+        in_use: NonZeroU32,
     },
     /// The store will never let us stand in this line.
     #[error("the store refuses a place in the line")]
@@ -147,6 +164,9 @@ async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Durati
             Err(StandError::Held)
         }
         Ok(Some(SeatState::Over(SeatEnd::Refused(error)))) => Err(StandError::Store(error)),
+        Ok(Some(SeatState::Over(SeatEnd::PermitsDiffer { requested, in_use }))) => {
+            Err(StandError::PermitsDiffer { requested, in_use })
+        }
         Ok(Some(SeatState::Over(SeatEnd::Lease(LoanEnd::Closed)))) => Err(StandError::Closed),
         Ok(Some(SeatState::Over(SeatEnd::Lease(_)))) if !has_stood => return Turn::NeverStood,
         Ok(Some(SeatState::Over(SeatEnd::Lease(end)))) => Err(StandError::SessionLost(end)),
@@ -155,7 +175,11 @@ async fn turn(seat: Seat, wish: &Wish, deadline: Option<Instant>, within: Durati
         }
         Err(_) => match seat.state() {
             SeatState::Entering => Err(StandError::Unavailable { within }),
-            SeatState::Waits | SeatState::Holds { .. } | SeatState::Over(_) => Err(StandError::Held),
+            // It came to hold in the moment in which the wait ended.
+            SeatState::Holds { place, token, others, .. } => {
+                Ok(Held::new(seat, (place, token), others, Arrival::AfterOthers))
+            }
+            SeatState::Waits | SeatState::Over(_) => Err(StandError::Held),
         },
     })
 }

@@ -55,13 +55,14 @@ impl Acquire {
         self
     }
 
-    /// Waits this long for those who hold it or wait before us.
+    /// Waits this long for the current holders and for earlier waiters. A wait of zero is [`Acquire::try_once`].
     pub fn wait_up_to(mut self, wait: Duration) -> Acquire {
-        self.patience = Patience::UpTo(wait);
+        self.patience = Patience::up_to(wait);
         self
     }
 
-    /// Does not wait: [`StandError::Held`] if somebody else holds it.
+    /// Does not wait: [`StandError::Held`] if the store's complete reply shows that it cannot be acquired now.
+    /// A free permit or a lock that only shared holders have is acquired.
     pub fn try_once(mut self) -> Acquire {
         self.patience = Patience::None;
         self

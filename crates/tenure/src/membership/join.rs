@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure_core::hold::TtlTooShort;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::NodeId;
-use tenure_core::record::{NodeRecord, NodeState, Record, WallTime};
+use tenure_core::record::{NodeRecord, NodeState, Record, WallTime, Wanted};
 use tenure_core::revision::{Revision, Token};
 use thiserror::Error;
 
@@ -33,6 +33,8 @@ pub struct NewNode {
     labels: BTreeMap<String, String>,
     state: NodeState,
     balancer: Option<String>,
+    accepts: Option<Wanted>,
+    capacity: Option<u64>,
 }
 
 impl NewNode {
@@ -45,6 +47,8 @@ impl NewNode {
             labels: BTreeMap::new(),
             state: NodeState::Starting,
             balancer: None,
+            accepts: None,
+            capacity: None,
         }
     }
 
@@ -83,6 +87,14 @@ impl NewNode {
         self
     }
 
+    /// Which tasks it accepts and how many it runs at a time, for the balancers of its peers.
+    #[must_use]
+    pub(crate) fn accepts(mut self, accepts: Wanted, capacity: Option<usize>) -> NewNode {
+        self.accepts = Some(accepts);
+        self.capacity = capacity.map(|capacity| capacity as u64);
+        self
+    }
+
     fn record(self, nonce: String, before: Revision) -> NodeRecord {
         NodeRecord {
             address: self.address,
@@ -93,6 +105,9 @@ impl NewNode {
             labels: self.labels,
             state: self.state,
             balancer: self.balancer,
+            accepts: self.accepts,
+            capacity: self.capacity,
+            load: None,
             unknown: serde_json::Map::new(),
         }
     }

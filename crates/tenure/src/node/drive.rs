@@ -12,7 +12,7 @@ use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{NodeId, TaskId};
 use tenure_core::node::request::Habit;
 use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, Tally};
-use tenure_core::record::NodeState;
+use tenure_core::record::{NodeLoad, NodeRecord, NodeState};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -277,7 +277,9 @@ impl Driver {
                 under_way.doing.push(Box::pin(async move { Done::Claimed(asking.await) }));
             }
             Action::LetGo { nonce } => under_way.loans.let_go(&nonce),
-            Action::GiveBack { task, token } => under_way.outbox.push(Write::GiveBack(task, token)),
+            Action::GiveBack { task, token, claim } => {
+                under_way.outbox.push(Write::GiveBack(task, token, claim));
+            }
             Action::Start(start) => {
                 let key = self.layout.encode(&Key::TaskOwner(start.task.clone()));
                 let fence = Fence { key, token: start.token };
@@ -297,6 +299,7 @@ impl Driver {
             Action::EndLease { lease } => under_way.leases.push(Leftover::empty(lease)),
             // The place is kept until the machine is done with it, so somebody listens.
             Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
+            Action::Publish(load) => drop(under_way.place.send(PlaceWish::Publish(load))),
             Action::Leave => drop(under_way.place.send(PlaceWish::Leave)),
             Action::Finish { running } => under_way.end = Some(running),
         }
@@ -306,6 +309,7 @@ impl Driver {
 /// What the machine wants of the node's own key.
 enum PlaceWish {
     Announce(NodeState),
+    Publish(NodeLoad),
     Leave,
 }
 
@@ -314,16 +318,14 @@ async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<
     let mut next = wishes.recv().await;
     while let Some(wish) = next {
         next = match wish {
-            PlaceWish::Announce(state) => tokio::select! {
-                biased;
-                newer = wishes.recv() => newer,
-                shown = membership.set_state(state) => {
-                    if let Err(error) = shown {
-                        debug!(node = %membership.id(), %error, "the node's state is not shown yet");
-                    }
-                    wishes.recv().await
-                }
-            },
+            PlaceWish::Announce(state) => {
+                let change = |record: &mut NodeRecord| record.state = state;
+                change_record(&membership, change, &mut wishes).await
+            }
+            PlaceWish::Publish(load) => {
+                let change = |record: &mut NodeRecord| record.load = Some(load);
+                change_record(&membership, change, &mut wishes).await
+            }
             PlaceWish::Leave => {
                 let node = membership.id().clone();
                 if let Err(error) = membership.leave().await {
@@ -332,6 +334,24 @@ async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<
                 return;
             }
         };
+    }
+}
+
+/// Changes the node's own record, and returns the next wish. A newer one does not wait for the reply: what was changed stays wanted.
+async fn change_record(
+    membership: &Membership,
+    change: impl FnOnce(&mut NodeRecord),
+    wishes: &mut mpsc::UnboundedReceiver<PlaceWish>,
+) -> Option<PlaceWish> {
+    tokio::select! {
+        biased;
+        changed = membership.update(change) => {
+            if let Err(error) = changed {
+                debug!(node = %membership.id(), %error, "node record not updated yet");
+            }
+            wishes.recv().await
+        }
+        newer = wishes.recv() => newer,
     }
 }
 

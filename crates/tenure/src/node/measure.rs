@@ -6,7 +6,8 @@ use std::sync::Once;
 
 use metrics::{Unit, counter, gauge};
 use tenure_core::name::NodeId;
-use tenure_core::node::{Event, Notice, Outcome};
+use tenure_core::node::{Event, LossReason, Notice, Outcome, ReleaseReason};
+use tenure_core::task::StateKind;
 
 const TASKS: &str = "tenure_node_tasks";
 const TRIES: &str = "tenure_node_claim_tries_total";
@@ -44,10 +45,22 @@ impl Measure {
         static ONCE: Once = Once::new();
         ONCE.call_once(describe_metrics);
         let node = node.to_string();
-        // So that a node that has done nothing yet is seen, too.
+        // Every series exists from the start: `increase()` reports 0 for the first count of a series without an earlier sample.
         gauge!(TASKS, "node" => node.clone()).set(0.0);
         for name in [TRIES, CLAIMS, STARTS, FAULTS] {
             counter!(name, "node" => node.clone()).absolute(0);
+        }
+        for state in StateKind::ALL {
+            counter!(MOVES, "node" => node.clone(), "to" => state.as_str()).absolute(0);
+            if state.is_terminal() {
+                counter!(ENDS, "node" => node.clone(), "state" => state.as_str()).absolute(0);
+            }
+        }
+        for reason in ReleaseReason::ALL {
+            counter!(RELEASES, "node" => node.clone(), "reason" => reason.as_str()).absolute(0);
+        }
+        for reason in LossReason::ALL {
+            counter!(LOST, "node" => node.clone(), "reason" => reason.as_str()).absolute(0);
         }
         Measure { node, tasks: 0 }
     }

@@ -99,9 +99,15 @@ impl NodeOptions {
         self
     }
 
-    /// How many tasks it holds at most; no limit unless told.
+    /// How many tasks it runs at a time; no limit unless set. Sleeping and paused tasks do not count.
     pub fn capacity(mut self, tasks: usize) -> NodeOptions {
         self.settings.capacity = Some(tasks);
+        self
+    }
+
+    /// How many sleeping and paused tasks a node with a capacity holds before it claims no more; 10,000.
+    pub fn parked_max(mut self, tasks: usize) -> NodeOptions {
+        self.settings.parked_max = tasks;
         self
     }
 
@@ -138,6 +144,15 @@ impl NodeOptions {
     /// What becomes of tasks that fail; [`ErrorRate`] unless told: they sleep 10 min, and the eighth error within 4 h ends them.
     pub fn error_policy(mut self, policy: impl ErrorPolicy + 'static) -> NodeOptions {
         self.policy = Box::new(policy);
+        self
+    }
+
+    /// After how many claims in a row that ended without an outcome a task is failed instead of run; 3. `None` for no limit.
+    ///
+    /// A claim ends without an outcome if its process is killed, so this stops a task that kills its worker.
+    /// Only claims of the last day count.
+    pub fn lost_claims_max(mut self, claims: Option<usize>) -> NodeOptions {
+        self.settings.lost_claims_max = claims;
         self
     }
 
@@ -179,6 +194,7 @@ impl NodeOptions {
         let store = session.store().clone();
         let id = self.settings.node.clone();
         let node = self.node.balancer(self.balancer.name());
+        let node = node.accepts(self.settings.wanted.clone(), self.settings.capacity);
         let mut join = Cluster::new(store.clone(), namespace).join(session, node);
         if let Some(within) = self.join_within {
             join = join.within(within);

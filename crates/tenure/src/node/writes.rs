@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{NodeId, TaskId};
+use tenure_core::name::{ClaimId, NodeId, TaskId};
 use tenure_core::node::{Answer, CommandCheck, Event, Save, request};
 use tenure_core::revision::Token;
 
@@ -22,7 +22,7 @@ const UNUSED: LeaseId = LeaseId(NonZeroI64::MIN);
 /// One write.
 pub(super) enum Write {
     Save(Box<Save>),
-    GiveBack(TaskId, Token),
+    GiveBack(TaskId, Token, ClaimId),
     Answer(Box<Answer>),
 }
 
@@ -43,7 +43,7 @@ impl Write {
     fn txn(&self, layout: &Layout, node: &NodeId, results: LeaseId) -> Txn {
         match self {
             Write::Save(save) => request::save(layout, save, results),
-            Write::GiveBack(task, token) => request::give_back(layout, task, *token),
+            Write::GiveBack(task, token, claim) => request::give_back(layout, task, *token, claim),
             Write::Answer(answer) => request::answer(layout, node, answer, results),
         }
     }
@@ -53,7 +53,7 @@ impl Write {
             Write::Save(save) => {
                 Event::Saved { answer: request::read_saved(&save, reply), task: save.task, epoch: save.epoch }
             }
-            Write::GiveBack(task, token) => {
+            Write::GiveBack(task, token, _) => {
                 Event::GivenBack { task, token, answer: request::read_given_back(&reply) }
             }
             Write::Answer(answer) => {

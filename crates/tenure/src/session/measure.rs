@@ -42,10 +42,25 @@ pub fn describe_metrics() {
     metrics::describe_gauge!(KEYS, Unit::Count, "Keys that the sessions of this process keep registered.");
 }
 
-/// The descriptions, for the recorder that is there when the first session is opened.
-pub(super) fn describe_once() {
+/// Describes and registers every series, for the recorder that is installed when a session is opened.
+///
+/// A counter that first appears with its first loss has no earlier sample: `increase()` then reports 0 for that loss.
+pub(super) fn register() {
     static ONCE: Once = Once::new();
     ONCE.call_once(describe_metrics);
+    for result in ["ok", "error"] {
+        counter!(GRANTS, "result" => result).increment(0);
+    }
+    for result in ["ok", "gone", "error"] {
+        counter!(RENEWALS, "result" => result).increment(0);
+    }
+    for why in [End::Lapsed, End::Gone] {
+        counter!(LOST, "reason" => reason(why)).increment(0);
+    }
+    counter!(RECOVERIES).increment(0);
+    counter!(RETRIES).increment(0);
+    gauge!(KEYS).increment(0.0);
+    let _ = histogram!(REMAINING);
 }
 
 pub(super) fn granted(answer: &Result<Grant, StoreError>) {
@@ -66,11 +81,14 @@ pub(super) fn remained(remained: Duration) {
 }
 
 pub(super) fn lost(why: End) {
-    let reason = match why {
+    counter!(LOST, "reason" => reason(why)).increment(1);
+}
+
+fn reason(why: End) -> &'static str {
+    match why {
         End::Lapsed => "lapsed",
         End::Gone => "gone",
-    };
-    counter!(LOST, "reason" => reason).increment(1);
+    }
 }
 
 pub(super) fn recovered() {

@@ -59,7 +59,7 @@ impl SessionOptions {
     pub fn open(self, store: Store) -> Result<Session, BadOptions> {
         self.plan.retry.check()?;
         let machine = Machine::new(self.plan)?;
-        measure::describe_once();
+        measure::register();
         let shared = Arc::new(Shared::new(store, self.clock, machine, self.plan.ttl));
         tokio::spawn(drive::drive(shared.clone()));
         Ok(Session { handle: Arc::new(Handle { shared }) })

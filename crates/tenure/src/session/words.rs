@@ -16,12 +16,12 @@ pub enum SessionState {
     Idle,
     /// Every lease is held and renewals are answered.
     Live {
-        /// Grows with every new lease.
+        /// Grows when a lease replaces a lost one, and when the session starts again after its last key.
         incarnation: u64,
     },
     /// Renewals fail; still valid.
     Suspect {
-        /// Grows with every new lease.
+        /// Grows when a lease replaces a lost one, and when the session starts again after its last key.
         incarnation: u64,
         /// For how long renewals have been failing when this was said.
         failing_for: Duration,

@@ -1,7 +1,9 @@
 //! Locks on every engine: what holders, waiters and onlookers see.
 
 mod barrier;
+mod paused_member;
 mod requests;
+mod tries;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -284,7 +284,7 @@ async fn a_task_is_claimed_run_and_completed_and_its_state_stays() {
         until("t11 runs", async || shop.ledger.running().len() == 1).await;
         assert!(shop.owner("t11").await.is_some(), "the end of t1 leaves t11 alone");
         let left = shop.store.list(shop.layout.tasks()).await.unwrap();
-        assert_eq!(left.pairs.len(), 3, "the task, its props and its owner: {left:?}");
+        assert_eq!(left.pairs.len(), 4, "the task, its props, its owner and its attempt: {left:?}");
         let run = &shop.ledger.runs_of("t11")[0];
         assert_eq!(Some(("a".to_owned(), run.token)), shop.owner("t11").await);
         assert_eq!(run.attempt, 1);

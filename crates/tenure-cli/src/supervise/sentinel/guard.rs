@@ -1,4 +1,4 @@
-//! The sentinel's own process: reads words, looks at the clock, kills.
+//! The sentinel's own process: reads messages, reads the clock, kills.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -6,53 +6,41 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group};
 use tenure::clock::{BootClock, Clock};
 use tenure::core::time::Moment;
 
-use super::super::signals;
+use super::super::{descendants, signals};
 use super::GUARDING;
 use super::alarm::Alarm;
-
-/// Who asks everybody of a service to end means us too, but we end last.
-const DEAF_TO: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+use super::killing::Guarded;
 
 /// Guards until it is told goodbye, or until it had to kill.
 pub(crate) fn run() -> ExitCode {
-    let deafness = deafen();
+    let deafness = signals::deafen();
     let done = Alarm::new().and_then(|alarm| Guard::default().stand(&alarm));
     drop(deafness);
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A handler that does nothing is the nearest to ignoring that there is without unsafe code.
-fn deafen() -> io::Result<(tokio::runtime::Runtime, Vec<tokio::signal::unix::Signal>)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let streams = {
-        let _inside = runtime.enter();
-        DEAF_TO.into_iter().map(signals::stream).collect::<io::Result<Vec<_>>>()?
-    };
-    Ok((runtime, streams))
-}
-
 /// What it knows.
 #[derive(Default)]
 struct Guard {
-    /// The groups, each with what its life hangs on.
-    groups: BTreeMap<i32, u64>,
+    /// The trees by the pid of their reaper, each with what its life hangs on.
+    trees: BTreeMap<i32, Guarded>,
     /// When to kill those that hang on it.
     until: BTreeMap<u64, Moment>,
-    /// The beginning of a word.
+    /// The beginning of a message.
     rest: Vec<u8>,
 }
 
-/// What a word means.
+/// What a message means.
 #[derive(PartialEq, Eq, Debug)]
 enum Word {
-    Guard { group: i32, hold: u64 },
+    Guard { reaper: i32, group: i32, hold: u64 },
     Until { hold: u64, kill: Option<Moment> },
-    Leave { group: i32 },
+    Leave { reaper: i32 },
     Done,
 }
 
@@ -61,13 +49,14 @@ impl Guard {
         let stdin = io::stdin();
         loop {
             let is_readable = self.wait(alarm, stdin.as_fd())?;
-            // Words first: one that was written in time counts, however late we come to read it.
+            // Messages first, up to the newest: one that was written in time counts, however late it is read. A sentinel that was stopped has
+            // old deadlines in its pipe, which newer messages behind them have moved.
             if is_readable {
-                match self.hear(stdin.as_fd()) {
+                match self.hear_all(stdin.as_fd()) {
                     Ok(Heard::Words) => {}
                     Ok(Heard::Goodbye) => return Ok(()),
                     Ok(Heard::End) | Err(_) => {
-                        self.groups.keys().for_each(|&group| kill(group));
+                        self.kill_all();
                         return Ok(());
                     }
                 }
@@ -76,13 +65,25 @@ impl Guard {
         }
     }
 
-    /// Waits for a word or for the time. Says whether there is a word.
+    /// Waits for a message or for the time. Returns whether there is a message.
     fn wait(&self, alarm: &Alarm, stdin: BorrowedFd<'_>) -> io::Result<bool> {
-        let next = self.until.values().min().copied();
+        let round =
+            self.trees.values().any(Guarded::is_dying).then(|| BootClock.now() + descendants::ROUND_EVERY);
+        let next = self.until.values().copied().chain(round).min();
         alarm.set(next)?;
         match alarm.wait(stdin, next) {
             Err(Errno::INTR) => Ok(false),
             waited => Ok(waited?),
+        }
+    }
+
+    /// Reads until nothing is left to read.
+    fn hear_all(&mut self, stdin: BorrowedFd<'_>) -> io::Result<Heard> {
+        loop {
+            let heard = self.hear(stdin)?;
+            if heard != Heard::Words || !is_readable(stdin)? {
+                return Ok(heard);
+            }
         }
     }
 
@@ -110,19 +111,19 @@ impl Guard {
 
     fn obey(&mut self, word: &Word) -> io::Result<()> {
         match *word {
-            Word::Guard { group, hold } => {
-                self.groups.insert(group, hold);
+            Word::Guard { reaper, group, hold } => {
+                self.trees.insert(reaper, Guarded::new(reaper, group, hold));
                 let mut stdout = io::stdout();
                 stdout.write_all(GUARDING)?;
                 stdout.flush()?;
             }
             Word::Until { hold, kill: Some(kill) } => drop(self.until.insert(hold, kill)),
             Word::Until { hold, kill: None } => drop(self.until.remove(&hold)),
-            Word::Leave { group } => {
-                if let Some(hold) = self.groups.remove(&group)
-                    && !self.groups.values().any(|&other| other == hold)
+            Word::Leave { reaper } => {
+                if let Some(gone) = self.trees.remove(&reaper)
+                    && !self.trees.values().any(|other| other.hold == gone.hold)
                 {
-                    self.until.remove(&hold);
+                    self.until.remove(&gone.hold);
                 }
             }
             Word::Done => {}
@@ -130,24 +131,36 @@ impl Guard {
         Ok(())
     }
 
-    /// Kills everybody whose time is over. Once is enough; a group cannot come back.
+    /// Kills every tree whose time is over, with one round for each; the next wait ends after a moment as long as one is not gone.
     fn kill_due(&mut self, now: Moment) {
         let due: Vec<u64> =
             self.until.iter().filter(|(_, kill)| **kill <= now).map(|(hold, _)| *hold).collect();
         for hold in due {
             self.until.remove(&hold);
-            self.groups.iter().filter(|(_, other)| **other == hold).for_each(|(&group, _)| kill(group));
+            self.trees.values_mut().filter(|tree| tree.hold == hold).for_each(Guarded::condemn);
+        }
+        self.trees.values_mut().filter(|tree| tree.is_dying()).for_each(Guarded::kill);
+    }
+
+    /// Kills everything, and returns when it is gone.
+    fn kill_all(&mut self) {
+        self.trees.values_mut().for_each(Guarded::condemn);
+        while self.trees.values().any(Guarded::is_dying) {
+            self.trees.values_mut().filter(|tree| tree.is_dying()).for_each(Guarded::kill);
+            std::thread::sleep(descendants::ROUND_EVERY);
         }
     }
 }
 
-fn kill(group: i32) {
-    if let Some(group) = Pid::from_raw(group) {
-        // A group that is gone already is what we want.
-        let _ = kill_process_group(group, Signal::KILL);
+fn is_readable(stdin: BorrowedFd<'_>) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut [PollFd::from_borrowed_fd(stdin, PollFlags::IN)], Some(&now)) {
+        Err(Errno::INTR) => Ok(true),
+        ready => Ok(ready? > 0),
     }
 }
 
+#[derive(PartialEq, Eq, Debug)]
 enum Heard {
     Words,
     Goodbye,
@@ -158,16 +171,19 @@ impl Word {
     fn parse(line: &[u8]) -> Option<Word> {
         let line = std::str::from_utf8(line).ok()?.trim_end();
         let words: Vec<&str> = line.split(' ').collect();
-        let group = |text: &str| text.parse().ok().filter(|&group: &i32| group > 0);
+        let pid = |text: &str| text.parse().ok().filter(|&pid: &i32| pid > 0);
         match words[..] {
-            ["guard", of, hold] => Some(Word::Guard { group: group(of)?, hold: hold.parse().ok()? }),
+            ["guard", reaper, group, hold] => {
+                let (reaper, group) = (pid(reaper)?, pid(group)?);
+                Some(Word::Guard { reaper, group, hold: hold.parse().ok()? })
+            }
             ["until", hold, "never"] => Some(Word::Until { hold: hold.parse().ok()?, kill: None }),
             ["until", hold, ns] => {
                 let since_boot = Duration::from_nanos(ns.parse().ok()?);
                 let kill = Some(Moment::after_origin(since_boot));
                 Some(Word::Until { hold: hold.parse().ok()?, kill })
             }
-            ["leave", of] => Some(Word::Leave { group: group(of)? }),
+            ["leave", reaper] => Some(Word::Leave { reaper: pid(reaper)? }),
             ["done"] => Some(Word::Done),
             _ => None,
         }
@@ -178,17 +194,22 @@ impl Word {
 mod tests {
     use super::*;
 
+    /// A tree whose reaper does not exist: killing it changes nothing.
+    fn tree(hold: u64) -> Guarded {
+        Guarded::new(i32::MAX, i32::MAX, hold)
+    }
+
     #[test]
     fn words_are_read_as_they_are_written() {
         for (line, word) in [
-            ("guard 4121 0\n", Some(Word::Guard { group: 4121, hold: 0 })),
+            ("guard 4120 4121 0\n", Some(Word::Guard { reaper: 4120, group: 4121, hold: 0 })),
             ("until 7 never\n", Some(Word::Until { hold: 7, kill: None })),
             ("until 7 1500000000\n", Some(Word::Until { hold: 7, kill: Some(Moment::from_ms(1_500)) })),
-            ("leave 4121\n", Some(Word::Leave { group: 4121 })),
+            ("leave 4120\n", Some(Word::Leave { reaper: 4120 })),
             ("done\n", Some(Word::Done)),
-            ("guard 0 0\n", None),
-            ("guard -1 0\n", None),
-            ("guard 4121\n", None),
+            ("guard 0 4121 0\n", None),
+            ("guard 4120 -1 0\n", None),
+            ("guard 4120 4121\n", None),
             ("until soon\n", None),
             ("", None),
         ] {
@@ -198,20 +219,38 @@ mod tests {
 
     #[test]
     fn the_end_of_one_hold_says_nothing_of_the_others() {
-        let mut guard = Guard { groups: BTreeMap::from([(i32::MAX, 1)]), ..Guard::default() };
+        let mut guard = Guard { trees: BTreeMap::from([(1, tree(1)), (2, tree(2))]), ..Guard::default() };
         guard.obey(&Word::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
         guard.obey(&Word::Until { hold: 2, kill: Some(Moment::from_ms(5_000)) }).unwrap();
+        guard.kill_due(Moment::from_ms(999));
+        assert_eq!(guard.until.len(), 2);
         guard.kill_due(Moment::from_ms(1_000));
         assert_eq!(guard.until, BTreeMap::from([(2, Moment::from_ms(5_000))]));
     }
 
     #[test]
-    fn a_hold_is_forgotten_with_its_last_group() {
-        let mut guard = Guard { groups: BTreeMap::from([(10, 1), (11, 1)]), ..Guard::default() };
+    fn a_hold_is_forgotten_with_its_last_tree() {
+        let mut guard = Guard { trees: BTreeMap::from([(10, tree(1)), (11, tree(1))]), ..Guard::default() };
         guard.obey(&Word::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
-        guard.obey(&Word::Leave { group: 10 }).unwrap();
+        guard.obey(&Word::Leave { reaper: 10 }).unwrap();
         assert!(guard.until.contains_key(&1));
-        guard.obey(&Word::Leave { group: 11 }).unwrap();
-        assert!(guard.until.is_empty() && guard.groups.is_empty());
+        guard.obey(&Word::Leave { reaper: 11 }).unwrap();
+        assert!(guard.until.is_empty() && guard.trees.is_empty());
+    }
+
+    /// The pipe of a sentinel that was stopped: a deadline that has passed, and the newer one far behind it.
+    #[test]
+    fn backlog_is_read_to_the_newest_message() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        for ms in 1..=500 {
+            writeln!(writer, "until 7 {}", Duration::from_millis(ms).as_nanos()).unwrap();
+        }
+        let mut guard = Guard::default();
+        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), Heard::Words);
+        assert_eq!(guard.until, BTreeMap::from([(7, Moment::from_ms(500))]));
+        writer.write_all(b"done\n").unwrap();
+        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), Heard::Goodbye);
+        drop(writer);
+        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), Heard::End);
     }
 }

@@ -108,7 +108,7 @@ async fn a_handover_has_no_moment_without_a_leader(machine: &Machine) {
     assert_eq!(told["leader"]["fence"], fence.as_str());
     let seen = event(watch.line().await);
     assert_eq!(
-        (&seen["event"], &seen["candidate"], &seen["fence"], &seen["leaderless_seconds"]),
+        (&seen["event"], &seen["candidate"], &seen["fence"], &seen["leaderless_min_seconds"]),
         (&json!("leader"), &json!("heir"), &json!(fence), &json!(0.0)),
         "no moment without a leader, and nobody between: {seen}"
     );

@@ -12,7 +12,7 @@ use crate::machine::Machine;
 /// Ends the lease that the leader has.
 async fn revoke(machine: &Machine) {
     let lease = show(machine).await["leader"]["lease"].as_str().unwrap().to_owned();
-    machine.ok(&["lease", "revoke", &lease]).await;
+    machine.ok(&["lease", "revoke", &lease, "--yes"]).await;
 }
 
 /// Deaf to SIGTERM or not, it is gone before it is started anew.

@@ -51,7 +51,7 @@ async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
         assert_eq!(intervals.len(), 2, "run {run}: {intervals:?}");
         assert_eq!(overlap(&intervals), None, "run {run}");
         // The next run needs the lock; nobody is left who would give it back.
-        machine.ok(&["locks", "break", "a", "--force"]).await;
+        machine.ok(&["locks", "break", "a", "--force", "--yes"]).await;
         if waits.is_ok() {
             run += 1;
             continue;

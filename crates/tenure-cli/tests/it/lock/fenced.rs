@@ -52,7 +52,7 @@ async fn increment(machine: &Machine, kind: Kind) -> (String, Option<i32>) {
     let line = running.line().await;
     let (token, lease) = line.split_once(' ').unwrap();
     if kind != Kind::Plain {
-        machine.ok(&["lease", "revoke", lease]).await;
+        machine.ok(&["lease", "revoke", lease, "--yes"]).await;
         machine.file(&format!("revoked.{token}"), "");
     }
     let (code, stderr) = running.end().await;

@@ -66,7 +66,7 @@ async fn a_run_that_goes_on_keeps_others_away_and_one_that_was_killed_still_coun
     first.signal(rustix::process::Signal::KILL);
     first.silence(Duration::from_secs(10)).await;
     // Its lock would keep others away for a while; what counts is that the run was noted.
-    machine.ok(&["locks", "break", "once/a"]).await;
+    machine.ok(&["locks", "break", "once/a", "--yes"]).await;
     let again = machine.run(&["once", "a", "--every", EVER, "--json", "--", "true"]).await;
     assert_eq!(again.code, Some(124), "{again:?}");
     assert!(again.error()["message"].as_str().unwrap().contains("nobody saw its end"), "{again:?}");
@@ -111,6 +111,44 @@ async fn an_end_while_etcd_is_silent_keeps_the_commands_code_within_3_seconds() 
     assert_eq!(code, Some(7), "{stderr}");
     assert!(stderr.contains("expires by itself") && stderr.contains("the run counts"), "{stderr}");
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+}
+
+/// A host whose clock was ten days ahead has run it: nothing would run until then.
+#[tokio::test]
+async fn run_recorded_in_the_future_does_not_block_and_is_listed() {
+    let machine = machine();
+    let args = ["once", "a", "--every", "1h", "--", "echo", "ran"];
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let ahead = now + Duration::from_secs(10 * 86_400);
+    let record = json!({"started": u64::try_from(ahead.as_millis()).unwrap(), "exit_code": 0, "node": "web-2", "pid": 7});
+    machine.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
+    let listed = machine.ok(&["once", "ls"]).await;
+    assert!(listed.contains("in the future") && listed.contains("web-2"), "{listed}");
+    assert_eq!(machine.json(&["once", "ls"]).await["runs"][0]["in_future"], json!(true));
+    let ran = machine.run(&args).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ran\n"), "{ran:?}");
+    assert_eq!(ran.stderr.matches("recorded in the future").count(), 1, "{ran:?}");
+    assert!(ran.stderr.contains("recorded in the future") && ran.stderr.contains("web-2 pid 7"), "{ran:?}");
+    // Its own record is right, and counts. At the end of an hour it is of the period before.
+    let listed = machine.json(&["once", "ls"]).await;
+    let run = &listed["runs"][0];
+    assert_eq!(
+        (&run["name"], &run["in_future"], &run["exit_code"]),
+        (&json!("a"), &json!(false), &json!(0)),
+        "{listed}"
+    );
+}
+
+/// Clocks that differ by a little at the change of a period agree on one run.
+#[tokio::test]
+async fn run_recorded_a_little_ahead_counts() {
+    let machine = machine();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let ahead = now + Duration::from_secs(300);
+    let record = json!({"started": u64::try_from(ahead.as_millis()).unwrap(), "exit_code": 0, "node": "web-2", "pid": 7});
+    machine.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
+    let ran = machine.run(&["once", "a", "--every", "2s", "--", "echo", "ran"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(124), ""), "{ran:?}");
 }
 
 #[tokio::test]

@@ -30,6 +30,28 @@ async fn what_is_held_is_124_for_those_who_do_not_wait() {
     assert_eq!(machine.run(&["lock", "a", "--wait", "0s", "--", "true"]).await.code, Some(0), "it is free");
 }
 
+/// A try was refused although permits were free, and a caller with another count was admitted.
+#[tokio::test]
+async fn try_takes_free_permits_and_shared_locks() {
+    let machine = machine();
+    for flags in [&["--permits", "2"][..], &["--shared"]] {
+        let first = hold(&machine, flags).await;
+        for how in [&["--try"][..], &["--wait", "0s"]] {
+            let ran = machine.run(&[&["lock", "a"], flags, how, &["--", "echo", "ok"]].concat()).await;
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ok\n"), "{flags:?} {how:?} {ran:?}");
+        }
+        assert_eq!(finish(first).await.0, Some(7));
+    }
+    let (one, two) = (hold(&machine, &["--permits", "2"]).await, hold(&machine, &["--permits", "2"]).await);
+    let full = machine.run(&["lock", "a", "--permits", "2", "--try", "--", "true"]).await;
+    assert_eq!(full.code, Some(124), "{full:?}");
+    let differs = machine.run(&["lock", "a", "--json", "--permits", "5", "--", "true"]).await;
+    let message = differs.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("5 permits") && message.contains("2 permits"), "{differs:?}");
+    assert_eq!((finish(one).await.0, finish(two).await.0), (Some(7), Some(7)));
+    assert!(is_free(&machine).await);
+}
+
 /// It was three seconds more, and the reason was that somebody else had it, which nobody could know.
 #[tokio::test]
 async fn a_wait_ends_on_time_and_says_why_also_if_the_store_falls_silent() {
@@ -94,7 +116,7 @@ async fn one_who_loses_its_session_while_it_waits_stands_in_line_again() {
     second.hear("you are next").await;
     let leases = machine.json(&["lease", "ls"]).await["leases"].clone();
     let theirs = leases.as_array().unwrap().iter().find(|lease| lease["lease"] != held).unwrap();
-    machine.ok(&["lease", "revoke", theirs["lease"].as_str().unwrap()]).await;
+    machine.ok(&["lease", "revoke", theirs["lease"].as_str().unwrap(), "--yes"]).await;
     second.hear("standing in line again").await;
     assert_eq!(finish(first).await.0, Some(7));
     assert_eq!(second.line().await, "second");
@@ -113,9 +135,9 @@ async fn permits_and_readers_hold_together_and_writers_alone() {
     }
     let permits = [hold(&machine, &["-n", "2"]).await, hold(&machine, &["-n", "2"]).await];
     assert_eq!(machine.run(&["lock", "a", "-n", "2", "--try", "--", "true"]).await.code, Some(124));
-    let ran = machine.run(&["locks", "break", "a", "--json"]).await;
+    let ran = machine.run(&["locks", "break", "a", "--json", "--yes"]).await;
     assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "which of them: {ran:?}");
-    let broken = machine.json(&["locks", "break", "a", "--force"]).await;
+    let broken = machine.json(&["locks", "break", "a", "--force", "--yes"]).await;
     assert_eq!(broken["broken"].as_array().unwrap().len(), 2);
     for permit in permits {
         assert_eq!(permit.end().await.0, Some(122));
@@ -125,7 +147,7 @@ async fn permits_and_readers_hold_together_and_writers_alone() {
 #[tokio::test]
 async fn a_lock_is_broken_only_for_the_holder_that_was_meant() {
     let machine = machine();
-    let ran = machine.run(&["locks", "break", "a", "--json"]).await;
+    let ran = machine.run(&["locks", "break", "a", "--json", "--yes"]).await;
     assert_eq!((ran.code, &ran.error()["code"]), (Some(3), &json!("not_found")), "{ran:?}");
     let free = machine.json(&["locks", "show", "a"]).await;
     assert_eq!(
@@ -141,10 +163,10 @@ async fn a_lock_is_broken_only_for_the_holder_that_was_meant() {
     );
     let first = hold(&machine, &[]).await;
     let fence = machine.json(&["locks", "show", "a"]).await["fence"].as_str().unwrap().to_owned();
-    let ran = machine.run(&["locks", "break", "a", "--token", "1", "--json"]).await;
+    let ran = machine.run(&["locks", "break", "a", "--token", "1", "--json", "--yes"]).await;
     assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
     assert!(!is_free(&machine).await);
-    let ran = machine.run(&["locks", "break", "a", "--token", &fence]).await;
+    let ran = machine.run(&["locks", "break", "a", "--token", &fence, "--yes"]).await;
     assert_eq!((ran.code, ran.stdout.trim()), (Some(0), &*fence), "{ran:?}");
     assert!(ran.stderr.contains("took 'a' away from web-1 pid"), "{ran:?}");
     assert_eq!(first.end().await.0, Some(122));

@@ -2,26 +2,30 @@
 
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use tenure_fixture::Etcd;
 
 use super::{SOON, on_etcd, on_file, start};
-use crate::ledger::{beating, intervals, overlap};
+use crate::ledger::{beating, beating_file, intervals, overlap};
 use crate::machine::{Machine, Running};
-use crate::supervise::gone;
+use crate::supervise::{gone, helpers_of};
 
 /// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.
 const SHORT: [&str; 2] = ["--ttl", "3s"];
 
 /// Lets a worker run a task, does something bad, and looks at what both owners wrote when the second has begun.
 async fn after(machine: &Machine, bad: impl AsyncFn(&Running)) {
-    let script = beating(machine);
-    let mut first = start(machine, "first", &script, &SHORT).await;
+    after_running(machine, &beating(machine), bad).await;
+}
+
+/// The same with a script of one's own.
+async fn after_running(machine: &Machine, script: &str, bad: impl AsyncFn(&Running)) {
+    let mut first = start(machine, "first", script, &SHORT).await;
     machine.ok(&["submit", "x"]).await;
-    assert_eq!(first.line().await, "up");
-    let mut second = start(machine, "second", &script, &SHORT).await;
+    assert!(first.line().await.starts_with("up"));
+    let mut second = start(machine, "second", script, &SHORT).await;
     bad(&first).await;
-    assert_eq!(second.line().await, "up");
+    assert!(second.line().await.starts_with("up"));
     // Whatever of the first were left would beat again in this time.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for worker in [&mut second, &mut first] {
@@ -50,6 +54,16 @@ async fn a_stopped_worker_lets_nobody_overlap() {
     after(&on_etcd(&etcd), async |first| first.signal(Signal::STOP)).await;
 }
 
+/// `timeout` and `setsid` leave the task's process group.
+#[tokio::test]
+async fn task_outside_its_group_never_overlaps_the_next_owner() {
+    for (escape, signal) in [("timeout 60", Signal::KILL), ("setsid -w", Signal::STOP)] {
+        let machine = on_file();
+        let script = format!("{escape} sh {}; true", beating_file(&machine, "ledger"));
+        after_running(&machine, &script, async |first| first.signal(signal)).await;
+    }
+}
+
 #[tokio::test]
 async fn all_tasks_of_a_worker_have_one_sentinel_and_die_with_it() {
     let machine = on_file();
@@ -58,7 +72,7 @@ async fn all_tasks_of_a_worker_have_one_sentinel_and_die_with_it() {
     for _ in 0..12 {
         assert_eq!(worker.line().await, "up");
     }
-    assert_eq!(sentinels_of(&worker).len(), 1);
+    assert_eq!(helpers_of(&worker, "sentinel").len(), 1);
     worker.signal(Signal::KILL);
     worker.silence(SOON).await;
 }
@@ -71,10 +85,10 @@ async fn a_sentinel_that_somebody_kills_is_replaced_and_still_guards_everybody()
     for _ in 0..3 {
         assert_eq!(worker.line().await, "up");
     }
-    let first = sentinels_of(&worker)[0];
+    let first = helpers_of(&worker, "sentinel")[0];
     kill_process(first, Signal::KILL).unwrap();
     worker.hear("another one guards").await;
-    let second = sentinels_of(&worker);
+    let second = helpers_of(&worker, "sentinel");
     assert!(second.len() == 1 && second[0] != first, "{second:?}");
     worker.signal(Signal::KILL);
     worker.silence(SOON).await;
@@ -115,16 +129,4 @@ async fn an_outage_beyond_the_ttl_stops_tasks_and_changes_nothing_about_them() {
     assert_eq!(worker.line().await, "up", "and it is taken up again");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
-}
-
-/// The sentinels of a command, found by their parent and their arguments.
-fn sentinels_of(running: &Running) -> Vec<Pid> {
-    let parent = format!("PPid:\t{}\n", running.pid().as_raw_nonzero());
-    let processes = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
-        let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-        read("cmdline").ends_with("part\0sentinel\0") && read("status").contains(&parent)
-    });
-    processes
-        .map(|entry| Pid::from_raw(entry.file_name().to_str().unwrap().parse().unwrap()).unwrap())
-        .collect()
 }

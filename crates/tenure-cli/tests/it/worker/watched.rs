@@ -90,6 +90,25 @@ async fn pages_say_whether_it_works_and_what_it_has_done() {
     assert_eq!(worker.end().await.0, Some(0));
 }
 
+/// 300 connections that send nothing: when each took one of 32 slots for five seconds, a probe behind them waited for most of a minute.
+#[tokio::test]
+async fn health_is_answered_beside_idle_connections() {
+    let machine = super::on_file();
+    let args = ["worker", "--node", "w", "--exec", "true", "--http", "127.0.0.1:0", "--json"];
+    let mut worker = machine.start(&args);
+    let joined: Value = serde_json::from_str(&worker.hear(r#""event":"joined""#).await).unwrap();
+    let address = joined["http"].as_str().unwrap().to_owned();
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(TcpStream::connect(&address).await.unwrap());
+    }
+    let probe = tokio::time::timeout(std::time::Duration::from_secs(10), page(&address, "/healthz"));
+    assert_eq!(probe.await.expect("the probe waits for idle connections"), (200, "ok\n".to_owned()));
+    drop(idle);
+    worker.interrupt();
+    assert_eq!(worker.end().await.0, Some(0));
+}
+
 #[tokio::test]
 async fn an_address_that_cannot_be_had_is_told_before_anything_is_taken() {
     let machine = super::on_file();

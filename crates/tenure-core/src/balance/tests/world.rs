@@ -96,6 +96,7 @@ impl World {
         let unowned = offers.iter().fold(Load::default(), |sum, (task, _)| {
             sum + Load::of_one(weight_of(&self.tasks[task]).unwrap())
         });
+        let (unowned, claiming) = (Demand::of(Class::ANY, unowned), Demand::default());
         let mut names: Vec<NodeId> = self.workers.keys().cloned().collect();
         // Nobody is always the first.
         let first = self.turns % names.len().max(1);
@@ -123,11 +124,13 @@ impl World {
                 }
                 let record = &self.tasks[task];
                 let weight = weight_of(record).unwrap();
-                let offer = Offer { task, record, weight, rank, waited };
+                let (class, unowned_for) = (Class::ANY, waited);
+                let offer = Offer { task, record, weight, class, rank, unowned_for, waited };
                 let loads = Loads {
                     me,
                     willing: &worker.crowd,
-                    unowned,
+                    unowned: &unowned,
+                    claiming: &claiming,
                     own: &worker.own,
                     cooling: &worker.cooling,
                     resource,
@@ -135,9 +138,8 @@ impl World {
                     now,
                 };
                 if takes(&consider(worker.balancer.as_mut(), &offer, &loads)) {
-                    let rest = worker.cooling.remaining(task, &worker.crowd, now);
-                    assert_eq!(rest, None, "taken back inside its cool-down");
-                    worker.own.insert(task.clone(), Held { kind: None, weight, cost: 0, since: now });
+                    let held = Held { kind: None, weight, class, cost: 0, since: now };
+                    worker.own.insert(task.clone(), held);
                     self.unowned_since.remove(task);
                     self.moves += 1;
                 }
@@ -146,7 +148,8 @@ impl World {
                 let loads = Loads {
                     me,
                     willing: &worker.crowd,
-                    unowned,
+                    unowned: &unowned,
+                    claiming: &claiming,
                     own: &worker.own,
                     cooling: &worker.cooling,
                     resource,
@@ -156,7 +159,7 @@ impl World {
                 let cap = worker.own.len().div_ceil(10).max(1);
                 for parting in partings(worker.balancer.as_mut(), &loads).into_iter().take(cap) {
                     worker.own.remove(&parting.task).expect("it has what it gives away");
-                    worker.cooling.note(&parting.task, COOL_DOWN, worker.crowd.len() - 1, now);
+                    worker.cooling.note(&parting.task, COOL_DOWN, Release::Node, now);
                     self.unowned_since.insert(parting.task, self.step);
                     self.moves += 1;
                 }
@@ -326,7 +329,7 @@ proptest! {
         let world = play(|| Box::new(Rendezvous::new()), &acts, &[], Leaving::WhenAllIsQuiet);
         for (name, worker) in &world.workers {
             for (task, _) in worker.own.iter() {
-                prop_assert_eq!(worker.crowd.meant(task), Some(name));
+                prop_assert_eq!(worker.crowd.meant(task, Class::ANY, None), Some(name));
             }
         }
     }

@@ -43,8 +43,9 @@ const EACH_FOR: u32 = 64;
 /// only once.
 const APART_FOR: u32 = 16;
 
-/// How many claims are one transaction. Each has two conditions, or a write and a read, and etcd takes 128 of them; two more reads ask for all.
-const BUNDLE: usize = 60;
+/// How many claims are one transaction. Each has two conditions, or two writes and a read, and etcd takes 128 of them, less one for each
+/// transaction that travels in the same request; two more reads ask for all.
+const BUNDLE: usize = 40;
 
 /// Which way of reading has paid of late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -252,9 +253,9 @@ fn looks(claims: &[Asked], layout: &Layout) -> Vec<Get> {
 /// How many reads ask for all: one for states, one for commands.
 const LOOKS: usize = 2;
 
-/// How many operations a claim has that reads neither state nor command.
+/// How many operations a claim has that reads neither state nor command: it puts the owner and the attempt.
 fn results_len(ask: &ClaimAsk) -> usize {
-    1 + usize::from(ask.has_props)
+    2 + usize::from(ask.has_props)
 }
 
 impl Asked {

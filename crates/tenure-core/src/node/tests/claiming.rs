@@ -4,6 +4,7 @@ use super::process::Process;
 use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
+use crate::balance::{Class, Demand, Load};
 use crate::layout::Key;
 use crate::name::NodeId;
 use crate::node::company::{Backlog, Company};
@@ -298,7 +299,8 @@ fn a_lease_that_is_over_stops_only_what_hangs_on_it() {
     world.pass(ms(20));
     world.tell(0, Event::LeaseOver { lease: old });
     world.pass(ms(5));
-    assert_eq!((world.runs_on("a"), world.runs_on("b")), (None, Some(0)));
+    world.settle();
+    assert_eq!((world.starts_of("a"), world.starts_of("b")), (2, 1), "only one of them began again");
 }
 
 #[test]
@@ -336,6 +338,7 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
         created: Revision(3),
         nonce: "late".to_owned(),
         owner: r#"{"node":"late"}"#.into(),
+        attempt: r#"{"node":"late"}"#.into(),
         has_props: false,
         is_again: false,
     };
@@ -425,19 +428,25 @@ fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
     let at = Moment::from_ms;
     company.handle_node(FeedItem::Put(pair), at(0));
     assert!(company.handle_node(FeedItem::Whole(Revision(2)), at(0)));
-    let backlog = Backlog { pool: 100, step: ms(250), patience: seconds(3) };
+    let unowned = Demand::of(Class::ANY, Load { tasks: 100, weight: 100 });
+    let claiming = Demand::default();
+    let backlog = Backlog { unowned: &unowned, claiming: &claiming, step: ms(250), patience: seconds(3) };
     let tasks = (0..100).map(|n| task(&format!("t{n}")));
     let (mine, theirs): (Vec<_>, Vec<_>) =
-        tasks.partition(|task| company.turn(task, at(0), backlog).rank == 0);
+        tasks.partition(|task| company.turn(task, Class::ANY, at(0), backlog).rank == 0);
     assert!(mine.len() > 30 && theirs.len() > 30);
-    assert_eq!(company.turn(&mine[0], at(5), backlog).at, at(5), "at once");
-    assert_eq!(company.turn(&theirs[0], at(5), backlog).at, at(255), "a little later");
+    assert_eq!(company.turn(&mine[0], Class::ANY, at(5), backlog).at, at(5), "at once");
+    assert_eq!(company.turn(&theirs[0], Class::ANY, at(5), backlog).at, at(255), "a little later");
     company.note_claim(&other, at(900));
-    assert_eq!(company.turn(&mine[0], at(5), backlog).at, at(5));
-    assert_eq!(company.turn(&theirs[0], at(5), backlog).at, at(1_150), "it is working through its share");
+    assert_eq!(company.turn(&mine[0], Class::ANY, at(5), backlog).at, at(5));
+    assert_eq!(
+        company.turn(&theirs[0], Class::ANY, at(5), backlog).at,
+        at(1_150),
+        "it is working through its share"
+    );
     company.note_claim(&other, at(2_990));
     assert_eq!(
-        company.turn(&theirs[0], at(5), backlog).at,
+        company.turn(&theirs[0], Class::ANY, at(5), backlog).at,
         at(3_005),
         "but nobody is waited for longer than three seconds"
     );

@@ -94,6 +94,11 @@ fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
         let kill = world.command("a", kill());
         world.is_stormy = false;
         world.pass(seconds(40));
+        let is_stuck = |notice: &Notice| matches!(notice, Notice::Stuck { .. });
+        if world.processes.iter().any(|process| process.notices.iter().any(is_stuck)) {
+            // A random handler may ignore its abort; then nothing may be stored for it.
+            continue;
+        }
         let end = world.stands("a");
         assert_eq!(end, Some(State::Killed), "at {moment}");
         assert!(matches!(world.outcome(&pause), Some(Done | Replaced)), "at {moment}");

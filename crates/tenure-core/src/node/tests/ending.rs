@@ -7,6 +7,7 @@ use super::world::World;
 use crate::layout::Key;
 use crate::node::{Event, Insistence, Notice, Outcome};
 use crate::record::NodeState;
+use crate::task::{AttemptEnd, State};
 
 #[test]
 fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
@@ -19,7 +20,10 @@ fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
     assert_eq!(world.processes[0].announced, NodeState::Draining, "others know at once");
     world.pass(ms(50));
     assert_eq!(world.processes[0].finished, Some(Vec::new()));
-    assert_eq!((world.shares(), world.exists("a"), world.state("a")), (vec![0], true, None));
+    assert_eq!((world.shares(), world.exists("a")), (vec![0], true));
+    let state = world.state("a").unwrap();
+    let ends: Vec<AttemptEnd> = state.attempts.iter().map(|attempt| attempt.end).collect();
+    assert_eq!((state.state, state.attempt(), &ends[..]), (State::Runnable, 1, &[AttemptEnd::Released][..]));
     let node = world.processes[0].settings.node.clone();
     assert!(world.get(&Key::Node(node)).is_none());
 }

@@ -3,10 +3,10 @@
 use super::process::Handling;
 use super::telling::{ms, seconds, task};
 use super::world::World;
-use crate::command::{Balance, NodeCommand};
+use crate::command::{AfterDrain, Balance, NodeCommand};
 use crate::layout::Key;
 use crate::node::{Notice, Outcome};
-use crate::record::CommandOutcome::{Done, Malformed, Refused};
+use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused};
 use crate::record::NodeState;
 use crate::task::State;
 
@@ -62,8 +62,10 @@ fn a_task_is_released_or_stopped_by_order_and_the_answer_comes_when_that_is_done
     assert_eq!((world.outcome(&id), world.runs_on("a")), (Some(Done), Some(1 - first)));
     let id = world.order(1 - first, NodeCommand::StopTask(task("a")));
     world.settle();
-    assert_eq!((world.outcome(&id), world.owner("a")), (Some(Done), None), "both have had it a moment ago");
-    let id = world.order(first, NodeCommand::StopTask(task("a")));
+    world.pass(seconds(2));
+    assert_eq!(world.outcome(&id), Some(Done));
+    let now = world.runs_on("a").expect("no task stays idle, although both have had it a moment ago");
+    let id = world.order(1 - now, NodeCommand::StopTask(task("a")));
     world.settle();
     assert_eq!(world.outcome(&id), Some(Refused), "it does not run there");
 }
@@ -128,22 +130,58 @@ fn an_order_that_makes_no_sense_is_answered() {
 }
 
 #[test]
-fn a_drained_node_freezes_gives_everything_away_says_how_far_it_is_and_leaves() {
+fn drained_node_releases_all_tasks_and_leaves() {
     let mut world = World::calm(2);
     for n in 0..6 {
         world.submit(&format!("t{n}"));
     }
     world.settle();
-    let id = world.order(0, NodeCommand::Drain);
+    let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
     world.pass(ms(20));
     assert_eq!(world.processes[0].announced, NodeState::Draining);
     world.pass(seconds(5));
     assert_eq!((world.outcome(&id), world.shares()), (Some(Done), vec![0, 6]));
     assert_eq!(world.processes[0].finished, Some(Vec::new()));
     let node = world.processes[0].settings.node.clone();
-    assert!(world.get(&Key::Node(node.clone())).is_none() && world.get(&Key::Frozen(node)).is_some());
+    assert!(world.get(&Key::Node(node.clone())).is_none() && world.get(&Key::Frozen(node)).is_none());
     assert!(world.has_noticed(0, |notice| matches!(notice, Notice::Draining { .. })));
     assert!(world.has_noticed(0, |notice| *notice == Notice::Drained));
+}
+
+/// A rolling restart with fixed ids left every node frozen.
+#[test]
+fn restarted_node_takes_tasks_after_drain() {
+    let mut world = World::calm(1);
+    let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
+    world.pass(seconds(5));
+    assert_eq!((world.outcome(&id), world.processes[0].finished.is_some()), (Some(Done), true));
+    world.submit("a");
+    world.crash(0);
+    world.pass(seconds(20));
+    assert_eq!(world.runs_on("a"), Some(0));
+}
+
+#[test]
+fn restarted_node_stays_frozen_if_drained_so() {
+    let mut world = World::calm(1);
+    world.order(0, NodeCommand::Drain(AfterDrain::StayFrozen));
+    world.pass(seconds(5));
+    world.submit("a");
+    world.crash(0);
+    world.pass(seconds(20));
+    assert_eq!((world.runs_on("a"), world.processes[0].machine.is_frozen()), (None, true));
+}
+
+/// Drain, kill -9, restart: the next process with the id drained again.
+#[test]
+fn node_command_expires_with_its_incarnation() {
+    let mut world = World::calm(1);
+    world.crash(0);
+    let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
+    world.submit("a");
+    world.pass(seconds(30));
+    assert_eq!(world.outcome(&id), Some(Expired));
+    assert_eq!((world.runs_on("a"), world.processes[0].finished.is_none()), (Some(0), true));
 }
 
 #[test]
@@ -152,7 +190,7 @@ fn a_drain_waits_for_a_handler_that_does_not_stop_and_does_not_release_it() {
     world.handling = Handling::Deaf;
     world.submit("a");
     world.settle();
-    let id = world.order(0, NodeCommand::Drain);
+    let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
     world.pass(seconds(30));
     assert_eq!((world.outcome(&id), world.owner("a").as_deref()), (None, Some("n0")));
     world.finish("a", Outcome::Release);

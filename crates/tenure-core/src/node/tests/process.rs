@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::world::{Item, TTL, World, node_record};
+use super::world::{Item, TTL, World};
 use crate::balance::Fair;
 use crate::keyspace::WatchId;
 use crate::layout::{Key, Layout};
@@ -13,7 +13,7 @@ use crate::lease::LeaseId;
 use crate::name::TaskId;
 use crate::node::{Event, Feed, Node, Notice, Outcome, Settings, Start};
 use crate::picture::Picture;
-use crate::record::NodeState;
+use crate::record::{NodeLoad, NodeRecord, NodeState, Record};
 use crate::revision::Token;
 use crate::task::State;
 use crate::task::retry::ErrorRate;
@@ -64,6 +64,7 @@ pub(super) struct Process {
     /// How many claims each of its requests had.
     pub(super) requests: Vec<usize>,
     pub(super) announced: NodeState,
+    pub(super) load: NodeLoad,
     pub(super) notices: Vec<Notice>,
     pub(super) nudged: Vec<TaskId>,
     pub(super) kept: Vec<(TaskId, u64, Result<(), String>)>,
@@ -92,6 +93,7 @@ impl Process {
             loans: BTreeMap::new(),
             requests: Vec::new(),
             announced: NodeState::Starting,
+            load: NodeLoad::default(),
             notices: Vec::new(),
             nudged: Vec::new(),
             kept: Vec::new(),
@@ -101,7 +103,12 @@ impl Process {
     }
 
     pub(super) fn node_record(&self) -> Bytes {
-        node_record(self.announced)
+        let mut record = NodeRecord::decode(b"{}").unwrap();
+        record.state = self.announced;
+        record.accepts = Some(self.settings.wanted.clone());
+        record.capacity = self.settings.capacity.map(|capacity| capacity as u64);
+        record.load = Some(self.load);
+        record.encode()
     }
 
     /// When its session is lost if nothing is renewed.

@@ -6,7 +6,7 @@ use super::world::{Item, World};
 use crate::error::{Cause, StoreError};
 use crate::layout::Key;
 use crate::lease::LeaseId;
-use crate::name::TaskId;
+use crate::name::{ClaimId, TaskId};
 use crate::node::request::{ClaimRequest, Reading};
 use crate::node::{Answer, ClaimAsk, Event, Save, request};
 use crate::revision::{Epoch, Token};
@@ -29,7 +29,7 @@ pub(super) enum Fate {
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
     Claim { epoch: Epoch, claims: Vec<(ClaimAsk, LeaseId)> },
-    GiveBack(TaskId, Token),
+    GiveBack(TaskId, Token, ClaimId),
     Save(Box<Save>),
     Answer(Box<Answer>),
     Leave,
@@ -127,7 +127,9 @@ impl World {
         let node = &self.processes[n].settings.node;
         match ask {
             Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
-            Ask::GiveBack(task, token) => vec![request::give_back(&self.layout, task, *token)],
+            Ask::GiveBack(task, token, claim) => {
+                vec![request::give_back(&self.layout, task, *token, claim)]
+            }
             Ask::Save(save) => vec![request::save(&self.layout, save, self.results)],
             Ask::Answer(answer) => vec![request::answer(&self.layout, node, answer, self.results)],
             Ask::Leave => {
@@ -142,7 +144,7 @@ fn read(ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
     let first = |replies: Vec<Result<TxnReply, StoreError>>| replies.into_iter().next().unwrap();
     match ask {
         Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
-        Ask::GiveBack(task, token) => {
+        Ask::GiveBack(task, token, _) => {
             Event::GivenBack { task, token, answer: request::read_given_back(&first(replies)) }
         }
         Ask::Save(save) => {

@@ -2,6 +2,8 @@
 //!
 //! It drives the machines as a driver must: each action is carried out by the functions of `request`, each answer comes back as an event.
 
+mod lease;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -244,7 +246,9 @@ impl World {
                 let loan = self.processes[n].loans.remove(&nonce);
                 assert!(loan.is_some(), "{nonce} is let go twice");
             }
-            Action::GiveBack { task, token } => self.soon(Item::Arrive(n, Ask::GiveBack(task, token)), n),
+            Action::GiveBack { task, token, claim } => {
+                self.soon(Item::Arrive(n, Ask::GiveBack(task, token, claim)), n);
+            }
             Action::Start(start) => self.start(n, *start),
             Action::Stop { task, token, .. } => {
                 assert_eq!(token_of(&self.processes[n], &task), Some(token), "stops what runs");
@@ -265,6 +269,10 @@ impl World {
             Action::EndLease { lease } => self.end_lease(lease),
             Action::Announce(state) => {
                 self.processes[n].announced = state;
+                self.put_node(n);
+            }
+            Action::Publish(load) => {
+                self.processes[n].load = load;
                 self.put_node(n);
             }
             Action::Leave => self.soon(Item::Arrive(n, Ask::Leave), n),
@@ -355,34 +363,6 @@ impl World {
         self.pass(Duration::from_secs(2));
     }
 
-    /// A session that was not renewed in time is lost before its lease can be.
-    fn lapse(&mut self) {
-        for n in 0..self.processes.len() {
-            if self.processes[n].lapses_at().is_some_and(|at| at <= self.now) {
-                self.lose_session(n);
-            }
-        }
-    }
-
-    pub(super) fn lose_session(&mut self, n: usize) {
-        let process = &mut self.processes[n];
-        process.valid_until = None;
-        process.incarnation = None;
-        // The driver is told of its loans first. What the node asks for until it hears the rest is asked under a lease that is over.
-        if let Some(lease) = process.lease {
-            self.tell(n, Event::LeaseOver { lease });
-        }
-        self.processes[n].lease = None;
-        self.tell(n, Event::SessionLost);
-        self.soon(Item::Join(n), n);
-    }
-
-    /// Its own key is gone, and its lease is not: as when the key still hung on the lease before.
-    pub(super) fn lose_place(&mut self, n: usize) {
-        self.processes[n].incarnation = None;
-        self.tell(n, Event::SessionLost);
-    }
-
     fn happen(&mut self, life: u64, item: Item) {
         let is_alive = |world: &World, n: usize| world.processes[n].life == life;
         match item {
@@ -418,56 +398,6 @@ impl World {
             self.processes[n].pictures.entry(feed).or_default().handle_batch(revision, changes, &mut items);
         }
         self.show(n, feed, items);
-    }
-
-    fn renew(&mut self, n: usize) {
-        let Some(lease) = self.processes[n].lease else { return };
-        if !self.processes[n].is_cut {
-            match self.store.renew(lease, self.now) {
-                Some(ttl) => self.processes[n].valid_until = Some(self.now + ttl - MARGIN),
-                None => return self.lose_session(n),
-            }
-        }
-        self.later(Item::Renew(n), n, RENEW_EVERY);
-    }
-
-    /// Puts the node's own key under a new lease, unless another life of it is still there.
-    fn join(&mut self, n: usize) {
-        if self.processes[n].lease.is_some() || self.processes[n].finished.is_some() {
-            return;
-        }
-        let again = Duration::from_millis(700);
-        if self.processes[n].is_cut {
-            return self.later(Item::Join(n), n, again);
-        }
-        self.leases += 1;
-        let lease = LeaseId::new(self.leases).unwrap();
-        let ttl = self.store.grant(lease, TTL, self.now).unwrap();
-        let key = self.layout.encode(&Key::Node(self.processes[n].settings.node.clone()));
-        let txn = Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(
-            key,
-            self.processes[n].node_record(),
-            lease,
-        ));
-        let reply = self.store.apply(&txn, self.now).unwrap();
-        if !reply.succeeded {
-            return self.later(Item::Join(n), n, again);
-        }
-        let incarnation = Token(reply.revision);
-        let process = &mut self.processes[n];
-        process.lease = Some(lease);
-        process.incarnation = Some(incarnation);
-        process.valid_until = Some(self.now + ttl - MARGIN);
-        self.later(Item::Renew(n), n, RENEW_EVERY);
-        self.tell(n, Event::Joined { incarnation });
-    }
-
-    /// The session has another lease for what is claimed from now on.
-    pub(super) fn lend_another(&mut self, n: usize) {
-        self.leases += 1;
-        let lease = LeaseId::new(self.leases).unwrap();
-        self.store.grant(lease, TTL * 1_000, self.now).unwrap();
-        self.processes[n].lease = Some(lease);
     }
 
     pub(super) fn get(&mut self, key: &Key) -> Option<KeyValue> {

@@ -68,6 +68,17 @@ impl Core {
         if !matches!(reason, StoreError::Closed) {
             tracing::error!(store = %self.place.database.display(), error = %reason, "store was lost");
         }
+        self.stop(reason);
+    }
+
+    /// Ends a store that could not be opened. `open` returns the reason; a log line would report it a second time.
+    pub(super) fn refuse(&self, reason: &StoreError) {
+        if !self.is_over.swap(true, Ordering::AcqRel) {
+            self.stop(reason);
+        }
+    }
+
+    fn stop(&self, reason: &StoreError) {
         self.writes.end(reason);
         self.reads.end(reason);
         self.hub.end(reason);

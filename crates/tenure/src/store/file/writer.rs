@@ -33,7 +33,7 @@ const RETAIN_EVERY: Duration = Duration::from_secs(1);
 pub(super) fn run(core: &Arc<Core>) {
     let _end = EndWith(core);
     if let Err(error) = serve(core) {
-        core.end(&error);
+        core.refuse(&error);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::client::{CommandError, NodeCommandError, WaitCommandError};
-use tenure::core::command::{Balance, NodeCommand};
+use tenure::core::command::{AfterDrain, Balance, NodeCommand};
 use tenure::core::layout::Key;
 use tenure::core::name::CommandId;
 use tenure::core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
@@ -222,7 +222,7 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
                 NodeCommand::StopTask(id("t1")),
                 NodeCommand::Balance(Balance::DryRun),
                 NodeCommand::Unfreeze,
-                NodeCommand::Drain,
+                NodeCommand::Drain(AfterDrain::TakeTasks),
             ];
             one.into_iter().cycle().take(50)
         };

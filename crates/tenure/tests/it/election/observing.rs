@@ -12,6 +12,10 @@ on_every_engine! {
 }
 
 mod claims {
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+    use tenure::election::{Observe, TermEnd};
     use tenure::store::Store;
 
     use super::super::{next, next_value, process, soon, stand};
@@ -21,25 +25,34 @@ mod claims {
             (process(&store, "a"), process(&store, "b"), process(&store, "c"));
         let mut observe = onlooker.observe();
         let nobody = next(&mut observe).await;
-        assert_eq!((nobody.leader, nobody.leaderless), (None, None));
+        assert_eq!((nobody.leader, nobody.gap), (None, None));
         let term = first.campaign("1").await.unwrap();
         let one = next(&mut observe).await;
         assert_eq!(one.leader.as_ref().unwrap().token, term.token());
-        assert!(one.leaderless.is_some() && one.revision > nobody.revision);
+        assert!(one.gap.is_some_and(|gap| gap.max.is_none()) && one.revision > nobody.revision);
         term.proclaim("1b").await.unwrap();
         assert_eq!(next_value(&mut observe).await.as_deref(), Some("1b"));
         let waiting = stand(&store, &second, "2", 2).await;
+        read_lease(&mut observe).await;
         term.resign().await.unwrap();
         let two = next(&mut observe).await;
         let second_term = soon(waiting).await.unwrap().unwrap();
         assert_eq!(two.leader.unwrap().token, second_term.token());
-        assert_eq!(two.leaderless, None, "one followed the other");
+        let gap = two.gap.unwrap();
+        assert_eq!((gap.end, gap.min), (TermEnd::Resigned, Duration::ZERO), "one followed the other");
+        read_lease(&mut observe).await;
         second_term.resign().await.unwrap();
         assert_eq!(next_value(&mut observe).await, None);
         let third = first.campaign("3").await.unwrap();
         let three = next(&mut observe).await;
         assert_eq!(three.leader.unwrap().token, third.token());
-        assert!(three.leaderless.is_some());
+        assert!(three.gap.is_some_and(|gap| gap.end == TermEnd::Resigned));
+    }
+
+    /// An observer that is polled reads the lease of the leader: by it a resignation differs from an expiry.
+    async fn read_lease(observe: &mut Observe) {
+        let quiet = tokio::time::timeout(Duration::from_millis(500), observe.next()).await;
+        assert!(quiet.is_err(), "{quiet:?}");
     }
 
     pub(super) async fn an_observer_needs_no_lease(store: Store) {
@@ -74,4 +87,5 @@ async fn an_observer_says_how_long_nobody_led_and_survives_an_outage_with_compac
     assert!(third.token() > token);
     assert_eq!(seen.leader.unwrap().token, third.token(), "what came and went unseen is not told");
     assert!(seen.revision > none.revision);
+    assert!(seen.gap.is_some_and(|gap| !gap.blind.is_zero()), "{:?}", seen.gap);
 }

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use tenure::client::{Client, NewTask};
 use tenure::clock::wall_time;
-use tenure::core::command::NodeCommand;
+use tenure::core::command::{AfterDrain, NodeCommand};
 use tenure::core::record::{CommandOutcome, WallTime};
 use tenure::core::task::Message;
 use tenure::node::{NodeEnd, Notice};
@@ -140,7 +140,8 @@ async fn a_drained_node_gives_everything_away_and_leaves() {
         let a = shop.join("a").await;
         until("all run", async || shop.ledger.running().len() == 10).await;
         let b = shop.join("b").await;
-        let drain = client.command_node(a.node.id(), NodeCommand::Drain).await.unwrap();
+        let drain =
+            client.command_node(a.node.id(), NodeCommand::Drain(AfterDrain::TakeTasks)).await.unwrap();
         assert_eq!(drain.wait(PATIENCE).await.unwrap().outcome, CommandOutcome::Done);
         assert!(matches!(a.node.ended().await, NodeEnd::Left { running } if running.is_empty()));
         a.session.close().await.unwrap();

@@ -147,6 +147,8 @@ async fn a_node_in_the_middle_of_its_shutdown_is_not_counted() {
         }
         let expected = [("a", 1), ("b", 2), ("c", 2)].map(|(node, share)| (node.to_owned(), share));
         until("the others have two each", async || shop.shares().await == expected.clone().into()).await;
+        // An owner is stored before its handler begins.
+        until("all of them run", async || shop.ledger.running().len() == 5).await;
         assert_eq!(shop.ledger.runs().len(), 5, "{:?}", shop.ledger.runs());
         shop.ledger.open_gate();
         ending.await.unwrap().unwrap();

@@ -212,6 +212,29 @@ impl Recorder for Counted {
     }
 }
 
+/// `increase()` of a series without an earlier sample is 0, so a first loss would not be seen.
+#[tokio::test(start_paused = true)]
+async fn opened_session_registers_every_series_with_zero() {
+    let counted = Counted::default();
+    let _guard = metrics::set_default_local_recorder(&counted);
+    let session = Session::open(Store::memory()).unwrap();
+    for series in [
+        "tenure_lease_grants_total{result=ok}",
+        "tenure_lease_grants_total{result=error}",
+        "tenure_lease_renewals_total{result=ok}",
+        "tenure_lease_renewals_total{result=gone}",
+        "tenure_lease_renewals_total{result=error}",
+        "tenure_lease_lost_total{reason=lapsed}",
+        "tenure_lease_lost_total{reason=gone}",
+        "tenure_session_recoveries_total{}",
+        "tenure_session_retries_total{}",
+        "tenure_registered_keys{}",
+    ] {
+        assert_eq!(counted.values(series), [0.0], "{series}");
+    }
+    drop(session);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_session_goes_through_is_counted() {
     let counted = Counted::default();

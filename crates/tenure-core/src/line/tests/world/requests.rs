@@ -2,8 +2,9 @@
 
 use super::{Answer, Fate, LATE_MAX, NONCES, SHOWN_MAX, World};
 use crate::kv::{Get, Order};
-use crate::layout::Place;
-use crate::line::{Action, Asks, Before, Entered, Left, Looked, Then};
+use crate::layout::{Key, Place};
+use crate::lease::LeaseId;
+use crate::line::{Action, Asks, Before, EnterGuard, Entered, Left, Looked, Then};
 use crate::revision::{Revision, Token};
 use crate::txn::{Condition, Op, OpReply, Txn};
 
@@ -12,7 +13,7 @@ impl World {
     pub(super) fn perform(&mut self, process: usize, action: Action) {
         let fate = self.fate;
         match action {
-            Action::Enter { ticket, epoch, place, mode, asks, may_be_there } => {
+            Action::Enter { ticket, epoch, place, mode, asks, may_be_there, guard } => {
                 self.requests.push(if asks == Asks::Nobody { "join" } else { "enter" });
                 if asks == Asks::Others && fate == Fate::Works {
                     // What was put after it stands behind what it looks past.
@@ -23,7 +24,7 @@ impl World {
                     assert_eq!(left, None, "one of ours is there and would be overlooked");
                 }
                 self.modes.insert(place, mode);
-                let answer = match self.enter(place, may_be_there, fate) {
+                let answer = match self.enter(place, may_be_there, guard, fate) {
                     Entered::Stands { token, .. } if asks == Asks::Nobody => Entered::Joined { token },
                     answer => answer,
                 };
@@ -38,13 +39,13 @@ impl World {
                     if fate == Fate::Works { self.look(place, token, before) } else { Looked::NotDone };
                 self.answers.push((process, Answer::Looked(ticket, epoch, answer)));
             }
-            Action::Leave { ticket, epoch, place, then } => {
+            Action::Leave { ticket, epoch, place, then, settles } => {
                 self.requests.push(match then {
                     Then::Nothing => "leave",
                     Then::Next(..) => "leave to the next",
                     Then::Line => "leave and read",
                 });
-                let txn = Txn::new().then(Op::delete(self.key(place)));
+                let txn = self.leaving(place, settles);
                 let answer = match fate {
                     Fate::NotDone => Left::NotDone,
                     Fate::Late => {
@@ -52,13 +53,18 @@ impl World {
                         Left::Unknown
                     }
                     Fate::LosesAnswer => {
-                        self.store.apply(&txn, self.now).unwrap();
+                        // Its lease may be gone.
+                        let _ = self.store.apply(&txn, self.now);
                         Left::Unknown
                     }
                     Fate::Works => {
-                        let reply = self.store.apply(&txn, self.now).unwrap();
+                        let Ok(reply) = self.store.apply(&txn, self.now) else {
+                            let gone = Left::Gone { was_there: false, first: Vec::new(), guard: None };
+                            return self.answers.push((process, Answer::Left(ticket, epoch, gone)));
+                        };
                         let was_there = matches!(reply.results[0], OpReply::Delete { count: 1 });
-                        Left::Gone { was_there, first: self.first(then) }
+                        let guard = settles.map(|_| self.guard(place.lease));
+                        Left::Gone { was_there, first: self.first(then), guard }
                     }
                 };
                 self.answers.push((process, Answer::Left(ticket, epoch, answer)));
@@ -66,13 +72,30 @@ impl World {
         }
     }
 
-    fn enter(&mut self, place: Place, may_be_there: bool, fate: Fate) -> Entered {
+    fn leaving(&self, place: Place, settles: Option<EnterGuard>) -> Txn {
+        let txn = Txn::new().then(Op::delete(self.key(place)));
+        let Some(guard) = settles else { return txn };
+        let key = self.layout.encode(&Key::EnterGuard(place.lease));
+        txn.when(guard.unchanged(key.clone()))
+            .then(Op::put_leased(key, "", place.lease))
+            .otherwise(Op::delete(self.key(place)))
+    }
+
+    /// The enter guard of a lease as it is now.
+    fn guard(&mut self, lease: LeaseId) -> EnterGuard {
+        let key = self.layout.encode(&Key::EnterGuard(lease));
+        let page = self.store.get(&Get::key(key), self.now).unwrap();
+        EnterGuard(page.pairs.first().map(|pair| pair.modified))
+    }
+
+    fn enter(&mut self, place: Place, may_be_there: bool, guard: EnterGuard, fate: Fate) -> Entered {
         let key = self.key(place);
         let there = self.store.get(&Get::key(key.clone()), self.now).unwrap();
         assert!(may_be_there || there.pairs.is_empty(), "nobody else puts our place");
         let put = Op::put_leased(key.clone(), "", place.lease);
-        let txn =
-            Txn { when: may_be_there.then(|| Condition::absent(key)).into_iter().collect(), ..put.into() };
+        let absent = may_be_there.then(|| Condition::absent(key));
+        let unchanged = guard.unchanged(self.layout.encode(&Key::EnterGuard(place.lease)));
+        let txn = Txn { when: absent.into_iter().chain([unchanged]).collect(), ..put.into() };
         match fate {
             Fate::NotDone => Entered::NotDone,
             Fate::Late => {
@@ -87,7 +110,9 @@ impl World {
             Fate::Works if self.store.apply(&txn, self.now).is_err() => Entered::LeaseGone,
             Fate::Works => {
                 let line = self.line_now();
-                let token = *line.iter().find(|(_, there)| **there == place).unwrap().0;
+                let Some((&token, _)) = line.iter().find(|(_, there)| **there == place) else {
+                    return Entered::Stale { guard: self.guard(place.lease) };
+                };
                 Entered::Stands { token, before: self.before(place, token) }
             }
         }

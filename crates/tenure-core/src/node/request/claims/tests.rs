@@ -51,7 +51,11 @@ impl World {
         let created = self.get(&Key::Task(task(name))).map_or(Revision(1), |pair| pair.created);
         let has_props = self.get(&Key::TaskProps(task(name))).is_some();
         let (nonce, owner) = (name.to_owned(), format!(r#"{{"node":"me","nonce":"{name}"}}"#).into());
-        (ClaimAsk { task: task(name), created, nonce, owner, has_props, is_again: false }, self.lease)
+        let attempt = r#"{"node":"me"}"#.into();
+        (
+            ClaimAsk { task: task(name), created, nonce, owner, attempt, has_props, is_again: false },
+            self.lease,
+        )
     }
 
     fn request(&mut self, names: &[&str]) -> ClaimRequest {

@@ -1,0 +1,87 @@
+//! Confirmation of verbs that destroy what other processes may need.
+//!
+//! On a terminal the verb asks; everywhere else `--yes` is required, so that a script states what it destroys.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use clap::Args;
+
+use crate::failure::{Code, Failure};
+use crate::output::{Output, escape_controls};
+
+/// The flag of every verb that asks.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ConfirmArgs {
+    /// Do it without a question. Required where stdin or stderr is no terminal.
+    #[arg(short = 'y', long)]
+    yes: bool,
+}
+
+impl ConfirmArgs {
+    /// Refuses a run that can neither ask nor has `--yes`, before any store is opened.
+    ///
+    /// `what` completes "… needs a confirmation"; `preview` is the command that shows what is affected.
+    pub(crate) fn check(self, what: &str, preview: &str, output: &Output) -> Result<(), Failure> {
+        if self.yes || can_ask(output) {
+            return Ok(());
+        }
+        let why =
+            if is_terminal() { "--json never asks a question" } else { "there is no terminal to ask on" };
+        Err(Failure::usage(format!("{what} needs a confirmation, and {why}; nothing was changed"))
+            .hint(format!("see what is affected with `{preview}`, then add --yes")))
+    }
+
+    /// Asks on the terminal, unless `--yes` was given.
+    pub(crate) async fn ask(self, question: &str, output: &Output) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        let text = format!("tenure: {}? [y/N] ", escape_controls(question.as_bytes()));
+        // A thread of its own: Ctrl-C must end the process while this read waits.
+        let line = tokio::task::spawn_blocking(move || {
+            let mut stderr = io::stderr();
+            let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+            let mut line = String::new();
+            io::stdin().lock().read_line(&mut line).map(|_| line)
+        });
+        let line = line.await.ok().and_then(Result::ok).unwrap_or_default();
+        if is_yes(&line) {
+            return Ok(());
+        }
+        debug_assert!(can_ask(output), "`check` comes before `ask`");
+        Err(Failure::new(Code::Failed, "not confirmed; nothing was changed")
+            .hint("answer y to confirm, or add --yes"))
+    }
+}
+
+/// Whether a person can read the question and answer it.
+fn can_ask(output: &Output) -> bool {
+    !output.is_json && is_terminal()
+}
+
+fn is_terminal() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+fn is_yes(line: &str) -> bool {
+    matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_y_and_yes_confirm() {
+        for (line, is) in [
+            ("y\n", true),
+            (" YES \n", true),
+            ("\n", false),
+            ("", false),
+            ("no\n", false),
+            ("yesterday\n", false),
+        ] {
+            assert_eq!(is_yes(line), is, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `tenure once ls`: when each command was last run, and which runs are recorded in the future.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use tenure::clock::wall_time;
+use tenure::core::layout::{Key, Layout};
+use tenure::core::name::Namespace;
+use tenure::core::record::{Record, RunRecord};
+
+use super::is_future;
+use crate::cli::Global;
+use crate::connect;
+use crate::failure::Failure;
+use crate::hold::ago;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Answer {
+    schema: &'static str,
+    runs: Vec<Run>,
+    backend: &'static str,
+}
+
+#[derive(Serialize)]
+struct Run {
+    name: String,
+    started: String,
+    node: String,
+    pid: u32,
+    command: String,
+    exit_code: Option<u8>,
+    /// Whether it was recorded by a clock that is ahead of this one; `once` does not count it in an earlier period.
+    in_future: bool,
+    #[serde(skip)]
+    ago: String,
+}
+
+/// Lists them.
+pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode, Failure> {
+    let decision = connect::decide(global)?;
+    let namespace = Namespace::parse(&decision.namespace.value)
+        .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
+    let store = connect::open(&decision, output).await?;
+    let layout = Layout::new(&namespace);
+    let found = store.list(layout.runs()).await;
+    store.close().await;
+    let now = wall_time();
+    let runs: Vec<Run> = found?
+        .pairs
+        .iter()
+        .filter_map(|item| {
+            let Some(Key::Run(name)) = layout.parse(&item.key) else { return None };
+            // A record that cannot be read is reported by the run that needs it.
+            let record = RunRecord::decode(&item.value).ok()?;
+            Some(Run {
+                name: name.to_string(),
+                started: record.started.to_string(),
+                in_future: is_future(record.started, now),
+                ago: ago(record.started),
+                node: record.node,
+                pid: record.pid,
+                command: record.command,
+                exit_code: record.exit_code,
+            })
+        })
+        .collect();
+    if output.is_json {
+        output.object(&Answer { schema: "tenure.once/v1", runs, backend: store.info().kind })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |run: &Run| {
+        let age = if run.in_future { "in the future".to_owned() } else { run.ago.clone() };
+        let exit = run.exit_code.map_or("-".to_owned(), |code| code.to_string());
+        vec![run.name.clone(), run.started.clone(), age, exit, run.node.clone(), run.command.clone()]
+    };
+    let rows: Vec<Vec<String>> = runs.iter().map(row).collect();
+    output.table(&["name", "started", "ago", "exit", "node", "command"], &rows)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,184 @@
+//! The descendants of a process, also those that left its process group or its session.
+//!
+//! The tree is read from `/proc`, which is not one snapshot: a process whose parent has just ended can be missed.
+//! Under a child subreaper it becomes a child of that, so the next round finds it; killing is therefore repeated until none is left.
+//!
+//! **Invariant**: a signal goes to the process that was listed, never to a later process with the same number.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::group::Stat;
+
+/// The pause between two rounds of killing: the kernel needs about a millisecond to end a process, and a round costs about as much.
+pub(super) const ROUND_EVERY: Duration = Duration::from_millis(5);
+
+/// A descendant that runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    /// Its process group; none if that is outside our namespace.
+    pub(super) group: Option<Pid>,
+    name: String,
+    /// When it started, in ticks since boot: tells two processes with one number apart.
+    start: Option<u64>,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.pid.as_raw_nonzero(), self.name)
+    }
+}
+
+/// The descendants of a process that run; the process itself and those that only wait to be reaped are not among them.
+///
+/// # Errors
+///
+/// If `/proc` is missing, or shows the processes of another namespace, whose numbers mean other processes here.
+pub(super) fn of(root: Pid) -> io::Result<Vec<Process>> {
+    if !is_proc_ours() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let table = if has_children_files() { None } else { Some(children_of_all()?) };
+    let children = |pid: Pid| match &table {
+        None => children_of(pid),
+        Some(table) => table.get(&pid).cloned().unwrap_or_default(),
+    };
+    let (mut found, mut next) = (Vec::new(), children(root));
+    while let Some(pid) = next.pop() {
+        next.extend(children(pid));
+        found.extend(Process::read(pid).filter(|(_, is_running)| *is_running).map(|(process, _)| process));
+    }
+    Ok(found)
+}
+
+/// Sends a signal to all running descendants of a process for which `is_meant` holds; returns to how many.
+/// Processes of another user are out of reach and do not count.
+///
+/// # Errors
+///
+/// As [`of`].
+pub(super) fn signal(root: Pid, signal: Signal, is_meant: impl Fn(&Process) -> bool) -> io::Result<usize> {
+    let found = of(root)?;
+    Ok(found.iter().filter(|process| is_meant(process) && process.send(signal).is_ok()).count())
+}
+
+impl Process {
+    fn read(pid: Pid) -> Option<(Process, bool)> {
+        // A process that ends in between is no descendant any more.
+        let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+        let stat = Stat::parse(&text)?;
+        let process = Process { pid, group: stat.group, name: stat.name.to_owned(), start: stat.start };
+        Some((process, stat.is_running))
+    }
+
+    /// Whether it has a handler for a signal.
+    pub(super) fn catches(&self, signal: Signal) -> bool {
+        let status = format!("/proc/{}/status", self.pid.as_raw_nonzero());
+        let status = fs::read_to_string(status).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        mask & (1 << (signal.as_raw() - 1)) != 0
+    }
+
+    fn is_same(&self) -> bool {
+        Process::read(self.pid).is_some_and(|(now, _)| now.start == self.start)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn send(&self, signal: Signal) -> Result<(), Errno> {
+        use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+        match pidfd_open(self.pid, PidfdFlags::empty()) {
+            // The handle stays with one process, so it is compared after it was opened.
+            Ok(handle) if self.is_same() => pidfd_send_signal(handle, signal),
+            Ok(_) => Err(Errno::SRCH),
+            // Kernels before 5.3, or no descriptor left.
+            Err(Errno::NOSYS | Errno::MFILE | Errno::NFILE) if self.is_same() => {
+                kill_process(self.pid, signal)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn send(&self, signal: Signal) -> Result<(), Errno> {
+        if self.is_same() { kill_process(self.pid, signal) } else { Err(Errno::SRCH) }
+    }
+}
+
+/// Whether `/proc` is that of our pid namespace. `unshare --pid` without a new mount leaves the old one, where our numbers belong to others.
+fn is_proc_ours() -> bool {
+    let link = fs::read_link("/proc/self").ok();
+    let number = link.as_ref().and_then(|link| link.to_str()).and_then(|text| text.parse::<u32>().ok());
+    number == Some(std::process::id())
+}
+
+/// Kernels may be built without these files; then the whole table is read.
+fn has_children_files() -> bool {
+    fs::exists("/proc/thread-self/children").unwrap_or(false)
+}
+
+/// The children of all threads of a process: each thread has those that it forked.
+pub(super) fn children_of(pid: Pid) -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else { return Vec::new() };
+    let text = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    text.flat_map(|text| text.split_whitespace().filter_map(parse_pid).collect::<Vec<_>>()).collect()
+}
+
+fn children_of_all() -> io::Result<HashMap<Pid, Vec<Pid>>> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(parse_pid) else { continue };
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        if let Some(parent) = Stat::parse(&text).and_then(|stat| stat.parent) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    Ok(children)
+}
+
+fn parse_pid(text: &str) -> Option<Pid> {
+    text.parse().ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The table of all processes is what kernels without the `children` files have.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn children_files_and_process_table_agree() {
+        let mut child = Command::new("sleep").arg("20").stdout(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        let ours = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(children_of(ours).contains(&pid));
+        assert!(children_of_all().unwrap()[&ours].contains(&pid));
+        assert!(of(ours).unwrap().iter().any(|process| process.pid == pid));
+        signal(ours, Signal::KILL, |process| process.pid == pid).unwrap();
+        child.wait().unwrap();
+        assert!(!of(ours).unwrap().iter().any(|process| process.pid == pid));
+    }
+
+    /// A number that went to another process in the meantime: nothing is sent.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn reused_pid_is_not_signalled() {
+        let mut child = Command::new("sleep").arg("20").stdout(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        let (mut process, _) = Process::read(pid).unwrap();
+        process.start = process.start.map(|start| start + 1);
+        assert_eq!(process.send(Signal::KILL), Err(Errno::SRCH));
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

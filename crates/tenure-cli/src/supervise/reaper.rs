@@ -1,0 +1,289 @@
+//! The reaper: the parent of one command, and the process to which every orphan of the command's tree goes.
+//!
+//! A process group ends where a command calls `setsid` or `setpgid`, as `timeout`, `bash -m` and daemons do.
+//! The reaper is a child subreaper: whatever the command starts stays below it, however often it forks.
+//! It reports how the command ended, ends itself when no process of the tree is left, and kills the tree when the supervisor's end of the socket
+//! is closed. It sits in a process group of its own, so that no signal to the command's group ends it.
+//!
+//! **Invariant**: the reaper ends after the last process of its tree.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, wait, waitid};
+
+use super::outcome::End;
+use super::{descendants, launch, signals};
+
+/// What the reaper reports.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Report {
+    /// The launcher was started, as leader of a group of its own.
+    Started(Pid),
+    /// The launcher could not be started, with this error number.
+    Failed(i32),
+    /// The command was stopped.
+    Stopped(Signal),
+    /// The command has ended. It is reaped on request.
+    Ended(End),
+    /// These are left after it.
+    Left(String),
+}
+
+/// What is requested of the reaper. The end of the socket means [`Request::Kill`].
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Request {
+    /// Reap the command.
+    Reap,
+    /// Send a signal to the tree, except to one group.
+    Signal { signal: Signal, but: Option<Pid> },
+    /// Kill the tree, until no process of it is left.
+    Kill,
+}
+
+/// Runs the reaper's process.
+pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) -> ExitCode {
+    let deafness = signals::deafen();
+    let Ok((mut socket, launcher)) = launch::receive() else { return ExitCode::from(125) };
+    let leader = match start(path, command, open_files, launcher) {
+        Ok(leader) => leader,
+        Err(error) => {
+            let report = Report::Failed(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
+            let _ = socket.write_all(report.to_string().as_bytes());
+            return ExitCode::from(125);
+        }
+    };
+    let Ok(requests) = socket.try_clone() else { return ExitCode::from(125) };
+    let (reap, may_reap) = channel();
+    // Not joined: it ends with the process.
+    std::thread::spawn(move || serve(leader, requests, reap));
+    Parent { leader, socket, may_reap }.watch();
+    drop(deafness);
+    ExitCode::SUCCESS
+}
+
+fn start(path: &Path, command: &[OsString], open_files: Option<u64>, launcher: OwnedFd) -> io::Result<Pid> {
+    // Before the first child, so that none can escape.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut process = launch::command(path, open_files, command)?;
+    let child = process.stdin(Stdio::from(launcher)).process_group(0).spawn()?;
+    // A reader of the command's output must see its end, also while this process runs on.
+    let null = File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| Errno::SRCH.into())
+}
+
+/// Serves requests until the tree is gone.
+fn serve(leader: Pid, requests: UnixStream, reap: Sender<()>) {
+    for line in BufReader::new(requests).lines() {
+        match line.ok().as_deref().and_then(Request::parse) {
+            // The receiver lives as long as the process.
+            Some(Request::Reap) => drop(reap.send(())),
+            Some(Request::Signal { signal, but }) => {
+                let own = rustix::process::getpid();
+                // Without /proc only the group can be reached, and the supervisor has done that.
+                let _ = descendants::signal(own, signal, |process| but.is_none() || process.group != but);
+            }
+            Some(Request::Kill) => break,
+            // This process and the other end are one program.
+            None => break,
+        }
+    }
+    // The command may be reaped from here on, or a supervisor that does not exist any more would be waited for.
+    drop(reap);
+    kill_all(leader)
+}
+
+/// Kills until the process ends, which it does with the last of its tree.
+fn kill_all(leader: Pid) -> ! {
+    let own = rustix::process::getpid();
+    loop {
+        if descendants::signal(own, Signal::KILL, |_| true).is_err() {
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+        std::thread::sleep(descendants::ROUND_EVERY);
+    }
+}
+
+/// The command's parent.
+struct Parent {
+    leader: Pid,
+    socket: UnixStream,
+    may_reap: Receiver<()>,
+}
+
+impl Parent {
+    /// Waits for everything that ends, until nothing is left.
+    fn watch(mut self) {
+        self.report(&Report::Started(self.leader));
+        let any = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
+        loop {
+            match waitid(WaitId::All, any | WaitIdOptions::NOWAIT) {
+                Err(Errno::INTR) => continue,
+                Err(_) => return,
+                Ok(_) => {}
+            }
+            let leader = |options| waitid(WaitId::Pid(self.leader), options | WaitIdOptions::NOHANG);
+            let stopped = leader(WaitIdOptions::STOPPED).ok().flatten();
+            let signal = stopped.and_then(|status| status.stopping_signal()).and_then(Signal::from_named_raw);
+            if let Some(signal) = signal {
+                self.report(&Report::Stopped(signal));
+                continue;
+            }
+            match leader(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                Ok(Some(status)) => {
+                    self.report(&Report::Ended(End::of(&status)));
+                    break;
+                }
+                Ok(None) => reap_adopted(self.leader),
+                Err(_) => break,
+            }
+        }
+        self.finish();
+    }
+
+    /// The command has ended: waits for the others.
+    fn finish(mut self) {
+        // Until then its group's number is its own, which the supervisor needs to take the terminal back.
+        let _ = self.may_reap.recv();
+        let _ = waitid(WaitId::Pid(self.leader), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        let left = descendants::of(rustix::process::getpid()).unwrap_or_default();
+        if !left.is_empty() {
+            let names: Vec<String> = left.iter().map(ToString::to_string).collect();
+            self.report(&Report::Left(names.join(", ")));
+        }
+        loop {
+            match wait(WaitOptions::UNTRACED) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn report(&mut self, report: &Report) {
+        // A supervisor that is gone needs no report; the other thread kills then.
+        let _ = self.socket.write_all(report.to_string().as_bytes());
+    }
+}
+
+/// Reaps the orphans that have ended while the command runs.
+fn reap_adopted(leader: Pid) {
+    let mut is_any = false;
+    for pid in descendants::children_of(rustix::process::getpid()).into_iter().filter(|pid| *pid != leader) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        is_any |= matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)));
+    }
+    if !is_any {
+        // An orphan that /proc does not list stays a zombie until the command ends; it must not keep a core busy.
+        std::thread::sleep(descendants::ROUND_EVERY);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Report::Started(pid) => writeln!(f, "started {}", pid.as_raw_nonzero()),
+            Report::Failed(errno) => writeln!(f, "failed {errno}"),
+            Report::Stopped(signal) => writeln!(f, "stopped {}", signal.as_raw()),
+            Report::Ended(End::Exited(code)) => writeln!(f, "exited {code}"),
+            Report::Ended(End::Killed(signal)) => writeln!(f, "killed {signal}"),
+            // A process may choose its name; a line break in it would be the end of the report.
+            Report::Left(names) => writeln!(f, "left {}", names.replace('\n', "?")),
+        }
+    }
+}
+
+impl Report {
+    /// Reads one line; none if it is no report.
+    pub(super) fn parse(line: &str) -> Option<Report> {
+        let (word, rest) = line.strip_suffix('\n')?.split_once(' ')?;
+        Some(match word {
+            "started" => Report::Started(Pid::from_raw(rest.parse().ok()?)?),
+            "failed" => Report::Failed(rest.parse().ok()?),
+            "stopped" => Report::Stopped(Signal::from_named_raw(rest.parse().ok()?)?),
+            "exited" => Report::Ended(End::Exited(rest.parse().ok()?)),
+            "killed" => Report::Ended(End::Killed(rest.parse().ok()?)),
+            "left" => Report::Left(rest.to_owned()),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Request::Reap => writeln!(f, "reap"),
+            Request::Signal { signal, but: Some(but) } => {
+                writeln!(f, "signal {} {}", signal.as_raw(), but.as_raw_nonzero())
+            }
+            Request::Signal { signal, but: None } => writeln!(f, "signal {}", signal.as_raw()),
+            Request::Kill => writeln!(f, "kill"),
+        }
+    }
+}
+
+impl Request {
+    fn parse(line: &str) -> Option<Request> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let signal = |text: &str| Signal::from_named_raw(text.parse().ok()?);
+        match words[..] {
+            ["reap"] => Some(Request::Reap),
+            ["kill"] => Some(Request::Kill),
+            ["signal", number] => Some(Request::Signal { signal: signal(number)?, but: None }),
+            ["signal", number, but] => {
+                let but = Some(Pid::from_raw(but.parse().ok()?)?);
+                Some(Request::Signal { signal: signal(number)?, but })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_and_requests_are_parsed_as_written() {
+        let pid = Pid::from_raw(4121).unwrap();
+        for report in [
+            Report::Started(pid),
+            Report::Failed(11),
+            Report::Stopped(Signal::TSTP),
+            Report::Ended(End::Exited(7)),
+            Report::Ended(End::Killed(9)),
+            Report::Left("4122 (sleep), 4123 (a b)".to_owned()),
+        ] {
+            assert_eq!(Report::parse(&report.to_string()), Some(report));
+        }
+        for request in [
+            Request::Reap,
+            Request::Kill,
+            Request::Signal { signal: Signal::TERM, but: None },
+            Request::Signal { signal: Signal::TERM, but: Some(pid) },
+        ] {
+            assert_eq!(Request::parse(request.to_string().trim_end()), Some(request));
+        }
+        for odd in ["", "\n", "started\n", "started 0\n", "exited 300\n", "exited 7"] {
+            assert_eq!(Report::parse(odd), None, "{odd:?}");
+        }
+        assert_eq!(Request::parse("signal 15 0"), None);
+    }
+
+    #[test]
+    fn process_name_with_line_break_stays_one_report() {
+        let report = Report::Left("7 (a\nexited 0)".to_owned()).to_string();
+        assert_eq!(Report::parse(&report), Some(Report::Left("7 (a?exited 0)".to_owned())));
+    }
+}

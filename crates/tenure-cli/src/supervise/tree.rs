@@ -1,0 +1,185 @@
+//! The process tree of a command: the command, everything that it started, and the reaper at its root.
+//!
+//! This is the supervisor's end; [`reaper`](super::reaper) is the process at the other end of the socket.
+//! A socket that is closed makes the reaper kill the whole tree, so a dropped `Tree` leaves nothing running.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::{Child, Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::UnixStream;
+
+use super::descendants;
+use super::group::Group;
+use super::outcome::End;
+use super::reaper::{Report, Request};
+
+/// The numbers of a tree: how the sentinel finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct TreeId {
+    /// The process that is the ancestor of all others of the tree.
+    pub(super) reaper: Pid,
+    /// The command's own process group.
+    pub(super) group: Group,
+}
+
+/// A command that runs, or what it left running.
+pub(super) struct Tree {
+    reaper: Child,
+    socket: UnixStream,
+    /// The beginning of a report.
+    rest: Vec<u8>,
+    pub(super) id: TreeId,
+    /// How the command itself ended.
+    end: Option<End>,
+    /// Whether the command is reaped, so that its group's number may belong to another process.
+    is_reaped: bool,
+}
+
+/// What happened in the tree.
+pub(super) enum Change {
+    /// The command was stopped by this signal, as by Ctrl-Z.
+    Stopped(Signal),
+    /// The command has ended and is not reaped yet.
+    Ended,
+    /// The command has ended, and these are left.
+    Left(String),
+    /// No process of the tree is left.
+    Gone,
+}
+
+impl Tree {
+    /// Starts a reaper, which starts the command's launcher with `launcher` as its standard input.
+    ///
+    /// # Errors
+    ///
+    /// If a process cannot be started; none is left then.
+    pub(super) async fn start(mut reaper: Command, launcher: OwnedFd) -> io::Result<Tree> {
+        let (socket, theirs) = StdUnixStream::pair()?;
+        let child = reaper.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+        // The reaper's end of the socket must be closed here, or its death would not be seen.
+        drop(reaper);
+        let number = |number: u32| i32::try_from(number).ok().and_then(Pid::from_raw);
+        let pid = number(child.id()).ok_or_else(|| io::Error::other("a child without a pid"))?;
+        super::launch::send_descriptor(&socket, &launcher)?;
+        drop(launcher);
+        socket.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(socket)?;
+        let id = TreeId { reaper: pid, group: Group::led_by(pid) };
+        let mut tree = Tree { reaper: child, socket, rest: Vec::new(), id, end: None, is_reaped: false };
+        match tree.report().await {
+            Some(Report::Started(leader)) => {
+                tree.id.group = Group::led_by(leader);
+                Ok(tree)
+            }
+            Some(Report::Failed(errno)) => {
+                tree.abandon();
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            _ => {
+                tree.abandon();
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+        }
+    }
+
+    /// Waits for the next change. Cancelling loses none.
+    pub(super) async fn next(&mut self) -> Change {
+        match self.report().await {
+            Some(Report::Stopped(signal)) => Change::Stopped(signal),
+            Some(Report::Ended(end)) => {
+                self.end = Some(end);
+                Change::Ended
+            }
+            Some(Report::Left(names)) => Change::Left(names),
+            Some(Report::Started(_) | Report::Failed(_)) | None => self.gone(),
+        }
+    }
+
+    /// How the command ended, once it has; a tree that is gone without a report was killed with its reaper.
+    pub(super) fn end(&self) -> End {
+        self.end.unwrap_or(End::Killed(u8::try_from(Signal::KILL.as_raw()).unwrap_or(u8::MAX)))
+    }
+
+    /// Whether the command itself has ended, also if its reaper has not reported that yet.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.is_some() || self.id.group.has_leader_ended()
+    }
+
+    /// Lets the reaper reap the command, which has ended: from now on its group's number may belong to another process.
+    pub(super) fn reap_command(&mut self) {
+        self.is_reaped = true;
+        self.request(&Request::Reap);
+    }
+
+    /// Sends a signal. A stop and what belongs to it goes to the whole tree, everything else to the command's group, as a terminal would do.
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        let is_for_all = matches!(signal, Signal::TERM | Signal::KILL | Signal::CONT) || self.is_reaped;
+        if signal == Signal::KILL {
+            self.request(&Request::Kill);
+            // A reaper that was stopped could not kill. It is not reaped yet, so this is its number.
+            let _ = kill_process(self.id.reaper, Signal::CONT);
+        } else if is_for_all {
+            let but = (!self.is_reaped).then_some(self.id.group.leader());
+            self.request(&Request::Signal { signal, but });
+        }
+        if self.is_reaped { Ok(()) } else { self.id.group.signal(signal) }
+    }
+
+    /// Sends a signal to those processes of the tree that catch it: a request for progress must not end a process.
+    pub(super) fn signal_catching(&self, signal: Signal) {
+        let sent = descendants::signal(self.id.reaper, signal, |process| process.catches(signal));
+        if let Err(error) = sent {
+            tracing::debug!(%error, "processes of the command cannot be listed");
+        }
+    }
+
+    /// Ends a tree whose command was not started.
+    pub(super) fn abandon(self) {
+        let Tree { mut reaper, socket, .. } = self;
+        drop(socket);
+        let _ = reaper.wait();
+    }
+
+    fn gone(&mut self) -> Change {
+        let _ = self.reaper.wait();
+        if self.end.is_none() {
+            // The reaper itself was killed. What it leaves in the group can be reached, the rest of the tree not any more.
+            let _ = self.id.group.signal(Signal::KILL);
+        }
+        Change::Gone
+    }
+
+    /// Never waits: a reaper that does not read is stopped, and the sentinel ends its tree in time.
+    fn request(&self, request: &Request) {
+        if let Err(error) = self.socket.try_write(request.to_string().as_bytes()) {
+            tracing::debug!(%error, "the reaper of the command does not read");
+        }
+    }
+
+    /// The next report; none when the reaper is gone.
+    async fn report(&mut self) -> Option<Report> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                return Report::parse(&String::from_utf8_lossy(&line));
+            }
+            self.socket.readable().await.ok()?;
+            let mut bytes = [0; 1_024];
+            match self.socket.try_read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(len) => self.rest.extend_from_slice(&bytes[..len]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// The message about processes that a command leaves behind.
+pub(super) fn left_running(names: &str) -> String {
+    format!("the command has ended, waiting for what it left running: {names}")
+}

@@ -1,0 +1,98 @@
+//! Which tasks a verb that destroys is for: one by its id, or all that a filter finds.
+
+use clap::Args;
+use futures_util::{StreamExt, stream};
+use tenure::client::{Client, TaskView};
+use tenure::core::name::TaskId;
+
+use super::list::FilterArgs;
+use super::parse;
+use crate::confirm::ConfirmArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// How many tasks are handled at once. Each costs the store a few requests, and one that its owner must acknowledge waits for seconds.
+const IN_FLIGHT: usize = 16;
+
+/// How many tasks are named when several failed.
+const NAMED_MAX: usize = 10;
+
+/// One task, or a filter.
+#[derive(Args, Debug)]
+pub(crate) struct SelectArgs {
+    /// The task's id; with a filter instead, all tasks that it finds.
+    #[arg(required_unless_present_any = ["states", "node", "kind"], conflicts_with_all = ["states", "node", "kind"])]
+    id: Option<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+}
+
+/// What is done to many tasks.
+pub(super) struct Act {
+    /// As in "kill 3 tasks".
+    pub(super) verb: &'static str,
+    /// As in "killing every task", which needs a confirmation.
+    pub(super) doing: &'static str,
+    /// As in "3 tasks were not killed".
+    pub(super) done: &'static str,
+    /// Whether it can be done to such a task; others that the filter finds are passed over.
+    pub(super) applies: fn(&TaskView) -> bool,
+}
+
+impl SelectArgs {
+    /// Refuses what is wrong whatever the store holds.
+    pub(super) fn check(&self, act: &Act, output: &Output) -> Result<(), Failure> {
+        match &self.id {
+            Some(id) => parse(id).map(drop),
+            None => {
+                self.filter.filter()?;
+                let (doing, flags) = (act.doing, self.filter.flags());
+                self.confirm.check(
+                    &format!("{doing} every task with {flags}"),
+                    &format!("tenure task ls {flags}"),
+                    output,
+                )
+            }
+        }
+    }
+
+    /// Does it to one task, or to all that the filter finds, after a question.
+    pub(super) async fn each(
+        &self,
+        act: &Act,
+        client: &Client,
+        output: &Output,
+        one: impl AsyncFn(TaskId) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if let Some(id) = &self.id {
+            return one(parse(id)?).await;
+        }
+        let found = client.tasks(&self.filter.filter()?.with_ended()).await?;
+        let ids: Vec<TaskId> =
+            found.tasks.into_iter().filter(|task| (act.applies)(task)).map(|task| task.id).collect();
+        let (flags, count) = (self.filter.flags(), ids.len());
+        if ids.is_empty() {
+            output.note(&format!("no task with {flags} is there to {}", act.verb));
+            return Ok(());
+        }
+        let tasks = if count == 1 { "task" } else { "tasks" };
+        self.confirm.ask(&format!("{} {count} {tasks} with {flags}", act.verb), output).await?;
+        let one = &one;
+        let doing = ids.into_iter().map(|id| async move { (id.clone(), one(id).await) });
+        let done: Vec<(TaskId, Result<(), Failure>)> =
+            stream::iter(doing).buffer_unordered(IN_FLIGHT).collect().await;
+        let mut failed: Vec<(TaskId, Failure)> =
+            done.into_iter().filter_map(|(id, done)| done.err().map(|failure| (id, failure))).collect();
+        failed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let names: Vec<&str> = failed.iter().take(NAMED_MAX).map(|(id, _)| id.as_str()).collect();
+        let more = if failed.len() > NAMED_MAX { ", …" } else { "" };
+        let what =
+            format!("{} of {count} tasks were not {} ({}{more})", failed.len(), act.done, names.join(", "));
+        match failed.into_iter().next() {
+            None => Ok(()),
+            Some((_, failure)) => Err(failure.while_doing(&what)),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Enters whose reply was lost: they are applied before their place is left, or never.
+
+use super::*;
+
+/// Found by attack: a member of etcd was paused for 13 s with the enter in it, and its key blocked the lock for the life of the session.
+#[test]
+fn late_enter_of_left_place_is_never_applied() {
+    let mut world = late_enter();
+    assert_eq!(world.places(), 0);
+    assert!(world.lines[0].is_empty(), "no process verifies it any longer");
+    // The lease is as good as before.
+    let again = world.stand(0, Mode::Exclusive);
+    world.settle();
+    assert!(world.holds(0, again));
+    world.leave(0, again);
+    world.settle();
+    assert_eq!(world.places(), 0);
+}
+
+/// The negative control: without the guard the key stays.
+#[cfg(feature = "sabotage")]
+#[test]
+fn late_enter_without_guard_leaves_a_key() {
+    let _broken = crate::sabotage::Sabotage::of(Rule::SettledEnter);
+    assert_eq!(late_enter().places(), 1);
+}
+
+/// An enter is taken for lost, its place is left, and the enter arrives a minute later.
+fn late_enter() -> World {
+    let mut world = World::new(1);
+    world.fate = Fate::Late;
+    let ticket = world.stand(0, Mode::Exclusive);
+    world.settle();
+    world.fate = Fate::Works;
+    world.leave(0, ticket);
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.places(), 0);
+    world.arrive();
+    world.settle();
+    world
+}
+
+/// The guard of a lease changes for one place and refuses the enters of the others that were sent before; they enter again.
+#[test]
+fn changed_guard_delays_other_enters_and_loses_none() {
+    let mut world = World::new(1);
+    world.fate = Fate::Late;
+    let first = world.stand(0, Mode::Exclusive);
+    world.settle();
+    world.fate = Fate::Works;
+    let second = world.stand(0, Mode::Exclusive);
+    world.leave(0, first);
+    world.settle();
+    assert!(world.holds(0, second));
+    world.arrive();
+    world.leave(0, second);
+    world.settle();
+    assert_eq!((world.places(), world.lines[0].is_empty()), (0, true));
+}
