@@ -27,6 +27,7 @@ usage: cargo xtask COMMAND
 
   check          everything a change must pass; never writes to the tree
                  --without redis leaves out the tests that need a redis-server
+  tidy           the first step of check: the rules of the tree, in a second
   fix            format, apply clippy's suggestions, regenerate documents
   etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
   sim --seeds N  plays N days in worlds full of faults, and names the seeds that broke a promise
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     let outcome = match args.as_slice() {
         ["check"] => check::check(Redis::Needed),
         ["check", "--without", "redis"] => check::check(Redis::LeftOut),
+        ["tidy"] => tidy::check(),
         ["fix"] => fix::fix(),
         ["etcd-matrix"] => etcd::matrix(),
         ["sim", rest @ ..] => sim::sim(rest),
