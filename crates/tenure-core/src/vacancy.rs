@@ -191,7 +191,7 @@ impl Vacancy {
         self.shown(now)
     }
 
-    /// What to show; call again at [`Vacancy::wake_at`].
+    /// What to show; call again at [`Vacancy::nobody_at`].
     pub fn shown(&mut self, now: Moment) -> Shown {
         if self.leader.is_some() {
             return Shown::Leader(self.gap);
