@@ -52,8 +52,8 @@ pub enum Key {
     Candidate(ElectionName, Place),
     /// `locks/<lock>/<place>`: a holder, or one who waits. Leased.
     Waiter(LockName, Place),
-    /// `guards/<lease>`: the enter guard of a lease, which every enter into a queue requires unchanged. Leased.
-    EnterGuard(LeaseId),
+    /// `guards/<lease>-<nonce>`: the enter guard of one queue driver and lease, which every enter of that driver requires unchanged. Leased.
+    EnterGuard(Place),
     /// `ttl/<election>`: the leader of a TTL election. Leased.
     Ttl(ElectionName),
     /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
@@ -182,7 +182,7 @@ impl Layout {
             Key::Waiter(lock, place) => {
                 [root, "locks/", &segment(lock.as_str()), "/", &place.to_string()].concat()
             }
-            Key::EnterGuard(lease) => [root, "guards/", &lease.to_string()].concat(),
+            Key::EnterGuard(guard) => [root, "guards/", &guard.to_string()].concat(),
             Key::Ttl(election) => [root, "ttl/", &segment(election.as_str())].concat(),
             Key::Run(name) => [root, "once/", &segment(name.as_str())].concat(),
             Key::Registration(key) => [root, "registry/", key.as_str()].concat(),
@@ -224,7 +224,7 @@ impl Layout {
             ("locks", [lock, place]) => {
                 Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, Place::parse(place)?))
             }
-            ("guards", [lease]) => Some(Key::EnterGuard(LeaseId::parse_hex(lease)?)),
+            ("guards", [guard]) => Some(Key::EnterGuard(Place::parse(guard)?)),
             ("ttl", [election]) => Some(Key::Ttl(ElectionName::parse(&unescape(election)?).ok()?)),
             _ => None,
         }
@@ -295,7 +295,7 @@ impl Layout {
         self.under(&["locks/", &segment(lock.as_str()), "/"])
     }
 
-    /// The enter guards of all leases.
+    /// The enter guards of all queue drivers.
     pub fn enter_guards(&self) -> Selection {
         self.under(&["guards/"])
     }

@@ -26,8 +26,8 @@
 //!
 //! **Invariant**: a place that nobody wants any more is asked to leave until the store has said that it is gone, or its lease is over.
 //!
-//! **Invariant**: an enter whose reply was lost cannot be applied after its place was left. Every enter requires that the *enter guard* of its
-//! lease, a key outside the queue, is as the client last saw it. Leaving a place with such an enter changes the guard in the same transaction. No
+//! **Invariant**: an enter whose reply was lost cannot be applied after its place was left. Every enter requires that the *enter guard* of this
+//! driver and lease, a key outside the queue, is as the driver last saw it. Leaving a place with such an enter changes the guard in the same transaction. No
 //! bound on the age of a request could do this: a paused member of etcd applies it whenever it continues.
 //!
 //! **Invariant**: the key of a place is used again only when every request that named it was answered for certain, so a request that arrives
@@ -95,11 +95,18 @@ impl Line {
     ///
     /// A request of a former line with its name may still be answered. Were both counted from the same number, its answer would be taken for one to
     /// this line, and somebody would hold with the token of a place that is gone.
-    pub fn begin(&mut self, nonce: u64, counter: u64) {
+    ///
+    /// `guards` are the enter guards that other queues of this process have seen. Without them the first enter would be refused as stale.
+    pub fn begin(&mut self, nonce: u64, counter: u64, guards: &BTreeMap<LeaseId, EnterGuard>) {
         assert!(self.is_empty() && self.actions.is_empty() && self.notices.is_empty(), "nobody stands here");
         (self.nonce, self.nonce_floor, self.counter) = (nonce, nonce, counter);
         self.picture.clear();
-        self.guards.clear();
+        self.guards.clone_from(guards);
+    }
+
+    /// The enter guards that this queue has seen.
+    pub fn guards(&self) -> &BTreeMap<LeaseId, EnterGuard> {
+        &self.guards
     }
 
     /// The number of its newest ticket or epoch.

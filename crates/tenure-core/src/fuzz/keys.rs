@@ -100,7 +100,7 @@ fn in_every_place(text: &str) {
         (Key::Frozen(node(text)), 2),
         (Key::Candidate(election(text), place), 3),
         (Key::Waiter(lock(text), place), 3),
-        (Key::EnterGuard(place.lease), 2),
+        (Key::EnterGuard(place), 2),
         (Key::Ttl(election(text)), 2),
         (Key::Run(lock(text)), 2),
         (Key::Registration(registration), 2 + text.matches('/').count()),

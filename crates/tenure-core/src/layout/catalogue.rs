@@ -108,7 +108,7 @@ impl Key {
             }
             Key::Waiter(..) => "a holder, or one who waits; the lowest create revision holds",
             Key::EnterGuard(_) => {
-                "a request to enter a queue under this lease was lost; enters that were sent before its last change cannot be applied"
+                "a request of one queue driver to enter a queue was lost; enters of that driver that were sent before the last change cannot be applied"
             }
             Key::Ttl(_) => "the leader of a TTL election",
             Key::Run(_) => "when a command that runs once per period was last run",
@@ -135,7 +135,7 @@ impl Key {
             Key::Frozen(node()),
             Key::Candidate(ElectionName::parse("<election>").expect("a name"), place),
             Key::Waiter(LockName::parse("<lock>").expect("a name"), place),
-            Key::EnterGuard(place.lease),
+            Key::EnterGuard(place),
             Key::Ttl(ElectionName::parse("<election>").expect("a name")),
             Key::Run(LockName::parse("<name>").expect("a name")),
             Key::Registration(RegistryKey::parse("<key…>").expect("a name")),

@@ -166,7 +166,7 @@ fn who_locks_again_and_again_has_the_same_key_as_long_as_every_answer_is_certain
     let second = a_turn(&mut line, gone());
     assert_ne!(second, first, "the lost request would delete it");
     let mut next = Line::default();
-    next.begin(line.nonce_floor(), line.counter());
+    next.begin(line.nonce_floor(), line.counter(), line.guards());
     assert_eq!(a_turn(&mut next, gone()), second);
 }
 
@@ -180,7 +180,7 @@ fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
     former.handle_lease_lost(lease(1), NOW);
     assert!(former.is_empty());
     let mut next = Line::default();
-    next.begin(former.nonce_floor(), former.counter());
+    next.begin(former.nonce_floor(), former.counter(), former.guards());
     next.stand(lease(2), Mode::Exclusive);
     next.handle_entered(lost, epoch, Entered::Stands { token: Token(Revision(5)), before: None }, 0.5, NOW);
     assert!(next.poll_notice().is_none(), "nobody was told that it holds");

@@ -19,7 +19,7 @@ use super::lease::{ResultLease, own_lease};
 use super::task::{Found, Keys, Reading, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
 use crate::clock::wall_time;
-use crate::store::{Condition, Get, LeaseId, Op, StoreError, Txn};
+use crate::store::{Condition, Get, LeaseId, Op, OpReply, StoreError, Txn};
 
 /// How many commands may wait for one node. One that does not handle them should not drown in them when it comes back.
 const NODE_COMMANDS_LEN_MAX: u32 = 128;
@@ -136,11 +136,17 @@ impl Client {
         let result = self.layout.encode(&Key::CommandResult(id.clone()));
         let alive = self.layout.encode(&Key::Node(node.clone()));
         let waiting = Get::new(self.layout.node_commands(node)).keys_only().limit(NODE_COMMANDS_LEN_MAX);
-        let waiting = self.store.get(waiting).await.map_err(NodeCommandError::Store)?.pairs.len();
-        let found = self.store.get_key(alive.clone()).await.map_err(NodeCommandError::Store)?;
-        let Some(incarnation) = found.map(|pair| pair.created) else {
+        let read = Txn::new().then(Op::Get(Get::key(alive.clone()).keys_only())).then(Op::Get(waiting));
+        let reply = self.store.txn(read).await.map_err(NodeCommandError::Store)?;
+        let [OpReply::Get(found), OpReply::Get(waiting)] = &reply.results[..] else {
+            return Err(NodeCommandError::Store(StoreError::Corrupt(
+                "a read was not answered as one".to_owned(),
+            )));
+        };
+        let Some(incarnation) = found.pairs.first().map(|pair| pair.created) else {
             return Err(NodeCommandError::NotFound);
         };
+        let waiting = waiting.pairs.len();
         if waiting >= NODE_COMMANDS_LEN_MAX as usize {
             return Err(NodeCommandError::Full(waiting));
         }

@@ -65,9 +65,11 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// The key of the enter guard of a lease.
+    /// The key of the enter guard of this driver and a lease. With a guard for all drivers of a lease, a lost request of one would
+    /// refuse the next enter of every other.
     fn guard(&self, lease: LeaseId) -> Bytes {
-        [&self.guards[..], lease.to_string().as_bytes()].concat().into()
+        let guard = Place { lease, nonce: self.nonce_first };
+        [&self.guards[..], guard.to_string().as_bytes()].concat().into()
     }
 }
 

@@ -372,9 +372,7 @@ impl Shared {
             }
             Event::Lost(lease) => {
                 inner.loans.retain(|_, loan| loan.lease() != lease);
-                for slot in inner.lines.all() {
-                    inner.lines.tell(slot, |lined| lined.machine.handle_lease_lost(lease, now));
-                }
+                inner.lines.lose_lease(lease, now);
             }
             Event::Seen(sighting) => {
                 // What was seen of a line may be told when that was left, and another one is in its slot.

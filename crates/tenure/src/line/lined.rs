@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tenure_core::layout::Place;
-use tenure_core::line::{Left, Line, LossReason, Notice, Ticket};
+use tenure_core::line::{EnterGuard, Left, Line, LossReason, Notice, Ticket};
 use tenure_core::record::CandidateRecord;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
@@ -73,9 +73,14 @@ impl Words {
 
 impl Lined {
     /// Nobody stands here, and whoever comes next counts from there: the line is another one from now on.
-    pub(super) fn begin(&mut self, name: Bytes, nonce: u64, counter: u64) {
+    pub(super) fn begin(
+        &mut self,
+        name: Bytes,
+        (nonce, counter): (u64, u64),
+        guards: &BTreeMap<LeaseId, EnterGuard>,
+    ) {
         assert!(self.name.is_none() && self.sitters.is_empty(), "a line is left when nobody stands in it");
-        self.machine.begin(nonce, counter);
+        self.machine.begin(nonce, counter, guards);
         self.name = Some(name);
         self.is_noted = false;
     }

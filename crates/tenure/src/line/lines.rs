@@ -6,9 +6,11 @@
 //! **Invariant**: a slot that is used again counts its tickets and epochs on from where all lines that were left had come to. So whoever comes late with
 //! the slot of a line that was left, be it a seat or an answer, finds nobody there.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
+use tenure_core::lease::LeaseId;
+use tenure_core::line::EnterGuard;
 use tenure_core::time::Moment;
 
 use super::lined::Lined;
@@ -37,6 +39,8 @@ pub(super) struct Lines {
     nonce_floor: u64,
     /// The largest number of all lines that were left.
     counter: u64,
+    /// The newest enter guard of each lease, as queues that were left have seen it.
+    guards: BTreeMap<LeaseId, EnterGuard>,
 }
 
 impl Lines {
@@ -50,6 +54,7 @@ impl Lines {
             wakes: BTreeSet::new(),
             nonce_floor: nonce_first,
             counter: 0,
+            guards: BTreeMap::new(),
         }
     }
 
@@ -68,7 +73,8 @@ impl Lines {
         });
         let lined = &mut self.slots[slot.0];
         self.spare_len -= usize::from(lined.is_some());
-        lined.get_or_insert_default().begin(name.clone(), self.nonce_floor, self.counter);
+        let numbers = (self.nonce_floor, self.counter);
+        lined.get_or_insert_default().begin(name.clone(), numbers, &self.guards);
         self.names.insert(name.clone(), slot);
         slot
     }
@@ -100,6 +106,14 @@ impl Lines {
             self.noted.push_back(slot);
         }
         Some(told)
+    }
+
+    /// A lease was lost, with all keys under it and its enter guard.
+    pub(super) fn lose_lease(&mut self, lease: LeaseId, now: Moment) {
+        for slot in self.all() {
+            self.tell(slot, |lined| lined.machine.handle_lease_lost(lease, now));
+        }
+        self.guards.remove(&lease);
     }
 
     /// How many lines have something to say.
@@ -156,6 +170,10 @@ impl Lines {
         let Some(lined) = &mut self.slots[slot.0] else { return };
         self.nonce_floor = lined.machine.nonce_floor().max(self.nonce_floor);
         self.counter = lined.machine.counter().max(self.counter);
+        for (&lease, &guard) in lined.machine.guards() {
+            let newest = self.guards.entry(lease).or_default();
+            *newest = guard.max(*newest);
+        }
         if let Some(name) = lined.end() {
             self.names.remove(&name);
         }

@@ -57,3 +57,16 @@ fn changed_guard_delays_other_enters_and_loses_none() {
     world.settle();
     assert_eq!((world.places(), world.lines[0].is_empty()), (0, true));
 }
+
+/// A queue that begins later in the same process knows the changed guard: its first enter is not refused as stale.
+#[test]
+fn next_queue_enters_with_the_known_guard() {
+    let former = late_enter();
+    let former = &former.lines[0];
+    let (lease, guard) = former.guards().first_key_value().expect("the guard has changed");
+    let mut next = Line::default();
+    next.begin(former.nonce_floor(), former.counter(), former.guards());
+    next.stand(*lease, Mode::Exclusive);
+    let Some(Action::Enter { guard: required, .. }) = next.poll_action() else { panic!("no enter") };
+    assert_eq!((required, required.0.is_some()), (*guard, true));
+}

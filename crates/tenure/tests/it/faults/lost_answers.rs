@@ -45,17 +45,13 @@ impl Scene {
         self.proxy.set(Mode::Pass);
     }
 
-    /// The tokens of all places, the first of the line first.
+    /// The tokens of all queue keys, the oldest first.
     async fn places(&self) -> Vec<Token> {
-        let mut places: Vec<Token> = self
-            .near
-            .list(Selection::prefix("/t/"))
-            .await
-            .unwrap()
-            .pairs
-            .into_iter()
-            .map(|pair| Token(pair.created))
-            .collect();
+        let mut places = Vec::new();
+        for queues in ["/t/locks/", "/t/elections/"] {
+            let keys = self.near.list(Selection::prefix(queues)).await.unwrap().pairs;
+            places.extend(keys.into_iter().map(|pair| Token(pair.created)));
+        }
         places.sort();
         places
     }

@@ -75,7 +75,7 @@ impl World {
     fn leaving(&self, place: Place, settles: Option<EnterGuard>) -> Txn {
         let txn = Txn::new().then(Op::delete(self.key(place)));
         let Some(guard) = settles else { return txn };
-        let key = self.layout.encode(&Key::EnterGuard(place.lease));
+        let key = self.layout.encode(&Key::EnterGuard(guard_of(place.lease)));
         txn.when(guard.unchanged(key.clone()))
             .then(Op::put_leased(key, "", place.lease))
             .otherwise(Op::delete(self.key(place)))
@@ -83,7 +83,7 @@ impl World {
 
     /// The enter guard of a lease as it is now.
     fn guard(&mut self, lease: LeaseId) -> EnterGuard {
-        let key = self.layout.encode(&Key::EnterGuard(lease));
+        let key = self.layout.encode(&Key::EnterGuard(guard_of(lease)));
         let page = self.store.get(&Get::key(key), self.now).unwrap();
         EnterGuard(page.pairs.first().map(|pair| pair.modified))
     }
@@ -94,7 +94,7 @@ impl World {
         assert!(may_be_there || there.pairs.is_empty(), "nobody else puts our place");
         let put = Op::put_leased(key.clone(), "", place.lease);
         let absent = may_be_there.then(|| Condition::absent(key));
-        let unchanged = guard.unchanged(self.layout.encode(&Key::EnterGuard(place.lease)));
+        let unchanged = guard.unchanged(self.layout.encode(&Key::EnterGuard(guard_of(place.lease))));
         let txn = Txn { when: absent.into_iter().chain([unchanged]).collect(), ..put.into() };
         match fate {
             Fate::NotDone => Entered::NotDone,
@@ -160,4 +160,9 @@ impl World {
         assert_ne!(before, Some(place));
         before
     }
+}
+
+/// The key of a lease's enter guard: each lease of this world has one driver.
+fn guard_of(lease: LeaseId) -> Place {
+    Place { lease, nonce: 0 }
 }
