@@ -327,7 +327,7 @@ async fn a_lock_taken_away_by_the_commands_last_act_is_122_also_with_a_least_tim
     let etcd = Etcd::start();
     for machine in [machine(), on(&etcd)] {
         let machine = machine.with("TENURE_BINARY", env!("CARGO_BIN_EXE_tenure"));
-        for last_act in ["lease revoke $TENURE_LEASE", "locks break $TENURE_LOCK"] {
+        for last_act in ["lease revoke $TENURE_LEASE --yes", "locks break $TENURE_LOCK --yes"] {
             let script = format!("exec $TENURE_BINARY {last_act} >/dev/null 2>&1");
             let begin = Instant::now();
             let ran = machine.run(&["lock", "a", "--min-hold", "30s", "--", "sh", "-c", &script]).await;
