@@ -144,8 +144,12 @@ impl Scratch {
         let deadline = Instant::now() + within;
         let log = self.target.with_extension(format!("{}.log", mutant.id));
         let nextest = |more: &[&str]| {
-            let mut command = cargo(&["nextest", "run", "--workspace", "--all-features", "--locked"]);
-            command.args(more).current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
+            let mut command = cargo(&["nextest", "run", "--all-features", "--locked"]);
+            command
+                .args(packages_of(&mutant.tests))
+                .args(more)
+                .current_dir(&self.tree)
+                .env("CARGO_TARGET_DIR", &self.target);
             command
         };
         // A mutant that does not build is no mutant, so building comes first and has its own answer.
@@ -164,6 +168,13 @@ impl Scratch {
             }
         }
     }
+}
+
+/// The packages that a filter names, as options of cargo, so that a mutant of a small crate builds no large one; all if it names none.
+fn packages_of(filter: &str) -> Vec<&str> {
+    let names = filter.split("package(").skip(1).filter_map(|rest| rest.split_once(')'));
+    let options: Vec<&str> = names.flat_map(|(name, _)| ["-p", name]).collect();
+    if options.is_empty() { vec!["--workspace"] } else { options }
 }
 
 /// What a failed run means: only a test that failed kills a mutant, not a filter that selects nothing or cannot be read.

@@ -76,6 +76,14 @@ fn only_failed_test_kills() {
 }
 
 #[test]
+fn only_named_packages_are_built() {
+    assert_eq!(packages_of("package(tenure-core) & test(a)"), ["-p", "tenure-core"]);
+    let two = "(package(tenure-core) & test(a)) | (package(tenure) & test(b))";
+    assert_eq!(packages_of(two), ["-p", "tenure-core", "-p", "tenure"]);
+    assert_eq!(packages_of("test(a)"), ["--workspace"]);
+}
+
+#[test]
 fn figure_counts_every_verdict_once() {
     let mutants = parse(ONE).unwrap();
     let verdicts = [(&mutants[0], Verdict::Survived), (&mutants[1], Verdict::Equivalent)];

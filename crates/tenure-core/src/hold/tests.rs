@@ -103,6 +103,26 @@ fn the_granted_ttl_counts_and_not_the_one_asked_for() {
     assert_eq!(shorter.valid_until(), at(3_500));
 }
 
+/// Each reply is a lower bound for the end in the store, so the largest bound counts, in whichever order the replies arrive.
+#[test]
+fn late_reply_of_earlier_renewal_shortens_nothing() {
+    let mut hold = hold();
+    hold.handle_renewed(at(3_000), TTL, at(3_100));
+    assert_eq!(hold.valid_until(), at(8_500));
+    hold.handle_renewed(at(2_000), TTL, at(3_200));
+    assert_eq!(hold.valid_until(), at(8_500));
+    assert!(hold.is_valid(at(8_499)));
+}
+
+#[test]
+fn renewal_counts_the_granted_ttl() {
+    let (asked, granted) = (TTL, Duration::from_secs(4));
+    let mut hold = Hold::begin(Terms::new(asked).unwrap(), at(0), granted, at(10));
+    hold.handle_renewed(at(1_000), granted, at(1_100));
+    assert_eq!(hold.valid_until(), at(4_500));
+    assert!(!hold.is_valid(at(4_500)), "the store can end the lease at 5,000");
+}
+
 #[test]
 fn a_ttl_that_one_lost_answer_would_end_is_refused_with_the_numbers() {
     let refused = Terms::new(Duration::from_secs(1)).unwrap_err();

@@ -1,5 +1,6 @@
 //! Stories of lines, and lines in random worlds.
 
+mod replies;
 mod settling;
 mod shareable;
 mod world;

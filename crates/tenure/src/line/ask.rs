@@ -420,3 +420,6 @@ fn pages(results: Vec<OpReply>) -> Vec<Page> {
     };
     results.into_iter().filter_map(page).collect()
 }
+
+#[cfg(test)]
+mod tests;

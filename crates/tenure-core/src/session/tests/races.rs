@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::lease::Grant;
+use crate::error::StoreError;
+use crate::lease::{Grant, Renewal};
 use crate::revision::Epoch;
 
 /// A session that holds lease 1 and has put `/a` at revision 2, without a world: the test answers itself.
@@ -93,6 +94,45 @@ fn a_put_answered_after_the_lease_lapsed_registers_nothing() {
     let notices = lone.notices();
     assert!(matches!(notices[0], Notice::Lost { .. }), "{notices:?}");
     assert!(!notices.iter().any(|notice| matches!(notice, Notice::Registered { .. })), "{notices:?}");
+}
+
+/// The key is registered again while its put is in flight. The reply is about the earlier registration.
+#[test]
+fn reply_to_the_put_of_an_earlier_registration_is_ignored() {
+    for (outcome, mode) in
+        [(KeyOutcome::Done(Revision(2)), Mode::Overwrite), (KeyOutcome::Taken(Revision(2)), Mode::Create)]
+    {
+        let (mut lone, epoch, earlier) = Lone::asks_to_put();
+        let later = lone.session.register("/a".into(), "new".into(), None, mode, at(2)).unwrap();
+        lone.notices();
+        lone.answer((epoch, earlier), outcome, at(3));
+        let notices = lone.notices();
+        assert!(notices.is_empty(), "the later registration has no reply yet: {notices:?}");
+        let (epoch, wish) = lone.put();
+        assert_eq!((wish, lone.session.wish(&"/a".into())), (later, Some(later)));
+        lone.answer((epoch, wish), KeyOutcome::Done(Revision(3)), at(4));
+        let notices = lone.notices();
+        let is_registered =
+            |notice: &Notice| matches!(notice, Notice::Registered { wish, .. } if *wish == later);
+        assert!(notices.iter().any(is_registered), "{notices:?}");
+    }
+}
+
+/// Renewing it again would keep its holders in the belief that they hold, until their local deadline.
+#[test]
+fn renewal_of_a_lease_that_is_gone_ends_it_immediately() {
+    for reply in [Ok(Renewal::Gone), Err(StoreError::LeaseNotFound)] {
+        let (mut lone, epoch, wish) = Lone::asks_to_put();
+        lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(2));
+        lone.notices();
+        lone.session.handle_time(at(5_000));
+        let Some(Action::Renew { slot, epoch, .. }) = lone.session.poll_action() else { panic!("a renewal") };
+        lone.session.handle_renewed(slot, epoch, &reply, 1.0, at(5_001));
+        let notices = lone.notices();
+        assert!(matches!(notices[0], Notice::Lost { why: End::Gone, .. }), "{notices:?}");
+        let next = lone.session.poll_action();
+        assert!(matches!(next, Some(Action::Grant { .. })), "{next:?}");
+    }
 }
 
 /// The old slot deleted the key under whichever lease of ours it found, also the new one.
