@@ -33,6 +33,11 @@ pub(crate) fn failure(error: &clap::Error, typed: &[OsString]) -> Failure {
     }
 }
 
+/// Whether a word looks like an address, which may carry a password and is not repeated.
+fn is_address(word: &str) -> bool {
+    word.contains("://") || word.contains('@') || word.contains(':')
+}
+
 /// A command line that clap refused.
 struct Mistake<'a> {
     error: &'a clap::Error,
@@ -56,6 +61,12 @@ impl Mistake<'_> {
                 format!("did you mean {}?", similar.join(" or "))
             }
         };
+        if is_address(&word) {
+            return Failure::usage(format!("`{}` has an address in the place of a command", self.command))
+                .hint(
+                    "give the address with --store, and user and password with --user and --password-file",
+                );
+        }
         Failure::usage(format!("`{}` has no command '{word}'", self.command)).hint(hint)
     }
 

@@ -206,6 +206,16 @@ pub enum Unusable {
         /// The newest format that this program knows.
         ours: u32,
     },
+    /// The engine for this kind of address is not part of the program: only another build can open it.
+    #[error(
+        "this program was built without the {engine} engine; build it with the feature {feature:?} of the crate tenure"
+    )]
+    EngineMissing {
+        /// The engine that the address needs.
+        engine: &'static str,
+        /// The cargo feature that includes it.
+        feature: &'static str,
+    },
     /// Shared memory works inside one kernel only, and a network file system reaches beyond it.
     #[error(
         "it is on a network file system ({0}), where processes cannot share memory; use a local disk, or etcd"

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::error::{Error, Invalid};
-use crate::secret::Secret;
+use crate::secret::{Secret, redact};
 
-/// Everything a [`Client`](crate::Client) needs to know. Its `Debug` shows no secret.
-#[derive(Clone, Debug)]
+/// Everything a [`Client`](crate::Client) needs to know. Its `Debug` shows no secret, also none that was written into an endpoint.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
     /// Members, as `host:port`, `http://host:port` or `https://host:port`; without a scheme TLS decides.
@@ -118,6 +118,20 @@ impl Config {
     }
 }
 
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let endpoints: Vec<String> = self.endpoints.iter().map(|endpoint| redact(endpoint)).collect();
+        f.debug_struct("Config")
+            .field("endpoints", &endpoints)
+            .field("tls", &self.tls)
+            .field("user", &self.user)
+            .field("per_try", &self.per_try)
+            .field("deadline", &self.deadline)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
 /// TLS by rustls: whom to trust and who we are.
 #[derive(Clone, Default)]
 #[non_exhaustive]
@@ -194,12 +208,12 @@ mod tests {
 
     #[test]
     fn a_configuration_shows_none_of_its_secrets() {
-        let config = Config::new(["a:2379"])
+        let config = Config::new(["a:2379", "http://ann:canary@b:2379", "ann:canary%40b"])
             .with_user("ann", Secret::new("canary-password"))
             .with_tls(Tls::new().with_identity("certificate", Secret::new("canary-key")));
         let shown = format!("{config:?} {config:#?}");
         assert!(!shown.contains("canary"), "{shown}");
-        assert!(shown.contains("ann"));
+        assert!(shown.contains("ann") && shown.contains("a:2379"), "{shown}");
     }
 
     #[test]

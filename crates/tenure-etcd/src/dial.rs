@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::config::Config;
 use crate::error::{Cause, Error, Invalid};
+use crate::secret::redact;
 use crate::tls::Trust;
 use crate::wire::{Owner, Socket, Wire};
 
@@ -38,7 +39,8 @@ pub(crate) enum DialError {
 impl Dialer {
     /// Reads an address as given in the configuration.
     pub(crate) fn parse(text: &str, config: &Config) -> Result<Self, Error> {
-        let wrong = |why: &str| Error::Invalid(Invalid::Config(format!("endpoint {text:?}: {why}")));
+        let wrong =
+            |why: &str| Error::Invalid(Invalid::Config(format!("endpoint {:?}: {why}", redact(text))));
         if text.contains('@') {
             return Err(Error::Invalid(Invalid::Config(
                 "an endpoint carries a user; give user and password separately".to_owned(),
@@ -59,7 +61,13 @@ impl Dialer {
             return Err(wrong("an address has no path"));
         }
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("the host is missing"))?;
-        let port = uri.port_u16().unwrap_or(PORT_DEFAULT);
+        // `port_u16` has no value for a port that is missing and for one that is no number.
+        let behind_host = uri.authority().and_then(|authority| authority.as_str().strip_prefix(host));
+        let port = match (uri.port_u16(), behind_host) {
+            (Some(port), _) => port,
+            (None, None | Some("")) => PORT_DEFAULT,
+            (None, Some(_)) => return Err(wrong("the port is not a number from 1 to 65535")),
+        };
         let address = format!("{}://{host}:{port}", if secure { "https" } else { "http" });
         let origin = address.parse().map_err(|_| wrong("not host:port nor a URL"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -160,7 +168,11 @@ mod tests {
         for bad in ["", "ftp://a", "http://", "a:1/path", "a:1?x=y", "a b"] {
             assert!(address(bad, &config).is_err(), "{bad:?} was taken");
         }
-        let text = address("http://ann:canary@a:1", &config).unwrap_err();
-        assert!(!text.contains("canary"), "{text}");
+        for secret in
+            ["http://ann:canary@a:1", "ann:canary", "http://ann:canary%40a", "a:1/canary", "a:1?x=canary"]
+        {
+            let text = address(secret, &config).unwrap_err();
+            assert!(!text.contains("canary"), "{text}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A text that must never be seen: passwords and tokens.
 //!
 //! It has no `Display`, its `Debug` says nothing, and its bytes are overwritten when it goes.
+//! [`redact`] does the same for an endpoint that a user and a password were written into.
 
 use std::fmt;
 
@@ -35,9 +36,59 @@ impl Drop for Secret {
     }
 }
 
+/// An endpoint as errors and `Debug` may show it: scheme, host and port. What has another shape may be a password, and `…` stands for it.
+pub(crate) fn redact(endpoint: &str) -> String {
+    const HIDDEN: &str = "…";
+    /// A longer number is no port.
+    const PORT_DIGITS_MAX: usize = 5;
+    let (scheme, rest) = endpoint.split_once("://").map_or(("", endpoint), |(scheme, rest)| (scheme, rest));
+    let of_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if !scheme.chars().all(|c| c.is_ascii_alphanumeric()) {
+        return HIDDEN.to_owned();
+    }
+    let scheme = if scheme.is_empty() { String::new() } else { format!("{scheme}://") };
+    let (host, port) = match rest.find(']') {
+        Some(end) => rest.split_at(end + 1),
+        None => rest.split_at(rest.find(':').unwrap_or(rest.len())),
+    };
+    let is_ip6 = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
+    if !is_ip6 && !host.trim_end_matches('/').chars().all(of_host) {
+        return format!("{scheme}{HIDDEN}");
+    }
+    let number = port.trim_end_matches('/').trim_start_matches(':');
+    if number.len() <= PORT_DIGITS_MAX && number.chars().all(|c| c.is_ascii_digit()) {
+        format!("{scheme}{host}{port}")
+    } else {
+        format!("{scheme}{host}:{HIDDEN}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Secret;
+    use super::{Secret, redact};
+
+    #[test]
+    fn endpoint_is_shown_without_its_credentials() {
+        for text in ["a:1", "a", "http://a:2379/", "https://[::1]:7", "[::1]:7", "http://a.b-c_d:1"] {
+            assert_eq!(redact(text), text);
+        }
+        for text in [
+            "http://ann:canary@a:1",
+            "ann:canary@a:1",
+            "ann:canary",
+            "http://ann:canary%40a:1",
+            "a:1/canary",
+            "a:1?x=canary",
+            "canary@x://a",
+            "[canary]:1",
+            "ann:12canary",
+        ] {
+            assert!(!redact(text).contains("canary"), "{text}: {}", redact(text));
+        }
+    }
 
     #[test]
     fn a_secret_shows_nothing_of_itself() {

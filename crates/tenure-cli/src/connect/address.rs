@@ -8,10 +8,10 @@ use crate::failure::Failure;
 pub(crate) fn parse_url(text: &str) -> Result<StoreUrl, Failure> {
     refuse_credentials(text)?;
     text.parse::<StoreUrl>().map_err(|error| match error {
-        BadStoreUrl::UnknownScheme(_) => Failure::usage(format!(
-            "unknown store {text:?}: it does not begin with memory:, file://, etcd:// or etcds://"
+        BadStoreUrl::UnknownScheme(shown) => Failure::usage(format!(
+            "unknown store {shown:?}: it does not begin with memory:, file://, etcd:// or etcds://"
         ))
-        .hint(format!("did you mean {}?", meant(text))),
+        .hint(format!("did you mean {}?", meant(&shown))),
         error => Failure::usage(error.to_string())
             .hint("stores are file:///path/store.db, etcd://host:2379,host2:2379 or etcds://host:2379"),
     })
@@ -19,6 +19,9 @@ pub(crate) fn parse_url(text: &str) -> Result<StoreUrl, Failure> {
 
 /// The address that a text without one of our schemes most likely means.
 fn meant(text: &str) -> String {
+    if text.contains('…') {
+        return "file:///path/store.db or etcd://host:2379".to_owned();
+    }
     match text.split_once("://") {
         Some(("http", members)) => format!("etcd://{members}"),
         Some(("https", members)) => format!("etcds://{members}"),
@@ -42,8 +45,12 @@ pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUr
             None => (None, endpoint),
             Some(("http" | "etcd", member)) => (Some(Security::Plain), member),
             Some(("https" | "etcds", member)) => (Some(Security::Tls), member),
-            Some((other, _)) => {
-                return Err(Failure::usage(format!("unknown scheme {other:?} in an endpoint")).hint(
+            // The text before `://` is not repeated: it may be the end of a password.
+            Some(_) => {
+                return Err(Failure::usage(
+                    "an endpoint has a scheme that is none of http://, https://, etcd:// and etcds://",
+                )
+                .hint(
                     "endpoints are host:port, http://host:port or https://host:port, separated by commas",
                 ));
             }
@@ -104,7 +111,21 @@ mod tests {
             let failure = parse_endpoints(text, false).unwrap_err();
             assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");
         }
-        let failure = parse_url("etcd://u:canary@a:1").unwrap_err();
-        assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");
+        let texts = [
+            "etcd://u:canary@a:1",
+            "etcd://u:canary%40a:1",
+            "http://u:canary",
+            "u:canary",
+            "redis://:canary%40a",
+            "canary:x://a",
+            "http://a:1?password=canary",
+            "file:u:canary@a",
+        ];
+        for text in texts {
+            for outcome in [parse_url(text), parse_endpoints(text, false)] {
+                let failure = outcome.unwrap_err();
+                assert!(!format!("{failure:?}").contains("canary"), "{text}: {failure:?}");
+            }
+        }
     }
 }

@@ -125,6 +125,43 @@ async fn no_secret_is_ever_shown() {
     assert!(machine.ok(&["config", "show"]).await.contains("password\t(set)\tETCDCTL_PASSWORD"));
 }
 
+/// Every way in which an address can carry a password, and every way in which an address can be given.
+#[tokio::test]
+async fn password_in_an_address_reaches_no_output() {
+    const CANARY: &str = "canary-in-a-coal-mine";
+    let encoded: String = CANARY.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let machine = Machine::new();
+    let shows = |text: &str| text.contains(CANARY) || text.contains(&encoded);
+    for address in [
+        format!("etcd://ann:{CANARY}@127.0.0.1:1"),
+        format!("etcd://ann:{encoded}@127.0.0.1:1"),
+        format!("etcd://ann:{encoded}%40127.0.0.1:1"),
+        format!("etcd://ann:{CANARY}"),
+        format!("http://:{CANARY}@127.0.0.1:1"),
+        format!("redis://:{CANARY}%40a"),
+        format!("127.0.0.1:1?password={CANARY}"),
+        format!("ann:{CANARY}@127.0.0.1:1"),
+        format!("file:ann:{CANARY}@x.db"),
+    ] {
+        for flag in ["--store", "--endpoints"] {
+            for more in [&["-v"][..], &["-vvv"], &["--json"], &["--json", "-vv"]] {
+                let ran = machine.run(&[&[flag, &address, "kv", "get", "/a"], more].concat()).await;
+                assert_eq!(ran.code, Some(2), "{flag} {address} {ran:?}");
+                assert!(!shows(&ran.stdout) && !shows(&ran.stderr), "{flag} {address} {ran:?}");
+            }
+        }
+        let doctor = machine.run(&["doctor", "--store", &address]).await;
+        let misplaced = machine.run(&[&address]).await;
+        let config = machine.file(".config/tenure/config.toml", format!("store = '{address}'"));
+        let from_file = machine.run(&["kv", "get", "/a", "-v"]).await;
+        std::fs::remove_file(config).unwrap();
+        for ran in [doctor, misplaced, from_file] {
+            assert_eq!(ran.code, Some(2), "{address} {ran:?}");
+            assert!(!shows(&ran.stdout) && !shows(&ran.stderr), "{address} {ran:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_password_file_that_others_can_read_is_refused() {
     use std::os::unix::fs::PermissionsExt;

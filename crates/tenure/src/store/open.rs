@@ -8,7 +8,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What the engine says, or [`StoreError::Unavailable`] if the engine was not built in.
+    /// What the engine says, or [`Unusable::EngineMissing`](super::Unusable::EngineMissing), which no retry helps, if the engine was not built in.
     ///
     /// # Cancellation
     ///
@@ -24,10 +24,43 @@ impl Store {
                 Ok(Store::new(super::etcd::Etcd::connect(config).await?))
             }
             #[cfg(not(all(feature = "file", feature = "etcd")))]
-            left_out => {
-                let reason = format!("this program was built without the engine for {left_out}");
-                Err(StoreError::Unavailable(super::Cause::new(reason)))
-            }
+            left_out => Err(engine_missing(left_out)),
         }
+    }
+}
+
+/// A permanent error: another try meets the same program.
+#[cfg(any(test, not(all(feature = "file", feature = "etcd"))))]
+fn engine_missing(url: &StoreUrl) -> StoreError {
+    let engine = match url {
+        StoreUrl::Memory => "memory",
+        StoreUrl::File(_) => "file",
+        StoreUrl::Etcd { .. } => "etcd",
+    };
+    StoreError::Unusable(super::Unusable::EngineMissing { engine, feature: engine })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was `Unavailable`, which callers retry for ever.
+    #[test]
+    fn missing_engine_is_permanent_and_names_its_feature() {
+        for (url, feature) in [("file:///a.db", "\"file\""), ("etcd://a:1", "\"etcd\"")] {
+            let error = engine_missing(&url.parse().unwrap());
+            assert!(error.is_fatal() && !error.is_retryable() && !error.is_ambiguous(), "{error:?}");
+            assert!(error.to_string().contains(feature), "{error}");
+        }
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    #[tokio::test]
+    async fn address_of_a_missing_engine_is_refused() {
+        let error = Store::open(&"etcd://127.0.0.1:1".parse().unwrap()).await.unwrap_err();
+        assert!(
+            matches!(error, StoreError::Unusable(super::super::Unusable::EngineMissing { .. })),
+            "{error:?}"
+        );
     }
 }

@@ -1,4 +1,8 @@
 //! Addresses of stores: `memory:`, `file:///path`, `etcd://a:2379,b:2379`, `etcds://…`.
+//!
+//! **Invariant**: neither an error nor `Display` nor `Debug` repeats a part of an address that may be a password.
+
+mod redact;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,8 +10,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use redact::redact;
+
 /// Which store is meant.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// One inside this process.
     Memory,
@@ -31,7 +37,7 @@ pub enum Security {
     Tls,
 }
 
-/// Why a text is not the address of a store.
+/// Why a text is not the address of a store. What may be a password in the text is replaced by `…`.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum BadStoreUrl {
@@ -49,6 +55,9 @@ pub enum BadStoreUrl {
     /// A member is named by host and port.
     #[error("not a host:port: {0:?}")]
     BadEndpoint(String),
+    /// An address is shown in listings and logs, so it carries no user and no password.
+    #[error("an address must not carry a user or a password; set them apart from the address")]
+    Credentials,
 }
 
 /// The port that etcd listens on unless told otherwise.
@@ -61,16 +70,21 @@ impl FromStr for StoreUrl {
         if text == "memory:" {
             return Ok(StoreUrl::Memory);
         }
-        if let Some(path) = text.strip_prefix("file://") {
+        if let Some(path) = text.strip_prefix("file:") {
+            let path = path.strip_prefix("//").ok_or_else(|| BadStoreUrl::RelativePath(redact(path)))?;
             if !path.starts_with('/') || path.ends_with('/') {
-                return Err(BadStoreUrl::RelativePath(path.to_owned()));
+                return Err(BadStoreUrl::RelativePath(redact(path)));
             }
             return Ok(StoreUrl::File(PathBuf::from(path)));
+        }
+        // Before the members are told apart: a password may hold a comma.
+        if text.contains('@') {
+            return Err(BadStoreUrl::Credentials);
         }
         let (security, members) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
             (Some(members), _) => (Security::Plain, members),
             (None, Some(members)) => (Security::Tls, members),
-            (None, None) => return Err(BadStoreUrl::UnknownScheme(text.to_owned())),
+            (None, None) => return Err(BadStoreUrl::UnknownScheme(redact(text))),
         };
         let members = members.trim_end_matches('/');
         if members.is_empty() {
@@ -83,7 +97,7 @@ impl FromStr for StoreUrl {
 
 /// `host`, `host:port`, `1.2.3.4:port` or `[::1]:port`; the port is etcd's own if none is given.
 fn parse_endpoint(text: &str) -> Result<String, BadStoreUrl> {
-    let bad = || BadStoreUrl::BadEndpoint(text.to_owned());
+    let bad = || BadStoreUrl::BadEndpoint(redact(text));
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, after) = rest.split_once(']').ok_or_else(bad)?;
@@ -113,13 +127,26 @@ impl fmt::Display for StoreUrl {
             StoreUrl::Memory => write!(f, "memory:"),
             StoreUrl::File(path) => write!(f, "file://{}", path.display()),
             StoreUrl::Etcd { endpoints, security: Security::Plain } => {
-                write!(f, "etcd://{}", endpoints.join(","))
+                write!(f, "etcd://{}", shown(endpoints))
             }
             StoreUrl::Etcd { endpoints, security: Security::Tls } => {
-                write!(f, "etcds://{}", endpoints.join(","))
+                write!(f, "etcds://{}", shown(endpoints))
             }
         }
     }
+}
+
+/// As `Display`: endpoints that were not parsed may hold anything.
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreUrl({self})")
+    }
+}
+
+/// Endpoints as they are, except those that [`parse_endpoint`] would refuse.
+fn shown(endpoints: &[String]) -> String {
+    let one = |text: &String| parse_endpoint(text).map_or_else(|_| redact(text), |_| text.clone());
+    endpoints.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -147,6 +174,67 @@ mod tests {
         }
         let secure = "etcds://a:1".parse::<StoreUrl>().unwrap();
         assert!(matches!(secure, StoreUrl::Etcd { security: Security::Tls, .. }));
+    }
+
+    #[test]
+    fn file_without_slashes_is_a_relative_path() {
+        for text in ["file:x.db", "file:./x.db", "file:/x.db", "file://x.db"] {
+            let bad = text.parse::<StoreUrl>().unwrap_err();
+            assert!(matches!(&bad, BadStoreUrl::RelativePath(_)), "{text}: {bad}");
+            assert!(bad.to_string().contains("x.db"), "{bad}");
+        }
+    }
+
+    /// The error repeated the whole address, and callers print errors and write them to logs.
+    #[test]
+    fn password_in_an_address_is_never_shown() {
+        for text in [
+            "etcd://ann:canary@h:2379",
+            "etcds://ann:canary@h:2379,b:2379",
+            "etcd://a:1,ann:canary@h:2379",
+            "etcd://ann:can,canary@h:2379",
+            "etcd://ann:canary/x@h:2379",
+            "etcd://ann:canary?x@h",
+            "etcd://ann:canary#x@h",
+            "etcd://:canary@h",
+            "etcd://ann:canary%40h:2379",
+            "etcd://ann%3Acanary%40h:2379",
+            "etcd://ann:canary%2540h",
+            "etcd://ann:canary",
+            "etcd://ann:canary,h:2379",
+            "etcd://ann:canary＠h:2379",
+            "etcd://[ann:canary@h]:1",
+            "etcd://[ann:canary",
+            "etcd://h:2379/?user=ann&password=canary",
+            "etcd://h:2379?password=canary",
+            "etcd://h:2379#canary=x",
+            "etcd://h user=ann password=canary",
+            "ETCD://ann:canary@h",
+            "etcd:ann:canary@h",
+            "etcd:/ann:canary@h",
+            "http://ann:canary@h:2379",
+            "redis://:canary@h",
+            "redis://:canary%40h",
+            "postgres://ann:canary@h/db",
+            "ann:canary@h:2379",
+            "ann:canary",
+            "host=h password=canary",
+            "file://ann:canary@h/x.db",
+            "file:ann:canary@x.db",
+            "file://h/x?password=canary",
+            "canary:x://h",
+            " etcd://ann:canary@h",
+            "\"etcd://ann:canary@h\"",
+        ] {
+            let bad = text.parse::<StoreUrl>().unwrap_err();
+            let shown = format!("{bad} {bad:?} {bad:#?}");
+            assert!(!shown.contains("canary"), "{text}: {shown}");
+        }
+        // Built without the parser, as a caller may.
+        let endpoints = vec!["ann:canary@h:1".to_owned(), "b:2".to_owned(), "[::1]:3".to_owned()];
+        let url = StoreUrl::Etcd { endpoints, security: Security::Plain };
+        assert_eq!(url.to_string(), "etcd://…,b:2,[::1]:3");
+        assert!(!format!("{url:?} {url:#?}").contains("canary"));
     }
 
     #[test]

@@ -33,6 +33,7 @@ fn url(bytes: &[u8]) -> String {
                 BadStoreUrl::RelativePath(_) => "no path",
                 BadStoreUrl::NoEndpoint => "no member",
                 BadStoreUrl::BadEndpoint(_) => "a bad member",
+                BadStoreUrl::Credentials => "credentials",
             }
             .to_owned()
         }
