@@ -56,6 +56,9 @@ pub(crate) enum TaskCommand {
     /// Delete a task; whoever runs it stops. Its state stays: submitted again, it goes on where it was.
     #[command(aliases = ["delete", "del", "remove"])]
     Rm(SelectArgs),
+    /// Run a task again that has ended, as it was submitted. With a filter: those that failed or were killed, and with --state completed
+    /// those too. One that was not completed goes on from its checkpoint.
+    Retry(SelectArgs),
     /// Forget how a task ended, with its history. If it was submitted again, it runs now.
     Forget(SelectArgs),
 }
@@ -111,7 +114,16 @@ const KILL: Act = Act { verb: "kill", doing: "killing", done: "killed", applies:
 const RM: Act =
     Act { verb: "delete", doing: "deleting", done: "deleted", applies: |task| task.card.is_some() };
 
+const RETRY: Act = Act { verb: "retry", doing: "retrying", done: "retried", applies: was_not_completed };
+
+/// With --state completed.
+const RETRY_ALL: Act = Act { applies: has_ended, ..RETRY };
+
 const FORGET: Act = Act { verb: "forget", doing: "forgetting", done: "forgotten", applies: has_ended };
+
+fn was_not_completed(task: &TaskView) -> bool {
+    has_ended(task) && task.state_kind() != Some(StateKind::Completed)
+}
 
 fn has_ended(task: &TaskView) -> bool {
     task.state_kind().is_some_and(StateKind::is_terminal)
@@ -123,6 +135,7 @@ pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failur
         TaskCommand::Ls(args) => list::filter(args).map(drop),
         TaskCommand::Show(args) | TaskCommand::History(args) => parse(&args.id).map(drop),
         TaskCommand::Rm(args) => args.check(&RM, output),
+        TaskCommand::Retry(args) => args.check(&RETRY, output),
         TaskCommand::Forget(args) => args.check(&FORGET, output),
         TaskCommand::Pause(args)
         | TaskCommand::Resume(args)
@@ -167,6 +180,10 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
         }
         TaskCommand::Rm(args) => {
             args.each(&RM, client, output, async |id| removing::remove(&id, client, output).await).await
+        }
+        TaskCommand::Retry(args) => {
+            let act = if args.names(StateKind::Completed) { RETRY_ALL } else { RETRY };
+            args.each(&act, client, output, async |id| removing::retry(&id, client, output).await).await
         }
         TaskCommand::Forget(args) => {
             args.each(&FORGET, client, output, async |id| removing::forget(&id, client, output).await).await

@@ -7,6 +7,7 @@ mod choice;
 mod exec;
 mod folder;
 mod http;
+mod keep;
 mod metrics;
 mod pending;
 mod progress;

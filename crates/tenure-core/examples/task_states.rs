@@ -19,6 +19,7 @@ A dash is a refusal: `IllegalTransition`, and nothing changes.
 const TAIL: &str = "
 `completed`, `failed` and `killed` are terminal: they take nothing, and a task that was submitted again in one of them is not run.
 `forget` removes the stored state, and then it is.
+`retry` runs a task again that has ended, as it was submitted: it replaces the final state with `runnable`, without the earlier errors.
 
 A handler that fails, and one that panics, is `error`: the task is in `fault`, and the error policy decides in the same write.
 By default eight errors within four hours are too many: it says `error` again, with the reason `exceeded error rate`, and the task has `failed`.

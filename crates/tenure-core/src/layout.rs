@@ -19,6 +19,7 @@ use crate::name::{
     BadName, ClaimId, CommandId, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey,
     ServiceName, TaskId,
 };
+use crate::record::WallTime;
 
 pub use catalogue::{COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL};
 
@@ -42,6 +43,8 @@ pub enum Key {
     TaskAttempt(TaskId, ClaimId),
     /// `state/<task>`: how it stands, also after it has ended.
     TaskState(TaskId),
+    /// `ended/<time>/<task>`: a task ended then, by the clock of its node. Stays as long as the final state.
+    EndedTask(WallTime, TaskId),
     /// `commands/<task>`: a command to a task. Leased for a week.
     TaskCommand(TaskId),
     /// `results/<command>`: how a command ended. Leased for a day.
@@ -173,6 +176,9 @@ impl Layout {
                 [root, "tasks/", &task, "/attempts/", &claim].concat()
             }
             Key::TaskState(task) => [root, "state/", &segment(task.as_str())].concat(),
+            Key::EndedTask(WallTime(ms), task) => {
+                [root, "ended/", &format!("{ms:016x}"), "/", &segment(task.as_str())].concat()
+            }
             Key::TaskCommand(task) => [root, "commands/", &segment(task.as_str())].concat(),
             Key::CommandResult(command) => [root, "results/", command.as_str()].concat(),
             Key::Frozen(node) => [root, "frozen/", &segment(node.as_str())].concat(),
@@ -214,6 +220,7 @@ impl Layout {
                 Some(Key::TaskAttempt(task_id(task)?, ClaimId::parse(&unescape(claim)?).ok()?))
             }
             ("state", [task]) => Some(Key::TaskState(task_id(task)?)),
+            ("ended", [time, task]) => Some(Key::EndedTask(ended_at(time)?, task_id(task)?)),
             ("commands", [task]) => Some(Key::TaskCommand(task_id(task)?)),
             ("results", [command]) => Some(Key::CommandResult(CommandId::parse(command).ok()?)),
             ("frozen", [node]) => Some(Key::Frozen(NodeId::parse(&unescape(node)?).ok()?)),
@@ -258,6 +265,11 @@ impl Layout {
     /// The states of all tasks.
     pub fn states(&self) -> Selection {
         self.under(&["state/"])
+    }
+
+    /// The tasks that have ended, the oldest end first.
+    pub fn ended(&self) -> Selection {
+        self.under(&["ended/"])
     }
 
     /// The commands to all tasks.
@@ -353,6 +365,13 @@ pub fn folder_name(namespace: &Namespace) -> String {
         dots @ ("." | "..") => dots.replace('.', "%2E"),
         text => segment(text).into_owned(),
     }
+}
+
+/// The time in a key: sixteen digits, so that keys sort by it.
+fn ended_at(segment: &str) -> Option<WallTime> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_time = segment.len() == 16 && segment.bytes().all(is_digit);
+    is_time.then(|| u64::from_str_radix(segment, 16).ok().map(WallTime)).flatten()
 }
 
 fn task_id(segment: &str) -> Option<TaskId> {

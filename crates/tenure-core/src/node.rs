@@ -37,6 +37,7 @@ mod orders;
 mod probes;
 mod queue;
 pub mod request;
+mod retention;
 mod running;
 mod saving;
 mod settings;
@@ -65,16 +66,21 @@ use held::Held;
 use mailbox::Mailbox;
 use offers::Offers;
 use queue::Orders;
+use retention::Retention;
 use settings::WALL_CHECK;
 use slots::Slots;
 use timers::{Timer, Timers};
 
 pub use crate::record::Wanted;
 pub use action::{
-    Action, After, Answer, AttemptWrite, ClaimAsk, CommandCheck, Mark, Save, Start, StopReason,
+    Action, After, Answer, AttemptWrite, ClaimAsk, CommandCheck, EndedEntry, EndedTask, Mark, RetentionAsk,
+    RetentionStep, Save, Start, StopReason,
 };
-pub use event::{ClaimAnswer, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, SaveAnswer, Won};
+pub use event::{
+    ClaimAnswer, EndedPage, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, RetentionReply, SaveAnswer, Won,
+};
 pub use notice::{LossReason, Notice, ReleaseReason};
+pub use retention::Keep;
 pub use settings::{Insistence, LOST_CLAIMS_MAX, Settings};
 
 /// One node.
@@ -87,6 +93,7 @@ pub struct Node {
     mailbox: Mailbox,
     orders: Orders,
     scales: Scales,
+    retention: Retention,
     /// The create revision of the node's own key; none while it is not joined.
     incarnation: Option<Token>,
     standing: Standing,
@@ -155,6 +162,7 @@ impl Node {
             mailbox: Mailbox::new(layout.clone()),
             orders: Orders::new(),
             scales: Scales::new(balancer),
+            retention: Retention::default(),
             incarnation: None,
             standing: Standing::Working,
             offers: Offers::default(),
@@ -200,6 +208,7 @@ impl Node {
                 if self.timers.at(&Timer::Periodic).is_none() {
                     self.set_periodic(now);
                 }
+                self.begin_retention(now);
             }
             Event::SessionLost => {
                 self.incarnation = None;
@@ -220,6 +229,7 @@ impl Node {
             }
             Event::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
             Event::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
+            Event::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
             Event::Measured(resource) => self.handle_measured(resource, now),
             Event::Shutdown { deadline } => self.begin_shutdown(deadline, now),
             Event::Left => self.handle_left(),
@@ -295,6 +305,7 @@ impl Node {
                 Timer::Retry(task) => self.retry_due(&task, now),
                 Timer::Stray(task) => self.stray_due(task, now),
                 Timer::Order => self.order_due(),
+                Timer::Retention => self.retention_due(now),
                 Timer::Round => drop(self.balance_round(now)),
                 Timer::Periodic => {
                     self.set_periodic(now);

@@ -60,7 +60,7 @@ impl BadRecord {
 }
 
 /// Milliseconds since 1970, UTC: for people and across reboots, never for deciding who holds what.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WallTime(pub u64);
 

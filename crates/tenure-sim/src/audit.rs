@@ -72,6 +72,7 @@ pub fn line_of(key: &Key) -> Option<String> {
         | Key::TaskProps(_)
         | Key::TaskAttempt(..)
         | Key::TaskState(_)
+        | Key::EndedTask(..)
         | Key::TaskCommand(_)
         | Key::CommandResult(_)
         | Key::Frozen(_)

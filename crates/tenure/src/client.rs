@@ -8,6 +8,7 @@ mod lease;
 mod listing;
 mod patience;
 mod remove;
+mod retry;
 mod submit;
 mod task;
 mod wait;
@@ -29,6 +30,7 @@ pub use answer::{Handled, Replaced, Sent, WaitCommandError};
 pub use command::{CommandError, NodeCommandError};
 pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
 pub use remove::{DeleteError, Deleted, ForgetError};
+pub use retry::RetryError;
 pub use submit::{BadProps, NewTask, PROPS_BYTES_MAX, SubmitError, Submitted, new_task_ids};
 pub use wait::{Ended, Ends, WaitTaskError};
 

@@ -30,7 +30,7 @@ pub use measure::describe_metrics;
 pub use memory::memory;
 pub use options::NodeOptions;
 pub use tenure_core::balance;
-pub use tenure_core::node::{LossReason, Notice, ReleaseReason, StopReason, Tally};
+pub use tenure_core::node::{Keep, LossReason, Notice, ReleaseReason, StopReason, Tally};
 pub use words::{NodeEnd, ShutdownError, Tenancy};
 
 /// A node that takes tasks and runs them. Cheap to clone; all clones are one node.

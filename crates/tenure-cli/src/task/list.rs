@@ -25,7 +25,7 @@ pub(crate) struct FilterArgs {
     /// Only tasks in this state; may be given several times. A state that is an end finds tasks that are gone, too.
     #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
     states: Vec<StateKind>,
-    /// Only tasks that this node owns.
+    /// Only tasks that this node owns, or ran last if they have ended.
     #[arg(long, value_name = "ID")]
     node: Option<String>,
     /// Only tasks of this kind.
@@ -44,6 +44,11 @@ impl FilterArgs {
             filter = filter.kind(kind);
         }
         Ok(filter)
+    }
+
+    /// Whether this state was typed.
+    pub(super) fn names(&self, state: StateKind) -> bool {
+        self.states.contains(&state)
     }
 
     /// The flags as they are typed.

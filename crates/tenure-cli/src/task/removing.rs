@@ -1,7 +1,7 @@
-//! `task rm` and `task forget`: taking away the task, or the memory of it.
+//! `task rm`, `task forget` and `task retry`: deleting the task, deleting its final state, and running it again.
 
 use serde::Serialize;
-use tenure::client::{Client, DeleteError, ForgetError};
+use tenure::client::{Client, DeleteError, ForgetError, RetryError};
 use tenure::core::name::TaskId;
 
 use super::{SCHEMA, nothing_known};
@@ -51,6 +51,34 @@ pub(super) async fn forget(id: &TaskId, client: &Client, output: &Output) -> Res
         ForgetError::Store(error) => Failure::from(error).while_doing(&format!("'{id}' was not forgotten")),
         other => Failure::new(Code::Failed, format!("'{id}' was not forgotten: {other}")),
     })?;
+    tell(id, None, output)
+}
+
+pub(super) async fn retry(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
+    let ended = client.retry(id).await.map_err(|error| match error {
+        RetryError::NotFound => nothing_known(id),
+        RetryError::Live(state) => {
+            Failure::new(Code::Conflict, format!("'{id}' was not retried: it has not ended, it is {state}"))
+                .hint(format!("let it run with `tenure task resume {id}`, or see `tenure task show {id}`"))
+        }
+        RetryError::NotKept => {
+            let message = format!("'{id}' was not retried: tenure 0.1 ended it, which keeps no kind, labels and props");
+            Failure::new(Code::Conflict, message).hint(format!(
+                "remove its state with `tenure task forget {id}`, and submit it again with `tenure submit {id}`"
+            ))
+        }
+        RetryError::Unreadable(why) => {
+            let message = format!("'{id}' was not retried: its final state cannot be read: {why}");
+            Failure::new(Code::Failed, message).hint(format!("`tenure task forget {id}` removes the state"))
+        }
+        RetryError::Unknown(error) => {
+            Failure::new(Code::Ambiguous, format!("it is not known whether '{id}' is retried: {error}"))
+                .hint(format!("look with `tenure task show {id}`"))
+        }
+        RetryError::Store(error) => Failure::from(error).while_doing(&format!("'{id}' was not retried")),
+        other => Failure::new(Code::Failed, format!("'{id}' was not retried: {other}")),
+    })?;
+    output.note(&format!("'{id}' was {ended} and runs again"));
     tell(id, None, output)
 }
 

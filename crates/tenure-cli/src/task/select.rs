@@ -4,6 +4,7 @@ use clap::Args;
 use futures_util::{StreamExt, stream};
 use tenure::client::{Client, TaskView};
 use tenure::core::name::TaskId;
+use tenure::core::task::StateKind;
 
 use super::list::FilterArgs;
 use super::parse;
@@ -42,6 +43,11 @@ pub(super) struct Act {
 }
 
 impl SelectArgs {
+    /// Whether the filter names this state.
+    pub(super) fn names(&self, state: StateKind) -> bool {
+        self.filter.names(state)
+    }
+
     /// Refuses what is wrong whatever the store holds.
     pub(super) fn check(&self, act: &Act, output: &Output) -> Result<(), Failure> {
         match &self.id {

@@ -37,7 +37,7 @@ impl Shown {
             owner: task.owner().map(ToString::to_string),
             fence: owner.map(|owner| owner.token.to_string()),
             attempt: task.attempt(),
-            submitted_at: task.record().and_then(|record| said(record.submitted_at)),
+            submitted_at: task.submitted().and_then(|record| said(record.submitted_at)),
             updated_at: state.and_then(|record| said(record.updated_at)),
             unreadable: unreadable(task),
         }

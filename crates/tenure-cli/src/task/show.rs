@@ -123,7 +123,7 @@ impl More {
         let is_foreign = bytes.is_some() && props.is_none();
         More {
             labels: task
-                .and_then(|task| task.record())
+                .and_then(|task| task.submitted())
                 .map(|record| record.labels.clone())
                 .unwrap_or_default(),
             props_b64: bytes.filter(|_| is_foreign).map(|bytes| BASE64_STANDARD.encode(bytes)),

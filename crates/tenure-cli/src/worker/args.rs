@@ -9,6 +9,7 @@ use tenure::core::task::retry::ErrorRate;
 use tenure::node::{Node, NodeOptions};
 
 use super::choice::{self, Balance, Limits, Match};
+use super::keep::KeepArgs;
 use super::shell::Shell;
 use crate::connect::Decision;
 use crate::duration;
@@ -80,6 +81,8 @@ pub(crate) struct WorkerArgs {
     /// After how many claims in a row that ended without an outcome, because their workers were killed, a task is failed; or `unlimited`.
     #[arg(long, value_name = "N", default_value = "3", value_parser = parse_lost_max)]
     lost_max: LostMax,
+    #[command(flatten)]
+    keep: KeepArgs,
     /// How long to wait for another live node with our id to go; without it, that is a failure.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(super) wait: Option<Duration>,
@@ -174,6 +177,7 @@ impl Prepared {
             .wait_for_handlers()
             .error_policy(policy)
             .lost_claims_max(args.lost_max.0)
+            .keep(args.keep.keep())
             .version(env!("CARGO_PKG_VERSION"))
             .join_within(JOIN_WITHIN);
         options = args.balance.apply(options, limits)?;

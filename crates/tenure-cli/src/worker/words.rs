@@ -153,6 +153,12 @@ fn line_of(notice: &Notice) -> Line<'_> {
             trouble: reason.as_ref().map(|reason| format!("'{task}' is given up: {reason}")),
             ..none()
         },
+        Notice::Forgotten { task, ended } => Line {
+            event: "forgotten",
+            task: Some(task.as_str()),
+            reason: Some(format!("it ended at {ended}")),
+            ..none()
+        },
         Notice::Released { task, why } => Line {
             event: "released",
             task: Some(task.as_str()),

@@ -6,6 +6,7 @@ mod ends;
 mod exclusion;
 mod progress;
 mod refused;
+mod retry;
 mod stops;
 mod watched;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{Key, Place};
 use crate::lease::LeaseId;
 use crate::name::{ClaimId, CommandId, ElectionName, LockName, NodeId, RegistryKey, TaskId};
+use crate::record::WallTime;
 
 /// How long a command to a task waits to be handled.
 pub const TASK_COMMAND_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -53,6 +54,7 @@ impl Key {
             | Key::TaskProps(_)
             | Key::TaskAttempt(..)
             | Key::TaskState(_)
+            | Key::EndedTask(..)
             | Key::Frozen(_)
             | Key::Run(_) => Life::Permanent,
             Key::Node(_)
@@ -77,6 +79,7 @@ impl Key {
             Key::TaskOwner(_) => "owner record",
             Key::TaskAttempt(..) => "attempt record",
             Key::TaskState(_) => "state record",
+            Key::EndedTask(..) => "its props, or empty",
             Key::CommandResult(_) => "result record",
             Key::Frozen(_) => "frozen record",
             Key::Candidate(..) => "candidate record",
@@ -100,6 +103,9 @@ impl Key {
                 "a claim began; put with the owner's key, deleted with the outcome, so what is left has no outcome"
             }
             Key::TaskState(_) => "how the task stands, also after it has ended; without it: runnable",
+            Key::EndedTask(..) => {
+                "the task ended then, in milliseconds since 1970 as hexadecimal; put with the final state, deleted with it by retention, `retry` or `forget`"
+            }
             Key::TaskCommand(_) => "a command to a task that nobody has handled yet; the last one sent",
             Key::CommandResult(_) => "how a command ended",
             Key::Frozen(_) => "the node takes no new tasks, also after a restart",
@@ -130,6 +136,7 @@ impl Key {
             Key::TaskOwner(task()),
             Key::TaskAttempt(task(), ClaimId::parse("<claim>").expect("a name")),
             Key::TaskState(task()),
+            Key::EndedTask(ENDED, task()),
             Key::TaskCommand(task()),
             Key::CommandResult(command()),
             Key::Frozen(node()),
@@ -143,10 +150,11 @@ impl Key {
     }
 
     /// The pieces of [`Key::one_of_each`] that are not names, and what stands for them in a documentation.
-    pub fn placeholders() -> [(String, &'static str); 3] {
+    pub fn placeholders() -> [(String, &'static str); 4] {
         let place = Place { lease: LeaseId::from_random([1; 8]), nonce: 1 };
         [
             (COMMAND.to_owned(), "<uuid-v7>"),
+            (format!("{:016x}", ENDED.0), "<time-hex>"),
             (place.to_string(), "<lease-hex>-<nonce>"),
             (place.lease.to_string(), "<lease-hex>"),
         ]
@@ -155,6 +163,9 @@ impl Key {
 
 /// A command id to stand for all of them.
 const COMMAND: &str = "00000000-0000-7000-8000-000000000000";
+
+/// A time of an end to stand for all of them. No other placeholder contains its digits.
+const ENDED: WallTime = WallTime(0x00aa_00bb_00cc_00dd);
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::lease::LeaseId;
 use crate::name::{ClaimId, CommandId, TaskId};
-use crate::record::{NodeLoad, NodeState, TaskRecord};
+use crate::record::{NodeLoad, NodeState, TaskRecord, WallTime};
 use crate::revision::{Epoch, Revision, Token};
 use crate::task::StateRecord;
 use crate::time::Moment;
@@ -82,6 +82,8 @@ pub enum Action {
         /// The lease.
         lease: LeaseId,
     },
+    /// Read a page of the tasks that have ended, or delete one of them. Answer with `Retained`.
+    Retain(Box<RetentionAsk>),
     /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
     Announce(NodeState),
     /// Publish this load in the node's own record. Needs no answer.
@@ -93,6 +95,42 @@ pub enum Action {
         /// Tasks whose handlers run on although they were told to stop. Their claims must be left to lapse, never revoked.
         running: Vec<TaskId>,
     },
+}
+
+/// One step of retention, in one transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RetentionAsk {
+    /// The request.
+    pub epoch: Epoch,
+    /// What is requested.
+    pub step: RetentionStep,
+}
+
+/// What a step of retention requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RetentionStep {
+    /// The tasks that ended first, behind a key.
+    Read {
+        /// The last key that was read; none to begin.
+        after: Option<Bytes>,
+        /// How many at most.
+        limit: u32,
+    },
+    /// Deletes the entry and the final state of one task, if both are unchanged and the task was not submitted again.
+    Delete(EndedTask),
+    /// Deletes the entry alone: its state was changed or deleted by a program that does not know of entries.
+    DeleteEntry(EndedTask),
+}
+
+/// The entry of a task that has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedTask {
+    /// The task.
+    pub task: TaskId,
+    /// When it ended.
+    pub at: WallTime,
+    /// When the entry was put; its state was put in the same transaction.
+    pub modified: Revision,
 }
 
 /// One claim.
@@ -171,6 +209,17 @@ pub struct Save {
     pub attempts: AttemptWrite,
     /// What becomes of the claim and of the task.
     pub after: After,
+    /// What is kept of a task that ends, beside its state.
+    pub entry: Option<EndedEntry>,
+}
+
+/// The key of a task that ends: by it retention finds the task, and it holds the props.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedEntry {
+    /// When the task ended, as its state has it.
+    pub at: WallTime,
+    /// What the submitter gave it.
+    pub props: Option<Bytes>,
 }
 
 /// What a save does with the attempt records of its task.

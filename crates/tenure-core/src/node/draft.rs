@@ -18,7 +18,7 @@ use crate::task::{
     Applied, Attempt, AttemptEnd, AttemptRecord, Message, State, StateKind, StateRecord, transition,
 };
 
-use super::action::{After, AttemptWrite, CommandCheck, Save};
+use super::action::{After, AttemptWrite, CommandCheck, EndedEntry, Save};
 use super::claiming::claim_of;
 use super::event::{Now, Outcome};
 use super::held::{Acknowledged, Draft, Handler, Held};
@@ -114,6 +114,7 @@ impl Held {
             command,
             attempts,
             after,
+            entry: self.entry(&record, after),
         };
         let (has_outcome, asks) = (self.handler == Handler::None, self.asks.len());
         Some(Draft {
@@ -161,7 +162,8 @@ impl Held {
         }
     }
 
-    /// Keeps the attempts that end with this write in the state: lost ones before this claim's own.
+    /// Keeps the attempts that end with this write in the state: lost ones before this claim's own. With the end of the task also what was
+    /// submitted.
     fn note_attempts(
         &self,
         record: &mut StateRecord,
@@ -169,6 +171,9 @@ impl Held {
         after: After,
         writer: &Writer<'_>,
     ) {
+        if after == After::End {
+            record.keep_task(&self.posted);
+        }
         if *attempts == AttemptWrite::Clear || after == After::End {
             let next = self.lost.iter().skip(1).map(|attempt| attempt.started).chain([self.began]);
             for (lost, ended) in self.lost.iter().zip(next) {
@@ -180,6 +185,11 @@ impl Held {
             let (node, started, ended) = (writer.node.clone(), self.began, writer.now.wall);
             record.note_attempt(Attempt { node, started, ended, end: self.attempt_end(record.state) });
         }
+    }
+
+    /// What is kept of the task beside its state, if it ends.
+    fn entry(&self, record: &StateRecord, after: After) -> Option<EndedEntry> {
+        (after == After::End).then(|| EndedEntry { at: record.updated_at, props: self.props.clone() })
     }
 
     /// How the attempt of this claim ended.

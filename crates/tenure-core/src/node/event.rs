@@ -12,6 +12,8 @@ use crate::revision::{Epoch, Revision, Token};
 use crate::task::Checkpoint;
 use crate::time::Moment;
 
+use super::action::{EndedTask, RetentionAsk};
+
 /// What the machine is told with every event.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Now {
@@ -104,6 +106,13 @@ pub enum Event {
         epoch: Epoch,
         /// What came of it.
         answer: OrderAnswer,
+    },
+    /// Answers [`Action::Retain`](super::Action::Retain).
+    Retained {
+        /// What was requested.
+        ask: Box<RetentionAsk>,
+        /// What came of it.
+        reply: RetentionReply,
     },
     /// How much of the resource is used that a balancer may look at; none if that could not be read.
     Measured(Option<Resource>),
@@ -211,6 +220,32 @@ pub enum SaveAnswer {
     Unknown,
     /// Certainly nothing was done, and it never will be.
     Refused(String),
+}
+
+/// What came of a step of retention.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RetentionReply {
+    /// The tasks that have ended.
+    Page(EndedPage),
+    /// It was deleted.
+    Deleted,
+    /// Nothing was deleted: the task was submitted again, or another process has deleted or replaced the entry.
+    Kept,
+    /// Nothing was deleted: the entry is unchanged, but the state is not the one that was put with it.
+    Stale,
+    /// It may not have been done. The next pass finds what is left.
+    NotDone,
+}
+
+/// Some tasks that have ended, the oldest end first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedPage {
+    /// The tasks.
+    pub ended: Vec<EndedTask>,
+    /// The last key, also of an entry that cannot be read.
+    pub last: Option<Bytes>,
+    /// Whether there are more behind it.
+    pub more: bool,
 }
 
 /// What came of answering a command to this node.

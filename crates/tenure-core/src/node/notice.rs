@@ -3,7 +3,7 @@
 use crate::balance::Parting;
 use crate::balance::Release;
 use crate::name::{CommandId, TaskId};
-use crate::record::CommandOutcome;
+use crate::record::{CommandOutcome, WallTime};
 use crate::revision::Token;
 use crate::task::StateKind;
 
@@ -43,6 +43,13 @@ pub enum Notice {
         state: StateKind,
         /// Why, where somebody said so.
         reason: Option<String>,
+    },
+    /// A task that had ended was deleted: it was kept long enough.
+    Forgotten {
+        /// The task.
+        task: TaskId,
+        /// When it had ended.
+        ended: WallTime,
     },
     /// It is nobody's now.
     Released {

@@ -121,6 +121,7 @@ impl Node {
                 self.claim_vanished(&task, token, now);
             }
             BoardChange::Gone { task, created } => {
+                self.note_gone();
                 self.scales.see(&task);
                 self.scales.cooling.forget(&task);
                 self.withdraw(&task);

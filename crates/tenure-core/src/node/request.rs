@@ -7,6 +7,7 @@
 //! own nonce, or the very bytes that it wanted to write, has been there before.
 
 mod claims;
+mod retention;
 
 use bytes::Bytes;
 
@@ -22,6 +23,7 @@ use crate::sabotage::{Rule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
 pub use claims::{ClaimRequest, Habit, Reading};
+pub use retention::{read_retained, retention};
 
 /// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
 fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> Txn {
@@ -156,6 +158,10 @@ pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
                 .then(Op::delete(own.clone()))
                 .then(Op::Delete(layout.task_parts(task)));
         }
+    }
+    if let Some(entry) = &save.entry {
+        let key = layout.encode(&Key::EndedTask(entry.at, task.clone()));
+        txn = txn.then(Op::put(key, entry.props.clone().unwrap_or_default()));
     }
     match &save.attempts {
         // The end of a task deletes all its parts.

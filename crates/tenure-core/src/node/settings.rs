@@ -7,6 +7,8 @@ use crate::balance::COOL_DOWN;
 use crate::name::NodeId;
 use crate::record::Wanted;
 
+use super::retention::Keep;
+
 /// What a node goes by. Made with [`Settings::new`]; every field may be changed.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -30,6 +32,8 @@ pub struct Settings {
     pub cool_down: Duration,
     /// After how many claims in a row that ended without an outcome within a day a task is failed instead of run; none for no limit.
     pub lost_claims_max: Option<usize>,
+    /// How long tasks that have ended are kept. It counts in the node that does this work for all, so set it alike.
+    pub keep: Keep,
 }
 
 impl Settings {
@@ -46,6 +50,7 @@ impl Settings {
             balance_every: Duration::from_secs(15 * 60),
             cool_down: COOL_DOWN,
             lost_claims_max: Some(LOST_CLAIMS_MAX),
+            keep: Keep::default(),
         }
     }
 }

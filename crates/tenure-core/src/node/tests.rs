@@ -10,6 +10,7 @@ mod late;
 mod mixed;
 mod orders;
 mod process;
+mod retention;
 mod running;
 mod scale;
 mod storm;

@@ -30,6 +30,8 @@ pub(super) enum Timer {
     Round,
     /// A round of balancing is due because the last one is long ago.
     Periodic,
+    /// The next page of the tasks that have ended is due.
+    Retention,
     /// A change of the node's load may be published.
     Publish,
     /// The end of the shutdown.

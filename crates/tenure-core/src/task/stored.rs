@@ -14,7 +14,7 @@ use super::checkpoint::Checkpoint;
 use super::retry::{Decision, ErrorPolicy};
 use super::state::{IllegalTransition, Message, MessageKind, State, StateKind, transition};
 use crate::name::NodeId;
-use crate::record::{Record, UnknownFields, WallTime};
+use crate::record::{RECORD_BYTES_MAX, Record, TaskRecord, UnknownFields, WallTime};
 
 /// How many errors are kept, the newest: as many as the usual policy counts.
 pub const ERRORS_LEN_MAX: usize = 8;
@@ -47,6 +47,8 @@ pub struct StateRecord {
     pub by: Option<NodeId>,
     /// Why it was given up or killed.
     pub reason: Option<String>,
+    /// What was submitted. Only in a terminal state, so that a task that has ended can be shown and retried.
+    pub task: Option<TaskRecord>,
     /// The newest changes of state, the oldest of them first. Checkpoints and releases change no state and are not among them.
     pub history: Vec<Step>,
     /// What newer programs wrote.
@@ -119,6 +121,37 @@ impl StateRecord {
     ) -> Result<Applied, IllegalTransition> {
         let _ = self.apply(Message::Error { message: reason.to_owned() }, at, by)?;
         self.apply(Message::Error { message: reason.to_owned() }, at, by)
+    }
+
+    /// Keeps what was submitted with the final state. A record that could not be read again with it goes without.
+    pub fn keep_task(&mut self, task: &TaskRecord) {
+        self.task = Some(task.clone());
+        if self.encode().len() > RECORD_BYTES_MAX {
+            self.task = None;
+        }
+    }
+
+    /// The state with which a task that has ended runs again; none if it has not ended.
+    ///
+    /// It begins anew as far as the error policy is concerned. What was tried stays to be shown. A task that was not completed goes on from its
+    /// checkpoint.
+    pub fn retried(&self, at: WallTime, by: &NodeId) -> Option<StateRecord> {
+        if !self.state.is_terminal() {
+            return None;
+        }
+        let (from, to) = (self.state.kind(), StateKind::Runnable);
+        let mut history = self.history.clone();
+        history.push(Step { at, from, message: MessageKind::Run, to, by: by.clone() });
+        keep_newest(&mut history, HISTORY_LEN_MAX);
+        Some(StateRecord {
+            attempts: self.attempts.clone(),
+            checkpoint: self.checkpoint.clone().filter(|_| self.state != State::Completed),
+            updated_at: at,
+            by: Some(by.clone()),
+            history,
+            unknown: self.unknown.clone(),
+            ..StateRecord::default()
+        })
     }
 
     /// Does what a message says, if the table allows it.
@@ -232,6 +265,8 @@ struct Stored {
     by: Option<NodeId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    task: Option<TaskRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     history: Vec<Step>,
     #[serde(flatten)]
@@ -257,6 +292,7 @@ impl TryFrom<Stored> for StateRecord {
             updated_at: stored.updated_at,
             by: stored.by,
             reason: stored.reason,
+            task: stored.task,
             history: stored.history,
             unknown: stored.unknown,
         })
@@ -285,6 +321,7 @@ impl From<StateRecord> for Stored {
             updated_at: record.updated_at,
             by: record.by,
             reason: record.reason,
+            task: record.task,
             history: record.history,
             unknown: record.unknown,
         }

@@ -40,9 +40,21 @@ impl TaskView {
         self.card.as_ref().and_then(|card| card.record.as_ref().ok())
     }
 
+    /// What was submitted, also if the task has ended and its final state keeps that.
+    pub fn submitted(&self) -> Option<&TaskRecord> {
+        let kept = || self.state.as_ref().ok().and_then(|state| state.task.as_ref());
+        self.record().or_else(kept)
+    }
+
     /// What kind of work it is.
     pub fn kind(&self) -> Option<&str> {
-        self.record().and_then(|record| record.kind.as_deref())
+        self.submitted().and_then(|record| record.kind.as_deref())
+    }
+
+    /// The node that ran it last, if it has ended and its state is left.
+    fn ended_on(&self) -> Option<&NodeId> {
+        let state = self.state.as_ref().ok().filter(|state| state.state.is_terminal())?;
+        state.attempts.last().map(|attempt| &attempt.node).or(state.by.as_ref())
     }
 
     /// Who owns it.
@@ -107,7 +119,7 @@ impl TaskFilter {
         self
     }
 
-    /// Only those that this node owns.
+    /// Only those that this node owns, and of those that have ended, that it ran last.
     #[must_use]
     pub fn node(mut self, node: NodeId) -> TaskFilter {
         self.node = Some(node);
@@ -131,10 +143,13 @@ impl TaskFilter {
     fn takes(&self, task: &TaskView) -> bool {
         let is_state =
             self.states.is_empty() || task.state_kind().is_some_and(|kind| self.states.contains(&kind));
-        // Of what only its state is left, nobody knows who ran it or what it was.
+        // What has ended is known by its state: one that an older program wrote does not tell the kind.
         let is_card = match &task.card {
             Some(card) => self.takes_card(card),
-            None => self.node.is_none() && self.kind.is_none(),
+            None => {
+                (self.node.is_none() || task.ended_on() == self.node.as_ref())
+                    && (self.kind.is_none() || task.kind() == self.kind.as_deref())
+            }
         };
         is_state && is_card
     }
@@ -173,6 +188,10 @@ impl Client {
             Some(OpReply::Get(page)) => page.pairs.first().map(|pair| pair.value.clone()),
             Some(OpReply::Put | OpReply::Delete { .. }) | None => None,
         };
+        let props = match found.task {
+            Some(_) => props,
+            None => self.kept_props(task, &found).await?,
+        };
         let attempts = match reply.results.iter().rev().nth(1) {
             Some(OpReply::Get(page)) => self.attempts_in(&page.pairs),
             Some(OpReply::Put | OpReply::Delete { .. }) | None => Vec::new(),
@@ -181,6 +200,20 @@ impl Client {
         let command = command.map(|pair| CommandRecord::decode(&pair.value).map_err(|bad| bad.reason()));
         let revision = found.revision;
         Ok(TaskDossier { task: self.view_of(task, found), props, attempts, command, revision })
+    }
+
+    /// The props that are kept of a task that has ended.
+    pub(super) async fn kept_props(
+        &self,
+        task: &TaskId,
+        found: &Found,
+    ) -> Result<Option<bytes::Bytes>, StoreError> {
+        let Some(entry) = found.entry(&self.layout, task) else { return Ok(None) };
+        let pair = self.store.get_key(entry).await?;
+        // One that was put with another state is of another life.
+        let pair =
+            pair.filter(|pair| Some(pair.modified) == found.state.as_ref().map(|state| state.modified));
+        Ok(pair.map(|pair| pair.value).filter(|props| !props.is_empty()))
     }
 
     /// Attempt records, the oldest first. One that cannot be read says nothing.
@@ -215,10 +248,9 @@ impl Client {
         StateRecord::decode(&pair.value).map(Some).map_err(|bad| unreadable(bad.reason()))
     }
 
-    /// What the submitter gave a task; none if it gave nothing, or there is no such task.
+    /// What the submitter gave a task, also to one that has ended; none if it gave nothing, or there is no such task.
     pub async fn props(&self, task: &TaskId) -> Result<Option<bytes::Bytes>, StoreError> {
-        let pair = self.store.get_key(Keys::of(&self.layout, task).props).await?;
-        Ok(pair.map(|pair| pair.value))
+        Ok(self.dossier(task).await?.props)
     }
 
     /// Tasks, with their owners and states, as they were at one revision.

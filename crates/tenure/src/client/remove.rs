@@ -157,6 +157,9 @@ impl Client {
                 .when(Condition::modified_at(keys.state.clone(), state.modified))
                 .when(Condition::modified_at(keys.task.clone(), modified(found.task.as_ref())))
                 .then(Op::delete(keys.state.clone()));
+            if let Some(entry) = found.entry(&self.layout, task) {
+                txn = txn.then(Op::delete(entry));
+            }
             if let Some(pair) = &found.task {
                 // Nodes do not watch states: they look again because the task is put again.
                 let value = match found.record() {

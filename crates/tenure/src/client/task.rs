@@ -102,6 +102,13 @@ impl Found {
         state.filter(|kind| kind.is_terminal())
     }
 
+    /// The key that is kept with the final state; none if the task has not ended.
+    pub(super) fn entry(&self, layout: &Layout, task: &TaskId) -> Option<Bytes> {
+        let state = self.state.as_ref().and_then(|pair| StateRecord::decode(&pair.value).ok())?;
+        let key = Key::EndedTask(state.updated_at, task.clone());
+        state.state.is_terminal().then(|| layout.encode(&key))
+    }
+
     pub(super) fn record(&self) -> Option<TaskRecord> {
         self.task.as_ref().and_then(|pair| TaskRecord::decode(&pair.value).ok())
     }

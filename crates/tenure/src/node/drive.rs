@@ -296,6 +296,7 @@ impl Driver {
             }
             Action::Save(save) => under_way.outbox.push(Write::Save(save)),
             Action::Answer(answer) => under_way.outbox.push(Write::Answer(answer)),
+            Action::Retain(ask) => under_way.outbox.push(Write::Retain(ask)),
             Action::EndLease { lease } => under_way.leases.push(Leftover::empty(lease)),
             // The place is kept until the machine is done with it, so somebody listens.
             Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),

@@ -100,7 +100,8 @@ impl Measure {
             Notice::Lost { why, .. } => {
                 counter!(LOST, "node" => node(), "reason" => why.as_str()).increment(1);
             }
-            Notice::SetAside { .. }
+            Notice::Forgotten { .. }
+            | Notice::SetAside { .. }
             | Notice::GivenBack { .. }
             | Notice::CommandHandled { .. }
             | Notice::Stuck { .. }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::balance::{Balancer, Fair, Resource};
 use tenure_core::layout::Layout;
 use tenure_core::name::{Namespace, NodeId};
-use tenure_core::node::{Insistence, Node as Machine, Settings, Tally};
+use tenure_core::node::{Insistence, Keep, Node as Machine, Settings, Tally};
 use tenure_core::record::NodeState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -153,6 +153,14 @@ impl NodeOptions {
     /// Only claims of the last day count.
     pub fn lost_claims_max(mut self, claims: Option<usize>) -> NodeOptions {
         self.settings.lost_claims_max = claims;
+        self
+    }
+
+    /// For how long after their end, and how many of them, tasks that have ended are kept in the namespace; 7 days and 100,000.
+    ///
+    /// One node of the namespace deletes for all of them, so set it alike on every node. It goes by the wall clocks of the nodes.
+    pub fn keep(mut self, keep: Keep) -> NodeOptions {
+        self.settings.keep = keep;
         self
     }
 

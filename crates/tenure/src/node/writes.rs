@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{ClaimId, NodeId, TaskId};
-use tenure_core::node::{Answer, CommandCheck, Event, Save, request};
+use tenure_core::node::{Answer, CommandCheck, Event, RetentionAsk, Save, request};
 use tenure_core::revision::Token;
 
 use super::results::Results;
@@ -24,6 +24,7 @@ pub(super) enum Write {
     Save(Box<Save>),
     GiveBack(TaskId, Token, ClaimId),
     Answer(Box<Answer>),
+    Retain(Box<RetentionAsk>),
 }
 
 impl Write {
@@ -34,7 +35,7 @@ impl Write {
                 CommandCheck::Acknowledge { id, .. } => id.as_ref(),
                 _ => None,
             },
-            Write::GiveBack(..) => None,
+            Write::GiveBack(..) | Write::Retain(_) => None,
             Write::Answer(answer) => answer.result.as_ref().map(|_| &answer.order),
         };
         id.map(|id| layout.encode(&Key::CommandResult(id.clone())))
@@ -45,10 +46,11 @@ impl Write {
             Write::Save(save) => request::save(layout, save, results),
             Write::GiveBack(task, token, claim) => request::give_back(layout, task, *token, claim),
             Write::Answer(answer) => request::answer(layout, node, answer, results),
+            Write::Retain(ask) => request::retention(layout, ask),
         }
     }
 
-    fn read(self, reply: Result<TxnReply, StoreError>) -> Event {
+    fn read(self, layout: &Layout, reply: Result<TxnReply, StoreError>) -> Event {
         match self {
             Write::Save(save) => {
                 Event::Saved { answer: request::read_saved(&save, reply), task: save.task, epoch: save.epoch }
@@ -59,6 +61,7 @@ impl Write {
             Write::Answer(answer) => {
                 Event::Answered { epoch: answer.epoch, answer: request::read_answered(&reply) }
             }
+            Write::Retain(ask) => Event::Retained { reply: request::read_retained(layout, &ask, reply), ask },
         }
     }
 }
@@ -116,7 +119,7 @@ pub(super) async fn send(
                 reply
             }
         };
-        events.push(write.read(reply));
+        events.push(write.read(&layout, reply));
     }
     events
 }

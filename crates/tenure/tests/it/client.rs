@@ -3,6 +3,7 @@
 mod commands;
 mod faults;
 mod many;
+mod retry;
 
 use std::time::Duration;
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::world::{Item, World};
 use crate::error::{Cause, StoreError};
-use crate::layout::Key;
+use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::name::{ClaimId, TaskId};
 use crate::node::request::{ClaimRequest, Reading};
-use crate::node::{Answer, ClaimAsk, Event, Save, request};
+use crate::node::{Answer, ClaimAsk, Event, RetentionAsk, Save, request};
 use crate::revision::{Epoch, Token};
 use crate::txn::{Op, Txn, TxnReply};
 
@@ -32,6 +32,7 @@ pub(super) enum Ask {
     GiveBack(TaskId, Token, ClaimId),
     Save(Box<Save>),
     Answer(Box<Answer>),
+    Retain(Box<RetentionAsk>),
     Leave,
 }
 
@@ -59,7 +60,8 @@ impl World {
         if self.processes[n].life != life {
             return;
         }
-        self.answer(n, life, read(ask, replies));
+        let event = read(&self.layout, ask, replies);
+        self.answer(n, life, event);
     }
 
     /// Claims are asked as often as they need it, each time with a fate of its own.
@@ -132,6 +134,7 @@ impl World {
             }
             Ask::Save(save) => vec![request::save(&self.layout, save, self.results)],
             Ask::Answer(answer) => vec![request::answer(&self.layout, node, answer, self.results)],
+            Ask::Retain(ask) => vec![request::retention(&self.layout, ask)],
             Ask::Leave => {
                 let key = self.layout.encode(&Key::Node(node.clone()));
                 vec![Txn::new().then(Op::delete(key))]
@@ -140,7 +143,7 @@ impl World {
     }
 }
 
-fn read(ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
+fn read(layout: &Layout, ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
     let first = |replies: Vec<Result<TxnReply, StoreError>>| replies.into_iter().next().unwrap();
     match ask {
         Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
@@ -153,6 +156,9 @@ fn read(ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
         }
         Ask::Answer(answer) => {
             Event::Answered { epoch: answer.epoch, answer: request::read_answered(&first(replies)) }
+        }
+        Ask::Retain(ask) => {
+            Event::Retained { reply: request::read_retained(layout, &ask, first(replies)), ask }
         }
         Ask::Leave => Event::Left,
     }

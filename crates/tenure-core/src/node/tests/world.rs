@@ -266,6 +266,7 @@ impl World {
             }
             Action::Save(save) => self.soon(Item::Arrive(n, Ask::Save(save)), n),
             Action::Answer(answer) => self.soon(Item::Arrive(n, Ask::Answer(answer)), n),
+            Action::Retain(ask) => self.soon(Item::Arrive(n, Ask::Retain(ask)), n),
             Action::EndLease { lease } => self.end_lease(lease),
             Action::Announce(state) => {
                 self.processes[n].announced = state;
