@@ -166,3 +166,50 @@ fn lost_lease_wakes_the_local_waiter_behind_it() {
     line.handle_looked(waiter, epoch, Looked::Stands { before: None }, 0.5, NOW);
     assert_eq!(held(&mut line), [(waiter, token(6))]);
 }
+
+/// The predecessor's key was put anew behind the waiter. That it holds there leaves room for others before the waiter.
+#[test]
+fn holder_behind_the_waiter_is_no_predecessor() {
+    for (since, expected) in [(3, Before::Holder(place_of(2))), (12, Before::Nearest(place_of(2)))] {
+        let mut line = Line::new(7);
+        stands(&mut line, 1, 9, Some(place_of(2)));
+        line.handle_holder(place_of(2), token(since), Revision(13));
+        line.handle_gone(place_of(2), Revision(14), NOW);
+        match line.poll_action() {
+            Some(Action::Look { before, .. }) => assert_eq!(before, expected),
+            other => panic!("{other:?} instead of a look"),
+        }
+    }
+}
+
+/// The read may have been done before the predecessor left. Without a second one the waiter would wait for ever.
+#[test]
+fn event_during_a_look_causes_another() {
+    let mut line = Line::new(7);
+    let (ticket, _) = stands(&mut line, 1, 9, Some(place_of(2)));
+    line.handle_watched(place_of(2), NOW);
+    let first = look(&mut line);
+    line.handle_gone(place_of(2), Revision(11), NOW);
+    assert_eq!(line.poll_action(), None, "one read at a time");
+    line.handle_looked(ticket, first, Looked::Stands { before: Some(place_of(2)) }, 0.5, NOW);
+    let second = look(&mut line);
+    line.handle_looked(ticket, second, Looked::Stands { before: None }, 0.5, NOW);
+    assert_eq!(held(&mut line), [(ticket, token(9))]);
+}
+
+/// The reply to the first enter was lost, and the second is refused. The first can still be applied.
+#[test]
+fn refused_enter_settles_the_one_before_it() {
+    let mut line = Line::new(7);
+    let ticket = line.stand(lease(1), Mode::Exclusive);
+    let (epoch, place) = enter(&mut line);
+    line.handle_entered(ticket, epoch, Entered::Unknown, 0.0, NOW);
+    line.handle_time(NOW + Duration::from_secs(5));
+    let (epoch, _) = enter(&mut line);
+    let why = StoreError::Denied("no".to_owned());
+    line.handle_entered(ticket, epoch, Entered::Refused(why), 0.0, NOW);
+    match line.poll_action() {
+        Some(Action::Leave { place: left, settles: Some(_), .. }) => assert_eq!(left, place),
+        other => panic!("{other:?} instead of a leave that settles"),
+    }
+}

