@@ -115,6 +115,10 @@ fn alike(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
         for (name, value) in &args.labels {
             task = task.label(name, value);
         }
+        task.check().map_err(|bad| {
+            Failure::usage(format!("{bad}; nothing was submitted"))
+                .hint("write kinds and labels as one line of printable characters, as in --kind mail")
+        })?;
         match &args.props {
             None => Ok(task),
             Some(props) => task.props_text(props).map_err(|bad| {

@@ -166,7 +166,8 @@ impl Layout {
         let text = match key {
             Key::Node(node) => [root, "nodes/", &segment(node.as_str())].concat(),
             Key::NodeCommand(node, command) => {
-                [root, "nodes/", &segment(node.as_str()), "/commands/", command.as_str()].concat()
+                let (node, command) = (segment(node.as_str()), segment(command.as_str()));
+                [root, "nodes/", &node, "/commands/", &command].concat()
             }
             Key::Task(task) => [root, "tasks/", &segment(task.as_str())].concat(),
             Key::TaskProps(task) => [root, "tasks/", &segment(task.as_str()), "/props"].concat(),
@@ -180,7 +181,7 @@ impl Layout {
                 [root, "ended/", &format!("{ms:016x}"), "/", &segment(task.as_str())].concat()
             }
             Key::TaskCommand(task) => [root, "commands/", &segment(task.as_str())].concat(),
-            Key::CommandResult(command) => [root, "results/", command.as_str()].concat(),
+            Key::CommandResult(command) => [root, "results/", &segment(command.as_str())].concat(),
             Key::Frozen(node) => [root, "frozen/", &segment(node.as_str())].concat(),
             Key::Candidate(election, place) => {
                 [root, "elections/", &segment(election.as_str()), "/", &place.to_string()].concat()
@@ -211,7 +212,7 @@ impl Layout {
         match (kind, &segments[..count]) {
             ("nodes", [node]) => Some(Key::Node(NodeId::parse(&unescape(node)?).ok()?)),
             ("nodes", [node, "commands", command]) => {
-                Some(Key::NodeCommand(NodeId::parse(&unescape(node)?).ok()?, CommandId::parse(command).ok()?))
+                Some(Key::NodeCommand(NodeId::parse(&unescape(node)?).ok()?, command_id(command)?))
             }
             ("tasks", [task]) => Some(Key::Task(task_id(task)?)),
             ("tasks", [task, "props"]) => Some(Key::TaskProps(task_id(task)?)),
@@ -222,7 +223,7 @@ impl Layout {
             ("state", [task]) => Some(Key::TaskState(task_id(task)?)),
             ("ended", [time, task]) => Some(Key::EndedTask(ended_at(time)?, task_id(task)?)),
             ("commands", [task]) => Some(Key::TaskCommand(task_id(task)?)),
-            ("results", [command]) => Some(Key::CommandResult(CommandId::parse(command).ok()?)),
+            ("results", [command]) => Some(Key::CommandResult(command_id(command)?)),
             ("frozen", [node]) => Some(Key::Frozen(NodeId::parse(&unescape(node)?).ok()?)),
             ("elections", [election, place]) => {
                 Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, Place::parse(place)?))
@@ -372,6 +373,10 @@ fn ended_at(segment: &str) -> Option<WallTime> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_time = segment.len() == 16 && segment.bytes().all(is_digit);
     is_time.then(|| u64::from_str_radix(segment, 16).ok().map(WallTime)).flatten()
+}
+
+fn command_id(segment: &str) -> Option<CommandId> {
+    CommandId::parse(&unescape(segment)?).ok()
 }
 
 fn task_id(segment: &str) -> Option<TaskId> {

@@ -72,6 +72,11 @@ pub trait Record: Serialize + DeserializeOwned {
         serde_json::to_vec(&versioned).expect("records hold nothing that JSON cannot").into()
     }
 
+    /// The record that an empty value stands for; none if it stands for none.
+    fn of_empty() -> Option<Self> {
+        None
+    }
+
     /// Reads stored bytes.
     ///
     /// # Errors
@@ -89,6 +94,9 @@ pub trait Record: Serialize + DeserializeOwned {
     fn decode_patiently(bytes: &[u8]) -> Result<Self, BadRecord> {
         if bytes.len() > RECORD_BYTES_MAX {
             return Err(BadRecord::TooLarge(bytes.len()));
+        }
+        if let Some(record) = Self::of_empty().filter(|_| bytes.is_empty()) {
+            return Ok(record);
         }
         let mut fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(BadRecord::Malformed)?;
         match fields.remove("v").as_ref().map(Value::as_u64) {

@@ -31,7 +31,7 @@ pub use command::{CommandError, NodeCommandError};
 pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
 pub use remove::{DeleteError, Deleted, ForgetError};
 pub use retry::RetryError;
-pub use submit::{BadProps, NewTask, PROPS_BYTES_MAX, SubmitError, Submitted, new_task_ids};
+pub use submit::{BadProps, InvalidText, NewTask, PROPS_BYTES_MAX, SubmitError, Submitted, new_task_ids};
 pub use wait::{Ended, Ends, WaitTaskError};
 
 /// How often a client looks again when somebody else has changed what it was about to change. Each turn means that another client got through, so this

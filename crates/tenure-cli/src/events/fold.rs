@@ -163,13 +163,19 @@ impl Fold {
     fn event(&self, change: &Change, batch: &Batch) -> Option<Event> {
         let revision = change.revision();
         let task = |event, task: &TaskId| Event::new(revision, "task", event, task.as_str());
-        let key = self.layout.parse(change.key())?;
+        let Some(key) = self.layout.parse(change.key()) else { return self.foreign(change) };
         Some(match (key, change) {
             (Key::Task(id), Change::Put { pair, .. }) => {
                 if pair.version != 1 {
                     return None;
                 }
-                let record = TaskRecord::decode(&pair.value).unwrap_or_default();
+                let record = match TaskRecord::decode(&pair.value) {
+                    Ok(record) => record,
+                    Err(bad) => {
+                        let said = Some(format!("its record cannot be read: {}", bad.reason()));
+                        return Some(Event { said, ..task("set_aside", &id) });
+                    }
+                };
                 let event = task("submitted", &id).at(record.submitted_at);
                 let said = record.ended.then(|| "it has ended before and does not run".to_owned());
                 Event { kind: record.kind, said, ..event }
@@ -240,6 +246,15 @@ impl Fold {
             (Key::Frozen(id), Change::Delete { .. }) => Event::new(revision, "node", "unfrozen", id.as_str()),
             _ => return None,
         })
+    }
+
+    /// A key among tasks and nodes that the layout does not have: no node handles it.
+    fn foreign(&self, change: &Change) -> Option<Event> {
+        let Change::Put { pair, .. } = change else { return None };
+        let subjects = [("task", self.layout.tasks()), ("node", self.layout.nodes())];
+        let (subject, _) = subjects.into_iter().find(|(_, select)| select.contains(&pair.key))?;
+        let event = Event::new(pair.modified, subject, "set_aside", pair.key.escape_ascii().to_string());
+        Some(Event { said: Some("no key of the layout: no node reads it".to_owned()), ..event })
     }
 
     /// Who holds and who leads after these changes and did not before.

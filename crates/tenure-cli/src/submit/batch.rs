@@ -98,6 +98,7 @@ fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, 
         let value = text(&format!("the label {name:?}"), value)?;
         task = task.label(name, value);
     }
+    task.check().map_err(|bad| bad.to_string())?;
     match line.props {
         None => Ok(task),
         Some(props) => task.props(&props).map_err(|error| error.to_string()),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tenure::client::{Client, TaskFilter};
 use tenure::core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
+use tenure::core::name::check_text;
 use tenure::core::node::Wanted;
 use tenure::node::{NodeOptions, memory};
 
@@ -86,6 +87,7 @@ pub(super) struct Match {
 
 impl Match {
     pub(super) fn parse(text: &str) -> Result<Match, String> {
+        check_text(text).map_err(|bad| format!("{text:?} {bad}; no task has that"))?;
         match text.split_once('=') {
             Some((name, value)) if !name.is_empty() => {
                 Ok(Match { name: name.to_owned(), value: value.to_owned() })
@@ -165,6 +167,7 @@ fn described(kinds: &BTreeMap<&str, usize>) -> String {
 
 /// Something that the worker's operator says of it.
 pub(super) fn parse_label(text: &str) -> Result<(String, String), String> {
+    check_text(text).map_err(|bad| format!("{text:?} {bad}"))?;
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         Some(_) => Err("a name is missing in front of '='".to_owned()),
@@ -210,6 +213,7 @@ mod tests {
         assert!(wanted(&all(&["zone=eu", "zone=eu"])).is_ok());
         assert!(Match::parse("mail").unwrap_err().contains("kind=mail"));
         assert!(Match::parse("=mail").is_err());
+        assert!(Match::parse("kind=a\nb").unwrap_err().contains("control characters"));
     }
 
     #[test]

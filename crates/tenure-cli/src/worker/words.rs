@@ -180,6 +180,14 @@ fn line_of(notice: &Notice) -> Line<'_> {
             trouble: Some(format!("'{task}' cannot be run: {why}")),
             ..none()
         },
+        Notice::CommandSetAside { key } => Line {
+            event: "command_set_aside",
+            reason: Some(key.clone()),
+            trouble: Some(format!(
+                "the command under {key} is not handled: its name is not one segment of 1 to 256 bytes without control characters"
+            )),
+            ..none()
+        },
         Notice::GivenBack { task, token } => {
             Line { event: "given_back", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
         }

@@ -95,3 +95,20 @@ async fn on_a_terminal(machine: &Machine, args: &[&str]) -> String {
     tokio::time::timeout(PATIENCE, child.wait()).await.unwrap().unwrap();
     tokio::time::timeout(PATIENCE, reading).await.unwrap().unwrap()
 }
+
+#[tokio::test]
+async fn control_characters_in_kind_and_labels_are_refused() {
+    let machine = Machine::new();
+    machine.ok(&["kv", "put", "/x", "1"]).await;
+    for args in [&["submit", "a", "--kind", "a\nb"][..], &["submit", "a", "--label", "zone=\u{1b}[2J"]] {
+        let refused = machine.run(args).await;
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains("must not contain control characters"), "{refused:?}");
+        assert!(refused.stderr.contains("hint: ") && !refused.stderr.contains('\u{1b}'), "{refused:?}");
+    }
+    let lines = machine.file("tasks", "{\"id\":\"a\"}\n{\"id\":\"b\",\"kind\":\"a\\u0000b\"}\n");
+    let refused = machine.run(&["submit", "--file", &lines]).await;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("line 2: the kind must not contain control characters"), "{refused:?}");
+    assert!(machine.json(&["task", "ls"]).await["tasks"].as_array().unwrap().is_empty());
+}

@@ -104,6 +104,8 @@ pub(super) fn record<R: Record + PartialEq + Debug>(bytes: &[u8]) -> String {
 
 /// A field of a newer program is no reason to refuse a record, and is still there when it is written back.
 fn keeps_what_it_does_not_know<R: Record>(bytes: &[u8]) {
+    // An empty value may stand for a record, and has no fields.
+    let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     let mut fields: Map<String, Value> = serde_json::from_slice(bytes).expect("a record is an object");
     fields.insert("of a newer program".to_owned(), serde_json::json!({"a": [1, null, "x"]}));
     let newer = serde_json::to_vec(&fields).expect("JSON is written");

@@ -74,7 +74,7 @@ impl Key {
         match self {
             Key::Node(_) => "node record",
             Key::NodeCommand(..) | Key::TaskCommand(_) => "command record",
-            Key::Task(_) => "task record",
+            Key::Task(_) => "task record, or empty",
             Key::TaskProps(_) => "JSON of the submitter",
             Key::TaskOwner(_) => "owner record",
             Key::TaskAttempt(..) => "attempt record",
@@ -95,7 +95,9 @@ impl Key {
     pub const fn meaning(&self) -> &'static str {
         match self {
             Key::Node(_) => "a node is alive; its create revision is the node's incarnation",
-            Key::NodeCommand(..) => "a command to a node, handled in the order of the ids",
+            Key::NodeCommand(..) => {
+                "a command to a node, handled in the order of the ids; another writer may use any name in place of the UUID"
+            }
             Key::Task(_) => "a task was submitted",
             Key::TaskProps(_) => "what the submitter gave it; never changed",
             Key::TaskOwner(_) => "a node runs the task; its create revision is the claim's token",

@@ -22,6 +22,10 @@ fn keys_lie_where_the_documentation_says() {
     for (key, text) in [
         (Key::Node(node.clone()), "/shop/eu/nodes/web-1".to_owned()),
         (Key::NodeCommand(node.clone(), command.clone()), format!("/shop/eu/nodes/web-1/commands/{COMMAND}")),
+        (
+            Key::NodeCommand(node.clone(), CommandId::parse("stop/1").unwrap()),
+            "/shop/eu/nodes/web-1/commands/stop%2F1".to_owned(),
+        ),
         (Key::Task(task("a/b")), "/shop/eu/tasks/a%2Fb".to_owned()),
         (Key::TaskProps(task("100%")), "/shop/eu/tasks/100%25/props".to_owned()),
         (Key::TaskOwner(task("t1")), "/shop/eu/tasks/t1/owner".to_owned()),
@@ -73,7 +77,9 @@ fn a_foreign_key_is_nobodys() {
         "/shop/eu/tasks/a%2fb",
         "/shop/eu/tasks/a%",
         "/shop/eu/tasks/a%20b",
-        "/shop/eu/nodes/a/commands/x",
+        "/shop/eu/nodes/a/commands/",
+        "/shop/eu/nodes/a/commands/x/y",
+        "/shop/eu/nodes/a/commands/a\nb",
         "/shop/eu/locks/deploy/foreign",
         "/shop/eu/locks/deploy/0-0000000000000abc",
         "/shop/eu/locks/deploy/75878F3B-0000000000000abc",

@@ -4,25 +4,19 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::BadName;
+use super::{BadName, NAME_BYTES_MAX, check};
 use crate::record::WallTime;
 
-/// The id of a command: a UUID of version 7, so that ids sort by the time they were made.
+/// The id of a command. Those that this program makes are UUIDs of version 7, so that they sort by the time they were made; a command that
+/// another program or a person stores may have any name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CommandId(String);
 
 impl CommandId {
-    /// Reads a lower-case, hyphenated UUID.
+    /// Reads an id; refuses what is empty, too long or has control characters.
     pub fn parse(text: &str) -> Result<CommandId, BadName> {
-        let well_formed = text.len() == 36
-            && text.bytes().enumerate().all(|(at, byte)| match at {
-                8 | 13 | 18 | 23 => byte == b'-',
-                _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
-            });
-        if !well_formed {
-            return Err(BadName::NotUuid(text.to_owned()));
-        }
+        check(text, NAME_BYTES_MAX)?;
         Ok(CommandId(text.to_owned()))
     }
 

@@ -1,11 +1,14 @@
 //! What the feeds say, and whom it concerns.
 
+use bytes::Bytes;
+
 use crate::layout::Key;
 use crate::name::CommandId;
 use crate::picture::FeedItem;
 
 use super::Node;
 use super::event::{Feed, Now};
+use super::notice::Notice;
 
 impl Node {
     pub(super) fn handle_seen(&mut self, feed: Feed, item: FeedItem, now: Now) {
@@ -33,11 +36,13 @@ impl Node {
                         if let Some(id) = self.order_id(&pair.key) {
                             return self.orders.see_put(id, pair);
                         }
+                        self.set_aside_foreign(&pair.key);
                     }
                     FeedItem::Delete { key, .. } => {
                         if let Some(id) = self.order_id(key) {
                             return self.orders.see_delete(id);
                         }
+                        self.orders.aside.remove(key);
                     }
                     FeedItem::Whole(_) => self.orders.see_whole(),
                     FeedItem::Begin => {}
@@ -58,6 +63,16 @@ impl Node {
                     self.handle_mail(change, now);
                 }
             }
+        }
+    }
+
+    /// Reports a key among the commands to this node that is none of the layout's, once.
+    fn set_aside_foreign(&mut self, key: &Bytes) {
+        let is_foreign =
+            self.layout.parse(key).is_none() && self.layout.node_commands(&self.settings.node).contains(key);
+        if is_foreign && self.orders.aside.insert(key.clone()) {
+            let key = key.escape_ascii().to_string();
+            self.notices.push_back(Notice::CommandSetAside { key });
         }
     }
 

@@ -74,6 +74,11 @@ pub enum Notice {
         /// Why, never with what is stored.
         why: String,
     },
+    /// A command to this node has a name that no key of the layout has: it is not handled, and nothing was changed.
+    CommandSetAside {
+        /// Its key, with what does not print escaped.
+        key: String,
+    },
     /// A claim that came too late was given back.
     GivenBack {
         /// The task.

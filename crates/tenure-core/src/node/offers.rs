@@ -24,7 +24,7 @@ use super::Node;
 use super::action::ClaimAsk;
 use super::company::{Backlog, Behind, Pile};
 use super::event::Now;
-use super::notice::LossReason;
+use super::notice::{LossReason, Notice};
 use super::settings::{CLAIMS_PER_REQUEST, RANK_STEP, RANK_STEPS_MAX, STRAY_AFTER};
 use super::timers::Timer;
 
@@ -104,6 +104,10 @@ impl Node {
         match change {
             BoardChange::Unowned(task) => self.reconsider(task, now.at, now.at),
             BoardChange::Changed(task) => {
+                if let Some(Err(why)) = self.board.get(&task).map(|card| &card.record) {
+                    let why = format!("its record cannot be read: {why}");
+                    self.notices.push_back(Notice::SetAside { task: task.clone(), why });
+                }
                 self.offers.aside.remove(&task);
                 self.withdraw(&task);
                 self.reconsider(task, now.at, now.at);

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
+
 use crate::backoff::Backoff;
 use crate::command::NodeCommand;
 use crate::kv::KeyValue;
@@ -21,6 +23,8 @@ pub(super) struct Orders {
     pub(super) backoff: Backoff,
     /// Orders that were answered and that the feed still shows.
     pub(super) answered: BTreeSet<CommandId>,
+    /// Keys among the commands that are none of the layout's, and were reported.
+    pub(super) aside: BTreeSet<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -74,6 +78,7 @@ impl Orders {
             current: None,
             backoff: Backoff::new(RETRY),
             answered: BTreeSet::new(),
+            aside: BTreeSet::new(),
         }
     }
 

@@ -210,6 +210,11 @@ struct PlainTask {
 }
 
 impl Record for TaskRecord {
+    /// A task needs no more than its key: other clients of this layout put it without a value.
+    fn of_empty() -> Option<TaskRecord> {
+        Some(TaskRecord::default())
+    }
+
     fn decode(bytes: &[u8]) -> Result<TaskRecord, BadRecord> {
         match plain(bytes) {
             Some(PlainTask { v: 0..=RECORD_VERSION, submitted_at, kind, labels, ended, nonce }) => {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 use tenure_core::layout::Layout;
-use tenure_core::name::{CommandIds, TaskId};
+use tenure_core::name::{CommandIds, ControlCharacter, TaskId, check_text};
 use tenure_core::record::{Record, TaskRecord};
 use tenure_core::task::{StateKind, StateRecord};
 use thiserror::Error;
@@ -93,6 +93,20 @@ impl NewTask {
         self
     }
 
+    /// Checks its kind and labels, as [`Client::submit`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidText`] for the first with a control character: a NUL in it could not be handed to a program, a line break forges log lines.
+    pub fn check(&self) -> Result<(), InvalidText> {
+        self.kind.as_deref().map_or(Ok(()), check_text).map_err(InvalidText::Kind)?;
+        for (name, value) in &self.labels {
+            check_text(name).map_err(|bad| InvalidText::LabelName { name: name.clone(), bad })?;
+            check_text(value).map_err(|bad| InvalidText::LabelValue { name: name.clone(), bad })?;
+        }
+        Ok(())
+    }
+
     /// What its handler needs to know, as anything that can be JSON.
     ///
     /// # Errors
@@ -121,6 +135,31 @@ impl NewTask {
     }
 }
 
+/// Why a text cannot be a task's kind or label.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum InvalidText {
+    /// The kind.
+    #[error("the kind {0}")]
+    Kind(ControlCharacter),
+    /// The name of a label.
+    #[error("the name of the label {name:?} {bad}")]
+    LabelName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        bad: ControlCharacter,
+    },
+    /// The value of a label.
+    #[error("the value of the label {name:?} {bad}")]
+    LabelValue {
+        /// The name of the label.
+        name: String,
+        /// What is wrong with the value.
+        bad: ControlCharacter,
+    },
+}
+
 /// That a task was submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Submitted {
@@ -134,6 +173,9 @@ pub enum Submitted {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SubmitError {
+    /// Its kind or one of its labels is not accepted: nothing was submitted.
+    #[error(transparent)]
+    Invalid(#[from] InvalidText),
     /// A task with this id is there: take another id, or delete that one.
     #[error("a task with this id exists already")]
     Exists,
@@ -169,7 +211,9 @@ impl Client {
         while tasks.peek().is_some() {
             let mut round = Vec::new();
             for (place, task) in tasks.by_ref().take(ROUND_LEN) {
-                if seen.insert(task.id.clone()) {
+                if let Err(invalid) = task.check() {
+                    results[place] = Some(Err(SubmitError::Invalid(invalid)));
+                } else if seen.insert(task.id.clone()) {
                     round.push((place, Attempt::new(&self.layout, task)));
                 } else {
                     results[place] = Some(Err(SubmitError::Exists));

@@ -247,7 +247,7 @@ impl Driver {
             under_way.writes += 1;
         }
         while let Some(notice) = self.machine.poll_notice() {
-            debug!(node = %self.node, ?notice, "node");
+            log(&self.node, &notice);
             self.measure.noticed(&notice);
             // Nobody has to listen.
             let _ = self.notices.send(notice);
@@ -353,6 +353,15 @@ async fn change_record(
             wishes.recv().await
         }
         newer = wishes.recv() => newer,
+    }
+}
+
+/// Logs what happened. What was set aside needs an operator.
+fn log(node: &NodeId, notice: &Notice) {
+    match notice {
+        Notice::SetAside { task, why } => info!(%node, %task, %why, "task set aside"),
+        Notice::CommandSetAside { key } => info!(%node, %key, "node command set aside"),
+        _ => debug!(%node, ?notice, "node"),
     }
 }
 

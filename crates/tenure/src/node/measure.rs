@@ -102,6 +102,7 @@ impl Measure {
             }
             Notice::Forgotten { .. }
             | Notice::SetAside { .. }
+            | Notice::CommandSetAside { .. }
             | Notice::GivenBack { .. }
             | Notice::CommandHandled { .. }
             | Notice::Stuck { .. }

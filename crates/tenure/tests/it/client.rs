@@ -126,6 +126,25 @@ async fn what_is_submitted_is_seen_as_it_was_given() {
     .await;
 }
 
+/// A kind with a NUL was stored, and no program could be started with it in its environment.
+#[tokio::test]
+async fn control_character_in_kind_or_label_is_refused() {
+    let store = Store::memory();
+    let client = client(&store);
+    for (task, message) in [
+        (new("a").kind("a\0b"), "the kind must not contain control characters, found '\\0' at byte 1"),
+        (new("a").label("zo\nne", "eu"), r#"the name of the label "zo\nne" must not contain"#),
+        (new("a").label("zone", "\u{1b}[2J"), r#"the value of the label "zone" must not contain"#),
+    ] {
+        let results = client.submit_many(vec![new("good").kind("tüv ✓"), task]).await;
+        assert!(results[0].is_ok());
+        let refused = results[1].as_ref().unwrap_err().to_string();
+        assert!(refused.contains(message), "{refused}");
+        client.delete(&id("good")).await.unwrap();
+    }
+    assert_eq!(client.get(&id("a")).await.unwrap(), None);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_is_there_is_refused_and_left_as_it_is() {
     on_every_engine(|store| async move {

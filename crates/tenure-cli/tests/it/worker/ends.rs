@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure_fixture::Etcd;
 
-use super::{is, on_etcd, on_file, start, until};
+use super::{is, on_both, on_etcd, on_file, start, until};
 use crate::machine::Machine;
 
 /// Does what its props say.
@@ -181,5 +181,43 @@ async fn every_balancer_lets_a_lone_worker_work() {
         assert_eq!(ran.code, Some(0), "{how}: {ran:?}");
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
+    }
+}
+
+/// As another client of the layout does: a task without a value, a command with a name of its own; and garbage among them.
+#[tokio::test]
+async fn hand_made_tasks_and_commands_are_handled_and_garbage_set_aside() {
+    on_both(async |machine| {
+        let mut worker = start(&machine, "w", "true", &[]).await;
+        machine.ok(&["kv", "put", "/tenure/tasks/bad", "not JSON"]).await;
+        worker.hear("'bad' cannot be run: its record cannot be read").await;
+        machine.ok(&["kv", "put", "/tenure/nodes/w/commands/a/b", "{}"]).await;
+        worker.hear("the command under /tenure/nodes/w/commands/a/b is not handled").await;
+        machine.ok(&["kv", "put", "/tenure/tasks/plain", ""]).await;
+        is(&machine, "plain", "completed").await;
+        machine.ok(&["task", "retry", "plain"]).await;
+        machine.ok(&["kv", "put", "/tenure/nodes/w/commands/hold on", r#"{"command":"freeze"}"#]).await;
+        worker.hear("frozen: no new tasks are taken").await;
+        machine.ok(&["kv", "put", "/tenure/nodes/w/commands/nonsense", "not JSON"]).await;
+        let events = until_events(&machine, "malformed").await;
+        for event in ["set_aside\tbad\t", "set_aside\t/tenure/nodes/w/commands/a/b\t"] {
+            assert!(events.contains(event), "no {event:?} in {events}");
+        }
+        worker.interrupt();
+        let (code, stderr) = worker.end().await;
+        assert_eq!(code, Some(0), "{stderr}");
+    })
+    .await;
+}
+
+async fn until_events(machine: &Machine, event: &str) -> String {
+    let begin = std::time::Instant::now();
+    loop {
+        let events = machine.ok(&["events"]).await;
+        if events.contains(event) {
+            return events;
+        }
+        assert!(begin.elapsed() < crate::machine::PATIENCE, "{events}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

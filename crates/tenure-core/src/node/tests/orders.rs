@@ -5,10 +5,12 @@ use super::telling::{ms, seconds, task};
 use super::world::World;
 use crate::command::{AfterDrain, Balance, NodeCommand};
 use crate::layout::Key;
-use crate::node::{Notice, Outcome};
+use crate::name::CommandId;
+use crate::node::{Feed, Notice, Outcome};
 use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused};
 use crate::record::NodeState;
 use crate::task::State;
+use crate::txn::{Op, Txn};
 
 #[test]
 fn a_frozen_node_takes_nothing_new_and_keeps_what_it_has() {
@@ -217,4 +219,40 @@ fn a_dry_run_says_what_would_be_given_away_and_does_nothing() {
     let id = world.order(0, NodeCommand::Balance(Balance::Act));
     world.pass(ms(100));
     assert_eq!(world.result(&id).unwrap().unknown["released"], 3);
+}
+
+/// Only names that are UUIDs were commands; all others were ignored without a word.
+#[test]
+fn command_with_any_name_is_handled_in_order() {
+    let mut world = World::calm(1);
+    let put = |world: &mut World, name: &str, command: &str| {
+        let id = CommandId::parse(name).unwrap();
+        let node = world.processes[0].settings.node.clone();
+        world.put_raw(&Key::NodeCommand(node, id.clone()), &format!("{{\"command\":\"{command}\"}}"));
+        id
+    };
+    let first = put(&mut world, "1-stop taking", "freeze");
+    let second = put(&mut world, "2/unknown", "dance");
+    world.settle();
+    assert_eq!((world.outcome(&first), world.outcome(&second)), (Some(Done), Some(Malformed)));
+    assert!(world.processes[0].machine.is_frozen());
+    let again = put(&mut world, "1-stop taking", "unfreeze");
+    world.settle();
+    assert_eq!(world.outcome(&again), Some(Done));
+    assert!(!world.processes[0].machine.is_frozen(), "a name can be used again");
+}
+
+#[test]
+fn command_with_an_unreadable_name_is_set_aside_and_blocks_nothing() {
+    let mut world = World::calm(1);
+    let key = format!("{}a\nb", "/t/nodes/n0/commands/");
+    world.apply(&Txn::new().then(Op::put(key, "{\"command\":\"freeze\"}")));
+    let id = world.order(0, NodeCommand::Freeze);
+    world.settle();
+    assert_eq!(world.outcome(&id), Some(Done));
+    world.break_feed(0, Feed::Nodes);
+    world.settle();
+    let aside = |notice: &&Notice| matches!(notice, Notice::CommandSetAside { .. });
+    let told: Vec<_> = world.processes[0].notices.iter().filter(aside).collect();
+    assert_eq!(told, [&Notice::CommandSetAside { key: "/t/nodes/n0/commands/a\\nb".to_owned() }]);
 }

@@ -292,3 +292,29 @@ fn a_handler_that_ignores_stop_is_aborted_after_its_grace() {
     world.pass(ms(200));
     assert_eq!(world.runs_on("a"), None);
 }
+
+/// Clients of Metafora put a task without a value. It was set aside as unreadable.
+#[test]
+fn task_with_an_empty_value_runs() {
+    let mut world = World::calm(1);
+    world.submit_as("a", "", Some("{\"n\":1}"));
+    world.settle();
+    assert_eq!(world.runs_on("a"), Some(0));
+    world.finish("a", Outcome::Done);
+    world.settle();
+    assert_eq!(world.stands("a"), Some(State::Completed));
+}
+
+#[test]
+fn unreadable_task_is_reported_and_blocks_nothing() {
+    let mut world = World::calm(1);
+    world.submit_as("a", "not JSON", None);
+    world.submit("b");
+    world.settle();
+    assert_eq!((world.runs_on("a"), world.runs_on("b")), (None, Some(0)));
+    let is_it = |notice: &Notice| matches!(notice, Notice::SetAside { task, why } if task.as_str() == "a" && why.contains("cannot be read"));
+    assert_eq!(world.processes[0].notices.iter().filter(|notice| is_it(notice)).count(), 1);
+    world.put_raw(&Key::Task(task("a")), "{}");
+    world.settle();
+    assert_eq!(world.runs_on("a"), Some(0), "mended");
+}
