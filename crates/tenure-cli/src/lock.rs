@@ -13,7 +13,7 @@ use clap::Args;
 use tenure::core::name::LockName;
 
 pub(crate) use line::{LockLine, Wish};
-pub(crate) use waiting::{held_by, named};
+pub(crate) use waiting::{held_by, held_for};
 
 use crate::cli::Global;
 use crate::duration;

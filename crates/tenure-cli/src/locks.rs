@@ -12,8 +12,7 @@ use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
 
 use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
-use crate::hold::ago;
-use crate::lock::{SCHEMA, held_by, named, parse};
+use crate::lock::{SCHEMA, held_by, held_for, parse};
 use crate::node::said;
 use crate::output::Output;
 use crate::remaining;
@@ -96,7 +95,10 @@ struct ShownHolder {
     user: String,
     command: String,
     reason: String,
+    /// When it acquired the lock; null if its record does not contain that yet.
     since: Option<String>,
+    /// When it entered the queue.
+    queued: Option<String>,
     lease: String,
     ttl_seconds: Option<f64>,
     remaining_seconds: Option<f64>,
@@ -108,6 +110,7 @@ struct ShownWaiter {
     node: String,
     pid: u32,
     position: usize,
+    /// When it entered the queue.
     since: Option<String>,
 }
 
@@ -122,7 +125,8 @@ impl Shown {
                 user: record.user,
                 command: record.command,
                 reason: record.reason,
-                since: said(record.since),
+                since: record.acquired.and_then(said),
+                queued: said(record.queued),
                 lease: holder.place.lease.to_string(),
                 ttl_seconds: lease.map(|lease| lease.granted.as_secs_f64()),
                 remaining_seconds: lease.map(|lease| lease.remaining.as_secs_f64()),
@@ -133,7 +137,7 @@ impl Shown {
             node: waiter.record.node.clone(),
             pid: waiter.record.pid,
             position: index + 1,
-            since: said(waiter.record.since),
+            since: said(waiter.record.queued),
         };
         Shown {
             name: view.name.to_string(),
@@ -164,8 +168,8 @@ async fn list(locks: &Locks, store: &Store, output: &Output) -> Result<(), Failu
     let row = |view: &LockView| {
         let first = view.holders.first();
         let fence = first.map_or("-".to_owned(), |first| first.token.to_string());
-        let by = first.map_or("-".to_owned(), |first| named(&first.record));
-        let since = first.map_or("-".to_owned(), |first| ago(first.record.since));
+        let by = first.map_or("-".to_owned(), |first| first.record.identity().to_string());
+        let since = first.and_then(|first| held_for(&first.record)).unwrap_or("-".to_owned());
         vec![
             view.name.to_string(),
             fence,
@@ -216,7 +220,7 @@ async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) ->
             waiter.record.node.clone(),
             waiter.record.pid.to_string(),
             waiter.record.user.clone(),
-            said(waiter.record.since).unwrap_or_else(dash),
+            said(waiter.record.queued).unwrap_or_else(dash),
             dash(),
             waiter.record.command.clone(),
             waiter.record.reason.clone(),
@@ -254,7 +258,7 @@ async fn take(
     }
     let view = locks.view(name).await?;
     let victims = victims(&view, token, force)?;
-    let holders: Vec<String> = victims.iter().map(|victim| named(&victim.record)).collect();
+    let holders: Vec<String> = victims.iter().map(|victim| victim.record.identity().to_string()).collect();
     confirm.ask(&format!("take '{name}' away from {}", holders.join(" and ")), output).await?;
     let mut broken = Vec::new();
     for victim in victims {
@@ -263,7 +267,7 @@ async fn take(
         } else if !force {
             return Err(Failure::new(
                 Code::Conflict,
-                format!("{} has given '{name}' up in the meantime", named(&victim.record)),
+                format!("{} has released '{name}' in the meantime", victim.record.identity()),
             )
             .hint(format!("look again with `tenure locks show {name}`")));
         }
@@ -272,7 +276,7 @@ async fn take(
         output.note(&format!(
             "took '{name}' away from {}, fence {}: it learns of it within a round trip, and until then only a check of its fence \
              keeps what it writes harmless",
-            named(&victim.record),
+            victim.record.identity(),
             victim.token
         ));
     }

@@ -225,7 +225,7 @@ impl Once<'_> {
             exit_code: None,
             node: who.node.clone(),
             pid: who.pid,
-            command: who.command.clone(),
+            command: who.program.clone(),
             ..RunRecord::default()
         };
         let last = self.last().await?;

@@ -17,7 +17,6 @@ use tenure::store::{Get, LeaseId, Store, StoreError};
 use self::warnings::Warning;
 use crate::company::Company;
 use crate::failure::Failure;
-use crate::lock::named;
 use crate::output::Output;
 
 /// What `--json` answers carry as `schema`.
@@ -160,7 +159,7 @@ fn shown_lock(lock: &LockView) -> ShownLock {
         fence: lock.holders.first().map(|holder| holder.token.to_string()),
         holders: lock.holders.len(),
         waiters: lock.waiters.len(),
-        held_by: lock.holders.first().map(|holder| named(&holder.record)),
+        held_by: lock.holders.first().map(|holder| holder.record.identity().to_string()),
     }
 }
 

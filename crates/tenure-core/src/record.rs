@@ -5,6 +5,7 @@
 //! erase what a newer one wrote. A record without `"v"` is read as version 1: that is what other writers of this layout put.
 
 mod accepts;
+mod identity;
 mod wall_time;
 mod work;
 
@@ -20,6 +21,7 @@ use crate::line::Mode;
 use crate::revision::Token;
 
 pub use accepts::{NodeLoad, Wanted};
+pub use identity::Identity;
 pub use wall_time::BadTime;
 pub use work::{CommandOutcome, CommandRecord, FrozenRecord, OwnerRecord, ResultRecord, TaskRecord};
 
@@ -283,9 +285,12 @@ pub struct HolderRecord {
     /// Why, in the user's words.
     #[serde(default)]
     pub reason: String,
-    /// Since when.
-    #[serde(default)]
-    pub since: WallTime,
+    /// When it entered the queue.
+    #[serde(default, alias = "since")]
+    pub queued: WallTime,
+    /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to be recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquired: Option<WallTime>,
     /// Beside whom it can hold.
     #[serde(default, skip_serializing_if = "is_exclusive")]
     pub mode: Mode,
@@ -297,6 +302,25 @@ pub struct HolderRecord {
     pub unknown: UnknownFields,
 }
 
+impl HolderRecord {
+    /// The process that holds or waits.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            node: self.node.clone(),
+            host: self.host.clone(),
+            pid: self.pid,
+            user: self.user.clone(),
+            program: self.command.clone(),
+        }
+    }
+}
+
+impl From<Identity> for HolderRecord {
+    fn from(Identity { node, host, pid, user, program: command }: Identity) -> HolderRecord {
+        HolderRecord { node, host, pid, user, command, ..HolderRecord::default() }
+    }
+}
+
 /// Who leads or wants to, under `elections/<election>/<place>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CandidateRecord {
@@ -306,12 +330,24 @@ pub struct CandidateRecord {
     /// What it tells everybody, such as where it can be reached.
     #[serde(default)]
     pub value: String,
+    /// Its machine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Its process; 0 if that is not known.
+    #[serde(default, skip_serializing_if = "is_no_pid")]
+    pub pid: u32,
+    /// Its user.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
     /// Who is higher leads before those who came earlier. Above 0 it counts in a place of [`Rank::Preferred`](crate::layout::Rank) alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
-    /// Since when it is a candidate.
-    #[serde(default)]
-    pub since: WallTime,
+    /// When it entered the queue.
+    #[serde(default, alias = "since")]
+    pub queued: WallTime,
+    /// When its term began; none while it waits, and until the term has lasted long enough to be recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquired: Option<WallTime>,
     /// Whether it says of itself that it leads; who does not say so may lead all the same. Whoever is next has less to read by it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leads: bool,
@@ -388,6 +424,11 @@ fn is_exclusive(mode: &Mode) -> bool {
 
 fn is_zero(priority: &i32) -> bool {
     *priority == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_no_pid(pid: &u32) -> bool {
+    *pid == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

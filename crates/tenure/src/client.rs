@@ -23,6 +23,7 @@ use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId};
 use self::lease::Leftovers;
 use crate::clock::wall_time;
 use crate::dice;
+use crate::identity;
 use crate::membership::{Cluster, Members};
 use crate::store::{Cause, Store, StoreError};
 
@@ -94,13 +95,14 @@ impl Client {
             store,
             namespace: namespace.clone(),
             layout: Layout::new(namespace),
-            name: NodeId::parse("client").expect("a name"),
+            name: NodeId::parse(&identity::current().name())
+                .unwrap_or_else(|_| NodeId::parse("client").expect("a name")),
             ids: Arc::default(),
             leftovers: Leftovers::default(),
         }
     }
 
-    /// What others see as the sender of its commands; `client` unless told.
+    /// What others see as the sender of its commands; host and process id otherwise.
     #[must_use]
     pub fn named(mut self, name: NodeId) -> Client {
         self.name = name;

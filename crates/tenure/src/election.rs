@@ -20,6 +20,7 @@ use tenure_core::layout::Layout;
 use tenure_core::name::{BadName, ElectionName, Namespace};
 
 use crate::clock::Clock;
+use crate::identity::{self, Identity};
 use crate::line::{Desk, Regard};
 use crate::session::Session;
 use crate::store::{Store, StoreError};
@@ -83,21 +84,24 @@ pub struct Elections {
     clock: Arc<dyn Clock>,
     layout: Arc<Layout>,
     candidate: Arc<str>,
+    identity: Arc<Identity>,
 }
 
 impl Elections {
     /// The elections of a namespace. Asks nothing of the store yet; who only observes never needs a lease.
     pub fn new(session: &Session, namespace: &Namespace) -> Elections {
+        let identity = identity::current();
         Elections {
             desk: Desk::open(session, &Layout::new(namespace), Regard::Preferred),
             store: session.store().clone(),
             clock: session.clock().clone(),
             layout: Arc::new(Layout::new(namespace)),
-            candidate: std::process::id().to_string().into(),
+            candidate: identity.name().into(),
+            identity: Arc::new(identity),
         }
     }
 
-    /// The name that others see of us as a candidate, and when we ask something of a leader; our process id otherwise.
+    /// The name that others see of us as a candidate, and when we ask something of a leader; host and process id otherwise.
     #[must_use]
     pub fn introduce(mut self, candidate: &str) -> Elections {
         self.candidate = candidate.into();

@@ -13,6 +13,8 @@ pub mod clock;
 
 mod dice;
 
+pub mod identity;
+
 mod news;
 
 pub mod store;
@@ -50,6 +52,8 @@ pub mod conformance;
 
 #[cfg(feature = "testing")]
 pub mod testing;
+
+pub use identity::Identity;
 
 pub use tenure_core as core;
 

@@ -3,6 +3,7 @@
 //! Requests of different names that wait while another is under way travel together; an idle desk sends at once. Two places of one name
 //! never share a request, because they would share a revision and nobody could say which is first.
 
+mod acquired;
 mod alarm;
 mod ask;
 mod desk;

@@ -17,6 +17,7 @@ use tenure_core::line::Mode;
 use tenure_core::name::{LockName, Namespace};
 use tenure_core::record::HolderRecord;
 
+use crate::identity::{self, Identity};
 use crate::line::{Desk, Regard};
 use crate::session::Session;
 use crate::store::Store;
@@ -56,7 +57,8 @@ pub use crate::line::{Lost, ReleaseError, StandError};
 /// * A holder stops believing before the store can give the lock to anybody else, whatever hangs, also after a suspend.
 /// * Tokens of one name only grow.
 /// * First come, first served; whoever waits on one session excludes the others on it too.
-/// * An uncontended lock costs one request and its release another, once the session has a lease.
+/// * An uncontended lock costs one request and its release another, once the session has a lease. A hold that lasts for 100 ms costs one more
+///   in the background: its queue key then contains when the lock was acquired ([`Holder::record`]).
 ///
 /// # Not guaranteed
 ///
@@ -81,14 +83,14 @@ impl Locks {
             desk: Desk::open(session, &Layout::new(namespace), Regard::Before),
             store: session.store().clone(),
             layout: Arc::new(Layout::new(namespace)),
-            holder: Arc::new(HolderRecord::default()),
+            holder: Arc::new(identity::current().into()),
         }
     }
 
-    /// What others see of us while we hold or wait: node, process, host, user, command. The reason is said with each lock.
+    /// The identity that is stored with each holder and waiter; [`identity::current`] otherwise.
     #[must_use]
-    pub fn introduce(mut self, holder: HolderRecord) -> Locks {
-        self.holder = Arc::new(holder);
+    pub fn identity(mut self, identity: Identity) -> Locks {
+        self.holder = Arc::new(identity.into());
         self
     }
 

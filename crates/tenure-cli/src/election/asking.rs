@@ -31,7 +31,7 @@ pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Outp
         Err(error) => return Err(not_asked(error, name)),
     }
     match answer(election, &leader, args.patience.wait).await? {
-        Answer::Went(next) => tell(name, &leader, next.as_ref(), output),
+        Answer::Went(next) => tell(name, &leader, next.as_deref(), output),
         Answer::Declined => Err(declined(&leader, name, "it does not want to go")),
     }
 }
@@ -72,7 +72,7 @@ pub(super) async fn transfer(
     match answer(election, &leader, args.patience.wait).await? {
         Answer::Went(Some(next)) if next.token == heir.token => tell(name, &leader, Some(&next), output),
         Answer::Went(next) => {
-            let by = next.as_ref().map_or("nobody".to_owned(), named);
+            let by = next.as_deref().map_or("nobody".to_owned(), named);
             let message = format!("{} has gone, but '{name}' is led by {by} now", named(&leader));
             Err(Failure::new(Code::Conflict, message).hint(shown_by(name)))
         }

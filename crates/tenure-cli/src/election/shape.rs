@@ -34,8 +34,13 @@ pub(super) struct Person {
     candidate: String,
     value: String,
     fence: String,
-    /// Since when it is a candidate: nothing is written when one of them becomes the first.
+    /// For a leader: when its term began; null if its record does not contain that yet. For a candidate: when it entered the queue.
     since: Option<String>,
+    /// When it entered the queue.
+    queued: Option<String>,
+    host: Option<String>,
+    pid: Option<u32>,
+    user: Option<String>,
     priority: i32,
     lease: String,
     pub(super) asked: Option<Asked>,
@@ -53,7 +58,7 @@ impl Shown {
     pub(super) fn new(view: &ElectionView, left: &BTreeMap<LeaseId, Duration>) -> Shown {
         let leader = view.leader.as_ref().map(|leader| ShownLeader {
             remaining_seconds: left.get(&leader.place.lease).map(Duration::as_secs_f64),
-            person: Person::new(leader.place, leader.token, &leader.record, &view.candidates),
+            person: Person::leading(leader, &view.candidates),
         });
         let candidate = |one: &Candidate| Person::new(one.place, one.token, &one.record, &view.candidates);
         Shown {
@@ -67,7 +72,12 @@ impl Shown {
 impl Person {
     /// One by itself, whom nobody is known to ask anything.
     pub(super) fn of(leader: &Leader) -> Person {
-        Person::new(leader.place, leader.token, &leader.record, &[])
+        Person::leading(leader, &[])
+    }
+
+    fn leading(leader: &Leader, others: &[Candidate]) -> Person {
+        let since = leader.record.acquired.and_then(said);
+        Person { since, ..Person::new(leader.place, leader.token, &leader.record, others) }
     }
 
     fn new(place: Place, token: Token, record: &CandidateRecord, others: &[Candidate]) -> Person {
@@ -75,7 +85,11 @@ impl Person {
             candidate: record.candidate.clone(),
             value: record.value.clone(),
             fence: token.to_string(),
-            since: said(record.since),
+            since: said(record.queued),
+            queued: said(record.queued),
+            host: Some(record.host.clone()).filter(|host| !host.is_empty()),
+            pid: Some(record.pid).filter(|pid| *pid != 0),
+            user: Some(record.user.clone()).filter(|user| !user.is_empty()),
             priority: record.priority,
             lease: place.lease.to_string(),
             asked: record.asked.as_ref().map(|ask| Asked::new(ask, others)),

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tenure::Identity;
 use tenure::clock::{BootClock, Clock};
 use tenure::core::name::Namespace;
-use tenure::core::record::HolderRecord;
 use tenure::core::time::Moment;
 use tenure::session::Session;
 use tenure::store::{Store, StoreError};
@@ -71,7 +71,7 @@ pub(crate) struct Stage<'a> {
     pub(crate) namespace: Namespace,
     pub(crate) store: Store,
     pub(crate) session: Session,
-    pub(crate) who: HolderRecord,
+    pub(crate) who: Identity,
     pub(super) timing: Timing,
     pub(crate) args: &'a HoldArgs,
     pub(crate) program: Option<Program>,

@@ -1,8 +1,8 @@
-//! Who we are, as others see it.
+//! The identity of this process, with the node and the command that the command line names.
 
 use std::ffi::OsString;
 
-use tenure::core::record::HolderRecord;
+use tenure::Identity;
 
 use crate::connect::Decision;
 use crate::output::escape;
@@ -10,33 +10,15 @@ use crate::output::escape;
 /// How much of a command line others are shown.
 const COMMAND_CHARS_MAX: usize = 200;
 
-/// What others see of us.
-pub(crate) fn introduce(decision: &Decision, command: &[OsString]) -> HolderRecord {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+/// The identity that is stored with what this process holds and does. Without a command it names none.
+pub(crate) fn introduce(decision: &Decision, command: &[OsString]) -> Identity {
+    let own = tenure::identity::current();
     let words: Vec<String> = command.iter().map(|word| escape(word.as_encoded_bytes())).collect();
     let mut line = words.join(" ");
     if let Some((end, _)) = line.char_indices().nth(COMMAND_CHARS_MAX) {
         line.truncate(end);
         line.push('…');
     }
-    HolderRecord {
-        node: decision.node.as_ref().map_or_else(|| host.clone(), |node| node.value.clone()),
-        pid: std::process::id(),
-        host,
-        user: user(),
-        command: line,
-        ..HolderRecord::default()
-    }
-}
-
-/// The name of our user; its number where nobody gave it a name.
-fn user() -> String {
-    let uid = rustix::process::getuid().as_raw().to_string();
-    let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let name = accounts.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == uid).then(|| name.to_owned())
-    });
-    name.unwrap_or(uid)
+    let node = decision.node.as_ref().map_or(own.node, |node| node.value.clone());
+    Identity { node, program: line, ..own }
 }

@@ -45,7 +45,7 @@ pub(crate) struct LockLine {
 
 impl LockLine {
     pub(crate) fn new(stage: &Stage<'_>, wish: Wish) -> LockLine {
-        let locks = Locks::new(&stage.session, &stage.namespace).introduce(stage.who.clone());
+        let locks = Locks::new(&stage.session, &stage.namespace).identity(stage.who.clone());
         LockLine { locks, wish }
     }
 

@@ -30,14 +30,14 @@ pub(crate) fn held_by(view: &LockView) -> Option<String> {
         2 => " and one other".to_owned(),
         count => format!(" and {} others", count - 1),
     };
-    Some(format!("held by {}{others} for {}", named(&first.record), ago(first.record.since)))
+    let held_for = held_for(&first.record).map_or(String::new(), |span| format!(" for {span}"));
+    Some(format!("held by {}{others}{held_for}", first.record.identity()))
 }
 
-/// `web-2 pid 4121 (./deploy.sh)`
-pub(crate) fn named(record: &HolderRecord) -> String {
-    let node = if record.node.is_empty() { "somebody" } else { &record.node };
-    let command = if record.command.is_empty() { String::new() } else { format!(" ({})", record.command) };
-    format!("{node} pid {}{command}", record.pid)
+/// How long a holder has held. None if its record does not contain that: a hold is recorded after a moment, so one that waited long and
+/// has just acquired shows nothing rather than the time that it waited.
+pub(crate) fn held_for(record: &HolderRecord) -> Option<String> {
+    record.acquired.map(ago)
 }
 
 #[cfg(test)]
@@ -59,7 +59,8 @@ mod tests {
                 node: node.to_owned(),
                 pid: 4121,
                 command: command.to_owned(),
-                since: WallTime(wall_time().0 - 192_000),
+                queued: WallTime(wall_time().0 - 500_000),
+                acquired: Some(WallTime(wall_time().0 - 192_000)),
                 ..HolderRecord::default()
             },
         }
@@ -78,6 +79,21 @@ mod tests {
         assert_eq!(line(4), format!("{held}, 2 ahead of you"));
         assert_eq!(line(2), format!("{held}, you are next"));
         assert_eq!(line(9), held);
+    }
+
+    /// B waited for 8 s and has just acquired: the time that it waited is not the time that it holds.
+    #[test]
+    fn waiting_time_is_not_shown_as_held_time() {
+        let waited = |ms: u64, acquired: Option<u64>| {
+            let now = wall_time().0;
+            held_for(&HolderRecord {
+                queued: WallTime(now - ms),
+                acquired: acquired.map(|ms| WallTime(now - ms)),
+                ..HolderRecord::default()
+            })
+        };
+        assert_eq!(waited(8_000, None), None);
+        assert_eq!(waited(9_300, Some(1_200)).as_deref(), Some("1s"));
     }
 
     #[test]

@@ -30,7 +30,8 @@ async fn listings_name_leaders_and_those_who_wait_in_their_order() {
     assert_eq!(
         shown["candidates"],
         json!([{"candidate": "second", "value": "web-1", "fence": waiting["fence"], "since": waiting["since"],
-                "priority": 3, "lease": waiting["lease"], "asked": null}])
+                "queued": waiting["since"], "host": waiting["host"], "user": waiting["user"],
+                "pid": second.pid().as_raw_nonzero().get(), "priority": 3, "lease": waiting["lease"], "asked": null}])
     );
     let listed = machine.json(&["election", "ls"]).await;
     assert_eq!(listed["elections"][0]["leader"]["fence"], fence.to_string());

@@ -42,6 +42,18 @@ async fn finish(mut running: Running) -> (Option<i32>, String) {
     running.end().await
 }
 
+/// The lock as `locks show` shows it, as soon as its holder has recorded when it acquired.
+async fn show_recorded(machine: &Machine, flags: &[&str]) -> serde_json::Value {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let shown = machine.json(&[&["locks", "show", "a"], flags].concat()).await;
+        if shown["holders"][0]["since"].is_string() {
+            return shown;
+        }
+        assert!(Instant::now() < until, "{shown}");
+    }
+}
+
 async fn is_free(machine: &Machine) -> bool {
     machine.json(&["locks", "show", "a"]).await["held"] == json!(false)
 }
@@ -76,7 +88,7 @@ async fn the_command_is_told_where_it_stands_and_reads_our_stdin() {
     let mut running = machine.start_with_open_stdin(&args);
     let told = running.line().await;
     let acquired: serde_json::Value = serde_json::from_str(&running.hear("tenure.lock/v1").await).unwrap();
-    let shown = machine.json(&["locks", "show", "a", "--namespace", "shop"]).await;
+    let shown = show_recorded(&machine, &["--namespace", "shop"]).await;
     let holder = &shown["holders"][0];
     let (fence, lease) = (shown["fence"].as_str().unwrap(), holder["lease"].as_str().unwrap());
     let key = acquired["key"].as_str().unwrap();
@@ -89,14 +101,14 @@ async fn the_command_is_told_where_it_stands_and_reads_our_stdin() {
     );
     let left = &holder["remaining_seconds"];
     assert!(left.as_f64().unwrap() <= 15.0, "{shown}");
-    let (pid, since) = (running.pid().as_raw_nonzero().get(), &holder["since"]);
+    let (pid, since, queued) = (running.pid().as_raw_nonzero().get(), &holder["since"], &holder["queued"]);
     assert!(since.as_str().unwrap().ends_with('Z'), "{shown}");
     assert_eq!(
         shown,
         json!({"schema": "tenure.lock/v1", "name": "a", "held": true, "fence": fence, "waiters": [],
                "backend": "file", "revision": shown["revision"], "holders": [{
                    "node": "web-1", "pid": pid, "user": holder["user"], "command": format!("sh -c {script}"),
-                   "reason": "release 7", "since": since, "lease": lease, "ttl_seconds": 15.0,
+                   "reason": "release 7", "since": since, "queued": queued, "lease": lease, "ttl_seconds": 15.0,
                    "remaining_seconds": left, "fence": fence}]})
     );
     running.feed(b"through\n").await;
@@ -327,7 +339,7 @@ async fn a_lock_taken_away_by_the_commands_last_act_is_122_also_with_a_least_tim
     let etcd = Etcd::start();
     for machine in [machine(), on(&etcd)] {
         let machine = machine.with("TENURE_BINARY", env!("CARGO_BIN_EXE_tenure"));
-        for last_act in ["lease revoke $TENURE_LEASE --yes", "locks break $TENURE_LOCK --yes"] {
+        for last_act in ["lease revoke --yes $TENURE_LEASE", "locks break --yes $TENURE_LOCK"] {
             let script = format!("exec $TENURE_BINARY {last_act} >/dev/null 2>&1");
             let begin = Instant::now();
             let ran = machine.run(&["lock", "a", "--min-hold", "30s", "--", "sh", "-c", &script]).await;

@@ -57,7 +57,7 @@ pub struct Dismissal {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
     /// It does not lead any more. This one stands first since then, or nobody.
-    Went(Option<Leader>),
+    Went(Option<Box<Leader>>),
     /// It goes on leading, and the wish does not stand any more: it did not want to, or could not.
     Declined,
 }
@@ -101,7 +101,7 @@ impl Election {
         let mut observe = Observe::with_wishes(self);
         while let Some(seen) = observe.next().await {
             match seen?.leader {
-                Some(now) if now.token != leader.token => return Ok(Answer::Went(Some(now))),
+                Some(now) if now.token != leader.token => return Ok(Answer::Went(Some(Box::new(now)))),
                 Some(now) if now.record.asked.is_none() => return Ok(Answer::Declined),
                 Some(_) => {}
                 None => return Ok(Answer::Went(None)),

@@ -17,7 +17,8 @@ use tracing::debug;
 use super::{Candidate, Election, Term};
 use crate::clock::{BootClock, Clock, wall_time};
 use crate::dice;
-use crate::line::{Arrival, Held, Lost, Outcome, Patience, StandError, Wish};
+use crate::identity::Identity;
+use crate::line::{Held, Lost, Outcome, Patience, StandError, Wish};
 use crate::session::LoanEnd;
 use crate::store::{KeyValue, StoreError};
 
@@ -60,7 +61,8 @@ pub enum CampaignError {
 impl Campaign {
     pub(super) fn new(election: Election, value: String) -> Campaign {
         let candidate = election.elections.candidate.to_string();
-        let record = CandidateRecord { candidate, value, ..CandidateRecord::default() };
+        let Identity { host, pid, user, .. } = (*election.elections.identity).clone();
+        let record = CandidateRecord { candidate, value, host, pid, user, ..CandidateRecord::default() };
         Campaign { election, record, ttl: None, patience: Patience::Endless, former: None, leads_again: true }
     }
 
@@ -105,7 +107,7 @@ impl Campaign {
     }
 
     pub(super) async fn run(mut self) -> Result<Term, CampaignError> {
-        self.record.since = wall_time();
+        self.record.queued = wall_time();
         let value = self.record.encode();
         if value.len() > RECORD_BYTES_MAX {
             return Err(CampaignError::TooLarge { bytes: value.len() });
@@ -139,22 +141,12 @@ impl Campaign {
             };
             match (yields, self.patience) {
                 (Yields::No, _) => {
-                    self.say_that_it_leads(&held);
+                    held.record_term();
                     return Ok(Term::new(self.election, held, self.record));
                 }
                 (Yields::Yes, Patience::None) => return Err(StandError::Held.into()),
                 (Yields::Yes, Patience::Endless | Patience::UpTo(_)) => self.former = None,
             }
-        }
-    }
-
-    /// Lets whoever is next know, so that it need not read the line when we go. Who came at once has nobody behind it whom that would help.
-    fn say_that_it_leads(&mut self, held: &Held) {
-        let record = CandidateRecord { leads: true, ..self.record.clone() };
-        let value = record.encode();
-        if held.arrival() == Arrival::AfterOthers && value.len() <= RECORD_BYTES_MAX {
-            held.say_holding(value);
-            self.record = record;
         }
     }
 

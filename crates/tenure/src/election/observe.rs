@@ -98,6 +98,8 @@ pub struct Observe {
     tokens: BTreeMap<Bytes, Token>,
     /// The keys that were seen behind another one.
     waited: BTreeSet<Token>,
+    /// The keys that were put while the queue was known and empty: their terms began when they were put.
+    unopposed: BTreeSet<Token>,
     told: Option<Option<Leader>>,
     vacancy: Vacancy,
     /// When the queue was last read completely.
@@ -127,6 +129,7 @@ impl Observe {
             line: BTreeMap::new(),
             tokens: BTreeMap::new(),
             waited: BTreeSet::new(),
+            unopposed: BTreeSet::new(),
             told: None,
             vacancy: Vacancy::default(),
             whole_at: Revision::ZERO,
@@ -152,6 +155,8 @@ impl Observe {
             }
             FeedItem::Put(pair) => {
                 let token = Token(pair.created);
+                // Else it is part of a list, and may have been there for long.
+                let is_live = self.is_whole;
                 if self.tokens.get(&pair.key) != Some(&token) {
                     self.forget(&pair.key);
                 }
@@ -159,6 +164,8 @@ impl Observe {
                 if self.election.place(&pair).is_some() {
                     if self.line.keys().next().is_some_and(|first| *first < token) {
                         self.waited.insert(token);
+                    } else if is_live && self.line.is_empty() {
+                        self.unopposed.insert(token);
                     }
                     self.tokens.insert(pair.key.clone(), token);
                     self.line.insert(token, pair);
@@ -180,6 +187,7 @@ impl Observe {
         if let Some(token) = self.tokens.remove(key) {
             self.line.remove(&token);
             self.waited.remove(&token);
+            self.unopposed.remove(&token);
         }
     }
 
@@ -205,7 +213,12 @@ impl Observe {
     /// The candidate with the oldest key.
     fn leader(&self) -> Option<Leader> {
         let pair = self.line.values().next()?;
-        Some(Leader::of(self.election.place(pair)?, pair))
+        let mut leader = Leader::of(self.election.place(pair)?, pair);
+        if self.unopposed.contains(&leader.token) {
+            // A term is recorded after a moment. This one was seen to begin with its key.
+            leader.record.acquired.get_or_insert(leader.record.queued);
+        }
+        Some(leader)
     }
 
     /// Returns who leads, if that is news.

@@ -7,6 +7,7 @@ use tenure_core::layout::{PREFERRED, Place, Rank};
 use tenure_core::line::{Action, Asks, Before, EnterGuard, Entered, Left, Looked, Then, Ticket};
 use tenure_core::revision::{Epoch, Token};
 
+use super::acquired::Recorded;
 use super::lines::Slot;
 use super::post::Answers;
 use crate::session::Session;
@@ -30,6 +31,8 @@ pub(super) enum Answer {
     Entered(Ticket, Epoch, Entered, Others),
     Looked(Ticket, Epoch, Looked, Others),
     Left(Ticket, Epoch, Left, Others),
+    /// The beginning of a hold was written, or not.
+    Recorded(Ticket, Recorded),
 }
 
 impl Answer {
@@ -39,6 +42,7 @@ impl Answer {
             Answer::Entered(_, _, answer, _) => matches!(answer, Entered::NotDone | Entered::Unknown),
             Answer::Looked(_, _, answer, _) => matches!(answer, Looked::NotDone),
             Answer::Left(_, _, answer, _) => matches!(answer, Left::NotDone | Left::Unknown),
+            Answer::Recorded(..) => false,
         }
     }
 }

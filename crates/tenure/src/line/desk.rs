@@ -17,22 +17,22 @@ use tenure_core::line::{Action, Mode, Ticket};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::Notify;
-use tracing::debug;
 
+use super::acquired::{self, Due, RECORD_AFTER};
 use super::alarm::Alarm;
 use super::ask::{self, Question, Regard, Terms};
-use super::lined::{Sitter, Words};
+use super::lined::{Lined, Sitter, Words};
 use super::lines::{Lines, Slot};
 use super::outbox::{Outbox, Wish};
 use super::pace::{Flight, FlightId, Flights};
 use super::post::{Answers, Post};
 use super::watches::{Sighting, Watches};
-use super::{Seat, SeatState};
+use super::{Arrival, Seat, SeatState};
 use crate::clock::Clock;
 use crate::dice;
 use crate::news;
 use crate::session::{LendError, Loan, Session};
-use crate::store::{Condition, LeaseChoice, LeaseId, Op, Store, Txn};
+use crate::store::{LeaseId, Store};
 
 /// What the handles, the seats and the task have in common.
 pub(super) struct Shared {
@@ -52,6 +52,7 @@ pub(super) struct Shared {
 }
 
 struct Inner {
+    regard: Regard,
     lines: Lines,
     /// How many stand in all lines.
     seated: usize,
@@ -140,6 +141,7 @@ impl Shared {
         // Half of all numbers is left to count upwards.
         let nonce_first = dice::nonce() / 2;
         let inner = Inner {
+            regard,
             lines: Lines::new(nonce_first),
             seated: 0,
             outbox: Outbox::default(),
@@ -205,7 +207,7 @@ impl Shared {
     pub(super) fn leave(&self, slot: Slot, ticket: Ticket) {
         let now = self.clock.now();
         let mut inner = self.lock();
-        if inner.lines.tell(slot, |lined| lined.machine.leave(ticket, now)).is_some() {
+        if inner.lines.tell(slot, |lined| lined.leave(ticket, now)).is_some() {
             inner.call(&self.bell);
         }
     }
@@ -214,7 +216,7 @@ impl Shared {
     pub(super) fn leave_at_once(&self, slot: Slot, ticket: Ticket) {
         let now = self.clock.now();
         let mut inner = self.lock();
-        if inner.lines.tell(slot, |lined| lined.machine.leave(ticket, now)).is_some() {
+        if inner.lines.tell(slot, |lined| lined.leave(ticket, now)).is_some() {
             self.hurry(inner, slot, now);
         }
     }
@@ -242,7 +244,7 @@ impl Shared {
         now: Moment,
     ) {
         let mut words = Words::default();
-        let is_on_time = inner.listen(slot, &mut words);
+        let is_on_time = inner.listen(slot, &mut words, now);
         let request = inner.next_request(now);
         if request.is_none() || !is_on_time {
             inner.call(&self.bell);
@@ -274,28 +276,26 @@ impl Shared {
         ask::ask(self.session.clone(), terms, request)
     }
 
-    /// Puts in a place of ours that it holds, unless somebody has put something there since it was entered, or one of ours is the next. Nobody
-    /// waits for it: if it is not done, whoever is next reads the line.
-    pub(super) fn say_holding(&self, line: &Bytes, (place, token): (Place, Token), value: Bytes) {
+    /// Writes into a queue key of this process when its term began. Immediately if a candidate of another process may wait behind it: the mark
+    /// saves that one from reading the queue. No caller waits for the reply.
+    pub(super) fn record_term(&self, slot: Slot, ticket: Ticket, arrival: Arrival) {
+        let now = self.clock.now();
         let mut inner = self.lock();
-        let lined = inner.lines.slot(line).and_then(|slot| inner.lines.get(slot));
-        if lined.is_none_or(|lined| lined.machine.is_followed_by_ours(place)) {
-            return;
+        let has_followers = |lined: &Lined| {
+            let place = lined.machine.place(ticket).map(|(place, _)| place);
+            place.is_some_and(|place| !lined.machine.is_followed_by_ours(place))
+        };
+        let is_urgent = arrival == Arrival::AfterOthers && inner.lines.get(slot).is_some_and(has_followers);
+        let due = if is_urgent { now } else { now + RECORD_AFTER };
+        if inner.lines.tell(slot, |lined| lined.record_acquired(ticket, now, due)).is_some() {
+            inner.call(&self.bell);
         }
-        let unawaited = inner.flights.begin(Flight { since: self.clock.now(), len: 0 });
-        drop(inner);
-        let (store, key) = (self.store.clone(), ask::key(line, place));
-        let txn = Txn::new()
-            .when(Condition::created_at(key.clone(), token.0))
-            .when(Condition::modified_at(key.clone(), token.0))
-            .then(Op::Put { key, value, lease: LeaseChoice::Keep });
-        self.post().send(unawaited, async move {
-            if let Err(error) = store.txn(txn).await {
-                debug!(%error, "nobody was told who holds");
-            }
-            Answers::new()
-        });
-        self.lock().call(&self.bell);
+    }
+
+    /// Sends what is to be written about holds that lasted. No caller waits for the reply.
+    fn record_acquired(&self, dues: Vec<Due>, now: Moment) {
+        let unawaited = self.lock().flights.begin(Flight { since: now, len: 0 });
+        self.post().send(unawaited, acquired::record(self.store.clone(), self.regard, dues));
     }
 
     /// Where a ticket's place is, and since when; none if it is not there.
@@ -329,16 +329,21 @@ impl Shared {
         let now = self.clock.now();
         let mut inner = self.lock();
         inner.lines.look_at_clock(now);
+        let mut dues = Vec::new();
         while let Some(slot) = inner.lines.next_noted() {
-            inner.listen(slot, words);
+            inner.listen(slot, words, now);
             if let Some(lined) = inner.lines.get_mut(slot) {
                 lined.watch(watches, now);
+                dues.extend(std::iter::from_fn(|| lined.next_unrecorded(slot, now)));
             }
             inner.lines.settle(slot);
         }
         let has_company = inner.seated > 1 && inner.allowance(now) > 0;
         drop(inner);
         words.say();
+        if !dues.is_empty() {
+            self.record_acquired(dues, now);
+        }
         has_company
     }
 
@@ -405,10 +410,10 @@ impl Inner {
     }
 
     /// Takes what a line has to say. Says whether it looks at the clock in time.
-    fn listen(&mut self, slot: Slot, words: &mut Words) -> bool {
+    fn listen(&mut self, slot: Slot, words: &mut Words, now: Moment) -> bool {
         let Some(lined) = self.lines.get_mut(slot) else { return true };
         let seated = lined.sitters.len();
-        lined.say(slot, &mut self.outbox, words);
+        lined.say(slot, (self.regard, now), &mut self.outbox, words);
         self.seated -= seated - lined.sitters.len();
         lined.next_wake().is_none_or(|wake| lined.is_woken_by(wake))
     }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tenure_core::fence::Fence;
 use tenure_core::layout::Place;
 use tenure_core::revision::Token;
@@ -107,13 +106,9 @@ impl Held {
         self.others.as_deref()
     }
 
-    pub(crate) fn arrival(&self) -> Arrival {
-        self.arrival
-    }
-
-    /// Lets whoever is next know that we hold, in the background: our place says this from now on.
-    pub(crate) fn say_holding(&self, value: Bytes) {
-        self.seat.shared.say_holding(&self.seat.line, (self.place, self.token), value);
+    /// Records in the background that a term began: the queue key contains this from now on.
+    pub(crate) fn record_term(&self) {
+        self.seat.shared.record_term(self.seat.slot, self.seat.ticket, self.arrival);
     }
 
     /// The key of our place, and since when it is there.

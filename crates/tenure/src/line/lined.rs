@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tenure_core::layout::Place;
 use tenure_core::line::{EnterGuard, Left, Line, LossReason, Notice, Ticket};
-use tenure_core::record::CandidateRecord;
+use tenure_core::record::{CandidateRecord, WallTime};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 
-use super::ask::{Answer, Others, Regard};
+use super::acquired::{Due, RECORD_AFTER, Unrecorded};
+use super::ask::{self, Answer, Others, Regard};
 use super::lines::Slot;
 use super::outbox::{Outbox, Wish};
 use super::own::Own;
 use super::watches::{Seen, Watches};
 use super::{SeatEnd, SeatState};
+use crate::clock::wall_time;
 use crate::dice;
 use crate::news;
 use crate::session::Loan;
@@ -29,6 +31,7 @@ pub(super) struct Lined {
     /// In boxes, as the places of a line are.
     pub(super) sitters: BTreeMap<Ticket, Box<Sitter>>,
     own: Own,
+    unrecorded: Unrecorded,
     /// The place of somebody else that is watched.
     before: Option<Place>,
     /// Whether everything is watched.
@@ -127,7 +130,10 @@ impl Lined {
 
     /// When it wants to look at the clock.
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        self.machine.next_wake().into_iter().chain(self.own.next_wake()).min()
+        [self.machine.next_wake(), self.own.next_wake(), self.unrecorded.next_wake()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether it looks at the clock by then anyway.
@@ -155,6 +161,7 @@ impl Lined {
                 }
                 self.machine.handle_left(ticket, epoch, answer, jitter, now);
             }
+            Answer::Recorded(ticket, recorded) => self.unrecorded.handle(ticket, recorded, now),
         }
     }
 
@@ -173,9 +180,47 @@ impl Lined {
         }
     }
 
+    /// One of this process leaves the queue.
+    pub(super) fn leave(&mut self, ticket: Ticket, now: Moment) {
+        self.unrecorded.remove(ticket);
+        self.machine.leave(ticket, now);
+    }
+
+    /// Writes into the queue key of a holder when its hold began, at `due` if it lasts that long.
+    pub(super) fn record_acquired(&mut self, ticket: Ticket, now: Moment, due: Moment) {
+        if self.sitters.contains_key(&ticket) {
+            self.unrecorded.add(ticket, now, due);
+        }
+    }
+
+    /// A hold whose beginning is to be written now.
+    pub(super) fn next_unrecorded(&mut self, slot: Slot, now: Moment) -> Option<Due> {
+        while let Some((ticket, began)) = self.unrecorded.next_due(now) {
+            let Some((place, Some(token))) = self.machine.place(ticket) else {
+                self.unrecorded.remove(ticket);
+                continue;
+            };
+            let value = self.sitters.get(&ticket)?.value.clone();
+            let lasted_ms = u64::try_from(now.since(began).as_millis()).unwrap_or(u64::MAX);
+            let acquired = WallTime(wall_time().0.saturating_sub(lasted_ms));
+            return Some(Due { slot, ticket, key: ask::key(&self.name(), place), token, value, acquired });
+        }
+        None
+    }
+
     /// Takes the notices of the line and its wishes.
-    pub(super) fn say(&mut self, slot: Slot, outbox: &mut Outbox, words: &mut Words) {
+    pub(super) fn say(
+        &mut self,
+        slot: Slot,
+        (regard, now): (Regard, Moment),
+        outbox: &mut Outbox,
+        words: &mut Words,
+    ) {
         while let Some(notice) = self.machine.poll_notice() {
+            // The first candidate of an election may still yield to a higher priority: a campaign decides when its term begins.
+            if let (Notice::Held { ticket, .. }, Regard::Before) = (&notice, regard) {
+                self.record_acquired(*ticket, now, now + RECORD_AFTER);
+            }
             words.0.extend(self.tell(notice));
         }
         while let Some(action) = self.machine.poll_action() {
@@ -209,6 +254,7 @@ impl Lined {
             Notice::Left { ticket, was_there } => (ticket, SeatState::Over(SeatEnd::Left { was_there })),
         };
         if matches!(state, SeatState::Over(_)) {
+            self.unrecorded.remove(ticket);
             let sitter = self.sitters.remove(&ticket)?;
             sitter.state.change_quietly(state);
             Some(Word::Ended(sitter))

@@ -84,7 +84,7 @@ impl Acquire {
     /// What others see of us.
     fn record(&self) -> Bytes {
         let mut holder = (*self.holder).clone();
-        (holder.mode, holder.since) = (self.mode, wall_time());
+        (holder.mode, holder.queued) = (self.mode, wall_time());
         if let Some(reason) = &self.reason {
             holder.reason.clone_from(reason);
         }

@@ -119,7 +119,7 @@ impl Barrier {
 
     async fn pass(mut self) -> Result<(), BarrierError> {
         let line = self.line.clone()?;
-        self.holder.since = wall_time();
+        self.holder.queued = wall_time();
         let deadline = match self.patience {
             Patience::UpTo(wait) => Some((Instant::now() + wait, wait)),
             Patience::Endless | Patience::None => None,

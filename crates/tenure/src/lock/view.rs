@@ -40,7 +40,9 @@ pub struct Holder {
     pub place: Place,
     /// Its token.
     pub token: Token,
-    /// What it says of itself; all empty if that cannot be read.
+    /// Its stored record: the process, the reason, when it entered the queue and when it acquired. All empty if that cannot be read.
+    ///
+    /// `acquired` is none in the first 100 ms of a hold, and while a waiter waits.
     pub record: HolderRecord,
 }
 

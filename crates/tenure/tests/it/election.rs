@@ -6,6 +6,7 @@ pub(crate) mod child;
 mod crowd;
 mod leading;
 mod observing;
+mod since;
 mod speed;
 mod transfer;
 

@@ -3,6 +3,7 @@
 mod barrier;
 mod paused_member;
 mod requests;
+mod since;
 mod tries;
 
 use std::num::NonZeroU32;

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tenure_fixture::Etcd;
 
-use super::{finish, hold, is_free, machine, on};
+use super::{finish, hold, is_free, machine, on, show_recorded};
 
 #[tokio::test]
 async fn what_is_held_is_124_for_those_who_do_not_wait() {
@@ -28,6 +28,32 @@ async fn what_is_held_is_124_for_those_who_do_not_wait() {
     assert_eq!(shown["waiters"], json!([]), "nobody who was refused stands in line");
     assert_eq!(finish(first).await.0, Some(7));
     assert_eq!(machine.run(&["lock", "a", "--wait", "0s", "--", "true"]).await.code, Some(0), "it is free");
+}
+
+/// `locks ls` counted the time in the queue: 8 s for a holder of 1.2 s.
+#[tokio::test]
+async fn held_time_excludes_the_wait() {
+    let machine = machine();
+    let first = hold(&machine, &[]).await;
+    let mut second = machine.start_with_open_stdin(&[&["lock", "a"][..], &super::SCRIPT].concat());
+    let until = Instant::now() + Duration::from_secs(10);
+    while machine.json(&["locks", "show", "a"]).await["waiters"] == json!([]) {
+        assert!(Instant::now() < until, "it waits");
+    }
+    // The time in the queue is what is measured.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let waiter = machine.json(&["locks", "show", "a"]).await["waiters"][0].clone();
+    assert_eq!(finish(first).await.0, Some(7));
+    assert_eq!(second.line().await, "up");
+    let shown = show_recorded(&machine, &[]).await;
+    let holder = &shown["holders"][0];
+    assert_eq!(holder["queued"], waiter["since"], "{shown}");
+    assert!(holder["since"].as_str() > holder["queued"].as_str(), "{shown}");
+    let listed = machine.ok(&["locks", "ls"]).await;
+    // Milliseconds below a second, as `245ms`, then `1s`; the wait was longer.
+    let held_for = listed.split('\t').nth(4).unwrap();
+    assert!(held_for.ends_with("ms") || held_for == "1s", "{listed}");
+    assert_eq!(finish(second).await.0, Some(7));
 }
 
 /// A try was refused although permits were free, and a caller with another count was admitted.

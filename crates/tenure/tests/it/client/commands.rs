@@ -36,7 +36,7 @@ impl Actor {
         let read = |pair: tenure::store::KeyValue| match layout().parse(&pair.key) {
             Some(Key::NodeCommand(_, id)) => {
                 let record = CommandRecord::decode(&pair.value).unwrap();
-                assert_eq!(record.by, "client");
+                assert_eq!(record.by, tenure::identity::current().name());
                 (id, NodeCommand::parse(&record).unwrap())
             }
             other => panic!("{other:?}"),

@@ -42,6 +42,12 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     let released = requests(&etcd);
     assert_eq!((locked.0 - before.0, released.0 - locked.0), (1.0, 1.0));
     assert_eq!(released.1, before.1, "nothing else was asked");
+    // A hold that lasts costs one more: when it began.
+    let guard = locks.lock("x").await.unwrap();
+    super::since::recorded(&locks, "x").await;
+    let recorded = requests(&etcd);
+    assert_eq!(recorded.0 - released.0, 2.0);
+    guard.release().await.unwrap();
 }
 
 /// Each in a process of its own, so nothing is shared: a waiter watches its own place and the one before it, and nobody else looks
@@ -71,6 +77,8 @@ async fn a_waiter_adds_two_watches_and_a_release_wakes_exactly_one() {
     })
     .await;
     for (n, next) in waiting.into_iter().enumerate() {
+        // A hold that lasts is recorded once, in the background.
+        super::since::recorded(&processes[0].1, "x").await;
         let before = requests(&etcd);
         guard.release().await.unwrap();
         guard = soon(next).await.unwrap().unwrap();
