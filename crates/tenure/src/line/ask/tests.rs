@@ -82,7 +82,7 @@ impl Queue {
     async fn looked(&self, action: Action) -> Looked {
         match self.ask(action).await {
             Answer::Looked(_, _, looked, _) => looked,
-            Answer::Entered(..) | Answer::Left(..) => panic!("no reply to a look"),
+            Answer::Entered(..) | Answer::Left(..) | Answer::Recorded(..) => panic!("no reply to a look"),
         }
     }
 }
