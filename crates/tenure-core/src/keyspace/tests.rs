@@ -101,6 +101,20 @@ fn a_key_belongs_to_the_lease_it_was_last_put_under() {
     assert!(matches!(store.revoke(lease(2), at(0)), Err(StoreError::LeaseNotFound)));
 }
 
+/// A fencing token is a create revision, so overwriting the key must not change what the condition compares.
+#[test]
+fn create_condition_ignores_later_puts() {
+    let mut store = store();
+    let created = put(&mut store, "/a", 0);
+    let modified = put(&mut store, "/a", 0);
+    for (revision, holds) in [(created, true), (modified, false)] {
+        let txn = Txn::new().when(Condition::created_at("/a", revision)).then(Op::get("/a"));
+        assert_eq!(store.apply(&txn, at(0)).unwrap().succeeded, holds, "{revision}");
+        let txn = Txn::new().when(Condition::modified_at("/a", revision)).then(Op::get("/a"));
+        assert_eq!(store.apply(&txn, at(0)).unwrap().succeeded, !holds, "{revision}");
+    }
+}
+
 #[test]
 fn a_refused_transaction_changes_nothing() {
     let mut store = store();

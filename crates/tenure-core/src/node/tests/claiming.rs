@@ -118,6 +118,26 @@ fn a_claim_whose_answer_was_lost_is_known_again_by_its_nonce() {
     assert_eq!(world.processes[0].machine.tally().won, 1);
 }
 
+/// The first request was applied and its reply lost; the second was certainly not done. The claim is in the store, so it is asked for again.
+#[test]
+fn ambiguous_claim_is_asked_again_after_a_failed_retry() {
+    let mut world = World::calm(1);
+    world.fate = Fate::LosesAnswer;
+    world.submit("a");
+    world.pass(ms(2));
+    let claim = world.get(&Key::TaskOwner(task("a"))).map(|pair| pair.created);
+    world.fate = Fate::NotDone;
+    world.pass(ms(500));
+    world.fate = Fate::Works;
+    world.pass(seconds(20));
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1));
+    assert_eq!(
+        world.get(&Key::TaskOwner(task("a"))).map(|pair| pair.created),
+        claim,
+        "the first claim is the one that runs"
+    );
+}
+
 #[test]
 fn a_claim_whose_answer_was_lost_and_that_arrives_late_is_one_claim() {
     let mut world = World::calm(1);

@@ -156,6 +156,24 @@ async fn a_reboot_leaves_a_lease_what_the_wall_clock_says_and_never_more_than_it
     }
 }
 
+/// A renewal moves both deadlines: the one in boot time, and the one by which the lease outlives a reboot.
+#[tokio::test]
+async fn renewed_lease_keeps_its_renewal_over_a_reboot() {
+    let home = Home::new();
+    let (store, lease) = home.with_lease().await;
+    home.machine.pass(HOUR / 2);
+    assert!(matches!(store.renew(lease).await.unwrap(), Renewal::Renewed { .. }));
+    store.close().await;
+    home.machine.set(|clocks| {
+        let wall_ms = clocks.wall_ms + HOUR_MS / 4;
+        *clocks = Clocks { boot: Moment::from_ms(10_000), wall_ms, boot_id: "second" };
+    });
+    let store = home.open().await;
+    let left = HOUR - HOUR / 4;
+    assert_eq!(store.lease(lease).await.unwrap().map(|view| view.remaining), Some(left));
+    assert!(is_held(&store).await);
+}
+
 /// The power may have taken the last commits away: whatever the file says, go on above all that was handed out.
 #[tokio::test]
 async fn after_a_reboot_revisions_go_on_above_the_ceiling_and_history_begins_anew() {
