@@ -6,6 +6,7 @@ mod fleet;
 mod late;
 mod moving;
 mod names;
+mod sharing;
 mod stopping;
 
 use std::collections::BTreeMap;
