@@ -2,9 +2,11 @@
 
 mod commands;
 mod faults;
+mod fleet;
 mod late;
 mod moving;
 mod names;
+mod sharing;
 mod stopping;
 
 use std::collections::BTreeMap;
@@ -205,6 +207,11 @@ impl Ledger {
         let does: String = ctx.props_as::<Option<String>>().ok().flatten().unwrap_or_default();
         match does.as_str() {
             "done" => Outcome::Done,
+            "nap" => tokio::select! {
+                biased;
+                _ = ctx.stopped() => Outcome::Release,
+                () = tokio::time::sleep(Duration::from_millis(100)) => Outcome::Done,
+            },
             "fault" => Outcome::Fault("it does not work".to_owned()),
             "panic" => panic!("it breaks"),
             "ignore" => std::future::pending().await,
