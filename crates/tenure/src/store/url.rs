@@ -67,6 +67,9 @@ impl FromStr for StoreUrl {
             }
             return Ok(StoreUrl::File(PathBuf::from(path)));
         }
+        if let Some(path) = text.strip_prefix("file:") {
+            return Err(BadStoreUrl::RelativePath(path.to_owned()));
+        }
         let (security, members) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
             (Some(members), _) => (Security::Plain, members),
             (None, Some(members)) => (Security::Tls, members),
@@ -169,6 +172,10 @@ mod tests {
             "etcd://user:pw@a:1",
         ] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
+        }
+        for text in ["file:x.db", "file:./x.db", "file://x.db", "file:"] {
+            let refused = text.parse::<StoreUrl>();
+            assert!(matches!(refused, Err(BadStoreUrl::RelativePath(_))), "{text}: {refused:?}");
         }
     }
 }
