@@ -3,6 +3,7 @@
 //! The decision itself is pure (`source`); here are the reading around it and the opening after it.
 
 mod address;
+mod empty;
 mod etcd;
 mod file;
 mod password;

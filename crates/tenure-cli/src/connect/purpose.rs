@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tenure::store::{Store, StoreUrl};
 
+use super::empty::Empty;
 use super::{Decision, Origin, open};
 use crate::cli::Command;
 use crate::election::ElectionCommand;
@@ -74,7 +75,7 @@ pub(crate) async fn open_for(
             for note in decision.notes.iter().filter(|_| !output.is_quiet) {
                 output.note(note);
             }
-            return Ok(Store::memory());
+            return Ok(Store::new(Empty::new()));
         }
         (StoreUrl::File(path), _) if !is_default => refuse_mistyped(path, purpose)?,
         _ => {}
