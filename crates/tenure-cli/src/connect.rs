@@ -3,9 +3,11 @@
 //! The decision itself is pure (`source`); here are the reading around it and the opening after it.
 
 mod address;
+mod empty;
 mod etcd;
 mod file;
 mod password;
+mod purpose;
 mod source;
 mod variables;
 
@@ -16,9 +18,10 @@ use std::time::Duration;
 
 use tenure::store::etcd::Etcd;
 use tenure::store::file::SharedFile;
-use tenure::store::{Store, StoreError, StoreUrl};
+use tenure::store::{Store, StoreError, StoreUrl, Unusable};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
+pub(crate) use purpose::{Purpose, open_for};
 pub(crate) use source::{Decision, Origin, Password, Sourced};
 
 use self::source::{Setting, Sources, Values};
@@ -73,7 +76,11 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
             (_, None) => Ok(Store::memory()),
         }
     };
-    let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
+    let opened = match url {
+        // The engine ends by itself when the write lock makes no progress; while it does, five hundred starts at once are served.
+        StoreUrl::File(_) => Ok(opening.await),
+        StoreUrl::Memory | StoreUrl::Etcd { .. } => tokio::time::timeout(OPEN_WITHIN, opening).await,
+    };
     match opened {
         Ok(Ok(store)) => Ok(store),
         Ok(Err(error)) => Err(not_opened(error, url)),
@@ -90,6 +97,15 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
         (StoreError::Invalid(_), StoreUrl::File(_)) => Some("name a file with --store file:///path/store.db"),
         (StoreError::Denied(_), StoreUrl::File(_)) => {
             Some("see who may write to the file and to its folder, and whether its disk is read-only")
+        }
+        (StoreError::Unusable(Unusable::SecondName(_)), StoreUrl::File(_)) => {
+            Some("use one name: remove the other hard link, or mount the folder instead of the file")
+        }
+        (StoreError::Unusable(Unusable::Untrusted(_)), StoreUrl::File(_)) => Some(
+            "use a folder that only you can write (chmod 700), and remove what other users have put there",
+        ),
+        (StoreError::Busy(_), StoreUrl::File(_)) => {
+            Some("try again in a moment; `fuser -v FOLDER` lists the processes that use the store's folder")
         }
         (StoreError::Ambiguous(_), _) => Some("try again; if that does not help, run `tenure doctor`"),
         _ => None,

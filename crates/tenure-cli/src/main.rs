@@ -48,7 +48,7 @@ use tenure::core::name::{Namespace, NodeId};
 use tenure::store::Store;
 
 use crate::cli::{Cli, Command, PartCommand};
-use crate::connect::Decision;
+use crate::connect::{Decision, Purpose};
 use crate::failure::{Code, Failure};
 use crate::output::{Color, Output};
 
@@ -178,7 +178,7 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         Command::Election(command) => {
             election::check(command)?;
             let decision = connect::decide(&cli.global)?;
-            let (store, namespace) = open_decided(&decision, output).await?;
+            let (store, namespace) = open_decided(cli, &decision, output).await?;
             let who = hold::introduce(&decision, &[]);
             let who = format!("{} on {}", who.user, who.node);
             let done = election::run(command, &store, &namespace, &who, output).await;
@@ -201,14 +201,16 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         }
         Command::Lease(command) => {
             lease::check(command, output)?;
-            let store = connect::open(&connect::decide(&cli.global)?, output).await?;
+            let purpose = Purpose::of(cli.command.as_ref());
+            let store = connect::open_for(purpose, &connect::decide(&cli.global)?, output).await?;
             let done = lease::run(command, &store, output).await;
             store.close().await;
             done
         }
         Command::Kv(command) => {
             kv::check(command, output)?;
-            let store = connect::open(&connect::decide(&cli.global)?, output).await?;
+            let purpose = Purpose::of(cli.command.as_ref());
+            let store = connect::open_for(purpose, &connect::decide(&cli.global)?, output).await?;
             let done = kv::run(command, &store, output).await;
             store.close().await;
             done
@@ -252,13 +254,13 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
 
 /// The store and the namespace that are meant.
 async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure> {
-    open_decided(&connect::decide(&cli.global)?, output).await
+    open_decided(cli, &connect::decide(&cli.global)?, output).await
 }
 
 /// The tasks and nodes that are meant, for somebody whom others see as the sender.
 async fn open_client(cli: &Cli, output: &Output) -> Result<(Client, Namespace), Failure> {
     let decision = connect::decide(&cli.global)?;
-    let (store, namespace) = open_decided(&decision, output).await?;
+    let (store, namespace) = open_decided(cli, &decision, output).await?;
     let client = Client::new(store, &namespace);
     let who = hold::introduce(&decision, &[]);
     let client = match NodeId::parse(&format!("{}@{}", who.user, who.node)) {
@@ -269,10 +271,15 @@ async fn open_client(cli: &Cli, output: &Output) -> Result<(Client, Namespace), 
     Ok((client, namespace))
 }
 
-async fn open_decided(decision: &Decision, output: &Output) -> Result<(Store, Namespace), Failure> {
+async fn open_decided(
+    cli: &Cli,
+    decision: &Decision,
+    output: &Output,
+) -> Result<(Store, Namespace), Failure> {
     let namespace = Namespace::parse(&decision.namespace.value)
         .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
-    Ok((connect::open(decision, output).await?, namespace))
+    let purpose = Purpose::of(cli.command.as_ref());
+    Ok((connect::open_for(purpose, decision, output).await?, namespace))
 }
 
 /// A script that completes our command line in a shell.

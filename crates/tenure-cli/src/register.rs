@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use self::pairs::Pair;
 use self::words::Words;
 use crate::cli::Global;
-use crate::connect::{self, Decision};
+use crate::connect::{self, Decision, Purpose};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::hold::warn_of_long;
@@ -93,7 +93,7 @@ pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -
     let store = tokio::select! {
         biased;
         signal = signals.next_end() => return Ok(ended_by(signal)),
-        store = connect::open(&decision, output) => store?,
+        store = connect::open_for(Purpose::Hold, &decision, output) => store?,
     };
     warn_of_long(args.ttl, output);
     // The session would go on asking for what no store grants.

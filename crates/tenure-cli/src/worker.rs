@@ -39,7 +39,7 @@ use self::http::Pages;
 use self::metrics::Metrics;
 use self::words::Words;
 use crate::cli::Global;
-use crate::connect;
+use crate::connect::{self, Purpose};
 use crate::failure::{Code, Failure};
 use crate::hold::{Stop, listen, warn_of_long};
 use crate::output::Output;
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> 
     let store = tokio::select! {
         biased;
         signal = signals.next_end() => return Stop::signal(signal).exit(),
-        store = connect::open(&decision, output) => store?,
+        store = connect::open_for(Purpose::Hold, &decision, output) => store?,
     };
     let done = work(args, prepared, watched, &namespace, &store, &mut signals, output).await;
     let _ = tokio::time::timeout(CLOSE_WITHIN, store.close()).await;

@@ -221,6 +221,12 @@ pub enum Unusable {
         "it is on a network file system ({0}), where processes cannot share memory; use a local disk, or etcd"
     )]
     NetworkFileSystem(String),
+    /// The file has a second name. Processes that use the other name would not share its lock files.
+    #[error("its file has a second name: {0}")]
+    SecondName(String),
+    /// Other users of the machine can exchange the files of the store.
+    #[error("its files are not safe from other users: {0}")]
+    Untrusted(String),
 }
 
 /// Why something failed, down to its root, in words.

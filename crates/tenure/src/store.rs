@@ -150,6 +150,13 @@ pub trait Engine: Send + Sync + 'static {
         std::future::pending()
     }
 
+    /// Waits until the store is lost for good, and returns why; for ever where the engine learns that from failed calls alone.
+    ///
+    /// A holder that waits for this stops its work before the next renewal would fail.
+    fn lost(&self) -> impl Future<Output = StoreError> + Send {
+        std::future::pending()
+    }
+
     /// Ends all watches and every later call with [`StoreError::Closed`], and waits for what the engine runs in the background.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }

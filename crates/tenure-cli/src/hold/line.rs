@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tenure::clock::{BootClock, Clock};
 use tenure::core::time::Moment;
 use tenure::lock::StandError;
-use tenure::store::{LeaseId, StoreError};
+use tenure::store::{LeaseId, Reach, StoreError};
 
 use super::holding::Holding;
 use super::stage::{Stage, Stop};
@@ -174,7 +174,9 @@ impl Stage<'_> {
         let in_line_by = self.start_by();
         let mut say_at = Instant::now() + STATUS_AFTER;
         loop {
-            let next = if has_stood.get() { say_at } else { say_at.min(in_line_by) };
+            // After that time it is looked at again, in case that a file which made progress makes none any more.
+            let is_late = has_stood.get() || Instant::now() >= in_line_by;
+            let next = if is_late { say_at } else { say_at.min(in_line_by) };
             tokio::time::sleep_until(next.into()).await;
             let look = tokio::time::timeout(self.patience_to_look(in_line_by), line.look(lease.get()));
             // A store that does not answer just now is the session's business.
@@ -187,7 +189,7 @@ impl Stage<'_> {
                     has_said.set(true);
                 }
             }
-            if !has_stood.get() && Instant::now() >= in_line_by {
+            if !has_stood.get() && Instant::now() >= in_line_by && !self.is_queued_at_file() {
                 return self.not_let_in(line.name(), self.begin.elapsed());
             }
             let has_nothing_to_say = self.args.quiet || (every.is_none() && has_said.get());
@@ -196,6 +198,15 @@ impl Stage<'_> {
             }
             say_at = Instant::now() + every.filter(|_| has_stood.get()).unwrap_or(LOOK_WITHIN);
         }
+    }
+
+    /// Whether our requests wait behind those of other processes of this machine. The engine fails them when the queue makes no progress; until
+    /// then patience is right, however many processes start at once.
+    fn is_queued_at_file(&self) -> bool {
+        let failure = self.session.failure_since(self.begin_at);
+        // A lease that ended while its holder waited is no failure of the store: the session asks for another one.
+        self.store.info().reach == Reach::Machine
+            && failure.is_none_or(|error| matches!(error, StoreError::LeaseNotFound))
     }
 
     /// By when the store must have answered what a start needs.

@@ -17,7 +17,7 @@ use super::terms::{self, HoldArgs};
 use super::timing::{Timing, warn_of_long};
 use super::who;
 use crate::cli::Global;
-use crate::connect;
+use crate::connect::{self, Purpose};
 use crate::failure::{Code, Failure};
 use crate::mistake;
 use crate::output::Output;
@@ -104,7 +104,7 @@ impl<'a> Stage<'a> {
         let store = tokio::select! {
             biased;
             signal = signals.next_end() => return Err(Stop::signal(signal)),
-            store = connect::open(&decision, output) => store?,
+            store = connect::open_for(Purpose::Hold, &decision, output) => store?,
         };
         store.info().limits.grant_ttl(timing.ttl)?;
         let session = Session::options().ttl(timing.ttl).open(store.clone()).map_err(|error| {

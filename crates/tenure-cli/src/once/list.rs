@@ -10,7 +10,7 @@ use tenure::core::record::{Record, RunRecord};
 
 use super::is_future;
 use crate::cli::Global;
-use crate::connect;
+use crate::connect::{self, Purpose};
 use crate::failure::Failure;
 use crate::hold::ago;
 use crate::output::Output;
@@ -41,7 +41,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode, Fa
     let decision = connect::decide(global)?;
     let namespace = Namespace::parse(&decision.namespace.value)
         .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
-    let store = connect::open(&decision, output).await?;
+    let store = connect::open_for(Purpose::Read, &decision, output).await?;
     let layout = Layout::new(&namespace);
     let found = store.list(layout.runs()).await;
     store.close().await;

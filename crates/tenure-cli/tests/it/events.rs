@@ -198,7 +198,7 @@ async fn bad_input_is_2_and_a_revision_that_has_not_happened_1() {
     let crew = Crew::new().await;
     assert_eq!(crew.machine.run(&["events", "--after", "x"]).await.code, Some(2));
     assert_eq!(crew.machine.run(&["event"]).await.code, Some(2));
-    let ran = crew.machine.run(&["events", "--after", "1000000", "--json"]).await;
+    let ran = crew.machine.run(&["events", "--after", "4000000000000000000", "--json"]).await;
     assert_eq!((ran.code, ran.error()["code"].as_str()), (Some(1), Some("future_revision")), "{ran:?}");
     let ran = Machine::new().run(&["--endpoints", "127.0.0.1:1", "events"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");

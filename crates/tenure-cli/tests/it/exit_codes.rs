@@ -24,7 +24,7 @@ async fn history_that_is_gone_or_not_there_yet_is_1() {
     machine.ok(&["kv", "compact", &now]).await;
     for (args, code) in [
         (&["kv", "get", "/a", "--at", "2"][..], "compacted"),
-        (&["kv", "range", "", "--at", "999999"], "future_revision"),
+        (&["kv", "range", "", "--at", "4000000000000000000"], "future_revision"),
         (&["kv", "watch", "/a", "--after", "1"], "compacted"),
     ] {
         let ran = machine.run(&[args, &["--json"]].concat()).await;

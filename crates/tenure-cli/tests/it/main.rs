@@ -11,6 +11,7 @@ mod election;
 mod etcd;
 mod events;
 mod exit_codes;
+mod file_store;
 mod hostile;
 mod json;
 mod lease;

@@ -51,6 +51,7 @@ enum Event {
     Answered(Answer),
     Seen(Vec<Sighting>),
     StoreBack,
+    StoreLost(StoreError),
     Time,
 }
 
@@ -59,6 +60,10 @@ pub(super) async fn drive(shared: Arc<Shared>) {
     let mut own_keys = OwnKeys::new(shared.store.clone());
     let mut answers: FuturesUnordered<Asking> = FuturesUnordered::new();
     let mut back = StoreBack::new(shared.store.clone());
+    let store = shared.store.clone();
+    // Completes once at most, and is not polled again: a session ends with its store.
+    let mut lost = std::pin::pin!(async move { store.lost().await });
+    let mut is_lost = false;
     let mut close_by: Option<Instant> = None;
     loop {
         // First of all the time: whoever slept past the end of a lease must know it before anything else is done.
@@ -83,6 +88,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
             biased;
             () = shared.bell.notified() => Event::Told,
             () = at(close_by) => Event::CloseIsLate,
+            error = &mut lost, if !is_lost => Event::StoreLost(error),
             () = back.next(), if step.is_waiting => Event::StoreBack,
             Some(answer) = answers.next(), if !answers.is_empty() => Event::Answered(answer),
             sightings = own_keys.next() => Event::Seen(sightings),
@@ -91,6 +97,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
         if matches!(event, Event::CloseIsLate) {
             break;
         }
+        is_lost |= matches!(event, Event::StoreLost(_));
         shared.handle(event);
     }
     own_keys.close().await;
@@ -224,6 +231,7 @@ impl Shared {
         let jitter = dice::throw();
         match event {
             Event::Told | Event::Time | Event::CloseIsLate => {}
+            Event::StoreLost(error) => inner.note(Some(&error), now),
             Event::StoreBack => inner.machine.handle_store_back(now),
             Event::Answered(Answer::Granted { slot, epoch, id, ttl, answer }) => {
                 measure::granted(&answer);

@@ -27,6 +27,7 @@ pub(super) trait DynEngine: Send + Sync + 'static {
     fn leases(&self) -> Answer<'_, Vec<LeaseId>>;
     fn compact(&self, revision: Revision) -> Answer<'_, ()>;
     fn returned(&self) -> Boxed<'_, ()>;
+    fn lost(&self) -> Boxed<'_, StoreError>;
     fn close(&self) -> Boxed<'_, ()>;
 }
 
@@ -77,6 +78,10 @@ impl<E: Engine> DynEngine for E {
 
     fn returned(&self) -> Boxed<'_, ()> {
         Box::pin(Engine::returned(self))
+    }
+
+    fn lost(&self) -> Boxed<'_, StoreError> {
+        Box::pin(Engine::lost(self))
     }
 
     fn close(&self) -> Boxed<'_, ()> {

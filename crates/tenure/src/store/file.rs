@@ -4,9 +4,10 @@
 //! queue for; reads see snapshots and wait for nobody. A bell beside the file tells the others that something changed. What a
 //! transaction means is decided by the evaluator of the core, as in the memory engine.
 //!
-//! Six guard rails keep it honest, each because it was seen to fail without: `guard` notices exchanged files, `lock`
-//! makes the queue fair, `ceiling` keeps revisions from repeating, `leases` ends leases before anybody looks, `place` refuses
-//! folders where sharing does not work, and `alarm` says who holds everybody up.
+//! Each of these guard rails exists because the engine failed without it: `guard` notices exchanged files, `occupancy` prevents a second
+//! store beside a living one, `side_file` refuses planted files, `lock` makes the queue fair, `ceiling` keeps revisions from
+//! repeating, `leases` ends leases before a read, `place` refuses folders where sharing does not work, and `alarm` reports
+//! the process that all others wait for.
 
 mod options;
 mod place;
@@ -22,8 +23,11 @@ mod time;
 mod alarm;
 mod bell;
 mod ceiling;
+mod ear;
 mod guard;
 mod lock;
+mod occupancy;
+mod side_file;
 
 mod engine;
 mod follower;
@@ -74,7 +78,9 @@ pub use options::{Options, Retention, default_path};
 ///
 /// An acknowledged write survives the death of any process, and power loss too with [`Durability::PowerLoss`]. No revision is
 /// used twice, whatever is lost. A lease ends never early, usually within milliseconds, by any process that is alive,
-/// and no read shows a key whose lease is over. Whoever waits for the lock longer than five seconds gets [`StoreError::Busy`].
+/// and no read shows a key whose lease is over. If the write lock makes no progress for five seconds, requests end with [`StoreError::Busy`].
+/// Files that are removed or renamed under a process end its handle, and no new store is created in their place before that process
+/// has closed its handle or its leases are over.
 ///
 /// # Not guaranteed
 ///
@@ -91,8 +97,9 @@ impl SharedFile {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unusable`] for a file that is no store, that a newer program made, or that lies on a network file system;
-    /// [`StoreError::Busy`] if others keep the lock for five seconds.
+    /// [`StoreError::Unusable`] for a file that is no store, that a newer program made, that lies on a network file system, that has a
+    /// second name, or that other users can exchange; [`StoreError::Busy`] if the write lock makes no progress for five seconds, or if
+    /// processes use files that were removed or renamed here.
     ///
     /// # Cancellation
     ///
@@ -208,12 +215,14 @@ impl Engine for SharedFile {
         let id = id.unwrap_or_else(random_lease);
         let asked_at = BootClock.now();
         let ttl = self.running.write(0, move |tables| tables.grant(id, ttl, &limits)).await?;
+        self.running.core.note_valid(ttl);
         Ok(Grant { id, ttl, asked_at })
     }
 
     async fn renew(&self, id: LeaseId) -> Result<Renewal, StoreError> {
         let asked_at = BootClock.now();
         let ttl = self.running.write(0, move |tables| tables.renew(id)).await?;
+        self.running.core.note_valid(ttl.unwrap_or_default());
         Ok(ttl.map_or(Renewal::Gone, |ttl| Renewal::Renewed { ttl, asked_at }))
     }
 
@@ -231,6 +240,10 @@ impl Engine for SharedFile {
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         self.running.write(0, move |tables| tables.compact(revision)).await
+    }
+
+    async fn lost(&self) -> StoreError {
+        self.running.lost().await
     }
 
     async fn close(&self) {

@@ -194,6 +194,11 @@ impl Store {
         self.engine.returned().await;
     }
 
+    /// Waits until the store is lost for good, and returns why; see [`Engine::lost`].
+    pub async fn lost(&self) -> StoreError {
+        self.engine.lost().await
+    }
+
     /// Closes the store for this handle and all its clones; see [`Engine::close`].
     pub async fn close(&self) {
         self.engine.close().await;

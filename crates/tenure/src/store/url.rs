@@ -77,6 +77,9 @@ impl FromStr for StoreUrl {
             }
             return Ok(StoreUrl::File(PathBuf::from(path)));
         }
+        if let Some(path) = text.strip_prefix("file:") {
+            return Err(BadStoreUrl::RelativePath(path.to_owned()));
+        }
         // Before the members are told apart: a password may hold a comma.
         if text.contains('@') {
             return Err(BadStoreUrl::Credentials);
@@ -257,6 +260,10 @@ mod tests {
             "etcd://user:pw@a:1",
         ] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
+        }
+        for text in ["file:x.db", "file:./x.db", "file://x.db", "file:"] {
+            let refused = text.parse::<StoreUrl>();
+            assert!(matches!(refused, Err(BadStoreUrl::RelativePath(_))), "{text}: {refused:?}");
         }
     }
 }

@@ -9,13 +9,14 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::store::file::job::Line;
-use crate::store::file::lock::holder_pid;
+use crate::store::file::lock::{Shown, shown};
 use crate::store::{Cause, StoreError};
 
 /// After how long someone should know. A healthy commit takes far less than a tenth of it.
 const ALARM_AFTER: Duration = Duration::from_secs(1);
 
-/// After how long a request is given up: longer would outlast the leases that the caller wants to keep.
+/// After how long without progress a request fails. While other processes get their turns, a request waits: five hundred
+/// that start at once are all served. Longer would only delay the report of a process that stands still.
 pub(super) const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
 /// How often it looks while somebody waits: what the two times above may be late.
@@ -59,7 +60,7 @@ impl Alarm {
 
     /// What the thread does, until the end.
     pub(super) fn run(&self, line: &Line, lock: &Path) {
-        let mut warned_of: Option<Instant> = None;
+        let mut queue = Queue::default();
         let mut idle_looks = 0;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while !state.is_over {
@@ -71,31 +72,53 @@ impl Alarm {
                 self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
             };
             idle_looks = if nobody_waits { idle_looks.saturating_add(1) } else { 0 };
-            look(line, lock, &mut warned_of);
+            queue.look(line, lock);
         }
     }
 }
 
-fn look(line: &Line, lock: &Path, warned_of: &mut Option<Instant>) {
-    let now = Instant::now();
-    let Some(oldest) = line.oldest() else {
-        *warned_of = None;
-        return;
-    };
-    let waited = now.saturating_duration_since(oldest);
-    if waited < ALARM_AFTER {
-        *warned_of = None;
-        return;
-    }
-    let holder = holder_pid(lock);
-    // One warning for one stall, however many requests it holds up.
-    if warned_of.is_none() {
-        let (store, pid) = (lock.display(), holder.unwrap_or(0));
-        let waited_ms = waited.as_millis();
-        tracing::warn!(%store, holder_pid = pid, waited_ms, "write lock was held for long by another process");
-        *warned_of = Some(now);
-    }
-    if let Some(limit) = now.checked_sub(GIVE_UP_AFTER) {
+/// What was seen of the queue while requests waited.
+#[derive(Default)]
+struct Queue {
+    shown: Shown,
+    /// When it was last seen to move.
+    moved_at: Option<Instant>,
+    /// One warning for one stall, however many requests it holds up.
+    has_warned: bool,
+}
+
+impl Queue {
+    fn look(&mut self, line: &Line, lock: &Path) {
+        let now = Instant::now();
+        let oldest = line.oldest().filter(|oldest| now.saturating_duration_since(*oldest) >= ALARM_AFTER);
+        let Some(oldest) = oldest else {
+            *self = Queue::default();
+            return;
+        };
+        let found = shown(lock);
+        if self.moved_at.is_none() {
+            // What happened before the first look is not known: it counts from when the request began to wait.
+            (self.shown, self.moved_at) = (found, Some(oldest));
+        } else if found.stamp != self.shown.stamp {
+            *self = Queue { shown: found, moved_at: Some(now), has_warned: false };
+        } else {
+            self.shown = found;
+        }
+        let stalled = now.saturating_duration_since(self.moved_at.unwrap_or(now));
+        if stalled < ALARM_AFTER {
+            return;
+        }
+        let holder = self.shown.pid;
+        if !self.has_warned {
+            let (store, pid) = (lock.display(), holder.unwrap_or(0));
+            let waited_ms = stalled.as_millis();
+            tracing::warn!(%store, holder_pid = pid, waited_ms, "write lock was held for long by another process");
+            self.has_warned = true;
+        }
+        if stalled < GIVE_UP_AFTER {
+            return;
+        }
+        let Some(limit) = now.checked_sub(GIVE_UP_AFTER) else { return };
         for job in line.take_older_than(limit) {
             let holder = holder.map_or("an unknown process".to_owned(), |pid| format!("process {pid}"));
             let reason = format!("{holder} held the write lock for more than {GIVE_UP_AFTER:?}");

@@ -4,13 +4,20 @@
 //! SQLite opens the rest without a word. Tokens that were handed out would then be handed out again. So a file beside the
 //! store says, on disk, a number that no revision has passed; whoever opens a store that went back continues from there.
 //!
+//! Two more records are not forced to disk, because they only have to outlive processes: the revision that was last committed, and
+//! the identity of the database. A store below the first has lost something; another identity means that the files are a copy, and
+//! the original may have gone further.
+//!
 //! **Invariant**: no revision above the number in the file is ever committed.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::store::file::fault::of_side_file;
+use crate::store::file::guard::Identity;
+use crate::store::file::rows::REVISION_MAX;
+use crate::store::file::side_file;
 use crate::store::{Revision, StoreError};
 
 /// How far ahead the number runs: the disk is waited for once in so many revisions. Halving it doubles the waits;
@@ -19,6 +26,21 @@ pub(super) const RESERVED: i64 = 4_096;
 
 /// The number, twice: as it is and with every bit turned over, so that a torn write is noticed.
 const RECORD_BYTES: usize = 16;
+
+/// Where the records lie: the ceiling, the last committed revision, and the identity of the database with a second copy.
+const CEILING_AT: u64 = 0;
+const LAST_AT: u64 = 16;
+const IDENTITY_AT: u64 = 32;
+
+/// The first revision of a new store, and the least to which revisions jump when a store may have forgotten some: microseconds since
+/// 1970 on the wall clock.
+///
+/// A store never makes a million revisions each second, so every revision that an earlier store under the same path ever handed
+/// out is smaller. It stays below 2^53, which JSON numbers hold exactly, until the year 2255. A wall clock that was set back is
+/// the one thing that breaks this rule; the ceiling still holds where its file is left.
+pub(super) fn first_revision(wall_ms: i64) -> Revision {
+    Revision(wall_ms.saturating_mul(1_000).clamp(1, REVISION_MAX / 2))
+}
 
 /// The file with the number.
 #[derive(Debug)]
@@ -33,22 +55,13 @@ impl Ceiling {
     /// Opens the file, and makes it if there is none. Called inside the write lock.
     pub(super) fn open(path: &Path) -> Result<Ceiling, StoreError> {
         let what = path.display().to_string();
-        let open = || -> std::io::Result<File> {
-            let exists = path.exists();
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)?;
-            if !exists && let Some(folder) = path.parent() {
-                // The name must survive a power loss too.
-                File::open(folder)?.sync_all()?;
-            }
-            Ok(file)
-        };
-        let file = open().map_err(|error| of_side_file(&what, &error))?;
+        let exists = path.exists();
+        let file = side_file::open(path)?;
+        if !exists && let Some(folder) = path.parent() {
+            // The name must survive a power loss too.
+            let sync = || File::open(folder)?.sync_all();
+            sync().map_err(|error| of_side_file(&what, &error))?;
+        }
         let mut ceiling = Ceiling { file, known: Revision::ZERO, what };
         ceiling.look()?;
         Ok(ceiling)
@@ -57,6 +70,34 @@ impl Ceiling {
     /// The number; zero if the file is new or was destroyed.
     pub(super) fn known(&self) -> Revision {
         self.known
+    }
+
+    /// The revision that was last noted; zero if none was, or if the record is damaged.
+    pub(super) fn last(&self) -> Result<Revision, StoreError> {
+        Ok(self.read(LAST_AT)?.unwrap_or(Revision::ZERO))
+    }
+
+    /// Notes a committed revision. A note that cannot be written only makes a later loss harder to detect.
+    pub(super) fn note(&self, committed: Revision) {
+        if let Err(error) = self.file.write_all_at(&record(committed), LAST_AT) {
+            tracing::debug!(file = self.what, %error, "committed revision could not be noted");
+        }
+    }
+
+    /// Notes to which database the file belongs; returns whether it belonged to another one.
+    pub(super) fn adopt(&self, database: Identity) -> Result<bool, StoreError> {
+        let ours = [database.bytes(), database.bytes()].concat();
+        let mut found = vec![0; ours.len()];
+        let cannot = |error: &std::io::Error| of_side_file(&self.what, error);
+        match self.file.read_exact_at(&mut found, IDENTITY_AT) {
+            Ok(()) if found == ours => return Ok(false),
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(cannot(&error)),
+        }
+        self.file.write_all_at(&ours, IDENTITY_AT).map_err(|error| cannot(&error))?;
+        // A torn or missing record says nothing about the database.
+        Ok(found[..16] == found[16..] && found.iter().any(|byte| *byte != 0))
     }
 
     /// Makes sure that `next` may be committed after `committed`. Called inside the write lock.
@@ -73,11 +114,8 @@ impl Ceiling {
     }
 
     fn raise(&mut self, to: Revision) -> Result<(), StoreError> {
-        let mut record = [0; RECORD_BYTES];
-        record[..8].copy_from_slice(&to.0.to_le_bytes());
-        record[8..].copy_from_slice(&(!to.0).to_le_bytes());
         let write = || -> std::io::Result<()> {
-            self.file.write_all_at(&record, 0)?;
+            self.file.write_all_at(&record(to), CEILING_AT)?;
             self.file.sync_data()
         };
         write().map_err(|error| of_side_file(&self.what, &error))?;
@@ -86,20 +124,31 @@ impl Ceiling {
     }
 
     fn look(&mut self) -> Result<(), StoreError> {
+        self.known = self.known.max(self.read(CEILING_AT)?.unwrap_or(Revision::ZERO));
+        Ok(())
+    }
+
+    /// Reads a record; none if it is missing, torn, or holds a number that no store ever wrote.
+    fn read(&self, at: u64) -> Result<Option<Revision>, StoreError> {
         let mut record = [0; RECORD_BYTES];
-        match self.file.read_exact_at(&mut record, 0) {
+        match self.file.read_exact_at(&mut record, at) {
             Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(of_side_file(&self.what, &error)),
         }
         let half = |from: usize| {
             i64::from_le_bytes(record[from..from + 8].try_into().expect("half a record has eight bytes"))
         };
-        if half(0) == !half(8) {
-            self.known = self.known.max(Revision(half(0)));
-        }
-        Ok(())
+        let is_whole = half(0) == !half(8) && (0..=REVISION_MAX / 2).contains(&half(0));
+        Ok(is_whole.then(|| Revision(half(0))))
     }
+}
+
+fn record(revision: Revision) -> [u8; RECORD_BYTES] {
+    let mut record = [0; RECORD_BYTES];
+    record[..8].copy_from_slice(&revision.0.to_le_bytes());
+    record[8..].copy_from_slice(&(!revision.0).to_le_bytes());
+    record
 }
 
 #[cfg(test)]
@@ -137,5 +186,38 @@ mod tests {
         let path = folder.path().join("store.db.epoch");
         std::fs::write(&path, [7; RECORD_BYTES]).unwrap();
         assert_eq!(Ceiling::open(&path).unwrap().known(), Revision::ZERO);
+        // A whole record with an impossible number must not make the store unusable.
+        std::fs::write(&path, record(Revision(i64::MAX - 1))).unwrap();
+        assert_eq!(Ceiling::open(&path).unwrap().known(), Revision::ZERO);
+    }
+
+    #[test]
+    fn last_revision_and_identity_are_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db.epoch");
+        let ceiling = Ceiling::open(&path).unwrap();
+        assert_eq!(ceiling.last().unwrap(), Revision::ZERO);
+        ceiling.note(Revision(7));
+        let [one, two] = ["one", "two"].map(|name| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            Identity::at(&path).unwrap().unwrap()
+        });
+        assert!(!ceiling.adopt(one).unwrap(), "a new file belonged to none");
+        let again = Ceiling::open(&path).unwrap();
+        assert_eq!((again.last().unwrap(), again.known()), (Revision(7), Revision::ZERO));
+        assert!(!again.adopt(one).unwrap());
+        assert!(again.adopt(two).unwrap());
+        assert!(!again.adopt(two).unwrap());
+    }
+
+    #[test]
+    fn first_revision_of_a_later_store_is_larger() {
+        let now_ms = 1_790_000_000_000;
+        // A million changes in the second between two stores.
+        assert!(first_revision(now_ms + 1_000).0 >= first_revision(now_ms).0 + 1_000_000);
+        assert!(first_revision(now_ms).0 < 1 << 53);
+        assert_eq!(first_revision(-5), Revision(1));
+        assert!(first_revision(i64::MAX).0 <= REVISION_MAX / 2);
     }
 }

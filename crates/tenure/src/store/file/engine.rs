@@ -6,19 +6,22 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
+use crate::clock::{BootClock, Clock};
 use crate::store::file::alarm::{Alarm, GIVE_UP_AFTER};
 use crate::store::file::bell::Nudge;
 use crate::store::file::hub::Hub;
 use crate::store::file::job::{Job, Line};
+use crate::store::file::occupancy::Occupancy;
 use crate::store::file::options::Options;
 use crate::store::file::place::Place;
 use crate::store::file::rows::Tables;
+use crate::store::file::time::{duration, floor_ms};
 use crate::store::file::writer;
 use crate::store::{Cause, Revision, StoreError};
 
@@ -37,6 +40,21 @@ pub(super) struct Core {
     /// When the next lease ends, in boot time, as far as this process knows.
     next_deadline_ms: AtomicI64,
     is_over: AtomicBool,
+    /// Until when, in boot time, a holder may rely on a lease that this process granted or renewed.
+    valid_until_ms: AtomicI64,
+    leaving: Mutex<Leaving>,
+    left: Condvar,
+    /// Why the store was lost, if it was.
+    lost: watch::Sender<Option<StoreError>>,
+}
+
+/// What remains of a store after its end.
+#[derive(Default)]
+struct Leaving {
+    /// The marks on the files, until no holder of this process relies on them.
+    occupancy: Option<Occupancy>,
+    /// The last handle was closed or dropped.
+    is_left: bool,
 }
 
 impl Core {
@@ -52,7 +70,50 @@ impl Core {
             seen: AtomicI64::new(0),
             next_deadline_ms: AtomicI64::new(i64::MAX),
             is_over: AtomicBool::new(false),
+            valid_until_ms: AtomicI64::new(0),
+            leaving: Mutex::default(),
+            left: Condvar::new(),
+            lost: watch::channel(None).0,
         }
+    }
+
+    /// Keeps the marks on the files for as long as a holder may rely on them.
+    pub(super) fn keep_occupancy(&self, occupancy: Occupancy) {
+        self.leaving().occupancy = Some(occupancy);
+    }
+
+    /// Notes that a holder may rely on a lease for `ttl` from now at the longest.
+    pub(super) fn note_valid(&self, ttl: Duration) {
+        self.valid_until_ms.fetch_max(floor_ms(BootClock.now() + ttl), Ordering::AcqRel);
+    }
+
+    /// Notes that the caller has no use for the store any more.
+    fn leave(&self) {
+        self.leaving().is_left = true;
+        self.left.notify_all();
+    }
+
+    /// Removes the marks on the files: when the caller has closed the store, or when no lease of this process can be valid.
+    ///
+    /// A store that was lost under a holder is still marked while the holder stops its work. A handle that is never closed must
+    /// not block the path for ever, so the longest lease is the limit.
+    fn remove_marks(&self) {
+        let mut leaving = self.leaving();
+        while !leaving.is_left {
+            let valid_until_ms = self.valid_until_ms.load(Ordering::Acquire);
+            let left_ms = valid_until_ms.saturating_sub(floor_ms(BootClock.now()));
+            if left_ms <= 0 {
+                break;
+            }
+            let waited = self.left.wait_timeout(leaving, duration(left_ms));
+            leaving = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        leaving.occupancy = None;
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Leaving> {
+        // Nothing is done to it that could stop half-way.
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the store was closed or lost.
@@ -67,6 +128,7 @@ impl Core {
         }
         if !matches!(reason, StoreError::Closed) {
             tracing::error!(store = %self.place.database.display(), error = %reason, "store was lost");
+            self.lost.send_replace(Some(reason.clone()));
         }
         self.stop(reason);
     }
@@ -156,9 +218,20 @@ impl Running {
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
+    /// Waits until the store is lost; closing it does not count.
+    pub(super) async fn lost(&self) -> StoreError {
+        let mut lost = self.core.lost.subscribe();
+        match lost.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
+            Ok(Some(reason)) => reason,
+            // The sender is beside the receiver, so this does not happen.
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
     /// Ends the threads and waits for them.
     pub(super) async fn close(&self) {
         self.core.end(&StoreError::Closed);
+        self.core.leave();
         let mut finished = self.finished.clone();
         // An error means that the thread is gone, which is what is waited for.
         let _ = finished.wait_for(|&finished| finished).await;
@@ -168,6 +241,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.core.end(&StoreError::Closed);
+        self.core.leave();
     }
 }
 
@@ -218,6 +292,7 @@ fn keep(options: Options, path: &std::path::Path, placed: oneshot::Sender<Result
     if writer.is_finished() {
         // A panic was reported by the thread itself.
         let _ = writer.join();
+        core.remove_marks();
     } else {
         tracing::warn!(store = %core.place.database.display(), "writer was left behind in the queue for the lock");
     }

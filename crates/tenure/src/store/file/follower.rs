@@ -4,7 +4,7 @@
 //! only while somebody watches: whoever reads or writes sees the truth anyway.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -24,9 +24,15 @@ use crate::store::{Selection, StoreError};
 /// it doubles what an idle process costs.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// A look that takes longer found the processors busy: it usually takes a tenth of a millisecond.
+const LOOK_SLOW: Duration = Duration::from_millis(3);
+
 /// All processes of a machine see a lease end at the same instant; each waits up to so many milliseconds more, so that one
 /// of them ends it and the others find it done.
 const REAP_SPREAD_MS: u8 = 16;
+
+/// How often the files are looked at where the kernel does not report that they are renamed or removed.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// How much of the log is read at once.
 const HELPING: Helping = Helping { batches: 1_000, bytes: 4 << 20 };
@@ -38,6 +44,7 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, stor
     // Alive while a request to end leases is on its way.
     let mut on_its_way = Weak::new();
     while !core.is_over() {
+        let began = Instant::now();
         let is_watching = match follower.follow() {
             Ok(is_watching) => is_watching,
             Err(error) if error.is_fatal() => return core.end(&error),
@@ -66,6 +73,19 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, stor
         } else {
             until_lease
         };
+        // Without a report of renamed files they are looked for. Validity must not outlast the files by much.
+        let timeout = match timeout {
+            _ if ear.hears_names() => timeout,
+            None => Some(CHECK_EVERY),
+            Some(timeout) => Some(timeout.min(CHECK_EVERY)),
+        };
+        let took = began.elapsed();
+        if is_watching && took > LOOK_SLOW {
+            // Every commit wakes every process. Where that starves the machine, each looks less often.
+            let pause = (took * 4).min(LOOK_EVERY);
+            ear.wait(false, Some(timeout.map_or(pause, |timeout| timeout.min(pause))));
+            continue;
+        }
         ear.wait(is_watching, timeout);
     }
 }
@@ -88,6 +108,7 @@ impl Follower<'_> {
     /// Reads what is new, for the watchers; says whether there are any.
     fn follow(&self) -> Result<bool, StoreError> {
         let (core, sql) = (self.core, &self.sql);
+        self.guard.check()?;
         loop {
             let Some(position) = core.hub.position() else {
                 if core.next_deadline_ms() <= floor_ms(core.options.time.boot()) {

@@ -13,7 +13,7 @@ use crate::store::file::place::Place;
 use crate::store::{Replaced, StoreError};
 
 /// Which file is under a name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Identity {
     device: u64,
     inode: u64,
@@ -22,6 +22,14 @@ pub(super) struct Identity {
 impl Identity {
     pub(super) fn of(metadata: &Metadata) -> Identity {
         Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+
+    /// The same as bytes, for hashes and records.
+    pub(super) fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.device.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.inode.to_le_bytes());
+        bytes
     }
 
     /// The file under a name; none if there is none. Only the name is looked up: opening and closing the database here
@@ -49,6 +57,11 @@ impl Guard {
             return Err(StoreError::Replaced(Replaced::Files));
         };
         Ok(Guard { place: place.clone(), files: [database, wal, shm] })
+    }
+
+    /// The database, its write-ahead log and the index of that.
+    pub(super) fn files(&self) -> [Identity; 3] {
+        self.files
     }
 
     /// Refuses to go on if one of them is not the one it was.

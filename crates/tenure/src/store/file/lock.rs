@@ -4,15 +4,18 @@
 //! second: that eats a lease. `flock` sleeps in the kernel and wakes when it is its turn. It is no more than a queue:
 //! SQLite's lock is still taken inside it and alone keeps the file whole.
 //!
-//! The file holds the pid of the one who writes, so that those who wait for long can say for whom.
+//! The file holds the pid of the process that writes, so that those who wait for long can report it. Behind it is a number that changes
+//! with every turn that succeeded: a queue that moves is waited for, one that stands still is not.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::clock::{BootClock, Clock};
 use crate::store::StoreError;
 use crate::store::file::fault::of_side_file;
 use crate::store::file::guard::Identity;
+use crate::store::file::side_file;
 
 /// How many bytes a pid takes in the file, blanks included, so that a shorter one overwrites a longer one whole.
 const PID_BYTES: usize = 12;
@@ -28,7 +31,7 @@ pub(super) struct WriteQueue {
 impl WriteQueue {
     pub(super) fn open(path: &Path) -> Result<WriteQueue, StoreError> {
         let pid = format!("{:<width$}\n", std::process::id(), width = PID_BYTES - 1);
-        let file = open(path).map_err(|error| of_side_file(&path.display().to_string(), &error))?;
+        let file = side_file::open(path)?;
         Ok(WriteQueue { path: path.to_owned(), file, pid })
     }
 
@@ -36,7 +39,7 @@ impl WriteQueue {
     ///
     /// The turn ends when it is dropped, and also when the process dies.
     pub(super) fn wait(&mut self, mut waiting: impl FnMut()) -> Result<Turn<'_>, StoreError> {
-        self.acquire(&mut waiting).map_err(|error| of_side_file(&self.path.display().to_string(), &error))?;
+        self.acquire(&mut waiting)?;
         Ok(Turn { file: &self.file })
     }
 
@@ -46,24 +49,25 @@ impl WriteQueue {
         Some(Turn { file: &self.file })
     }
 
-    fn acquire(&mut self, waiting: &mut impl FnMut()) -> std::io::Result<()> {
+    fn acquire(&mut self, waiting: &mut impl FnMut()) -> Result<(), StoreError> {
+        let cannot = |error: &std::io::Error| of_side_file(&self.path.display().to_string(), error);
         loop {
             match self.file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     waiting();
-                    self.file.lock()?;
+                    self.file.lock().map_err(|error| cannot(&error))?;
                 }
-                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::Error(error)) => return Err(cannot(&error)),
             }
-            // Somebody may have removed the file, and others may queue at a new one: join them.
-            let is_ours = Identity::of(&self.file.metadata()?);
-            if std::fs::metadata(&self.path).is_ok_and(|found| Identity::of(&found) == is_ours) {
+            // The file may have been removed, and others may queue at a new one: join them.
+            let is_ours = Identity::of(&self.file.metadata().map_err(|error| cannot(&error))?);
+            if Identity::at(&self.path)? == Some(is_ours) {
                 break;
             }
-            self.file = open(&self.path)?;
+            self.file = side_file::open(&self.path)?;
         }
-        self.file.write_all_at(self.pid.as_bytes(), 0)
+        self.file.write_all_at(self.pid.as_bytes(), 0).map_err(|error| cannot(&error))
     }
 }
 
@@ -73,6 +77,15 @@ pub(super) struct Turn<'a> {
     file: &'a File,
 }
 
+impl Turn<'_> {
+    /// Ends a turn in which this process did what it wanted, and shows those who wait that the queue moves.
+    pub(super) fn succeed(self) {
+        let stamp = format!("{:020}\n", BootClock.now().since_origin().as_nanos());
+        // Without it those who wait may give up too early, nothing more.
+        let _ = self.file.write_all_at(stamp.as_bytes(), PID_BYTES as u64);
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // It cannot fail for a file that is open, and the kernel lets go of it with the process at the latest.
@@ -80,13 +93,26 @@ impl Drop for Turn<'_> {
     }
 }
 
-fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+/// What the lock file shows to those who wait.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Shown {
+    /// The process that writes now, or wrote last.
+    pub(super) pid: Option<u32>,
+    /// Changes with every turn that succeeded. It is compared, and never believed.
+    pub(super) stamp: Vec<u8>,
 }
 
-/// The pid of the process that writes now, or wrote last.
-pub(super) fn holder_pid(path: &Path) -> Option<u32> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+/// Reads what the lock file shows.
+pub(super) fn shown(path: &Path) -> Shown {
+    let mut bytes = [0; PID_BYTES + 21];
+    let Ok(len) = side_file::open(path).and_then(|file| {
+        file.read_at(&mut bytes, 0).map_err(|error| of_side_file(&path.display().to_string(), &error))
+    }) else {
+        return Shown::default();
+    };
+    let (pid, stamp) = bytes[..len].split_at(PID_BYTES.min(len));
+    let pid = std::str::from_utf8(pid).ok().and_then(|pid| pid.trim().parse().ok());
+    Shown { pid, stamp: stamp.to_vec() }
 }
 
 #[cfg(test)]
@@ -100,8 +126,13 @@ mod tests {
         let (mut first, mut second) = (WriteQueue::open(&path).unwrap(), WriteQueue::open(&path).unwrap());
         let turn = first.wait(|| panic!("nobody else is there")).unwrap();
         assert!(second.try_now().is_none());
-        assert_eq!(holder_pid(&path), Some(std::process::id()));
+        let before = shown(&path);
+        assert_eq!(before.pid, Some(std::process::id()));
         drop(turn);
+        assert_eq!(shown(&path), before, "a turn without success is no progress");
+        first.wait(|| {}).unwrap().succeed();
+        assert_ne!(shown(&path).stamp, before.stamp);
+        assert_eq!(shown(&path).pid, before.pid);
         assert!(second.try_now().is_some());
     }
 

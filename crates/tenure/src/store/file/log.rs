@@ -185,7 +185,15 @@ impl Tables<'_, '_> {
 
     /// Removes rows below the line that no read at or above it needs: one step of them.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
-        let (from, line) = (self.meta.swept.0, self.meta.compacted.0);
+        let line = self.meta.compacted.0;
+        // Revisions may have jumped far ahead: a gap without rows is one step, however wide it is.
+        let first: Option<i64> = self
+            .sql
+            .with(Query::FirstAfter, |statement| {
+                statement.query_row([self.meta.swept.0], |row| row.get(0)).optional()
+            })
+            .map_err(before_commit)?;
+        let from = first.map_or(line, |first| line.min(first - 1));
         let far = line.min(from + STEP_REVISIONS);
         let too_far: Option<i64> = self
             .sql

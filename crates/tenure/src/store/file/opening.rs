@@ -3,7 +3,6 @@
 //! A store that went back, because its write-ahead log was removed or the power was lost, continues from the ceiling: no revision
 //! is ever used twice, and watchers are told to list again. Leases that ended while nobody was there end now, before the first read.
 
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,10 +10,11 @@ use rusqlite::Connection;
 
 use crate::store::file::alarm::GIVE_UP_AFTER;
 use crate::store::file::bell::Bell;
-use crate::store::file::ceiling::{Ceiling, RESERVED};
+use crate::store::file::ceiling::{Ceiling, RESERVED, first_revision};
 use crate::store::file::engine::Core;
-use crate::store::file::fault::{before_commit, of_commit, of_side_file};
+use crate::store::file::fault::{before_commit, of_commit};
 use crate::store::file::guard::{Guard, Identity};
+use crate::store::file::occupancy::Occupancy;
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
 use crate::store::file::sql::{Query, Statements};
@@ -35,27 +35,27 @@ pub(super) struct Opened {
     pub(super) store_id: [u8; 16],
 }
 
-/// Opens the store, and makes it if there is none. Called inside the write lock.
-pub(super) fn open(core: &Arc<Core>) -> Result<Opened, StoreError> {
+/// Opens the store, and makes it if there is none. Called inside the write lock, when no process uses other files under this path.
+pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened, StoreError> {
     let place = &core.place;
+    place.refuse_second_names()?;
     let (found, found_wal) = (Identity::at(&place.database)?, Identity::at(&place.wal)?);
     let connection = connect(core)?;
     let is_store = schema::is_store(&connection)?;
     if !is_store {
-        let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(&place.database, private)
-            .map_err(|error| of_side_file(&place.database.display().to_string(), &error))?;
+        // SQLite gave it the mode that the user's umask allows, and gives the files beside it the same mode.
+        occupancy.make_private(place)?;
     }
     schema::share(&connection)?;
     let mut ceiling = Ceiling::open(&place.epoch)?;
-    let bell = Bell::open(&place.bell)?;
+    let bell = Bell::open(&place.bell);
 
     let time = &core.options.time;
     let boot_id = time.boot_id()?;
     let sql = Statements::new(&connection);
     sql.execute(Query::BeginImmediate, [])?;
     if !is_store {
-        schema::create(&connection, &boot_id)?;
+        schema::create(&connection, &boot_id, first_revision(time.wall_ms()))?;
     }
     let meta = Meta::read(&sql)?;
     meta.check(&meta.store_id, Revision::ZERO)?;
@@ -67,13 +67,25 @@ pub(super) fn open(core: &Arc<Core>) -> Result<Opened, StoreError> {
         tables.adopt_leases()?;
         connection.execute("UPDATE meta SET boot_id = ?1", [&boot_id]).map_err(before_commit)?;
     }
-    let lost_its_wal = is_store && found_wal.is_none();
-    let (top, rung) = (ceiling.known(), bell.last()?);
-    let went_back = meta.revision < rung || meta.revision.0 < top.0.saturating_sub(RESERVED);
-    if is_new_boot || lost_its_wal || went_back {
-        let least = if top == Revision::ZERO { meta.revision.0.saturating_add(RESERVED) } else { 0 };
-        let to = Revision(top.0.max(rung.0).max(least).max(meta.revision.0));
-        tracing::info!(store = %place.database.display(), from = %meta.revision, %to, "revision was moved up");
+    let (top, last) = (ceiling.known(), ceiling.last()?);
+    let database = Identity::at(&place.database)?.ok_or(StoreError::Replaced(Replaced::Files))?;
+    let is_copy = ceiling.adopt(database)?;
+    let why = match () {
+        () if is_new_boot => Some("the machine was started anew"),
+        () if is_store && found_wal.is_none() => {
+            Some("the write-ahead log is missing, as after a use of sqlite3")
+        }
+        () if is_store && top == Revision::ZERO => Some("the file with the highest revision is missing"),
+        () if is_store && is_copy => Some("the database is a copy"),
+        () if meta.revision < last => Some("the last revisions are missing"),
+        () if meta.revision.0 < top.0.saturating_sub(RESERVED) => Some("many revisions are missing"),
+        () => None,
+    };
+    if let Some(why) = why {
+        // Tokens above this revision may have been handed out. The wall clock is above all of them, whatever is lost.
+        let least = meta.revision.0.saturating_add(RESERVED).max(first_revision(time.wall_ms()).0);
+        let to = Revision(top.0.max(last.0).max(least));
+        tracing::info!(store = %place.database.display(), from = %meta.revision, %to, why, "history begins anew at a higher revision");
         tables.meta.revision = to;
         tables.meta.compacted = to;
         tables.meta.compacted_at_ms = floor_ms(tables.now);
@@ -83,7 +95,8 @@ pub(super) fn open(core: &Arc<Core>) -> Result<Opened, StoreError> {
     let meta = tables.meta;
     ceiling.reserve(meta.revision, meta.revision)?;
     sql.with(Query::Commit, |statement| statement.execute([])).map_err(of_commit)?;
-    bell.ring(meta.revision);
+    ceiling.note(meta.revision);
+    bell.ring();
     core.note_seen(meta.revision);
     drop(sql);
 
@@ -92,6 +105,7 @@ pub(super) fn open(core: &Arc<Core>) -> Result<Opened, StoreError> {
     if found.is_some() && Identity::at(&place.database)? != found {
         return Err(StoreError::Replaced(Replaced::Files));
     }
+    occupancy.mark(place, guard.files())?;
     Ok(Opened { connection, guard, ceiling, bell, store_id: meta.store_id })
 }
 

@@ -5,11 +5,12 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::store::file::fault::of_side_file;
 use crate::store::file::schema;
+use crate::store::file::side_file::{self, Kind, refuse_open_folder, second_name};
 use crate::store::{Invalid, StoreError, Unusable};
 
 /// A store file and the files beside it.
@@ -44,10 +45,31 @@ impl Place {
         if database.is_symlink() {
             database = resolve(&database)?;
         }
-        file_system::refuse_shared(database.parent().unwrap_or(Path::new("/")))?;
+        let folder = database.parent().unwrap_or(Path::new("/"));
+        file_system::refuse_shared(folder)?;
+        refuse_open_folder(folder)?;
         let place = Place::beside(database);
+        place.refuse_second_names()?;
         place.refuse_strangers()?;
         Ok(place)
+    }
+
+    /// Refuses files that are reached under a second name: a process that uses the other name has other side files, and both would
+    /// grant the same lock. Refuses files that another user planted as well.
+    pub(super) fn refuse_second_names(&self) -> Result<(), StoreError> {
+        for path in [&self.database, &self.wal, &self.shm] {
+            let found = match std::fs::symlink_metadata(path) {
+                Ok(found) => found,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(of_side_file(&path.display().to_string(), &error)),
+            };
+            if found.nlink() > 1 {
+                return Err(second_name(path, found.nlink()));
+            }
+            side_file::refuse_untrusted(path, &found, Kind::Regular)?;
+            file_system::refuse_mount_point(path)?;
+        }
+        Ok(())
     }
 
     /// Refuses a file that is no store before anything is made beside it or changed about it.
@@ -103,6 +125,8 @@ fn refuse_other_kinds(path: &Path) -> Result<(), StoreError> {
 mod file_system {
     use std::path::Path;
 
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
     use crate::store::file::fault::of_side_file;
     use crate::store::{StoreError, Unusable};
 
@@ -145,6 +169,23 @@ mod file_system {
         REFUSED.iter().find(|(magic, _)| i64::from(*magic) == low).map(|(_, name)| *name)
     }
 
+    /// Refuses a file that is mounted by itself over its name: it has another name in its own folder.
+    pub(super) fn refuse_mount_point(file: &Path) -> Result<(), StoreError> {
+        let Some(folder) = file.parent() else { return Ok(()) };
+        let [file_mount, folder_mount] = [file, folder].map(mount_of);
+        if file_mount.is_some() && folder_mount.is_some() && file_mount != folder_mount {
+            let reason = format!("{} is a mount of a single file; mount its folder", file.display());
+            return Err(StoreError::Unusable(Unusable::SecondName(reason)));
+        }
+        Ok(())
+    }
+
+    /// The mount through which a path is reached; none before Linux 5.8.
+    fn mount_of(path: &Path) -> Option<u64> {
+        let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
+        (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
+    }
+
     #[cfg(test)]
     mod tests {
         use super::*;
@@ -176,6 +217,11 @@ mod file_system {
     use std::path::Path;
 
     use crate::store::StoreError;
+
+    /// Elsewhere there is no portable way to tell.
+    pub(super) fn refuse_mount_point(_file: &Path) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Elsewhere there is no portable way to tell; the documentation asks for a local disk.
     pub(super) fn refuse_shared(_folder: &Path) -> Result<(), StoreError> {

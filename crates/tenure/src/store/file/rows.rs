@@ -18,7 +18,7 @@ use crate::store::file::time::floor_ms;
 use crate::store::{Change, KeyValue, LeaseId, Replaced, Revision, Selection, StoreError};
 
 /// The largest revision that is believed: a million changes each second for a hundred thousand years come nowhere near it.
-const REVISION_MAX: i64 = i64::MAX / 2;
+pub(super) const REVISION_MAX: i64 = i64::MAX / 2;
 
 /// The row that every transaction reads first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_revision_that_nobody_can_have_reached_is_refused() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
-        schema::create(&connection, "boot").unwrap();
+        schema::create(&connection, "boot", Revision(1)).unwrap();
         assert!(Meta::read(&Statements::new(&connection)).is_ok());
         for column in ["rev", "compact", "swept"] {
             for number in [i64::MAX, -1] {

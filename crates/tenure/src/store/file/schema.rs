@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::store::file::fault::before_commit;
-use crate::store::{Durability, StoreError, Unusable};
+use crate::store::{Durability, Revision, StoreError, Unusable};
 
 use std::path::Path;
 
@@ -153,15 +153,17 @@ pub(super) fn share(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes an empty store into the open transaction. Its first revision is 1, as etcd's is.
-pub(super) fn create(connection: &Connection, boot_id: &str) -> Result<(), StoreError> {
+/// Writes an empty store into the open transaction. History begins at its first revision.
+///
+/// etcd begins at 1. Here a store may take the place of one that was removed, and tokens must not shrink: see `first_revision`.
+pub(super) fn create(connection: &Connection, boot_id: &str, first: Revision) -> Result<(), StoreError> {
     let mut store_id = [0; 16];
     getrandom::fill(&mut store_id).expect("the operating system gives random bytes");
     connection.execute_batch(TABLES).map_err(before_commit)?;
     connection
         .execute(
-            "INSERT INTO meta VALUES (1, ?1, ?2, ?2, ?2, 1, 0, 0, 0, ?3)",
-            rusqlite::params![&store_id[..], FORMAT, boot_id],
+            "INSERT INTO meta VALUES (1, ?1, ?2, ?2, ?2, ?4, ?4, ?4, 0, ?3)",
+            rusqlite::params![&store_id[..], FORMAT, boot_id, first.0],
         )
         .map_err(before_commit)?;
     connection

@@ -65,6 +65,7 @@ queries! {
               WHERE key = ?1 AND rev < ?2 ORDER BY rev DESC LIMIT 1";
 
     LastUpTo = "SELECT rev, at FROM log WHERE rev <= ?1 ORDER BY rev DESC LIMIT 1";
+    FirstAfter = "SELECT rev FROM log WHERE rev > ?1 ORDER BY rev LIMIT 1";
     NthAfter = "SELECT rev FROM log WHERE rev > ?1 AND rev <= ?2 ORDER BY rev, sub LIMIT 1 OFFSET ?3";
     Superseded = "SELECT old.rev, old.sub FROM log AS old
                   WHERE old.key IN (SELECT key FROM log WHERE rev > ?1 AND rev <= ?2) AND old.rev <= ?2
@@ -113,12 +114,13 @@ impl<'c> Statements<'c> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Revision;
     use crate::store::file::schema;
 
     #[test]
     fn every_question_fits_the_tables() {
         let connection = Connection::open_in_memory().unwrap();
-        schema::create(&connection, "boot").unwrap();
+        schema::create(&connection, "boot", Revision(1)).unwrap();
         for sql in SQL {
             connection.prepare(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
         }
@@ -128,7 +130,7 @@ mod tests {
     #[test]
     fn no_question_walks_over_a_whole_table() {
         let connection = Connection::open_in_memory().unwrap();
-        schema::create(&connection, "boot").unwrap();
+        schema::create(&connection, "boot", Revision(1)).unwrap();
         for sql in SQL.iter().filter(|sql| !sql.contains("meta") && !sql.ends_with("ORDER BY id")) {
             let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let parameters = explain.parameter_count();

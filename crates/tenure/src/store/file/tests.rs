@@ -184,7 +184,7 @@ async fn after_a_reboot_revisions_go_on_above_the_ceiling_and_history_begins_ane
     home.machine.set(|clocks| clocks.boot_id = "second");
     let store = home.open().await;
     let found = store.get(Get::key("/a")).await.unwrap();
-    assert_eq!(found.revision, Revision(1 + super::ceiling::RESERVED));
+    assert_eq!(found.revision, Revision(last.0 + super::ceiling::RESERVED));
     assert_eq!(found.pairs[0].modified, last);
     let past = store.get(Get::key("/a").at(last)).await;
     assert!(matches!(past, Err(StoreError::Compacted { .. })));

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::store::StoreError;
 use crate::store::file::bell::{Bell, Ear};
 use crate::store::file::ceiling::Ceiling;
 use crate::store::file::engine::{Core, EndWith, spawn};
@@ -17,10 +16,12 @@ use crate::store::file::job::{Awake, Job};
 use crate::store::file::leases::next_deadline_ms;
 use crate::store::file::lock::WriteQueue;
 use crate::store::file::log::STEP_REVISIONS;
+use crate::store::file::occupancy::{Occupancy, Occupied};
 use crate::store::file::opening::{Opened, connect_reader, open};
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::{follower, reader};
+use crate::store::{Cause, StoreError};
 
 /// How much one SQLite transaction carries: beyond 64 little is gained, and the others wait for all of it.
 const GROUP_LEN_MAX: usize = 256;
@@ -28,6 +29,13 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 
 /// How long nobody looks again for history that is old enough to be forgotten.
 const RETAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// How long an opener waits for processes that use files which were removed or renamed. They notice within milliseconds and stop
+/// what relies on them; a command that does not stop takes longer. It must be less than the five seconds after which the opener gets `Busy`.
+const LEAVE_WITHIN: Duration = Duration::from_secs(3);
+
+/// How often it looks meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Opens the store and serves it until the end.
 pub(super) fn run(core: &Arc<Core>) {
@@ -39,15 +47,27 @@ pub(super) fn run(core: &Arc<Core>) {
 
 fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
     let mut queue = WriteQueue::open(&core.place.lock)?;
-    let turn = queue.wait(|| core.alarm.arm())?;
-    if core.is_over() {
-        return Ok(());
-    }
-    let Opened { connection, guard, ceiling, bell, store_id } = open(core)?;
+    let mut occupancy = Occupancy::open(&core.place)?;
+    let until = Instant::now() + LEAVE_WITHIN;
+    let turn = loop {
+        let turn = queue.wait(|| core.alarm.arm())?;
+        if core.is_over() {
+            return Ok(());
+        }
+        match look(core, &mut occupancy, until)? {
+            Occupied::No => break turn,
+            Occupied::ByOthers => drop(turn),
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    };
+    let opened = open(core, &mut occupancy);
+    // Kept with the handle, also if opening failed: SQLite may have the database open until the end of this function.
+    core.keep_occupancy(occupancy);
+    let Opened { connection, guard, ceiling, bell, store_id } = opened?;
     let [reading, following] = [connect_reader(core)?, connect_reader(core)?];
-    drop(turn);
+    turn.succeed();
 
-    let ear = Ear::listen(&core.place.bell)?;
+    let ear = Ear::listen(&core.place)?;
     // Set once: this is the only place, and runs once for each core.
     let _ = core.nudge.set(ear.nudge());
     let (reader, follower) = (core.clone(), core.clone());
@@ -70,6 +90,18 @@ fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
         let _ = thread.join();
     }
     Ok(())
+}
+
+/// Whether processes use other files that had the path of this store. Called inside the write lock.
+fn look(core: &Core, occupancy: &mut Occupancy, until: Instant) -> Result<Occupied, StoreError> {
+    core.place.refuse_second_names()?;
+    let occupied = occupancy.look(&core.place)?;
+    if occupied == Occupied::ByOthers && Instant::now() >= until {
+        let path = core.place.database.display();
+        let reason = format!("processes still use files of a store that were removed or renamed at {path}");
+        return Err(StoreError::Busy(Cause::new(reason)));
+    }
+    Ok(occupied)
 }
 
 struct Writer<'c> {
@@ -208,10 +240,11 @@ impl Writer<'_> {
 
         let meta = tables.meta;
         if tables.has_revisions() {
-            bell.ring(meta.revision);
+            ceiling.note(meta.revision);
+            bell.ring();
         }
         *sweep_in = tables.sweep_in();
-        drop(turn);
+        turn.succeed();
         core.note_seen(meta.revision);
         if core.note_deadline(deadline_ms) {
             core.nudge();

@@ -100,6 +100,7 @@ fn another_process_plays_its_role() {
             "hold" => hold(&path).await,
             "watch" => watch(&path).await,
             "lease" => lease(&path).await,
+            "keep" => keep(&path).await,
             "threads" => threads(&path).await,
             "where" => say(default_path("app").unwrap().display()),
             _ => panic!("no role {role}"),
@@ -177,6 +178,16 @@ async fn lease(path: &Path) {
     store.put_leased("/held", "", grant.id).await.unwrap();
     say((grant.asked_at + grant.ttl).since_origin().as_nanos());
     wait_to_be_killed().await;
+}
+
+/// Creates a key under a lease of a minute, reports its token, and keeps the handle open.
+async fn keep(path: &Path) {
+    let store = open(path).await;
+    let grant = store.grant(Duration::from_secs(60), None).await.unwrap();
+    let token = store.create("/leader", "child", LeaseChoice::Attach(grant.id)).await.unwrap();
+    say(token.expect("no other process leads"));
+    wait_to_be_killed().await;
+    drop(store);
 }
 
 /// Opens and closes a store, and says how many threads it has.

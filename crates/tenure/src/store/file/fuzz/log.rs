@@ -21,7 +21,7 @@ const LINES_MAX: usize = 60;
 /// `now MS` and `compact REV`.
 pub(super) fn log(bytes: &[u8]) -> String {
     let connection = Connection::open_in_memory().expect("memory is there");
-    schema::create(&connection, "boot").expect("an empty database takes our tables");
+    schema::create(&connection, "boot", Revision(1)).expect("an empty database takes our tables");
     let (mut now_ms, mut compact_at) = (0, None);
     for line in bytes.split(|byte| *byte == b'\n').take(LINES_MAX) {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();

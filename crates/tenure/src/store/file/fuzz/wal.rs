@@ -33,7 +33,7 @@ fn store() -> &'static (Vec<u8>, Vec<u8>) {
             .expect("small pages are allowed");
         schema::share(&connection).expect("it has a log");
         connection.execute_batch("BEGIN").expect("nobody else writes");
-        schema::create(&connection, "boot").expect("it takes our tables");
+        schema::create(&connection, "boot", Revision(1)).expect("it takes our tables");
         connection.execute_batch("COMMIT").expect("nobody else writes");
         let sql = Statements::new(&connection);
         for _ in 0..REVISIONS {

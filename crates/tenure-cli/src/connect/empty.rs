@@ -1,0 +1,80 @@
+//! The default store before anything was written to it: what a reader sees of a file that does not exist.
+
+use std::time::Duration;
+
+use tenure::store::memory::Memory;
+use tenure::store::{
+    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, Previous, Reach, Renewal, Revision,
+    Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+};
+
+/// A file store without a file. It answers as an empty one; what is changed in it is gone with this process.
+pub(super) struct Empty {
+    memory: Memory,
+    info: StoreInfo,
+}
+
+impl Empty {
+    pub(super) fn new() -> Empty {
+        let info = StoreInfo {
+            kind: "file",
+            id: "none".to_owned(),
+            limits: Limits::EMBEDDED,
+            ttl_step: Duration::from_millis(1),
+            durable: Durability::Process,
+            reach: Reach::Process,
+        };
+        Empty { memory: Memory::new(), info }
+    }
+}
+
+impl Engine for Empty {
+    fn info(&self) -> &StoreInfo {
+        &self.info
+    }
+
+    async fn get(&self, get: Get) -> Result<Page, StoreError> {
+        self.memory.get(get).await
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<TxnReply, StoreError> {
+        self.memory.txn(txn).await
+    }
+
+    async fn watch(
+        &self,
+        select: Selection,
+        start: Start,
+        previous: Previous,
+    ) -> Result<WatchStream, StoreError> {
+        self.memory.watch(select, start, previous).await
+    }
+
+    async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
+        self.memory.grant(ttl, id).await
+    }
+
+    async fn renew(&self, id: LeaseId) -> Result<Renewal, StoreError> {
+        self.memory.renew(id).await
+    }
+
+    async fn revoke(&self, id: LeaseId) -> Result<Revision, StoreError> {
+        self.memory.revoke(id).await
+    }
+
+    async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {
+        self.memory.lease(id).await
+    }
+
+    async fn leases(&self) -> Result<Vec<LeaseId>, StoreError> {
+        self.memory.leases().await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.memory.compact(revision).await
+    }
+
+    async fn close(&self) {
+        self.memory.close().await;
+    }
+}

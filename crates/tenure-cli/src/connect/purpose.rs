@@ -1,0 +1,107 @@
+//! What a command needs of a store, and whether it may create one.
+//!
+//! A command that reads a store which does not exist must not create it: a mistyped path would answer "0 tasks" for ever. A command that
+//! excludes others must not use a store that no other process sees.
+
+use std::path::{Path, PathBuf};
+
+use tenure::store::{Store, StoreUrl};
+
+use super::empty::Empty;
+use super::{Decision, Origin, open};
+use crate::cli::Command;
+use crate::election::ElectionCommand;
+use crate::failure::{Code, Failure};
+use crate::kv::KvCommand;
+use crate::output::Output;
+use crate::service::ServiceCommand;
+
+/// What a command needs of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// What is there; nothing is created for it.
+    Read,
+    /// What is there and what comes. The default store is created to wait in, a named one is not.
+    Watch,
+    /// A place for new keys.
+    Write,
+    /// A place that other processes see too.
+    Hold,
+}
+
+impl Purpose {
+    pub(crate) fn of(command: Option<&Command>) -> Purpose {
+        match command {
+            Some(
+                Command::Lock(_)
+                | Command::Elect(_)
+                | Command::Once(_)
+                | Command::Register(_)
+                | Command::Worker(_),
+            ) => Purpose::Hold,
+            Some(Command::Submit(_) | Command::Kv(KvCommand::Put(_) | KvCommand::Txn(_))) => Purpose::Write,
+            Some(
+                Command::Events(_)
+                | Command::Kv(KvCommand::Watch(_))
+                | Command::Election(ElectionCommand::Watch(_))
+                | Command::Service(ServiceCommand::Watch(_)),
+            ) => Purpose::Watch,
+            // Those that change something change what is there: without a store there is nothing to change.
+            _ => Purpose::Read,
+        }
+    }
+}
+
+/// Opens the store that was decided upon, for a purpose. Where a reader finds no default store, it gets an empty one that no other process sees.
+pub(crate) async fn open_for(
+    purpose: Purpose,
+    decision: &Decision,
+    output: &Output,
+) -> Result<Store, Failure> {
+    let Ok(store) = &decision.store else { return open(decision, output).await };
+    let is_default = match &store.origin {
+        Origin::Default => true,
+        Origin::Flag(flag) => flag == "--local",
+        Origin::Variable(_) | Origin::File(_) => false,
+    };
+    match (&store.value, purpose) {
+        (StoreUrl::Memory, Purpose::Hold) => {
+            return Err(Failure::usage(
+                "memory: is a store inside this process, so no other process is excluded by what it holds there",
+            )
+            .hint("use the store of this machine with --local, or --store file:///path/store.db, or --endpoints host:2379"));
+        }
+        (StoreUrl::File(path), Purpose::Read) if is_default && !path.exists() => {
+            for note in decision.notes.iter().filter(|_| !output.is_quiet) {
+                output.note(note);
+            }
+            return Ok(Store::new(Empty::new()));
+        }
+        (StoreUrl::File(path), _) if !is_default => refuse_mistyped(path, purpose)?,
+        _ => {}
+    }
+    open(decision, output).await
+}
+
+/// Refuses a path that is most likely mistyped. A store is created in a new folder, but not below several.
+fn refuse_mistyped(path: &Path, purpose: Purpose) -> Result<(), Failure> {
+    let may_create = matches!(purpose, Purpose::Write | Purpose::Hold);
+    // What cannot be looked at is reported when it is opened.
+    let is_missing = |path: &Path| path.try_exists().is_ok_and(|exists| !exists);
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let needed = if may_create { folder.parent().unwrap_or(folder) } else { folder };
+    let missing: Option<PathBuf> =
+        needed.ancestors().take_while(|folder| is_missing(folder)).last().map(Path::to_owned);
+    if let Some(missing) = missing {
+        let message =
+            format!("no store at file://{}: the folder {} does not exist", path.display(), missing.display());
+        return Err(Failure::new(Code::NotFound, message)
+            .hint(format!("check the path, or make the folder: mkdir -p -m 700 {}", folder.display())));
+    }
+    if !may_create && is_missing(path) {
+        let message = format!("no store at file://{}: the file does not exist", path.display());
+        return Err(Failure::new(Code::NotFound, message)
+            .hint("check the path; the first `tenure lock`, `submit` or `kv put` creates a store"));
+    }
+    Ok(())
+}
