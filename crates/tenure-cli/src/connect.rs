@@ -3,9 +3,11 @@
 //! The decision itself is pure (`source`); here are the reading around it and the opening after it.
 
 mod address;
+mod defects;
 mod etcd;
 mod file;
 mod password;
+mod patience;
 mod source;
 mod variables;
 
@@ -19,16 +21,13 @@ use tenure::store::file::SharedFile;
 use tenure::store::{Store, StoreError, StoreUrl};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
+pub(crate) use patience::Patience;
 pub(crate) use source::{Decision, Origin, Password, Sourced};
 
 use self::source::{Setting, Sources, Values};
 use crate::cli::Global;
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, set_namespace};
 use crate::output::Output;
-
-/// How long an unreachable store may keep us. Scripts were promised an answer within 6 s, start and end of the process included; halved, an
-/// etcd that holds an election would look dead.
-const OPEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Decides which store is meant, from all there is.
 pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
@@ -40,7 +39,17 @@ pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
             files.push((path, values));
         }
     }
-    source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })
+    let mut decision = source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })?;
+    decision.patience = Patience::new(global.connect_timeout);
+    set_namespace(&decision.namespace.value);
+    Ok(decision)
+}
+
+/// The same, for a command that waits: connecting is part of the wait.
+pub(crate) fn decide_waiting(global: &Global, wait: Option<Duration>) -> Result<Decision, Failure> {
+    let mut decision = decide(global)?;
+    decision.patience = decision.patience.with_wait(wait, global.connect_timeout);
+    Ok(decision)
 }
 
 /// Where configuration files are looked for.
@@ -66,22 +75,30 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
         StoreUrl::Etcd { endpoints, security } => Some(etcd_config(endpoints, *security, decision).await?),
         StoreUrl::Memory | StoreUrl::File(_) => None,
     };
-    let opening = async {
-        match (url, config) {
-            (StoreUrl::File(path), _) => open_file(path).await,
-            (_, Some(config)) => Ok(Store::new(Etcd::connect(config).await?)),
-            (_, None) => Ok(Store::memory()),
+    let patience = decision.patience;
+    let opened = match (url, config) {
+        // A file is on this machine: the engine itself waits for its writers.
+        (StoreUrl::File(path), _) => {
+            let opened = tokio::time::timeout(patience.within, open_file(path)).await;
+            opened.map_err(|_| None).and_then(|opened| opened.map_err(Some))
         }
+        (_, Some(config)) => match patience.open(|| Etcd::connect(config.clone())).await {
+            Ok(etcd) => {
+                defects::warn(etcd.client(), &url.to_string(), &environment(), output);
+                Ok(Store::new(etcd))
+            }
+            Err(error) => Err(error),
+        },
+        (_, None) => Ok(Store::memory()),
     };
-    let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
-    match opened {
-        Ok(Ok(store)) => Ok(store),
-        Ok(Err(error)) => Err(not_opened(error, url)),
-        Err(_) => {
-            Err(Failure::new(Code::Unavailable, format!("{url} did not answer within {OPEN_WITHIN:?}"))
-                .hint("check the address with `tenure config show`, then run `tenure doctor`"))
-        }
-    }
+    opened.map_err(|error| match error {
+        Some(error) => not_opened(error, url),
+        None => Failure::new(
+            Code::Unavailable,
+            format!("{url} did not answer within {}", crate::duration::said(patience.within)),
+        )
+        .hint("check the address with `tenure config show`, then run `tenure doctor`"),
+    })
 }
 
 /// What to do next is another thing before a store is open than after: there is no key to read back, and a file has no users.
@@ -91,10 +108,16 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
         (StoreError::Denied(_), StoreUrl::File(_)) => {
             Some("see who may write to the file and to its folder, and whether its disk is read-only")
         }
+        (StoreError::Invalid(_), StoreUrl::Etcd { .. }) => {
+            Some("check --endpoints, --cacert, --cert and --key with `tenure config show`")
+        }
         (StoreError::Ambiguous(_), _) => Some("try again; if that does not help, run `tenure doctor`"),
         _ => None,
     };
-    let failure = Failure::from(error).while_doing(&url.to_string());
+    // A failure of TLS names its server, which may be one of many in the address.
+    let names_its_server = matches!(error, StoreError::Tls { .. });
+    let failure = Failure::from(error);
+    let failure = if names_its_server { failure } else { failure.while_doing(&url.to_string()) };
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,
@@ -127,7 +150,7 @@ mod tests {
     /// Root may write everywhere, so a test that runs as root cannot see this happen.
     #[test]
     fn a_file_that_must_not_be_written_has_no_password() {
-        let denied = || StoreError::Denied("attempt to write a readonly database".to_owned());
+        let denied = || StoreError::Denied("attempt to write a readonly database".into());
         let hint = |url: &str| not_opened(denied(), &url.parse().unwrap()).hint.unwrap();
         assert!(hint("file:///a/b.db").contains("who may write to the file"));
         assert!(!hint("file:///a/b.db").contains("password"));
