@@ -198,6 +198,9 @@ pub(crate) struct Global {
     /// A file with the password, readable by its owner alone.
     #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
     pub(crate) password_file: Option<String>,
+    /// How long connecting may take [default: 5s, or as long as --wait].
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration::parse, help_heading = STORE)]
+    pub(crate) connect_timeout: Option<Duration>,
     /// Answer in JSON.
     #[arg(long, global = true, help_heading = TALK)]
     pub(crate) json: bool,

@@ -3,10 +3,12 @@
 //! The decision itself is pure (`source`); here are the reading around it and the opening after it.
 
 mod address;
+mod defects;
 mod empty;
 mod etcd;
 mod file;
 mod password;
+mod patience;
 mod purpose;
 mod source;
 mod variables;
@@ -21,17 +23,14 @@ use tenure::store::file::SharedFile;
 use tenure::store::{Store, StoreError, StoreUrl, Unusable};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
+pub(crate) use patience::Patience;
 pub(crate) use purpose::{Purpose, open_for};
 pub(crate) use source::{Decision, Origin, Password, Sourced};
 
 use self::source::{Setting, Sources, Values};
 use crate::cli::Global;
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, set_namespace};
 use crate::output::Output;
-
-/// How long an unreachable store may keep us. Scripts were promised an answer within 6 s, start and end of the process included; halved, an
-/// etcd that holds an election would look dead.
-const OPEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Decides which store is meant, from all there is.
 pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
@@ -43,7 +42,17 @@ pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
             files.push((path, values));
         }
     }
-    source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })
+    let mut decision = source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })?;
+    decision.patience = Patience::new(global.connect_timeout);
+    set_namespace(&decision.namespace.value);
+    Ok(decision)
+}
+
+/// The same, for a command that waits: connecting is part of the wait.
+pub(crate) fn decide_waiting(global: &Global, wait: Option<Duration>) -> Result<Decision, Failure> {
+    let mut decision = decide(global)?;
+    decision.patience = decision.patience.with_wait(wait, global.connect_timeout);
+    Ok(decision)
 }
 
 /// Where configuration files are looked for.
@@ -69,26 +78,27 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
         StoreUrl::Etcd { endpoints, security } => Some(etcd_config(endpoints, *security, decision).await?),
         StoreUrl::Memory | StoreUrl::File(_) => None,
     };
-    let opening = async {
-        match (url, config) {
-            (StoreUrl::File(path), _) => open_file(path).await,
-            (_, Some(config)) => Ok(Store::new(Etcd::connect(config).await?)),
-            (_, None) => Ok(Store::memory()),
-        }
-    };
-    let opened = match url {
+    let patience = decision.patience;
+    let opened = match (url, config) {
         // The engine ends by itself when the write lock makes no progress; while it does, five hundred starts at once are served.
-        StoreUrl::File(_) => Ok(opening.await),
-        StoreUrl::Memory | StoreUrl::Etcd { .. } => tokio::time::timeout(OPEN_WITHIN, opening).await,
+        (StoreUrl::File(path), _) => open_file(path).await.map_err(Some),
+        (_, Some(config)) => match patience.open(|| Etcd::connect(config.clone())).await {
+            Ok(etcd) => {
+                defects::warn(etcd.client(), &url.to_string(), &environment(), output);
+                Ok(Store::new(etcd))
+            }
+            Err(error) => Err(error),
+        },
+        (_, None) => Ok(Store::memory()),
     };
-    match opened {
-        Ok(Ok(store)) => Ok(store),
-        Ok(Err(error)) => Err(not_opened(error, url)),
-        Err(_) => {
-            Err(Failure::new(Code::Unavailable, format!("{url} did not answer within {OPEN_WITHIN:?}"))
-                .hint("check the address with `tenure config show`, then run `tenure doctor`"))
-        }
-    }
+    opened.map_err(|error| match error {
+        Some(error) => not_opened(error, url),
+        None => Failure::new(
+            Code::Unavailable,
+            format!("{url} did not answer within {}", crate::duration::said(patience.within)),
+        )
+        .hint("check the address with `tenure config show`, then run `tenure doctor`"),
+    })
 }
 
 /// What to do next is another thing before a store is open than after: there is no key to read back, and a file has no users.
@@ -107,10 +117,16 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
         (StoreError::Busy(_), StoreUrl::File(_)) => {
             Some("try again in a moment; `fuser -v FOLDER` lists the processes that use the store's folder")
         }
+        (StoreError::Invalid(_), StoreUrl::Etcd { .. }) => {
+            Some("check --endpoints, --cacert, --cert and --key with `tenure config show`")
+        }
         (StoreError::Ambiguous(_), _) => Some("try again; if that does not help, run `tenure doctor`"),
         _ => None,
     };
-    let failure = Failure::from(error).while_doing(&url.to_string());
+    // A failure of TLS names its server, which may be one of many in the address.
+    let names_its_server = matches!(error, StoreError::Tls { .. });
+    let failure = Failure::from(error);
+    let failure = if names_its_server { failure } else { failure.while_doing(&url.to_string()) };
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,
@@ -143,7 +159,7 @@ mod tests {
     /// Root may write everywhere, so a test that runs as root cannot see this happen.
     #[test]
     fn a_file_that_must_not_be_written_has_no_password() {
-        let denied = || StoreError::Denied("attempt to write a readonly database".to_owned());
+        let denied = || StoreError::Denied("attempt to write a readonly database".into());
         let hint = |url: &str| not_opened(denied(), &url.parse().unwrap()).hint.unwrap();
         assert!(hint("file:///a/b.db").contains("who may write to the file"));
         assert!(!hint("file:///a/b.db").contains("password"));

@@ -92,7 +92,7 @@ impl ElectArgs {
 pub(crate) async fn run(args: &ElectArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let name = parse(&args.name)?;
     let mut signals = listen()?;
-    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals).await {
+    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals, args.wait).await {
         Ok(stage) => stage,
         Err(stop) => return stop.exit(),
     };

@@ -4,12 +4,16 @@
 //! 6 denied, 8 wait timed out, 10 and 11 the awaited task ended failed and killed, 130 interrupted. Wrappers that run a command have their own: 125 for everything that keeps the command
 //! from being started, except 126 not executable and 127 not found; 124 not acquired and 122 lost.
 
+mod access;
+
 use std::error::Error as StdError;
 use std::io;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tenure::store::{Invalid, Replaced, StoreError, Unusable, WatchEnd};
+use tenure::store::{Denied, Invalid, Replaced, StoreError, Unusable, WatchEnd};
+
+pub(crate) use access::set_namespace;
 
 /// What kind of failure it is: the stable word in `--json`, and the exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -29,6 +33,8 @@ pub(crate) enum Code {
     Unavailable,
     /// The store does not let us.
     Denied,
+    /// TLS: a certificate is refused, by this side or by the server.
+    Untrusted,
     /// The time given ran out.
     TimedOut,
     /// The task that was waited for has failed.
@@ -86,7 +92,7 @@ impl Code {
             Code::NotFound => 3,
             Code::Conflict => 4,
             Code::Unavailable => 5,
-            Code::Denied => 6,
+            Code::Denied | Code::Untrusted => 6,
             Code::TimedOut => 8,
             Code::TaskFailed => 10,
             Code::TaskKilled => 11,
@@ -214,9 +220,11 @@ impl From<StoreError> for Failure {
             StoreError::Replaced(_) | StoreError::Corrupt(_) => {
                 (Code::StoreLost, "run `tenure doctor` to see what is there now")
             }
-            StoreError::Denied(_) => {
-                (Code::Denied, "check user and password with `tenure config show`, and the user's roles")
+            StoreError::Denied(Denied::MissingGrant(grant)) => {
+                return Failure::new(Code::Denied, message).hint(access::grant_hint(&grant));
             }
+            StoreError::Denied(_) => (Code::Denied, "check user and password with `tenure config show`"),
+            StoreError::Tls { endpoint, failure } => return access::tls_failure(&endpoint, &failure),
             StoreError::Closed => (Code::Failed, "run the command again"),
             _ => (Code::Failed, "run `tenure doctor`"),
         };
@@ -240,17 +248,12 @@ impl From<tenure_etcd::Error> for Failure {
         let cause = StdError::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         let message = format!("{error}{cause}");
         match error {
-            Error::Untrusted(_) => Failure::new(Code::Denied, message)
-                .hint("check --cacert, --cert and --key, and the names in the server's certificate"),
-            Error::Denied(_) => Failure::new(Code::Denied, message)
-                .hint("check user and password with `tenure config show`, and the user's roles"),
             Error::Invalid(_) => Failure::usage(message),
             Error::Unavailable(_) | Error::Busy(_) | Error::RateLimited => {
                 Failure::new(Code::Unavailable, message)
                     .hint("check the addresses with `tenure config show`, and that the members run")
             }
-            Error::NoSpace => Failure::new(Code::NoSpace, message),
-            _ => Failure::new(Code::Failed, message),
+            error => tenure::store::etcd::connect_error(error).into(),
         }
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use clap::Subcommand;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
-use tenure::store::{LeaseId, LeaseView, Store, StoreError};
+use tenure::core::layout::Layout;
+use tenure::core::name::Namespace;
+use tenure::store::{Get, LeaseId, LeaseView, Store, StoreError};
 
 use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
@@ -53,19 +55,27 @@ pub(crate) fn check(command: &LeaseCommand, output: &Output) -> Result<(), Failu
 }
 
 /// Runs a verb on an open store.
-pub(crate) async fn run(command: &LeaseCommand, store: &Store, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(
+    command: &LeaseCommand,
+    store: &Store,
+    namespace: &Namespace,
+    output: &Output,
+) -> Result<(), Failure> {
     match command {
-        LeaseCommand::Ls => list(store, output).await,
+        LeaseCommand::Ls => list(store, namespace, output).await,
         LeaseCommand::Show { id } => show(*id, store, output).await,
         LeaseCommand::Revoke { id, confirm } => revoke(*id, *confirm, store, output).await,
     }
 }
 
-async fn list(store: &Store, output: &Output) -> Result<(), Failure> {
+async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Answer {
         schema: &'static str,
         leases: Vec<Row>,
+        /// False for a user that may not read all keys and therefore does not see all leases.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        complete: Option<bool>,
     }
     #[derive(Serialize)]
     struct Row {
@@ -73,22 +83,66 @@ async fn list(store: &Store, output: &Output) -> Result<(), Failure> {
         about: About,
         keys: usize,
     }
-    let asking = store.leases().await?.into_iter().map(|id| async move {
-        let view = store.lease(id).await?;
-        Ok::<_, StoreError>(view.map(|view| (id, view)))
+    let (ids, mut is_complete) = match store.leases().await {
+        Ok(ids) => (ids, true),
+        // etcd lists all leases to a user that may read the keys of all of them.
+        Err(StoreError::Denied(_)) => (of_namespace(store, namespace).await?, false),
+        Err(error) => return Err(error.into()),
+    };
+    let asking = ids.into_iter().map(|id| async move {
+        match store.lease(id).await {
+            Ok(Some(view)) => Ok(Listed::Shown(id, view)),
+            Ok(None) => Ok(Listed::Ended),
+            // The keys of a lease are shown to users that may read them.
+            Err(StoreError::Denied(_)) => Ok(Listed::Hidden),
+            Err(error) => Err(error),
+        }
     });
-    // One that ended since it was listed is no row.
-    let found: Vec<_> = stream::iter(asking).buffer_unordered(IN_FLIGHT).try_collect().await?;
-    let mut found: Vec<(LeaseId, LeaseView)> = found.into_iter().flatten().collect();
+    let listed: Vec<Listed> = stream::iter(asking).buffer_unordered(IN_FLIGHT).try_collect().await?;
+    is_complete &= !listed.iter().any(|listed| matches!(listed, Listed::Hidden));
+    let mut found: Vec<(LeaseId, LeaseView)> = listed
+        .into_iter()
+        .filter_map(|listed| match listed {
+            Listed::Shown(id, view) => Some((id, view)),
+            Listed::Ended | Listed::Hidden => None,
+        })
+        .collect();
     found.sort_by_key(|(id, _)| *id);
     if output.is_json {
         let rows = found.iter().map(|(id, view)| Row { about: About::new(*id, view), keys: view.keys.len() });
-        return output.object(&Answer { schema: SCHEMA, leases: rows.collect() });
+        return output.object(&Answer {
+            schema: SCHEMA,
+            leases: rows.collect(),
+            complete: (!is_complete).then_some(false),
+        });
+    }
+    if !is_complete {
+        output.note(&format!(
+            "leases with keys outside of /{namespace}/, and those without keys, are not shown to this user"
+        ));
     }
     let row = |(id, view): &(LeaseId, LeaseView)| {
         vec![id.to_string(), seconds(view.granted), seconds(view.remaining), view.keys.len().to_string()]
     };
     output.table(&["lease", "ttl", "remaining", "keys"], &found.iter().map(row).collect::<Vec<_>>())
+}
+
+/// The leases of the keys in the namespace, which every user of the namespace may read.
+async fn of_namespace(store: &Store, namespace: &Namespace) -> Result<Vec<LeaseId>, StoreError> {
+    let all = Get::new(Layout::new(namespace).everything()).keys_only();
+    let mut ids: Vec<LeaseId> = store.get(all).await?.pairs.iter().filter_map(|pair| pair.lease).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+/// A lease of the list, when it was read.
+enum Listed {
+    Shown(LeaseId, LeaseView),
+    /// It ended since it was listed.
+    Ended,
+    /// It holds keys that this user may not read.
+    Hidden,
 }
 
 async fn show(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure> {

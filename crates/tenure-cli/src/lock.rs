@@ -100,7 +100,7 @@ pub(crate) async fn run(args: &LockArgs, global: &Global, output: &Output) -> Re
         (None, false) => Wait::Endless,
     };
     let mut signals = listen()?;
-    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals).await {
+    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals, args.wait).await {
         Ok(stage) => stage,
         Err(stop) => return stop.exit(),
     };

@@ -201,9 +201,8 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         }
         Command::Lease(command) => {
             lease::check(command, output)?;
-            let purpose = Purpose::of(cli.command.as_ref());
-            let store = connect::open_for(purpose, &connect::decide(&cli.global)?, output).await?;
-            let done = lease::run(command, &store, output).await;
+            let (store, namespace) = open(cli, output).await?;
+            let done = lease::run(command, &store, &namespace, output).await;
             store.close().await;
             done
         }

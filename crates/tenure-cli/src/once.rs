@@ -104,7 +104,7 @@ pub(crate) async fn run(args: &OnceArgs, global: &Global, output: &Output) -> Re
         );
     }
     let mut signals = listen()?;
-    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals).await {
+    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals, None).await {
         Ok(stage) => stage,
         Err(stop) => return stop.exit(),
     };

@@ -3,6 +3,8 @@
 //! The one distinction that matters: did the request certainly have no effect, or may it have had one?
 //! [`StoreError::Ambiguous`] alone says "may have", and is settled by reading back, never by trying again blindly.
 
+mod access;
+
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::revision::Revision;
+
+pub use access::{Access, Denied, KeyRange, MissingGrant, TlsFailure};
 
 /// What went wrong with a request to a store.
 #[derive(Clone, Debug, Error)]
@@ -65,7 +69,15 @@ pub enum StoreError {
     Corrupt(String),
     /// The store does not let us: check the credentials and the rights.
     #[error("access denied: {0}")]
-    Denied(String),
+    Denied(Denied),
+    /// TLS failed before the first request: nothing happened; change a certificate or the address.
+    #[error("no TLS connection to {endpoint}: {failure}")]
+    Tls {
+        /// The address of the server.
+        endpoint: String,
+        /// Why, and what to change.
+        failure: TlsFailure,
+    },
     /// The handle was closed.
     #[error("the store handle is closed")]
     Closed,
@@ -93,6 +105,7 @@ impl StoreError {
                 | StoreError::Unusable(_)
                 | StoreError::Corrupt(_)
                 | StoreError::Denied(_)
+                | StoreError::Tls { .. }
                 | StoreError::Closed
         )
     }
@@ -239,6 +252,11 @@ impl Cause {
     /// The cause as the error that was caught.
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Cause {
         Cause(Arc::from(error.into()))
+    }
+
+    /// The error that was caught, if it is of this type.
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
     }
 }
 

@@ -21,9 +21,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::classify::{Asked, Class, classify};
 use crate::connection::{Connection, RequireLeader};
 use crate::endpoints::{Endpoints, Patience, Tried, Verdict};
-use crate::error::{Cause, Error, Invalid};
+use crate::error::{Cause, Denied, Error, Invalid};
 use crate::identity::Mark;
 use crate::message::header::Headed;
+use crate::permission;
 
 /// How often a refused token is renewed within one call. Once is the rule; a second time covers a change of
 /// users between sign-in and call; more would be a loop.
@@ -224,15 +225,20 @@ impl Endpoints {
         }
     }
 
-    fn judge<Q, R>(
+    fn judge<R>(
         &self,
-        call: &Call<Q>,
+        call: &Call<Bytes>,
         connection: &Connection,
         class: Class,
         effort: &mut Effort,
     ) -> Try<R> {
         let at = |text: String| Cause::at(&connection.address, text);
         match class {
+            Class::Answer(Error::Denied(Denied::Permission { .. })) => {
+                self.report(connection, Verdict::Healthy);
+                let user = self.config.user.as_ref().map(|user| user.name.as_str());
+                Try::Over(Error::Denied(permission::missing(call.path, &call.message, user)))
+            }
             Class::Answer(error) => {
                 self.report(connection, Verdict::Healthy);
                 Try::Over(error)
@@ -240,13 +246,14 @@ impl Endpoints {
             Class::Stale(text) => {
                 self.report(connection, Verdict::Unauthenticated);
                 if self.config.user.is_none() {
-                    Try::Over(Error::Denied(
-                        "the server wants a user and a password, none is configured".to_owned(),
-                    ))
+                    Try::Over(Error::Denied(Denied::Credentials(
+                        "the server requires a user and a password, and none is configured".to_owned(),
+                    )))
                 } else if effort.may_sign_in() {
                     Try::Again(at(text))
                 } else {
-                    Try::Over(Error::Denied(format!("the server refuses every token it gives us: {text}")))
+                    let text = format!("the server refuses every token that it issues: {text}");
+                    Try::Over(Error::Denied(Denied::Credentials(text)))
                 }
             }
             Class::Unsent(text) => {

@@ -7,8 +7,11 @@
 use tonic::{Code, Status};
 
 use crate::dial::explain;
-use crate::error::{Error, Invalid};
+use crate::error::{Denied, Error, Invalid};
 use crate::wire::is_unsent;
+
+/// The beginning of what is reported of a server that has no gRPC.
+pub(crate) const NO_GRPC: &str = "the server does not speak gRPC, is that an etcd?";
 
 /// What a failed call means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +67,7 @@ fn by_text(code: Code, text: &str, asked: Asked) -> Class {
     let says = |words: &str| text.contains(words);
     let answer = Class::Answer;
     let invalid = |invalid: Invalid| Class::Answer(Error::Invalid(invalid));
+    let credentials = |text: &str| Class::Answer(Error::Denied(Denied::Credentials(text.to_owned())));
 
     if says("requested lease not found") {
         answer(Error::LeaseNotFound)
@@ -100,15 +104,16 @@ fn by_text(code: Code, text: &str, asked: Asked) -> Class {
     {
         Class::Stale(text.to_owned())
     } else if says("authentication failed, invalid user ID or password") {
-        answer(Error::Denied("wrong user name or password".to_owned()))
+        credentials("wrong user name or password")
     } else if says("authentication is not enabled") {
-        answer(Error::Denied(
+        credentials(
             "a user is configured, but the server has authentication switched off: \
-             remove the user, or enable authentication"
-                .to_owned(),
-        ))
+             remove the user, or enable authentication",
+        )
     } else if says("etcdserver: permission denied") {
-        answer(Error::Denied("the user lacks the permission for this key range or call".to_owned()))
+        // Which one is known only where the request is.
+        let access = crate::error::Access::ReadWrite;
+        answer(Error::Denied(Denied::Permission { user: None, access, ranges: Vec::new() }))
     } else if says("etcdserver: no leader") || says("rpc not supported for learner") {
         Class::Refused(text.to_owned())
     } else if text.starts_with("etcdserver: ")
@@ -118,9 +123,9 @@ fn by_text(code: Code, text: &str, asked: Asked) -> Class {
         invalid(Invalid::Other(text.to_owned()))
     } else if code == Code::Unimplemented && says("mapped from HTTP status code") {
         // No gRPC server answers like this: it has no such page. So it did nothing.
-        Class::Refused(format!("the server does not speak gRPC, is that an etcd? {text}"))
+        Class::Refused(format!("{NO_GRPC} {text}"))
     } else if code == Code::Unimplemented {
-        invalid(Invalid::Other(format!("the server does not know this call: {text}")))
+        invalid(Invalid::UnknownCall(text.to_owned()))
     } else {
         Class::Lost(format!("{text} ({code:?})"))
     }

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::endpoints::{Endpoints, Patience};
 use crate::error::Error;
 use crate::keepalive::Keeper;
+use crate::version::{Version, known_defects};
 use crate::watch::Hub;
 
 /// A handle on one etcd cluster. Clones share everything; the last one to go stops the background work.
@@ -43,7 +44,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`], [`Error::Untrusted`] (certificates), [`Error::Denied`] (wrong password),
+    /// [`Error::Unavailable`], [`Error::Tls`] (certificates, or one side only speaks TLS), [`Error::Denied`] (wrong password),
     /// [`Error::Invalid`] (a configuration that cannot work).
     ///
     /// # Cancellation
@@ -70,6 +71,13 @@ impl Client {
     #[must_use]
     pub fn cluster_id(&self) -> Option<u64> {
         self.endpoints().identity.cluster()
+    }
+
+    /// The first version with known defects that a member had, and how many it has; see [`known_defects`].
+    #[must_use]
+    pub fn server_defects(&self) -> Option<(Version, usize)> {
+        let version = *self.endpoints().defective.get()?;
+        Some((version, known_defects(version).len()))
     }
 
     /// Waits until a member that could not be reached answers again.

@@ -30,6 +30,18 @@ pub struct Config {
     pub request_bytes_max: usize,
     /// The server's `--max-txn-ops`.
     pub txn_ops_max: usize,
+    /// Whether a server with known defects is logged.
+    pub defect_log: DefectLog,
+}
+
+/// Whether a server with known defects is logged as a warning, once for each client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DefectLog {
+    /// It is.
+    #[default]
+    Warn,
+    /// The owner of the client reports it, by [`Client::server_defects`](crate::Client::server_defects).
+    Off,
 }
 
 /// One second: a paused member costs a read no more than this. Halved, a busy server looks dead;
@@ -67,6 +79,7 @@ impl Config {
             watch_answer_within: WATCH_PATIENCE,
             request_bytes_max: REQUEST_BYTES_MAX,
             txn_ops_max: TXN_OPS_MAX,
+            defect_log: DefectLog::default(),
         }
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use crate::config::Config;
-use crate::error::{Cause, Error, Invalid};
+use crate::error::{Cause, Error, Invalid, TlsFailure};
+use crate::probe::{self, Plain};
 use crate::secret::redact;
 use crate::tls::Trust;
 use crate::wire::{Owner, Socket, Wire};
@@ -32,8 +33,10 @@ pub(crate) struct Dialer {
 pub(crate) enum DialError {
     /// The address, the network or the other side.
     Unreachable(Cause),
-    /// TLS: trying again will not help before somebody changes a certificate.
-    Untrusted(Cause),
+    /// TLS: trying again will not help before a certificate or the address changes.
+    Tls(TlsFailure),
+    /// The handshake broke off without a reason: perhaps the server does not speak TLS.
+    BrokeOff(String),
 }
 
 impl Dialer {
@@ -80,11 +83,6 @@ impl Dialer {
         Ok(Self { address, host, port, origin, trust })
     }
 
-    /// Whether it speaks TLS.
-    pub(crate) fn is_secure(&self) -> bool {
-        self.trust.is_some()
-    }
-
     /// Connects, within the time given.
     pub(crate) async fn dial(&self, within: Duration, owner: Owner<'_>) -> Result<Wire, DialError> {
         match tokio::time::timeout(within, self.connect(owner)).await {
@@ -94,23 +92,62 @@ impl Dialer {
     }
 
     async fn connect(&self, owner: Owner<'_>) -> Result<Wire, DialError> {
-        let socket = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(|error| self.unreachable(error.to_string()))?;
+        let socket = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| {
+            let cause = Cause::at(&self.address, error.to_string());
+            let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+            DialError::Unreachable(if is_refused { cause.refused() } else { cause })
+        })?;
         socket.set_nodelay(true).map_err(|error| self.unreachable(error.to_string()))?;
         let socket: Box<dyn Socket> = match &self.trust {
             None => Box::new(socket),
-            Some(trust) => Box::new(trust.greet(socket).await.map_err(|error| self.failed(&error))?),
+            Some(trust) => Box::new(trust.greet(socket).await?),
         };
-        Wire::open(socket, self.origin.clone(), owner).await.map_err(|error| self.failed(&error))
+        Wire::open(socket, self.origin.clone(), owner)
+            .await
+            .map_err(|error| DialError::BrokeOff(explain(&error)))
     }
 
-    fn failed(&self, error: &(dyn StdError + 'static)) -> DialError {
-        let text = explain(error);
-        if is_certificate_trouble(&text) {
-            DialError::Untrusted(Cause::at(&self.address, text))
+    /// Why a connection broke off before its first answer, as far as its handshake showed it.
+    pub(crate) fn refusal(&self, text: &str) -> Option<DialError> {
+        self.trust.as_ref()?.refusal(text).map(DialError::Tls)
+    }
+
+    /// The same, as far as the server shows it to a connection in the clear; none if [`Dialer::ask_tls`] may find more.
+    pub(crate) async fn ask_plain(&self, text: &str, within: Duration) -> Option<DialError> {
+        if let Some(failure) = self.ask_for_refusal(within).await {
+            return Some(DialError::Tls(failure));
+        }
+        match (probe::plain(&self.host, self.port, within).await, &self.trust) {
+            (Plain::Http2, Some(_)) => Some(DialError::Tls(TlsFailure::ServerIsPlain)),
+            (Plain::Other(said), None) => {
+                let text = format!(
+                    "the server does not speak HTTP/2, is that an etcd? It answered {said:?} ({text})"
+                );
+                Some(DialError::Unreachable(Cause::at(&self.address, text).refused()))
+            }
+            (Plain::Silent, None) => None,
+            (Plain::Http2, None) | (Plain::Other(_) | Plain::Silent, Some(_)) => {
+                Some(self.unreachable(text.to_owned()))
+            }
+        }
+    }
+
+    /// The same, of a server that closes the connection because of the client's certificate.
+    async fn ask_for_refusal(&self, within: Duration) -> Option<TlsFailure> {
+        let trust = self.trust.as_ref()?;
+        let asking = async {
+            let socket = TcpStream::connect((self.host.as_str(), self.port)).await.ok()?;
+            trust.listen_for_refusal(socket).await
+        };
+        tokio::time::timeout(within, asking).await.ok().flatten()
+    }
+
+    /// The same, of a server that closes connections in the clear.
+    pub(crate) async fn ask_tls(&self, text: &str, within: Duration) -> DialError {
+        if probe::speaks_tls(&self.host, self.port, within).await {
+            DialError::Tls(TlsFailure::ServerIsTls)
         } else {
-            self.unreachable(text)
+            self.unreachable(text.to_owned())
         }
     }
 
@@ -132,14 +169,6 @@ pub(crate) fn explain(error: &(dyn StdError + 'static)) -> String {
         }
     }
     text
-}
-
-/// The other side's words for it come as an alert, ours as an error of the handshake: both are known by their words.
-fn is_certificate_trouble(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    ["certificate", "unknownissuer", "handshakefailure", "badsignature", "received fatal alert"]
-        .iter()
-        .any(|word| text.contains(word))
 }
 
 #[cfg(test)]

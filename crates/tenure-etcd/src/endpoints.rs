@@ -9,7 +9,7 @@ mod opening;
 mod watchman;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -25,6 +25,7 @@ use crate::endpoints::opening::{OpenError, Outcome};
 use crate::error::{Cause, Error};
 use crate::identity::Identity;
 use crate::pulse::Pulse;
+use crate::version::Version;
 use crate::wire::{Owner, Wire};
 
 /// All members, their connections, and what is known about them.
@@ -37,7 +38,8 @@ pub(crate) struct Endpoints {
     changed: watch::Sender<u64>,
     started: Instant,
     token_serial: AtomicU64,
-    warned: AtomicU64,
+    /// The first version with known defects that a member had.
+    pub(crate) defective: OnceLock<Version>,
     pub(crate) pulse: Pulse,
     stop: Arc<CancellationToken>,
     tasks: TaskTracker,
@@ -64,6 +66,19 @@ struct SlotState {
     /// Present while a task opens this connection or signs in on it.
     opening: Option<watch::Receiver<Option<Outcome>>>,
     last_error: Option<OpenError>,
+    diagnosis: Diagnosis,
+}
+
+/// What is known of a connection that breaks before its first answer.
+#[derive(Default)]
+enum Diagnosis {
+    /// Nothing: the first one that breaks is looked into.
+    #[default]
+    Open,
+    /// The reason that was found. Looking again would cost connects.
+    Found(OpenError),
+    /// A connection was open before, so the address and the certificates are right.
+    Needless,
 }
 
 /// What the user of a connection saw.
@@ -128,7 +143,7 @@ impl Endpoints {
             changed: watch::Sender::new(0),
             started: Instant::now(),
             token_serial: AtomicU64::new(0),
-            warned: AtomicU64::new(0),
+            defective: OnceLock::new(),
             pulse: Pulse::default(),
             stop: Arc::new(CancellationToken::new()),
             tasks: TaskTracker::new(),
@@ -176,7 +191,7 @@ impl Endpoints {
                     Ok(Ok(connection)) => return Ok(connection),
                     Ok(Err(OpenError::Fatal(error))) => return Err(error),
                     // The member is in quarantine now: pick again.
-                    Ok(Err(OpenError::Unreachable(_) | OpenError::Untrusted(_))) => {}
+                    Ok(Err(OpenError::Unreachable(_) | OpenError::Tls { .. })) => {}
                     Err(_) => return Err(self.nobody()),
                 },
                 None if patience == Patience::EachOnce => return Err(self.nobody()),
@@ -303,16 +318,22 @@ impl Endpoints {
     fn nobody(&self) -> Error {
         let errors: Vec<OpenError> =
             self.slots.iter().filter_map(|slot| slot.state().last_error.clone()).collect();
-        if let Some(OpenError::Untrusted(cause)) =
-            errors.iter().find(|error| matches!(error, OpenError::Untrusted(_)))
-        {
-            return Error::Untrusted(cause.clone());
+        let tls = errors.iter().find_map(|error| match error {
+            OpenError::Tls { endpoint, failure } => Some((endpoint, failure)),
+            OpenError::Unreachable(_) | OpenError::Fatal(_) => None,
+        });
+        if let Some((endpoint, failure)) = tls {
+            return Error::Tls { endpoint: endpoint.clone(), failure: failure.clone() };
         }
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         if texts.is_empty() {
             return Error::Unavailable(Cause::new("no connection within the deadline"));
         }
-        Error::Unavailable(Cause::new(texts.join("; ")))
+        let cause = Cause::new(texts.join("; "));
+        let is_refused =
+            |error: &OpenError| matches!(error, OpenError::Unreachable(cause) if cause.is_refused());
+        let all_refused = errors.len() == self.slots.len() && errors.iter().all(is_refused);
+        Error::Unavailable(if all_refused { cause.refused() } else { cause })
     }
 
     fn pick(&self, tried: Option<&Tried>) -> Option<EndpointId> {

@@ -4,8 +4,12 @@
 //! `Ambiguous` is settled by reading back what the request would have written; it is never a failure and
 //! never a reason to send the same request again.
 
+mod access;
+
 use std::fmt;
 use std::time::Duration;
+
+pub use access::{Access, Denied, KeyRange, TlsFailure};
 
 /// Why a call did not give an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,9 +48,14 @@ pub enum Error {
     /// The request was certainly not applied: it never left, or no member could take it.
     #[error("no etcd member could be reached")]
     Unavailable(#[source] Cause),
-    /// TLS failed: a certificate is missing, unknown, expired or for another name. The request never left.
-    #[error("the TLS connection could not be trusted")]
-    Untrusted(#[source] Cause),
+    /// TLS failed: a certificate is missing, unknown, expired or for another name, or one side only speaks TLS. The request never left.
+    #[error("no TLS connection to {endpoint}: {failure}")]
+    Tls {
+        /// The address of the server.
+        endpoint: String,
+        /// Why.
+        failure: TlsFailure,
+    },
     /// The request may or may not have been applied: read before you act.
     #[error("the answer was lost: the request may have been applied or not")]
     Ambiguous(#[source] Cause),
@@ -58,7 +67,7 @@ pub enum Error {
     Corrupt(String),
     /// The server refuses us: wrong password, missing permission, or a user where none is needed.
     #[error("the server refuses access: {0}")]
-    Denied(String),
+    Denied(Denied),
     /// The client was closed. The request never left.
     #[error("the client is closed")]
     Closed,
@@ -116,6 +125,9 @@ pub enum Invalid {
     /// The configuration cannot work.
     #[error("the configuration cannot work: {0}")]
     Config(String),
+    /// The server has no such call: it is too old, or no member of etcd.
+    #[error("the server does not know this call: {0}")]
+    UnknownCall(String),
     /// Anything else the server called a mistake of the caller.
     #[error("the server refuses the request as malformed: {0}")]
     Other(String),
@@ -148,17 +160,31 @@ pub enum Replaced {
 pub struct Cause {
     endpoint: Option<String>,
     text: String,
+    /// No process listens at the address, or one that is no etcd. A silent server looks different, and may only be slow.
+    is_refused: bool,
 }
 
 impl Cause {
     /// A cause without a place.
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self { endpoint: None, text: text.into() }
+        Self { endpoint: None, text: text.into(), is_refused: false }
     }
 
     /// A cause seen at one endpoint.
     pub(crate) fn at(endpoint: &str, text: impl Into<String>) -> Self {
-        Self { endpoint: Some(endpoint.to_owned()), text: text.into() }
+        Self { endpoint: Some(endpoint.to_owned()), text: text.into(), is_refused: false }
+    }
+
+    /// The same cause, of a connection that the host refused.
+    pub(crate) fn refused(mut self) -> Self {
+        self.is_refused = true;
+        self
+    }
+
+    /// Whether no etcd listened at any of the addresses. A server that is only silent is not refused.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// The endpoint, if one was involved.

@@ -25,6 +25,8 @@ mod kv;
 mod lease;
 mod member;
 mod message;
+mod permission;
+mod probe;
 mod pulse;
 pub mod raw;
 mod secret;
@@ -36,8 +38,8 @@ mod wire;
 
 pub use client::Client;
 pub use clock::boot_time;
-pub use config::{ClientCertificate, Config, Tls, User};
-pub use error::{Cause, Error, Invalid, Replaced};
+pub use config::{ClientCertificate, Config, DefectLog, Tls, User};
+pub use error::{Access, Cause, Denied, Error, Invalid, KeyRange, Replaced, TlsFailure};
 pub use keepalive::Renewal;
 pub use kv::{
     Compare, Delete, DeleteReply, KeyValue, Op, OpReply, Order, Put, Range, RangeReply, Relation, Target,

@@ -3,7 +3,7 @@
 use crate::call::{Call, Kind};
 use crate::classify::Asked;
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::message::cluster as message;
 use crate::version::Version;
 
@@ -112,10 +112,27 @@ impl Client {
     ///
     /// Safe: nothing was changed.
     pub async fn members(&self) -> Result<Vec<Member>, Error> {
+        self.list_members(false).await
+    }
+
+    /// Waits until the member we stay with has seen everything that happened before this call. Every user may do it; before 3.5 it waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when no member answered in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: nothing was changed.
+    pub async fn catch_up(&self) -> Result<(), Error> {
+        self.list_members(true).await.map(drop)
+    }
+
+    async fn list_members(&self, linearizable: bool) -> Result<Vec<Member>, Error> {
         let call = Call {
             path: "/etcdserverpb.Cluster/MemberList",
             kind: Kind::LocalRead,
-            message: message::MemberListRequest { linearizable: false },
+            message: message::MemberListRequest { linearizable },
             asked: Asked::default(),
         };
         let answer: message::MemberListResponse = self.endpoints().call(call).await?;
@@ -130,6 +147,29 @@ impl Client {
                 is_learner: member.is_learner,
             })
             .collect())
+    }
+
+    /// Whether etcd's own gRPC proxy answers in place of a member. Every member has the health service of gRPC, the proxy has not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when no member answered in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: nothing was changed.
+    pub async fn is_grpc_proxy(&self) -> Result<bool, Error> {
+        let call = Call {
+            path: "/grpc.health.v1.Health/Check",
+            kind: Kind::LocalRead,
+            message: message::HealthCheckRequest {},
+            asked: Asked::default(),
+        };
+        match self.endpoints().call::<_, message::HealthCheckResponse>(call).await {
+            Ok(_) => Ok(false),
+            Err(Error::Invalid(Invalid::UnknownCall(_))) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// The alarms that are on.

@@ -20,6 +20,7 @@
 mod binary;
 mod builder;
 mod etcd;
+mod grpc_proxy;
 mod http;
 mod member;
 mod metrics;
@@ -32,6 +33,7 @@ pub mod sentinel;
 pub use binary::{Version, binary, version_of};
 pub use builder::{Builder, Host, Timers, Tls};
 pub use etcd::Etcd;
+pub use grpc_proxy::GrpcProxy;
 pub use member::Member;
 pub use proxy::{Mode, Proxy};
 pub use redis_server::Redis;

@@ -24,7 +24,9 @@ use std::time::Duration;
 use futures_core::Stream;
 
 pub use tenure_core::change::{Change, Previous, Start, WatchEnd, WatchItem};
-pub use tenure_core::error::{Cause, Invalid, Replaced, StoreError, Unusable};
+pub use tenure_core::error::{
+    Access, Cause, Denied, Invalid, KeyRange, MissingGrant, Replaced, StoreError, TlsFailure, Unusable,
+};
 pub use tenure_core::kv::{Get, KeyValue, Order, Page, Selection, Values};
 pub use tenure_core::lease::{Grant, LeaseId, LeaseView, Renewal};
 pub use tenure_core::limits::Limits;

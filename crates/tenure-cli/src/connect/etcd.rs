@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use tenure::store::{Security, StoreUrl};
-use tenure_etcd::{Config, Secret, Tls};
+use tenure_etcd::{Config, DefectLog, Secret, Tls};
 
+use super::password;
+use super::patience::CONNECT_TIMEOUT;
 use super::source::{Decision, Password, Sourced};
-use super::{OPEN_WITHIN, password};
 use crate::failure::Failure;
 
 /// Everything that a client of this store needs; asks for a password where one is missing.
@@ -20,7 +21,9 @@ pub(crate) async fn config(
         Security::Tls => "https",
     };
     let urls = endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}"));
-    let mut config = Config::new(urls).with_deadline(OPEN_WITHIN);
+    let mut config = Config::new(urls).with_deadline(CONNECT_TIMEOUT);
+    // The command reports them itself, once a day.
+    config.defect_log = DefectLog::Off;
     if security == Security::Tls {
         config = config.with_tls(tls(decision)?);
     }

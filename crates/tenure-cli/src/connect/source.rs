@@ -15,6 +15,7 @@ use tenure::core::name::Namespace;
 use tenure::store::{Security, StoreUrl};
 
 use super::address;
+use super::patience::Patience;
 use crate::failure::{Code, Failure};
 
 /// Everything that can be configured.
@@ -171,6 +172,8 @@ pub(crate) struct Decision {
     pub(crate) node: Option<Sourced<String>>,
     /// What the user should hear about the decision.
     pub(crate) notes: Vec<String>,
+    /// How long opening may take.
+    pub(crate) patience: Patience,
 }
 
 /// Variables that tell of a machine where nobody looks at stderr, and where a store of this machine alone is hardly meant.
@@ -213,6 +216,7 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
         password,
         node: pick(Setting::Node),
         notes,
+        patience: Patience::default(),
     })
 }
 

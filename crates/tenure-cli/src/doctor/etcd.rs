@@ -1,7 +1,9 @@
 //! An etcd cluster from outside: can it be reached and trusted, who are its members, what is known to be wrong with it.
 
 use tenure::store::{Security, StoreUrl};
-use tenure_etcd::{Alarm, Client, Range, Status, known_defects};
+use tenure_etcd::{
+    Alarm, Client, Compare, Error, Op, Put, Range, Relation, Status, Target, Txn, known_defects,
+};
 
 use super::{Check, round_trip};
 use crate::connect::{self, Decision};
@@ -14,18 +16,29 @@ pub(super) async fn look(
     decision: &Decision,
     checks: &mut Vec<Check>,
 ) {
-    checks.push(tls(url, security));
-    checks.push(auth(url, decision));
-    let client = match connect(endpoints, security, decision).await {
-        Ok(client) => client,
+    let config = match connect::etcd_config(endpoints, security, decision).await {
+        Ok(config) => config,
         Err(failure) => return checks.push(Check::fail("connection", failure)),
     };
+    let client = match decision.patience.open(|| Client::connect(config.clone())).await {
+        Ok(client) => client,
+        Err(Some(error)) => return checks.extend(not_connected(error, url, security, decision)),
+        Err(None) => {
+            let failure = Failure::new(Code::Unavailable, format!("{url} did not answer in time"))
+                .hint("check the addresses with `tenure config show`, and that the members run");
+            return checks.push(Check::fail("connection", failure));
+        }
+    };
+    checks.push(tls(url, security));
+    checks.push(auth(url, decision));
     let read = || async {
         let key = format!("/{}/doctor", decision.namespace.value).into();
         client.range(Range { key, ..Range::default() }).await?;
         Ok(())
     };
     checks.push(round_trip(read).await);
+    checks.push(access(&client, &decision.namespace.value).await);
+    checks.extend(proxy(&client).await);
     match client.status().await {
         Ok(status) => {
             checks.extend(version(&status));
@@ -37,9 +50,67 @@ pub(super) async fn look(
     client.close().await;
 }
 
-async fn connect(endpoints: &[String], security: Security, decision: &Decision) -> Result<Client, Failure> {
-    let config = connect::etcd_config(endpoints, security, decision).await?;
-    Ok(Client::connect(config).await?)
+/// The check that failed. What was not reached is not reported as ok: TLS and sign-in are known only after a connection.
+fn not_connected(error: Error, url: &StoreUrl, security: Security, decision: &Decision) -> Vec<Check> {
+    let (tls_failed, auth_failed) = (matches!(error, Error::Tls { .. }), matches!(error, Error::Denied(_)));
+    let mut checks = Vec::new();
+    // In the clear and without a user are facts of the configuration.
+    if security == Security::Plain && !tls_failed {
+        checks.push(tls(url, security));
+    }
+    if decision.user.is_none() && decision.cert.is_none() && !auth_failed {
+        checks.push(auth(url, decision));
+    }
+    let name = match (tls_failed, auth_failed) {
+        (true, _) => "tls",
+        (_, true) => "auth",
+        (false, false) => "connection",
+    };
+    checks.push(Check::fail(name, error.into()));
+    checks
+}
+
+/// Whether this user may read and write in the namespace, which is all that every command needs.
+///
+/// The write is part of a transaction whose condition is never true: the server checks the permission and changes nothing.
+async fn access(client: &Client, namespace: &str) -> Check {
+    let prefix = format!("/{}/", namespace.trim_matches('/'));
+    let end = format!("{}0", prefix.trim_end_matches('/'));
+    let all =
+        Range { key: prefix.clone().into(), range_end: end.into(), count_only: true, ..Range::default() };
+    let never = Compare {
+        key: format!("{prefix}doctor").into(),
+        relation: Relation::Less,
+        target: Target::Version(0),
+    };
+    let puts = WRITTEN
+        .iter()
+        .map(|folder| Op::Put(Put { key: format!("{prefix}{folder}doctor").into(), ..Put::default() }));
+    let txn = Txn { when: vec![never], then: puts.collect(), ..Txn::default() };
+    let read = client.range(all).await.map(drop);
+    let tried = match read {
+        Ok(()) => client.txn(txn).await.map(drop),
+        Err(error) => Err(error),
+    };
+    match tried {
+        Ok(()) => Check::ok("access", format!("the prefix {prefix} can be read and written")),
+        Err(error) => Check::fail("access", error.into()),
+    }
+}
+
+/// Where commands write, below the prefix of the namespace.
+const WRITTEN: &[&str] = &["", "locks/", "elections/", "nodes/", "tasks/", "registry/", "once/"];
+
+/// etcd's gRPC proxy renews leases by its own schedule and answers many renewals with one: a short lease is lost behind it.
+async fn proxy(client: &Client) -> Option<Check> {
+    let is_proxy = client.is_grpc_proxy().await.unwrap_or(false);
+    is_proxy.then(|| {
+        Check::warn(
+            "proxy",
+            "etcd's gRPC proxy answers here, which delays renewals: leases with a short TTL are lost",
+            "name the members themselves with --endpoints, or use a --ttl of 15s or more",
+        )
+    })
 }
 
 fn tls(url: &StoreUrl, security: Security) -> Check {

@@ -90,6 +90,7 @@ impl<'a> Stage<'a> {
         global: &Global,
         output: &'a Output,
         signals: &mut Signals,
+        wait: Option<Duration>,
     ) -> Result<Stage<'a>, Stop> {
         let (begin, begin_at) = (Instant::now(), BootClock.now());
         let timing = args.timing()?;
@@ -98,7 +99,7 @@ impl<'a> Stage<'a> {
         if let Some(warning) = mistake::flag_after_command(command) {
             output.warn(&warning);
         }
-        let decision = connect::decide(global)?;
+        let decision = connect::decide_waiting(global, wait)?;
         let namespace = Namespace::parse(&decision.namespace.value)
             .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
         let store = tokio::select! {

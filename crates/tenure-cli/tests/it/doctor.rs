@@ -2,7 +2,24 @@
 
 use serde_json::json;
 
+use tenure_fixture::{Etcd, GrpcProxy};
+
 use crate::machine::Machine;
+
+/// Behind it a lease of 3 s or 5 s is lost, because its renewals wait for those of the proxy.
+#[tokio::test]
+async fn grpc_proxy_is_warned_of_and_a_member_is_not() {
+    let etcd = Etcd::start();
+    let proxy = GrpcProxy::to(&etcd);
+    let machine = Machine::new().with("PATH", "/usr/bin:/bin");
+    for (endpoint, warned) in [(etcd.endpoints(), false), (proxy.addr().to_string(), true)] {
+        let told = machine.ok(&["doctor", "--endpoints", &endpoint]).await;
+        let line = told.lines().find(|line| line.starts_with("warn  proxy"));
+        assert_eq!(line.is_some(), warned, "{told}");
+        assert!(line.is_none_or(|line| line.contains("--ttl of 15s or more")), "{told}");
+        machine.ok(&["lock", "a", "--endpoints", &endpoint, "--", "true"]).await;
+    }
+}
 
 #[tokio::test]
 async fn a_file_store_is_looked_at_without_being_made() {

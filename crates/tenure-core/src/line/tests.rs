@@ -339,7 +339,7 @@ fn what_the_store_refuses_is_told_and_forgotten() {
     let mut line = Line::new(0);
     let ticket = line.stand(lease(1), Mode::Exclusive);
     let Some(Action::Enter { epoch, .. }) = line.poll_action() else { panic!() };
-    let why = StoreError::Denied("no".to_owned());
+    let why = StoreError::Denied("no".into());
     line.handle_entered(ticket, epoch, Entered::Refused(why), 0.0, NOW);
     assert!(matches!(line.poll_notice(), Some(Notice::Refused { .. })));
     assert!(line.is_empty());

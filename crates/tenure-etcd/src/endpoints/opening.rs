@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
 use crate::choice::EndpointId;
-use crate::classify::{Asked, Class, classify};
-use crate::config::User;
+use crate::classify::{Asked, Class, NO_GRPC, classify};
+use crate::config::{DefectLog, User};
 use crate::connection::{Connection, RequireLeader, Token};
 use crate::dial::DialError;
-use crate::endpoints::{Endpoints, Slot};
-use crate::error::{Cause, Error};
+use crate::endpoints::{Diagnosis, Endpoints, Slot};
+use crate::error::{Cause, Error, TlsFailure};
 use crate::message::auth::{AuthenticateRequest, AuthenticateResponse};
 use crate::message::cluster::{StatusRequest, StatusResponse};
 use crate::version::{Version, known_defects};
@@ -33,7 +33,7 @@ pub(super) enum OpenError {
     /// The member is in quarantine now; another may serve.
     Unreachable(Cause),
     /// The same, by TLS.
-    Untrusted(Cause),
+    Tls { endpoint: String, failure: TlsFailure },
     /// No member would do better: wrong password, another cluster, closed.
     Fatal(Error),
 }
@@ -41,17 +41,9 @@ pub(super) enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable(cause) | Self::Untrusted(cause) => cause.fmt(f),
+            Self::Unreachable(cause) => cause.fmt(f),
+            Self::Tls { endpoint, failure } => write!(f, "{endpoint}: {failure}"),
             Self::Fatal(error) => error.fmt(f),
-        }
-    }
-}
-
-impl From<DialError> for OpenError {
-    fn from(error: DialError) -> Self {
-        match error {
-            DialError::Unreachable(cause) => Self::Unreachable(cause),
-            DialError::Untrusted(cause) => Self::Untrusted(cause),
         }
     }
 }
@@ -97,9 +89,12 @@ impl Endpoints {
         let wire = match held {
             Some(wire) => wire,
             None => {
-                let at = self.choice().reserve_connect(self.now());
-                sleep_until(self.started + at).await;
-                slot.dialer.dial(self.config.connect_timeout, self.owner()).await?
+                self.may_connect().await;
+                match slot.dialer.dial(self.config.connect_timeout, self.owner()).await {
+                    Ok(wire) => wire,
+                    Err(DialError::BrokeOff(text)) => return Err(self.broke_off(slot, &text).await),
+                    Err(error) => return Err(not_dialed(slot, error)),
+                }
             }
         };
         let token = match &self.config.user {
@@ -119,6 +114,7 @@ impl Endpoints {
         state.wire = Some(wire);
         state.connection = Some(Arc::clone(&connection));
         state.last_error = None;
+        state.diagnosis = Diagnosis::Needless;
         Ok(connection)
     }
 
@@ -147,7 +143,7 @@ impl Endpoints {
                         Class::Stale(text) | Class::Refused(text) | Class::Overlong(text) => {
                             unreachable(format!("sign-in failed: {text}"))
                         }
-                        Class::Unsent(text) | Class::Lost(text) => self.broke_off(slot, &text),
+                        Class::Unsent(text) | Class::Lost(text) => self.broke_off(slot, &text).await,
                     });
                 }
                 Ok(Ok(answer)) => answer,
@@ -171,7 +167,7 @@ impl Endpoints {
             Err(Knocked::Refused) => return Ok(()),
             Err(Knocked::Silent(cause)) => return Err(OpenError::Unreachable(cause)),
             Err(Knocked::BrokeOff(text)) => {
-                return Err(self.broke_off(&self.slots[connection.endpoint.0], &text));
+                return Err(self.broke_off(&self.slots[connection.endpoint.0], &text).await);
             }
             Err(Knocked::Replaced(error)) => return Err(OpenError::Fatal(error)),
         };
@@ -180,10 +176,11 @@ impl Endpoints {
         }
         if let Some(version) = Version::parse(&status.version)
             && !known_defects(version).is_empty()
-            && self.warned.swap(1, Ordering::Relaxed) == 0
+            && self.defective.set(version).is_ok()
+            && self.config.defect_log == DefectLog::Warn
         {
-            let defects: Vec<_> = known_defects(version).iter().map(|defect| defect.what).collect();
-            tracing::warn!(endpoint = %connection.address, %version, ?defects, "server has known defects");
+            let defects = known_defects(version).len();
+            tracing::warn!(endpoint = %connection.address, %version, defects, "server has known defects");
         }
         Ok(())
     }
@@ -200,6 +197,9 @@ impl Endpoints {
             Ok(Err(status)) => {
                 return Err(match classify(&status, Asked::default()) {
                     Class::Answer(_) | Class::Stale(_) => Knocked::Refused,
+                    Class::Refused(text) if text.contains(NO_GRPC) => {
+                        Knocked::Silent(Cause::at(&connection.address, text).refused())
+                    }
                     Class::Refused(text) | Class::Overlong(text) => silent(text),
                     Class::Unsent(text) | Class::Lost(text) => Knocked::BrokeOff(text),
                 });
@@ -212,18 +212,38 @@ impl Endpoints {
         Ok(status)
     }
 
-    /// The connection broke before its first answer. With TLS that is how a server turns down our
-    /// certificate: the handshake is over for us before the server has looked at it.
-    fn broke_off(&self, slot: &Slot, text: &str) -> OpenError {
-        let certificate = self.config.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
-        if slot.dialer.is_secure() && (!certificate || text.contains("alert")) {
-            let text = format!(
-                "{text}: the server closed the connection right after the TLS handshake; \
-                 it may want a client certificate, or another one than ours"
-            );
-            return OpenError::Untrusted(Cause::at(&slot.address, text));
+    /// The connection broke before its first answer: the first time, further connections find out whether TLS is the reason.
+    ///
+    /// They count as connects, so a cluster in trouble is not asked more often for it.
+    async fn broke_off(&self, slot: &Slot, text: &str) -> OpenError {
+        match &slot.state().diagnosis {
+            Diagnosis::Open => {}
+            Diagnosis::Found(error) => return error.clone(),
+            Diagnosis::Needless => return OpenError::Unreachable(Cause::at(&slot.address, text)),
         }
-        OpenError::Unreachable(Cause::at(&slot.address, text))
+        let within = self.config.connect_timeout;
+        let found = match slot.dialer.refusal(text) {
+            Some(found) => found,
+            None => {
+                self.may_connect().await;
+                match slot.dialer.ask_plain(text, within).await {
+                    Some(found) => found,
+                    None => {
+                        self.may_connect().await;
+                        slot.dialer.ask_tls(text, within).await
+                    }
+                }
+            }
+        };
+        let error = not_dialed(slot, found);
+        slot.state().diagnosis = Diagnosis::Found(error.clone());
+        error
+    }
+
+    /// Waits until one more connect is within the limit.
+    async fn may_connect(&self) {
+        let at = self.choice().reserve_connect(self.now());
+        sleep_until(self.started + at).await;
     }
 
     fn connect_to(&self, id: EndpointId, wire: Wire, token: Option<Token>) -> Connection {
@@ -251,6 +271,14 @@ pub(super) enum Knocked {
     Replaced(Error),
 }
 
+fn not_dialed(slot: &Slot, error: DialError) -> OpenError {
+    match error {
+        DialError::Unreachable(cause) => OpenError::Unreachable(cause),
+        DialError::Tls(failure) => OpenError::Tls { endpoint: slot.address.to_string(), failure },
+        DialError::BrokeOff(text) => OpenError::Unreachable(Cause::at(&slot.address, text)),
+    }
+}
+
 async fn open_and_tell(endpoints: Arc<Endpoints>, id: EndpointId, tell: watch::Sender<Option<Outcome>>) {
     let outcome = tokio::select! {
         biased;
@@ -259,7 +287,7 @@ async fn open_and_tell(endpoints: Arc<Endpoints>, id: EndpointId, tell: watch::S
     };
     match &outcome {
         Ok(_) | Err(OpenError::Fatal(_)) => {}
-        Err(error @ (OpenError::Unreachable(_) | OpenError::Untrusted(_))) => {
+        Err(error @ (OpenError::Unreachable(_) | OpenError::Tls { .. })) => {
             endpoints.fail(id, error.clone());
         }
     }

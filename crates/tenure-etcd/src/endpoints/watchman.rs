@@ -41,7 +41,7 @@ async fn knock(endpoints: &Arc<Endpoints>, id: EndpointId) {
     let connection = match endpoints.open(id).await {
         Ok(connection) => connection,
         // Quarantined again by whoever opened.
-        Err(OpenError::Unreachable(_) | OpenError::Untrusted(_)) => return,
+        Err(OpenError::Unreachable(_) | OpenError::Tls { .. }) => return,
         Err(fatal @ OpenError::Fatal(_)) => return endpoints.fail(id, fatal),
     };
     match endpoints.status_of(&connection).await {

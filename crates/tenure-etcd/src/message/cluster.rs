@@ -87,4 +87,15 @@ pub(crate) struct AlarmResponse {
     pub(crate) alarms: Vec<AlarmMember>,
 }
 
-headed!(StatusResponse, MemberListResponse, AlarmResponse);
+/// Of the health service of gRPC, which etcd has beside its own.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct HealthCheckRequest {}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct HealthCheckResponse {
+    /// The service has no header; the number of this field is none of its own.
+    #[prost(message, optional, tag = "1000")]
+    pub(crate) header: Option<ResponseHeader>,
+}
+
+headed!(StatusResponse, MemberListResponse, AlarmResponse, HealthCheckResponse);

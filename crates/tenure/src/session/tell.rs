@@ -21,7 +21,8 @@ impl Shared {
             }
             Notice::Refused { key, wish, why } => {
                 let error = why.map_or(RegisterError::Taken, RegisterError::Refused);
-                warn!(?key, %error, "registration refused");
+                // The owner of the registration gets the error; a warning would report it twice.
+                info!(?key, %error, "registration refused");
                 if let Some(waiter) = inner.waiters.remove(&wish) {
                     let _ = waiter.send(Err(error));
                 }

@@ -23,6 +23,11 @@ use crate::store::{
 
 pub use tenure_etcd::{Config, Secret, Tls, User};
 
+/// The error of a client that was not opened as a store, such as a diagnostic tool's.
+pub fn connect_error(error: tenure_etcd::Error) -> StoreError {
+    failure::from_connecting(error)
+}
+
 /// A renewal waits this long for one member at most. Longer than a busy server needs; shorter would leave members that
 /// are only slow.
 const RENEW_PATIENCE_MAX: Duration = Duration::from_secs(1);
@@ -61,8 +66,8 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`] if no member can be reached, [`StoreError::Denied`] for a wrong password or a certificate
-    /// that is not trusted.
+    /// [`StoreError::Unavailable`] if no member can be reached, [`StoreError::Denied`] for a wrong password, [`StoreError::Tls`] for
+    /// certificates and for a server of which only one side speaks TLS.
     ///
     /// # Cancellation
     ///
@@ -205,7 +210,11 @@ impl Engine for Etcd {
 
     async fn leases(&self) -> Result<Vec<LeaseId>, StoreError> {
         // The list is one member's, which may lag; a linearizable read through the same member makes it catch up.
-        self.client.range(translate::nothing()).await.map_err(failure::from)?;
+        match self.client.range(translate::nothing()).await {
+            // A user with a grant on one prefix may not read this key.
+            Err(tenure_etcd::Error::Denied(_)) => self.client.catch_up().await.map_err(failure::from)?,
+            read => drop(read.map_err(failure::from)?),
+        }
         let ids = self.client.leases().await.map_err(failure::from)?;
         let mut ids: Vec<LeaseId> = ids.into_iter().filter_map(LeaseId::new).collect();
         ids.sort_unstable();

@@ -77,9 +77,6 @@ impl FromStr for StoreUrl {
             }
             return Ok(StoreUrl::File(PathBuf::from(path)));
         }
-        if let Some(path) = text.strip_prefix("file:") {
-            return Err(BadStoreUrl::RelativePath(path.to_owned()));
-        }
         // Before the members are told apart: a password may hold a comma.
         if text.contains('@') {
             return Err(BadStoreUrl::Credentials);

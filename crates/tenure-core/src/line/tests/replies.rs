@@ -206,7 +206,7 @@ fn refused_enter_settles_the_one_before_it() {
     line.handle_entered(ticket, epoch, Entered::Unknown, 0.0, NOW);
     line.handle_time(NOW + Duration::from_secs(5));
     let (epoch, _) = enter(&mut line);
-    let why = StoreError::Denied("no".to_owned());
+    let why = StoreError::Corrupt("no".to_owned());
     line.handle_entered(ticket, epoch, Entered::Refused(why), 0.0, NOW);
     match line.poll_action() {
         Some(Action::Leave { place: left, settles: Some(_), .. }) => assert_eq!(left, place),

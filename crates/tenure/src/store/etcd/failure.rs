@@ -3,7 +3,9 @@
 use tenure_etcd::Error;
 
 use crate::store::etcd::{TTL_MAX, translate};
-use crate::store::{Cause, Invalid, Replaced, Revision, StoreError};
+use crate::store::{
+    Access, Cause, Denied, Invalid, KeyRange, MissingGrant, Replaced, Revision, StoreError, TlsFailure,
+};
 
 /// The error of a call.
 pub(super) fn from(error: Error) -> StoreError {
@@ -18,7 +20,8 @@ pub(super) fn from(error: Error) -> StoreError {
         Error::NoSpace => StoreError::NoSpace,
         Error::RateLimited => StoreError::RateLimited,
         // In the life of a handle a certificate may be wrong for a while, as when certificates are exchanged: nothing left.
-        Error::Unavailable(cause) | Error::Untrusted(cause) => StoreError::Unavailable(Cause::new(cause)),
+        error @ Error::Tls { .. } => StoreError::Unavailable(Cause::new(error)),
+        Error::Unavailable(cause) => StoreError::Unavailable(Cause::new(cause)),
         Error::Ambiguous(cause) => StoreError::Ambiguous(Cause::new(cause)),
         Error::Replaced(replaced) => match replaced {
             tenure_etcd::Replaced::OtherCluster { was, now } => StoreError::Replaced(Replaced::Identity {
@@ -31,7 +34,7 @@ pub(super) fn from(error: Error) -> StoreError {
             other => StoreError::Corrupt(other.to_string()),
         },
         Error::Corrupt(text) => StoreError::Corrupt(text),
-        Error::Denied(text) => StoreError::Denied(text),
+        Error::Denied(denied) => StoreError::Denied(from_denied(denied)),
         Error::Closed => StoreError::Closed,
         // What the client learns to say later is unknown until somebody reads it here.
         other => StoreError::Ambiguous(Cause::new(other)),
@@ -41,10 +44,39 @@ pub(super) fn from(error: Error) -> StoreError {
 /// The error of the first connection: without trust there is no store to wait for.
 pub(super) fn from_connecting(error: Error) -> StoreError {
     match error {
-        Error::Untrusted(cause) => {
-            StoreError::Denied(format!("the TLS connection could not be trusted: {cause}"))
-        }
+        Error::Tls { endpoint, failure } => StoreError::Tls { endpoint, failure: from_tls(failure) },
         other => from(other),
+    }
+}
+
+fn from_tls(failure: tenure_etcd::TlsFailure) -> TlsFailure {
+    use tenure_etcd::TlsFailure as Etcd;
+    match failure {
+        Etcd::ServerIsPlain => TlsFailure::ServerIsPlain,
+        Etcd::ServerIsTls => TlsFailure::ServerIsTls,
+        Etcd::UnknownAuthority(text) => TlsFailure::UnknownAuthority(text),
+        Etcd::WrongName(text) => TlsFailure::WrongName(text),
+        Etcd::NotValidNow(text) => TlsFailure::NotValidNow(text),
+        Etcd::NoClientCertificate => TlsFailure::NoClientCertificate,
+        Etcd::ClientCertificateRefused(text) => TlsFailure::ClientCertificateRefused(text),
+        other => TlsFailure::Other(other.to_string()),
+    }
+}
+
+fn from_denied(denied: tenure_etcd::Denied) -> Denied {
+    match denied {
+        tenure_etcd::Denied::Permission { user, access, ranges } => {
+            let access = match access {
+                tenure_etcd::Access::Read => Access::Read,
+                tenure_etcd::Access::Write => Access::Write,
+                tenure_etcd::Access::ReadWrite => Access::ReadWrite,
+                tenure_etcd::Access::Root => Access::Root,
+            };
+            let ranges =
+                ranges.into_iter().map(|range| KeyRange { key: range.key, end: range.end }).collect();
+            Denied::MissingGrant(MissingGrant { user, access, ranges })
+        }
+        other => Denied::Refused(other.to_string()),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn before_commit(error: Error) -> StoreError {
         ErrorCode::DatabaseCorrupt => StoreError::Corrupt(error.to_string()),
         ErrorCode::NotADatabase => StoreError::Unusable(Unusable::NotAStore(error.to_string())),
         ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
-            StoreError::Denied(error.to_string())
+            StoreError::Denied(error.to_string().into())
         }
         _ => StoreError::Unavailable(Cause::new(error)),
     }
@@ -45,7 +45,7 @@ pub(super) fn of_side_file(what: &str, error: &std::io::Error) -> StoreError {
     use std::io::ErrorKind;
     match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            StoreError::Denied(format!("{what}: {error}"))
+            StoreError::Denied(format!("{what}: {error}").into())
         }
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::NoSpace,
         _ => StoreError::Unavailable(Cause::new(format!("{what}: {error}"))),

@@ -1,6 +1,7 @@
 //! Two kinds of work on six nodes of different capacities, all of them restarted one after the other under their own ids.
 //!
 //! An observer polls the store. A task may have no owner only as long as no node that accepts it has room, or for a moment.
+#![allow(clippy::print_stdout, reason = "the figures of a soak are read from its output")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,0 +1,200 @@
+//! How long opening a store may take, and what is tried again meanwhile.
+//!
+//! A server that is silent may only be paused or in an election, so it is asked again until the time is over. A refused connection is an answer:
+//! no process listens there. It is tried again only where the caller waits anyway, with `--wait`.
+
+use std::time::Duration;
+
+use tenure::store::StoreError;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The default of `--connect-timeout`. Scripts were promised an answer within 6 s, start and end of the process included; halved, an
+/// etcd that holds an election would look dead.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A shorter `--wait` is for the lock; a connection needs a round trip or two on any network.
+const WITHIN_MIN: Duration = Duration::from_secs(1);
+
+/// Between two tries. A refused connection costs nothing, so this alone bounds how often it is tried.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long opening may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Patience {
+    pub(crate) within: Duration,
+    pub(crate) refused: Refused,
+}
+
+/// What follows when no process listens at the address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// A failure, immediately.
+    Ends,
+    /// Another try: the server may be about to start.
+    Retried,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { within: CONNECT_TIMEOUT, refused: Refused::Ends }
+    }
+}
+
+impl Patience {
+    /// From `--connect-timeout`.
+    pub(crate) fn new(connect_timeout: Option<Duration>) -> Patience {
+        Patience { within: connect_timeout.unwrap_or(CONNECT_TIMEOUT), ..Patience::default() }
+    }
+
+    /// A command with `--wait` waits for the store as long as for what it wants of it. `--connect-timeout` limits that if it is given.
+    pub(crate) fn with_wait(self, wait: Option<Duration>, connect_timeout: Option<Duration>) -> Patience {
+        let Some(wait) = wait else { return self };
+        let within = wait.max(WITHIN_MIN);
+        let within = connect_timeout.map_or(within, |limit| within.min(limit));
+        Patience { within, refused: Refused::Retried }
+    }
+
+    /// Opens, again and again while only time can help. The error is the last one; none if there was no answer at all.
+    pub(crate) async fn open<T, E, F, Fut>(self, mut try_once: F) -> Result<T, Option<E>>
+    where
+        E: Transient,
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let until = Instant::now() + self.within;
+        let mut last = None;
+        loop {
+            let error = match timeout_at(until, try_once()).await {
+                Ok(Ok(opened)) => return Ok(opened),
+                Ok(Err(error)) => error,
+                Err(_) => return Err(last),
+            };
+            let is_final = match error.kind() {
+                Kind::Permanent => true,
+                Kind::Refused => self.refused == Refused::Ends,
+                Kind::Passing => false,
+            };
+            if is_final || Instant::now() + PAUSE >= until {
+                return Err(Some(error));
+            }
+            last = Some(error);
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Whether an error passes with time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Permanent,
+    Refused,
+    Passing,
+}
+
+/// An error of opening.
+pub(crate) trait Transient {
+    fn kind(&self) -> Kind;
+}
+
+impl Transient for tenure_etcd::Error {
+    fn kind(&self) -> Kind {
+        match self {
+            tenure_etcd::Error::Unavailable(cause) if cause.is_refused() => Kind::Refused,
+            error if error.is_retryable() => Kind::Passing,
+            _ => Kind::Permanent,
+        }
+    }
+}
+
+impl Transient for StoreError {
+    fn kind(&self) -> Kind {
+        match self {
+            StoreError::Unavailable(cause)
+                if cause.downcast_ref::<tenure_etcd::Cause>().is_some_and(tenure_etcd::Cause::is_refused) =>
+            {
+                Kind::Refused
+            }
+            error if error.is_retryable() => Kind::Passing,
+            _ => Kind::Permanent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tenure::store::Cause;
+
+    use super::*;
+
+    struct Failed(Kind);
+
+    impl Transient for Failed {
+        fn kind(&self) -> Kind {
+            self.0
+        }
+    }
+
+    /// How often a store was tried that opens at the given try, and whether it was opened.
+    async fn tries(patience: Patience, kind: Kind, opens_at: u32) -> (u32, bool) {
+        let count = Cell::new(0);
+        let opened = patience
+            .open(|| {
+                count.set(count.get() + 1);
+                let n = count.get();
+                async move { if n >= opens_at { Ok(()) } else { Err(Failed(kind)) } }
+            })
+            .await;
+        (count.get(), opened.is_ok())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_store_is_tried_until_the_time_is_over() {
+        let patience = Patience::new(None);
+        assert_eq!(tries(patience, Kind::Passing, 5).await, (5, true));
+        assert_eq!(tries(patience, Kind::Permanent, 2).await, (1, false));
+        assert_eq!(tries(patience, Kind::Refused, 2).await, (1, false), "nothing listens: fails immediately");
+        let waiting = patience.with_wait(Some(Duration::from_secs(30)), None);
+        assert_eq!(tries(waiting, Kind::Refused, 100).await, (100, true), "with --wait it is waited for");
+        let begin = Instant::now();
+        assert!(!tries(patience, Kind::Passing, u32::MAX).await.1);
+        assert!(begin.elapsed() <= CONNECT_TIMEOUT, "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn try_that_hangs_ends_with_the_time() {
+        let hanging = Patience::new(Some(Duration::from_secs(2)));
+        let begin = Instant::now();
+        let opened = hanging.open(std::future::pending::<Result<(), Failed>>).await;
+        assert!(matches!(opened, Err(None)));
+        assert_eq!(begin.elapsed(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn wait_and_connect_timeout_limit_each_other() {
+        let seconds = Duration::from_secs;
+        for (wait, limit, within) in [
+            (None, None, 5),
+            (None, Some(9), 9),
+            (Some(30), None, 30),
+            (Some(30), Some(9), 9),
+            (Some(3), Some(9), 3),
+            (Some(0), None, 1),
+        ] {
+            let (wait, limit) = (wait.map(seconds), limit.map(seconds));
+            assert_eq!(
+                Patience::new(limit).with_wait(wait, limit).within,
+                seconds(within),
+                "{wait:?} {limit:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn errors_of_both_kinds_are_read_alike() {
+        assert_eq!(StoreError::Unavailable(Cause::new("silent")).kind(), Kind::Passing);
+        assert_eq!(StoreError::Denied("no".into()).kind(), Kind::Permanent);
+        assert_eq!(tenure_etcd::Error::Closed.kind(), Kind::Permanent);
+    }
+}

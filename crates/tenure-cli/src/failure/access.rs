@@ -1,0 +1,117 @@
+//! What to change when a store refuses a client, or a client a server: the flag for TLS, the grant for a permission.
+
+use std::sync::OnceLock;
+
+use tenure::store::{Access, MissingGrant, TlsFailure};
+
+use super::{Code, Failure};
+
+/// The namespace of this process, for hints that name its prefix. Set where it is decided, before any store is opened.
+static NAMESPACE: OnceLock<String> = OnceLock::new();
+
+/// Notes the namespace for the hints of this process.
+pub(crate) fn set_namespace(namespace: &str) {
+    // The first decision of a process is the one it acts upon.
+    let _ = NAMESPACE.set(namespace.trim_matches('/').to_owned());
+}
+
+/// The command that an administrator runs for this user.
+pub(super) fn grant_hint(missing: &MissingGrant) -> String {
+    hint(missing, NAMESPACE.get().map_or("NAMESPACE", String::as_str))
+}
+
+fn hint(missing: &MissingGrant, namespace: &str) -> String {
+    let user = missing.user.as_deref().unwrap_or("USER");
+    if missing.access == Access::Root {
+        return format!("run it as a user with the role root, or `etcdctl user grant-role {user} root`");
+    }
+    let prefix = format!("/{namespace}/");
+    let outside = missing.ranges.iter().find(|range| !range.key.starts_with(prefix.as_bytes()));
+    let (scope, key) = match outside {
+        None => ("--prefix=true ", prefix),
+        Some(range) if range.end.is_empty() => ("", range.key.escape_ascii().to_string()),
+        Some(range) => ("--prefix=true ", range.key.escape_ascii().to_string()),
+    };
+    format!(
+        "give a role of user {user} the grant: `etcdctl role grant-permission ROLE readwrite {scope}{key}`"
+    )
+}
+
+/// A failure of TLS, with the flag that changes it. It is no question of user and password.
+pub(super) fn tls_failure(endpoint: &str, failure: &TlsFailure) -> Failure {
+    let host = endpoint.split_once("://").map_or(endpoint, |(_, host)| host);
+    let (code, why, hint) = match failure {
+        TlsFailure::ServerIsPlain => (
+            Code::Unavailable,
+            "the server does not speak TLS".to_owned(),
+            format!("use --store etcd://{host}, or enable TLS at the server"),
+        ),
+        TlsFailure::ServerIsTls => (
+            Code::Unavailable,
+            "the server speaks TLS, and the address is in the clear".to_owned(),
+            format!("use --store etcds://{host} with --cacert FILE"),
+        ),
+        TlsFailure::UnknownAuthority(text) => (
+            Code::Untrusted,
+            format!("no trusted authority signed the server's certificate ({text})"),
+            "give the certificate of the authority that signed it with --cacert FILE".to_owned(),
+        ),
+        TlsFailure::WrongName(text) => (
+            Code::Untrusted,
+            format!("the server's certificate is not for this name ({text})"),
+            "use a name of the certificate in --endpoints, or issue a certificate for this one".to_owned(),
+        ),
+        TlsFailure::NotValidNow(text) => (
+            Code::Untrusted,
+            format!("the server's certificate is not valid now ({text})"),
+            "renew the server's certificate, or set the clock of this machine; `date` shows it".to_owned(),
+        ),
+        TlsFailure::NoClientCertificate => (
+            Code::Untrusted,
+            "the server requires a client certificate, and none is configured".to_owned(),
+            "give one with --cert FILE and --key FILE".to_owned(),
+        ),
+        TlsFailure::ClientCertificateRefused(text) => (
+            Code::Untrusted,
+            format!("the server refuses the client certificate ({text})"),
+            "use a certificate with --cert and --key that an authority of the server signed".to_owned(),
+        ),
+        other => (
+            Code::Untrusted,
+            other.to_string(),
+            "check --cacert, --cert and --key with `tenure config show`".to_owned(),
+        ),
+    };
+    Failure::new(code, format!("no TLS connection to {host}: {why}")).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::store::KeyRange;
+
+    use super::*;
+
+    #[test]
+    fn missing_grant_hint_is_the_command_that_grants_it() {
+        let missing = |access, key: &'static str, end: &'static str| MissingGrant {
+            user: Some("ann".to_owned()),
+            access,
+            ranges: vec![KeyRange { key: key.into(), end: end.into() }],
+        };
+        for (missing, command) in [
+            (
+                missing(Access::Write, "/shop/eu/locks/a", ""),
+                "`etcdctl role grant-permission ROLE readwrite --prefix=true /shop/eu/`",
+            ),
+            (missing(Access::Read, "/other", ""), "`etcdctl role grant-permission ROLE readwrite /other`"),
+            (
+                missing(Access::Read, "/other/", "/other0"),
+                "`etcdctl role grant-permission ROLE readwrite --prefix=true /other/`",
+            ),
+            (missing(Access::Root, "", ""), "`etcdctl user grant-role ann root`"),
+        ] {
+            let hint = hint(&missing, "shop/eu");
+            assert!(hint.ends_with(command) && hint.contains("ann"), "{hint}");
+        }
+    }
+}
