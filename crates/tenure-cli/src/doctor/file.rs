@@ -17,7 +17,7 @@ pub(super) fn look(path: &Path) -> Vec<Check> {
         Ok(metadata) => checks.push(mode(folder, &metadata)),
         Err(_) => checks.push(Check::ok(
             "folder",
-            format!("{} does not exist; the first use makes it, for its owner alone", folder.display()),
+            format!("{} does not exist, so nothing was stored there yet", folder.display()),
         )),
     }
     checks.extend(folder.ancestors().find(|folder| folder.exists()).and_then(file_system));
