@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::binary::{Version, binary, version_of};
 use crate::builder::Builder;
+use crate::grant;
 use crate::member::{Member, Plan, Ports};
 use crate::peers::Peers;
 
@@ -72,6 +73,9 @@ impl Etcd {
         }
         if let Some(peers) = &etcd.peers {
             peers.introduce(etcd.ids());
+        }
+        if etcd.builder.tls.is_none() {
+            grant::enable(&etcd.members[0]);
         }
         etcd
     }

@@ -20,6 +20,7 @@
 mod binary;
 mod builder;
 mod etcd;
+mod grant;
 mod grpc_proxy;
 mod http;
 mod member;
@@ -33,6 +34,7 @@ pub mod sentinel;
 pub use binary::{Version, binary, version_of};
 pub use builder::{Builder, Host, Timers, Tls};
 pub use etcd::Etcd;
+pub use grant::granted_user;
 pub use grpc_proxy::GrpcProxy;
 pub use member::Member;
 pub use proxy::{Mode, Proxy};

@@ -199,11 +199,12 @@ fn deaf(count: usize) -> (Vec<std::net::TcpListener>, Vec<String>) {
 const WRAPPERS: [&[&str]; 4] = [
     &["lock", "a"],
     &["lock", "a", "--try"],
-    &["lock", "a", "--wait", "60s"],
+    &["lock", "a", "--wait", "60s", "--connect-timeout", "4s"],
     &["once", "a", "--every", "1h"],
 ];
 
 /// Every wrapper on a store that is of no use says so in time; all at once, because they only wait.
+/// With `--wait`, connecting is part of the wait unless `--connect-timeout` limits it.
 async fn each_is_125_within_6_seconds_and_runs_nothing(endpoints: &[&str]) {
     let machine = machine();
     let marker = machine.path("marker");

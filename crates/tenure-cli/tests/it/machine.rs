@@ -30,7 +30,9 @@ pub(crate) struct Ran {
 
 impl Machine {
     pub(crate) fn new() -> Machine {
-        Machine { home: TempDir::new().unwrap(), env: Vec::new() }
+        // The whole suite under one grant: `TENURE_ETCD_GRANT=/tenure/`.
+        let user = tenure_fixture::granted_user().map(|user| ("ETCDCTL_USER".to_owned(), user.to_owned()));
+        Machine { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
     }
 
     /// With one more variable.
