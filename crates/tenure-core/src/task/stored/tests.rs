@@ -222,3 +222,22 @@ proptest! {
         }
     }
 }
+
+/// A completed task begins anew; one that failed goes on from its checkpoint, and its earlier errors do not count.
+#[test]
+fn retried_task_keeps_its_checkpoint_unless_completed() {
+    let node = NodeId::parse("n").unwrap();
+    let at = WallTime(7);
+    let mut task = StateRecord::default();
+    let blob = Some(Checkpoint::new(vec![1]).unwrap());
+    let _ = task.apply(Message::Checkpoint { blob }, at, &node).unwrap();
+    assert_eq!(task.retried(at, &node), None, "it has not ended");
+    let mut completed = task.clone();
+    let _ = completed.apply(Message::Complete, at, &node).unwrap();
+    assert_eq!(completed.retried(at, &node).unwrap().checkpoint, None);
+    let _ = task.quarantine("it kills its workers", at, &node).unwrap();
+    let retried = task.retried(WallTime(9), &node).unwrap();
+    assert_eq!((retried.state, &retried.checkpoint), (State::Runnable, &task.checkpoint));
+    assert_eq!((retried.errors.len(), retried.faults, retried.attempt()), (0, 0, 1));
+    assert_eq!((retried.reason, retried.updated_at), (None, WallTime(9)));
+}
