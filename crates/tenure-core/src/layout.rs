@@ -20,7 +20,9 @@ use crate::name::{
     ServiceName, TaskId,
 };
 
-pub use catalogue::{COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL};
+pub use catalogue::{
+    AUDIT_KEEP, COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL,
+};
 
 /// Where services lie inside the registry.
 const SERVICES: &str = "services/";
@@ -58,6 +60,8 @@ pub enum Key {
     Ttl(ElectionName),
     /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
     Run(LockName),
+    /// `audit/<uuid-v7>`: a destructive command, who sent it and why. Kept for a week.
+    Audit(CommandId),
     /// `registry/<key…>`: what was registered under a shared lease. Leased.
     Registration(RegistryKey),
 }
@@ -185,6 +189,7 @@ impl Layout {
             Key::EnterGuard(lease) => [root, "guards/", &lease.to_string()].concat(),
             Key::Ttl(election) => [root, "ttl/", &segment(election.as_str())].concat(),
             Key::Run(name) => [root, "once/", &segment(name.as_str())].concat(),
+            Key::Audit(id) => [root, "audit/", id.as_str()].concat(),
             Key::Registration(key) => [root, "registry/", key.as_str()].concat(),
         };
         text.into()
@@ -216,6 +221,7 @@ impl Layout {
             ("state", [task]) => Some(Key::TaskState(task_id(task)?)),
             ("commands", [task]) => Some(Key::TaskCommand(task_id(task)?)),
             ("results", [command]) => Some(Key::CommandResult(CommandId::parse(command).ok()?)),
+            ("audit", [id]) => Some(Key::Audit(CommandId::parse(id).ok()?)),
             ("frozen", [node]) => Some(Key::Frozen(NodeId::parse(&unescape(node)?).ok()?)),
             ("elections", [election, place]) => {
                 Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, Place::parse(place)?))
@@ -298,6 +304,11 @@ impl Layout {
     /// The enter guards of all leases.
     pub fn enter_guards(&self) -> Selection {
         self.under(&["guards/"])
+    }
+
+    /// The audit records.
+    pub fn audit(&self) -> Selection {
+        self.under(&["audit/"])
     }
 
     /// Everything registered.
