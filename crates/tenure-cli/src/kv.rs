@@ -19,6 +19,7 @@ pub(crate) use input::Input;
 pub(crate) use key::{parse_lease, parse_revision_or_zero};
 pub(crate) use shape::Key;
 
+use crate::audit::Trail;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -50,11 +51,16 @@ pub(crate) enum KvCommand {
 }
 
 /// Runs a verb on an open store.
-pub(crate) async fn run(command: &KvCommand, store: &Store, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(
+    command: &KvCommand,
+    store: &Store,
+    trail: &Trail,
+    output: &Output,
+) -> Result<(), Failure> {
     match command {
         KvCommand::Get(args) => read::get(args, store, output).await,
         KvCommand::Put(args) => put::put(args, store, output).await,
-        KvCommand::Del(args) => delete::delete(args, store, output).await,
+        KvCommand::Del(args) => delete::delete(args, store, trail, output).await,
         KvCommand::Range(args) => read::range(args, store, output).await,
         KvCommand::Watch(args) => watch::watch(args, store, output).await,
         KvCommand::Txn(args) => txn::txn(args, store, output).await,

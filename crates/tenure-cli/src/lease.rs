@@ -5,10 +5,12 @@ use std::time::Duration;
 use clap::Subcommand;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
+use tenure::audit::{AuditAction, AuditRecord};
 use tenure::core::layout::Layout;
 use tenure::core::name::Namespace;
 use tenure::store::{Get, LeaseId, LeaseView, Store, StoreError};
 
+use crate::audit::Trail;
 use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
 use crate::kv::{Key, parse_lease};
@@ -39,6 +41,9 @@ pub(crate) enum LeaseCommand {
         /// The lease, as listings show it.
         #[arg(value_name = "ID", value_parser = parse_lease)]
         id: LeaseId,
+        /// Why; `tenure events` shows it.
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        reason: String,
         #[command(flatten)]
         confirm: ConfirmArgs,
     },
@@ -48,7 +53,7 @@ pub(crate) enum LeaseCommand {
 pub(crate) fn check(command: &LeaseCommand, output: &Output) -> Result<(), Failure> {
     match command {
         LeaseCommand::Ls | LeaseCommand::Show { .. } => Ok(()),
-        LeaseCommand::Revoke { id, confirm } => {
+        LeaseCommand::Revoke { id, confirm, .. } => {
             confirm.check(&format!("revoking lease {id}"), &format!("tenure lease show {id}"), output)
         }
     }
@@ -58,13 +63,16 @@ pub(crate) fn check(command: &LeaseCommand, output: &Output) -> Result<(), Failu
 pub(crate) async fn run(
     command: &LeaseCommand,
     store: &Store,
-    namespace: &Namespace,
+    (namespace, trail): (&Namespace, &Trail),
     output: &Output,
 ) -> Result<(), Failure> {
     match command {
         LeaseCommand::Ls => list(store, namespace, output).await,
         LeaseCommand::Show { id } => show(*id, store, output).await,
-        LeaseCommand::Revoke { id, confirm } => revoke(*id, *confirm, store, output).await,
+        LeaseCommand::Revoke { id, reason, confirm } => {
+            let record = trail.record(AuditAction::RevokeLease, id.to_string(), reason);
+            revoke((*id, *confirm), store, (trail, record), output).await
+        }
     }
 }
 
@@ -167,7 +175,12 @@ async fn show(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure
     view.keys.iter().try_for_each(|key| output.record([key]))
 }
 
-async fn revoke(id: LeaseId, confirm: ConfirmArgs, store: &Store, output: &Output) -> Result<(), Failure> {
+async fn revoke(
+    (id, confirm): (LeaseId, ConfirmArgs),
+    store: &Store,
+    (trail, record): (&Trail, AuditRecord),
+    output: &Output,
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Answer {
         schema: &'static str,
@@ -179,8 +192,14 @@ async fn revoke(id: LeaseId, confirm: ConfirmArgs, store: &Store, output: &Outpu
     let keys = if view.keys.len() == 1 { "key" } else { "keys" };
     let question = format!("revoke lease {id} and delete its {} {keys}", view.keys.len());
     confirm.ask(&question, output).await?;
+    // No store revokes a lease in a transaction. The record comes first: a revoke without a record would have no author.
+    let record = AuditRecord { count: Some(view.keys.len() as u64), ..record };
+    let entry = trail.put(store, record, output).await?;
     let revision = match store.revoke(id).await {
-        Err(StoreError::LeaseNotFound) => return Err(none(id)),
+        Err(StoreError::LeaseNotFound) => {
+            trail.withdraw(store, entry).await;
+            return Err(none(id));
+        }
         revoked => revoked?,
     };
     let deleted = view.keys.len();

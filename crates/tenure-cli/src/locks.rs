@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Subcommand;
 use serde::Serialize;
+use tenure::Identity;
 use tenure::core::name::{LockName, Namespace};
 use tenure::core::revision::Token;
 use tenure::lock::{Holder, LockList, LockView, Locks};
@@ -41,6 +42,9 @@ pub(crate) enum LocksCommand {
         /// From everybody who holds it, however many.
         #[arg(long)]
         force: bool,
+        /// Why; `tenure events` shows it.
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        reason: String,
         #[command(flatten)]
         confirm: ConfirmArgs,
     },
@@ -64,17 +68,19 @@ pub(crate) async fn run(
     command: &LocksCommand,
     store: &Store,
     namespace: &Namespace,
+    identity: Identity,
     output: &Output,
 ) -> Result<(), Failure> {
     // A session that is asked for nothing asks nothing of the store.
     let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-    let locks = Locks::new(&session, namespace);
+    let locks = Locks::new(&session, namespace).identity(identity);
     match command {
         LocksCommand::Ls => list(&locks, store, output).await,
         LocksCommand::Show { name } => show(&parse(name)?, &locks, store, output).await,
-        LocksCommand::Break { name, token, force, confirm } => {
+        LocksCommand::Break { name, token, force, reason, confirm } => {
             let token = token.map(|token| Token(Revision(token)));
-            take(&parse(name)?, token, *force, *confirm, &locks, output).await
+            let terms = Terms { token, force: *force, reason, confirm: *confirm };
+            take(&parse(name)?, terms, &locks, output).await
         }
     }
 }
@@ -234,12 +240,18 @@ async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) ->
     output.table(&heading, &rows)
 }
 
+/// From which holders a lock is taken, and why.
+struct Terms<'a> {
+    token: Option<Token>,
+    force: bool,
+    reason: &'a str,
+    confirm: ConfirmArgs,
+}
+
 /// Takes a lock away.
 async fn take(
     name: &LockName,
-    token: Option<Token>,
-    force: bool,
-    confirm: ConfirmArgs,
+    Terms { token, force, reason, confirm }: Terms<'_>,
     locks: &Locks,
     output: &Output,
 ) -> Result<(), Failure> {
@@ -262,7 +274,7 @@ async fn take(
     confirm.ask(&format!("take '{name}' away from {}", holders.join(" and ")), output).await?;
     let mut broken = Vec::new();
     for victim in victims {
-        if evict(locks, name, victim).await? {
+        if evict(locks, name, victim, reason).await? {
             broken.push(victim);
         } else if !force {
             return Err(Failure::new(
@@ -314,9 +326,9 @@ fn victims(view: &LockView, token: Option<Token>, force: bool) -> Result<Vec<&Ho
 }
 
 /// Deleting is repeated until the store says what came of it: the place is never used twice, so that harms nobody.
-async fn evict(locks: &Locks, name: &LockName, victim: &Holder) -> Result<bool, StoreError> {
-    match locks.evict(name, victim).await {
-        Err(StoreError::Ambiguous(_)) => locks.evict(name, victim).await.map(|_| true),
+async fn evict(locks: &Locks, name: &LockName, victim: &Holder, reason: &str) -> Result<bool, StoreError> {
+    match locks.evict(name, victim, reason).await {
+        Err(StoreError::Ambiguous(_)) => locks.evict(name, victim, reason).await.map(|_| true),
         told => told,
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! stdout is data, stderr is talk, and the exit code tells scripts what happened (see `failure`).
 
+mod audit;
 mod bench;
 mod child;
 mod cli;
@@ -170,8 +171,9 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         }
         Command::Locks(command) => {
             locks::check(command, output)?;
-            let (store, namespace) = open(cli, output).await?;
-            let done = locks::run(command, &store, &namespace, output).await;
+            let decision = connect::decide(&cli.global)?;
+            let (store, namespace) = open_decided(cli, &decision, output).await?;
+            let done = locks::run(command, &store, &namespace, audit::actor(&decision), output).await;
             store.close().await;
             done
         }
@@ -201,16 +203,19 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         }
         Command::Lease(command) => {
             lease::check(command, output)?;
-            let (store, namespace) = open(cli, output).await?;
-            let done = lease::run(command, &store, &namespace, output).await;
+            let decision = connect::decide(&cli.global)?;
+            let (store, namespace) = open_decided(cli, &decision, output).await?;
+            let trail = audit::Trail::new(&namespace, audit::actor(&decision));
+            let done = lease::run(command, &store, (&namespace, &trail), output).await;
             store.close().await;
             done
         }
         Command::Kv(command) => {
             kv::check(command, output)?;
-            let purpose = Purpose::of(cli.command.as_ref());
-            let store = connect::open_for(purpose, &connect::decide(&cli.global)?, output).await?;
-            let done = kv::run(command, &store, output).await;
+            let decision = connect::decide(&cli.global)?;
+            let (store, namespace) = open_decided(cli, &decision, output).await?;
+            let trail = audit::Trail::new(&namespace, audit::actor(&decision));
+            let done = kv::run(command, &store, &trail, output).await;
             store.close().await;
             done
         }
@@ -260,7 +265,7 @@ async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure>
 async fn open_client(cli: &Cli, output: &Output) -> Result<(Client, Namespace), Failure> {
     let decision = connect::decide(&cli.global)?;
     let (store, namespace) = open_decided(cli, &decision, output).await?;
-    let client = Client::new(store, &namespace);
+    let client = Client::new(store, &namespace).identity(audit::actor(&decision));
     let who = hold::introduce(&decision, &[]);
     let client = match NodeId::parse(&format!("{}@{}", who.user, who.node)) {
         Ok(name) => client.named(name),

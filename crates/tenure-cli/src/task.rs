@@ -92,9 +92,6 @@ pub(crate) struct SleepArgs {
 pub(crate) struct KillArgs {
     #[command(flatten)]
     select: SelectArgs,
-    /// Why, for those who read its history.
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
     #[command(flatten)]
     patience: PatienceArgs,
 }
@@ -165,7 +162,7 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
         TaskCommand::Checkpoint(args) => ask(args, Message::Checkpoint { blob: None }).await,
         TaskCommand::Kill(args) => {
             let kill = async |id: TaskId| {
-                let message = Message::Kill { reason: args.reason.clone() };
+                let message = Message::Kill { reason: args.select.reason.clone() };
                 asking::ask(&id, message, &args.patience, client, output).await
             };
             args.select.each(&KILL, client, output, kill).await
@@ -179,6 +176,7 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
             wait_for(ids, args.wait.unwrap_or(Duration::MAX), client, output).await
         }
         TaskCommand::Rm(args) => {
+            let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
             args.each(&RM, client, output, async |id| removing::remove(&id, client, output).await).await
         }
         TaskCommand::Retry(args) => {
@@ -186,6 +184,7 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
             args.each(&act, client, output, async |id| removing::retry(&id, client, output).await).await
         }
         TaskCommand::Forget(args) => {
+            let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
             args.each(&FORGET, client, output, async |id| removing::forget(&id, client, output).await).await
         }
     }

@@ -21,7 +21,9 @@ use crate::name::{
 };
 use crate::record::WallTime;
 
-pub use catalogue::{COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL};
+pub use catalogue::{
+    AUDIT_KEEP, COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL,
+};
 
 /// Where services lie inside the registry.
 const SERVICES: &str = "services/";
@@ -61,6 +63,8 @@ pub enum Key {
     Ttl(ElectionName),
     /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
     Run(LockName),
+    /// `audit/<uuid-v7>`: a destructive command, who sent it and why. Kept for a week.
+    Audit(CommandId),
     /// `registry/<key…>`: what was registered under a shared lease. Leased.
     Registration(RegistryKey),
 }
@@ -192,6 +196,7 @@ impl Layout {
             Key::EnterGuard(guard) => [root, "guards/", &guard.to_string()].concat(),
             Key::Ttl(election) => [root, "ttl/", &segment(election.as_str())].concat(),
             Key::Run(name) => [root, "once/", &segment(name.as_str())].concat(),
+            Key::Audit(id) => [root, "audit/", &segment(id.as_str())].concat(),
             Key::Registration(key) => [root, "registry/", key.as_str()].concat(),
         };
         text.into()
@@ -224,6 +229,7 @@ impl Layout {
             ("ended", [time, task]) => Some(Key::EndedTask(ended_at(time)?, task_id(task)?)),
             ("commands", [task]) => Some(Key::TaskCommand(task_id(task)?)),
             ("results", [command]) => Some(Key::CommandResult(command_id(command)?)),
+            ("audit", [id]) => Some(Key::Audit(command_id(id)?)),
             ("frozen", [node]) => Some(Key::Frozen(NodeId::parse(&unescape(node)?).ok()?)),
             ("elections", [election, place]) => {
                 Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, Place::parse(place)?))
@@ -311,6 +317,11 @@ impl Layout {
     /// The enter guards of all queue drivers.
     pub fn enter_guards(&self) -> Selection {
         self.under(&["guards/"])
+    }
+
+    /// The audit records.
+    pub fn audit(&self) -> Selection {
+        self.under(&["audit/"])
     }
 
     /// Everything registered.

@@ -5,6 +5,7 @@
 //! erase what a newer one wrote. A record without `"v"` is read as version 1: that is what other writers of this layout put.
 
 mod accepts;
+mod audit;
 mod identity;
 mod wall_time;
 mod work;
@@ -21,6 +22,7 @@ use crate::line::Mode;
 use crate::revision::Token;
 
 pub use accepts::{NodeLoad, Wanted};
+pub use audit::{AuditAction, AuditRecord};
 pub use identity::Identity;
 pub use wall_time::BadTime;
 pub use work::{CommandOutcome, CommandRecord, FrozenRecord, OwnerRecord, ResultRecord, TaskRecord};

@@ -76,6 +76,7 @@ pub fn line_of(key: &Key) -> Option<String> {
         | Key::TaskCommand(_)
         | Key::CommandResult(_)
         | Key::Frozen(_)
+        | Key::Audit(_)
         | Key::EnterGuard(_)
         | Key::Run(_)
         | Key::Registration(_) => None,

@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Its lock ends: here somebody breaks it, elsewhere its lease would be over.
     let name = LockName::parse("account")?;
     for holder in second.view(&name).await?.holders {
-        second.evict(&name, &holder).await?;
+        second.evict(&name, &holder, "it is paused").await?;
     }
     let guard = second.lock("account").await?;
     say(format_args!("the second holder has token {}", guard.token()))?;

@@ -18,12 +18,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::layout::Layout;
-use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId};
+use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId, TaskId};
 
 use self::lease::Leftovers;
+use crate::audit::{AuditAction, AuditEntry, AuditRecord};
 use crate::clock::wall_time;
 use crate::dice;
-use crate::identity;
+use crate::identity::{self, Identity};
 use crate::membership::{Cluster, Members};
 use crate::store::{Cause, Store, StoreError};
 
@@ -84,6 +85,8 @@ pub struct Client {
     namespace: Namespace,
     layout: Layout,
     name: NodeId,
+    identity: Arc<Identity>,
+    reason: Arc<str>,
     ids: Arc<Mutex<CommandIds>>,
     leftovers: Leftovers,
 }
@@ -97,6 +100,8 @@ impl Client {
             layout: Layout::new(namespace),
             name: NodeId::parse(&identity::current().name())
                 .unwrap_or_else(|_| NodeId::parse("client").expect("a name")),
+            identity: Arc::new(identity::current()),
+            reason: "".into(),
             ids: Arc::default(),
             leftovers: Leftovers::default(),
         }
@@ -107,6 +112,32 @@ impl Client {
     pub fn named(mut self, name: NodeId) -> Client {
         self.name = name;
         self
+    }
+
+    /// The identity in its audit records; [`identity::current`] otherwise.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Client {
+        self.identity = Arc::new(identity);
+        self
+    }
+
+    /// Why it does what it does, for its [audit records](crate::audit): `client.because("wrong input").delete(&task)`.
+    #[must_use]
+    pub fn because(mut self, reason: &str) -> Client {
+        self.reason = reason.into();
+        self
+    }
+
+    /// The audit record of something that this client does to a task.
+    fn audit(&self, action: AuditAction, task: &TaskId, reason: Option<&str>) -> AuditEntry {
+        let record = AuditRecord {
+            action,
+            target: task.to_string(),
+            by: (*self.identity).clone(),
+            reason: reason.unwrap_or(&self.reason).to_owned(),
+            ..AuditRecord::default()
+        };
+        AuditEntry::new(&self.layout, record)
     }
 
     /// The store it asks.

@@ -15,6 +15,8 @@ mod dice;
 
 pub mod identity;
 
+pub mod audit;
+
 mod news;
 
 pub mod store;

@@ -6,9 +6,10 @@
 //!
 //! What users are handed (`Session::state`, `Node::tenancy`, `changes` of a seat) stays tokio's: they know it.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use thiserror::Error;
 use tokio::sync::Notify;
@@ -54,6 +55,25 @@ struct State<T> {
     /// Grows with each change.
     version: u64,
     is_closed: bool,
+}
+
+/// Whether a receiver is alive, for one that outlives the sender.
+#[derive(Clone)]
+pub(crate) struct Liveness(Weak<dyn Any + Send + Sync>);
+
+impl Liveness {
+    /// Whether a receiver is there. False once, false for ever, after the sender is dropped.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+impl<T: Send + Sync + 'static> Sender<T> {
+    /// Tells later whether a receiver is still there.
+    pub(crate) fn liveness(&self) -> Liveness {
+        let shared: Arc<dyn Any + Send + Sync> = self.shared.clone();
+        Liveness(Arc::downgrade(&shared))
+    }
 }
 
 impl<T> Sender<T> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use tenure::audit::{AuditAction, AuditRecord};
 use tenure::core::layout::{Key, Layout};
 use tenure::core::name::{CommandId, TaskId};
 use tenure::core::record::{
@@ -10,7 +11,7 @@ use tenure::core::record::{
 };
 use tenure::core::revision::Token;
 use tenure::core::task::{StateKind, StateRecord};
-use tenure::store::{Change, KeyValue, Revision};
+use tenure::store::{Change, KeyValue, LeaseId, Revision};
 
 use super::lines::{First, LineOf, Lines, place};
 use crate::node::said;
@@ -41,6 +42,11 @@ pub(super) struct Event {
     /// What was said: a command, or why a task ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     said: Option<String>,
+    /// The process that took it away, and why, where that is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     /// When, where somebody wrote that down: the store itself counts revisions, not time.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
@@ -67,6 +73,20 @@ impl Event {
         self
     }
 
+    /// With the author and the reason, where they are recorded.
+    fn audited(mut self, audit: Option<&AuditRecord>) -> Event {
+        let Some(audit) = audit else { return self };
+        let count = audit.count.map_or(String::new(), |count| format!("{count} keys, "));
+        self.said = Some(format!("{count}{} {}", audit.verb(), audit.who_and_why()));
+        self.by = Some(audit.by.to_string());
+        self.reason(&audit.reason).at(audit.at)
+    }
+
+    fn reason(mut self, reason: &str) -> Event {
+        self.reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
+        self
+    }
+
     /// The details as one cell.
     pub(super) fn said(&self) -> String {
         let step = match (self.from, self.to) {
@@ -85,6 +105,8 @@ impl Event {
 pub(super) struct Fold {
     layout: Layout,
     lines: Lines,
+    /// Leases that an operator revoked, and who did: their keys go later than the record.
+    revoked: BTreeMap<LeaseId, AuditRecord>,
 }
 
 /// What one revision says of tasks.
@@ -95,6 +117,15 @@ struct Batch {
     owners: BTreeMap<TaskId, OwnerRecord>,
     /// Commands that are gone, or that another took the place of.
     commands: BTreeMap<CommandId, Commanded>,
+    /// What was done to something of another process.
+    audits: Vec<AuditRecord>,
+}
+
+impl Batch {
+    /// The record of this action on this target.
+    fn audit(&self, action: AuditAction, target: &str) -> Option<&AuditRecord> {
+        self.audits.iter().find(|audit| audit.action == action && audit.target == target)
+    }
 }
 
 /// A command, and what it was sent to.
@@ -107,7 +138,7 @@ struct Commanded {
 
 impl Fold {
     pub(super) fn new(layout: Layout) -> Fold {
-        Fold { layout, lines: Lines::default() }
+        Fold { layout, lines: Lines::default(), revoked: BTreeMap::new() }
     }
 
     /// A key that was there before the first change.
@@ -118,9 +149,12 @@ impl Fold {
     /// All changes of one revision.
     pub(super) fn handle(&mut self, changes: &[Change]) -> Vec<Event> {
         let batch = self.gather(changes);
+        let revoked = batch.audits.iter().filter(|audit| audit.action == AuditAction::RevokeLease);
+        self.revoked
+            .extend(revoked.filter_map(|audit| Some((LeaseId::parse_hex(&audit.target)?, audit.clone()))));
         let mut events: Vec<Event> = changes.iter().filter_map(|change| self.event(change, &batch)).collect();
         if let Some(first) = changes.first() {
-            events.extend(self.line_events(changes, first.revision()));
+            events.extend(self.line_events(changes, &batch, first.revision()));
         }
         events
     }
@@ -132,6 +166,9 @@ impl Fold {
                 (Some(Key::Task(task)), Change::Delete { .. }) => drop(batch.deleted.insert(task)),
                 (Some(Key::TaskState(task)), Change::Put { pair, .. }) => {
                     batch.states.extend(StateRecord::decode(&pair.value).ok().map(|state| (task, state)));
+                }
+                (Some(Key::Audit(_)), Change::Put { pair, .. }) => {
+                    batch.audits.extend(AuditRecord::decode(&pair.value));
                 }
                 (Some(Key::TaskOwner(task)), Change::Delete { previous: Some(previous), .. }) => {
                     batch.owners.extend(OwnerRecord::decode(&previous.value).ok().map(|owner| (task, owner)));
@@ -187,7 +224,10 @@ impl Fold {
                         let event = task("ended", &id).node(state.by.as_ref().or(owner)).at(state.updated_at);
                         Event { to: Some(state.state.kind().as_str()), said: state.reason.clone(), ..event }
                     }
-                    None => task("deleted", &id).node(owner),
+                    None => {
+                        let audit = batch.audit(AuditAction::DeleteTask, id.as_str());
+                        task("deleted", &id).node(owner).audited(audit)
+                    }
                 }
             }
             (Key::TaskOwner(id), Change::Put { pair, .. }) => {
@@ -215,8 +255,16 @@ impl Fold {
                 let event = task("moved", &id).node(state.by.as_ref()).at(state.updated_at);
                 Event { from: Some(from.as_str()), to: Some(to.as_str()), ..event }
             }
-            (Key::TaskState(id), Change::Delete { .. }) => task("forgotten", &id),
-            (Key::TaskCommand(id), Change::Put { pair, .. }) => told(task("told", &id), pair),
+            (Key::TaskState(id), Change::Delete { .. }) => {
+                task("forgotten", &id).audited(batch.audit(AuditAction::ForgetTask, id.as_str()))
+            }
+            (Key::TaskCommand(id), Change::Put { pair, .. }) => {
+                let event = told(task("told", &id), pair);
+                let Some(audit) = batch.audit(AuditAction::KillTask, id.as_str()) else { return Some(event) };
+                let by = Some(audit.by.to_string());
+                Event { said: Some(format!("kill {}", audit.who_and_why())), by, ..event }
+                    .reason(&audit.reason)
+            }
             (Key::Node(id), Change::Put { pair, previous }) => {
                 let record = NodeRecord::decode(&pair.value).ok()?;
                 let node = |event| Event::new(revision, "node", event, id.as_str());
@@ -236,6 +284,20 @@ impl Fold {
             }
             (Key::CommandResult(id), Change::Put { pair, .. }) => {
                 unheeded(revision, batch.commands.get(&id)?, &ResultRecord::decode(&pair.value).ok()?)?
+            }
+            (Key::Audit(_), Change::Put { pair, .. }) => {
+                let audit = AuditRecord::decode(&pair.value).ok()?;
+                let (subject, event) = match audit.action {
+                    AuditAction::RevokeLease => ("lease", "revoked"),
+                    AuditAction::DeleteKeys => ("keys", "deleted"),
+                    // The change itself is in the same transaction, and its event names the author.
+                    AuditAction::BreakLock
+                    | AuditAction::KillTask
+                    | AuditAction::DeleteTask
+                    | AuditAction::ForgetTask => return None,
+                    _ => ("audit", "unknown"),
+                };
+                Event::new(revision, subject, event, audit.target.as_str()).audited(Some(&audit))
             }
             (Key::Frozen(id), Change::Put { pair, .. }) => {
                 if pair.version != 1 {
@@ -258,7 +320,7 @@ impl Fold {
     }
 
     /// Who holds and who leads after these changes and did not before.
-    fn line_events(&mut self, changes: &[Change], revision: Revision) -> Vec<Event> {
+    fn line_events(&mut self, changes: &[Change], batch: &Batch, revision: Revision) -> Vec<Event> {
         let touched = changes.iter().filter_map(|change| place(&self.layout, change.key()));
         let lines: BTreeSet<LineOf> = touched.map(|(line, _)| line).collect();
         let before: Vec<(LineOf, BTreeMap<Token, First>)> =
@@ -279,12 +341,19 @@ impl Fold {
             };
             match &line {
                 LineOf::Lock(name) => {
-                    events.extend(gone.map(|one| event("lock", "unlocked", name, one)));
+                    events.extend(gone.map(|one| match self.taken(batch, name, one) {
+                        Some(audit) => event("lock", "broken", name, one).audited(Some(audit)),
+                        None => event("lock", "unlocked", name, one),
+                    }));
                     events.extend(come.map(|one| event("lock", "locked", name, one)));
                 }
                 LineOf::Election(name) => {
                     let is_led = !now.is_empty();
-                    events.extend(gone.filter(|_| !is_led).map(|one| event("election", "none", name, one)));
+                    let taken = before.values().find_map(|one| self.revoked.get(&one.lease));
+                    events.extend(
+                        gone.filter(|_| !is_led)
+                            .map(|one| event("election", "none", name, one).audited(taken)),
+                    );
                     // The key that becomes the first may belong to a dead process. Only its own mark shows that it leads.
                     let former = before.keys().next().filter(|token| !now.contains_key(token));
                     let after = former.map(|token| {
@@ -301,6 +370,19 @@ impl Fold {
             }
         }
         events
+    }
+}
+
+impl Fold {
+    /// The record of the operator who took a lock from this holder: its key was deleted, or its lease revoked.
+    fn taken<'a>(
+        &'a self,
+        batch: &'a Batch,
+        name: &str,
+        (token, one): (&Token, &First),
+    ) -> Option<&'a AuditRecord> {
+        let broken = batch.audit(AuditAction::BreakLock, name).filter(|audit| audit.token == Some(*token));
+        broken.or_else(|| self.revoked.get(&one.lease))
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use tenure::core::layout::{Key, Layout, Place};
 use tenure::core::line::{Mode, RollCall};
-use tenure::core::record::{CandidateRecord, HolderRecord, Record};
+use tenure::core::record::{CandidateRecord, HolderRecord, Record, WallTime};
 use tenure::core::revision::Token;
-use tenure::store::{Change, KeyValue};
+use tenure::store::{Change, KeyValue, LeaseId};
 
 /// Which line.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,6 +23,7 @@ pub(super) struct Standing {
     place: Place,
     /// For a candidate: whether it waited behind another one and has not marked its key as the leader's. It may be dead.
     is_unconfirmed: bool,
+    acquired: Option<WallTime>,
 }
 
 /// The first of a queue: a holder or a leader.
@@ -30,6 +31,10 @@ pub(super) struct Standing {
 pub(super) struct First {
     pub(super) who: String,
     pub(super) is_unconfirmed: bool,
+    /// The lease of its key.
+    pub(super) lease: LeaseId,
+    /// When its hold or term began, if its record contains that.
+    pub(super) acquired: Option<WallTime>,
 }
 
 /// All lines.
@@ -42,19 +47,19 @@ impl Lines {
         let (line, place) = place(layout, &pair.key)?;
         let token = Token(pair.created);
         let queue = self.0.entry(line.clone()).or_default();
-        let (who, mode, is_unconfirmed) = match line {
+        let (who, mode, is_unconfirmed, acquired) = match line {
             LineOf::Lock(_) => {
                 let record = HolderRecord::decode(&pair.value).unwrap_or_default();
-                (record.node, record.mode, false)
+                (record.node, record.mode, false, record.acquired)
             }
             LineOf::Election(_) => {
                 let record = CandidateRecord::decode(&pair.value).unwrap_or_default();
                 let is_behind = queue.keys().next().is_some_and(|first| *first < token);
                 let has_waited = is_behind || queue.get(&token).is_some_and(|before| before.is_unconfirmed);
-                (record.candidate, Mode::Exclusive, has_waited && !record.leads)
+                (record.candidate, Mode::Exclusive, has_waited && !record.leads, record.acquired)
             }
         };
-        queue.insert(token, Standing { who, mode, place, is_unconfirmed });
+        queue.insert(token, Standing { who, mode, place, is_unconfirmed, acquired });
         Some(line)
     }
 
@@ -80,7 +85,12 @@ impl Lines {
         let mut roll_call = RollCall::default();
         let standing = self.0.get(line).into_iter().flatten();
         let holding = standing.filter(|(_, one)| roll_call.holds(one.mode));
-        let first = |one: &Standing| First { who: one.who.clone(), is_unconfirmed: one.is_unconfirmed };
+        let first = |one: &Standing| First {
+            who: one.who.clone(),
+            is_unconfirmed: one.is_unconfirmed,
+            lease: one.place.lease,
+            acquired: one.acquired,
+        };
         holding.map(|(token, one)| (*token, first(one))).collect()
     }
 }

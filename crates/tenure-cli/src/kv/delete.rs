@@ -2,9 +2,11 @@
 
 use clap::Args;
 use serde::Serialize;
-use tenure::store::{Op, OpReply, Selection, Store, StoreError, Txn};
+use tenure::audit::AuditAction;
+use tenure::store::{OpReply, Selection, Store, StoreError};
 
 use super::key::KeyOrPrefix;
+use crate::audit::Trail;
 use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, escape};
@@ -16,6 +18,9 @@ pub(crate) struct DelArgs {
     /// Allow --prefix '', which deletes every key in the store, also those of other programs.
     #[arg(long, requires = "prefix", conflicts_with_all = ["raw_key", "raw_key_b64"])]
     all: bool,
+    /// Why; `tenure events` shows it.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
     #[command(flatten)]
     confirm: ConfirmArgs,
 }
@@ -52,7 +57,12 @@ impl DelArgs {
     }
 }
 
-pub(super) async fn delete(args: &DelArgs, store: &Store, output: &Output) -> Result<(), Failure> {
+pub(super) async fn delete(
+    args: &DelArgs,
+    store: &Store,
+    trail: &Trail,
+    output: &Output,
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Answer {
         schema: &'static str,
@@ -60,13 +70,20 @@ pub(super) async fn delete(args: &DelArgs, store: &Store, output: &Output) -> Re
         revision: String,
     }
     let select = args.selection()?;
+    let target = match &select {
+        Selection::Key(key) | Selection::Prefix(key) | Selection::Range(key, _) | Selection::From(key) => {
+            escape(key)
+        }
+    };
+    let mut record = trail.record(AuditAction::DeleteKeys, target, &args.reason);
     if let Some(prefix) = args.target.prefix() {
         let listing = store.list(select.clone()).await?;
         let count = listing.pairs.len();
+        record.count = Some(count as u64);
         let keys = if count == 1 { "key" } else { "keys" };
         args.confirm.ask(&format!("delete {count} {keys} under '{prefix}'"), output).await?;
     }
-    let reply = store.txn(Txn::new().then(Op::Delete(select.clone()))).await?;
+    let reply = trail.delete(store, &select, record, output).await?;
     let Some(&OpReply::Delete { count: deleted }) = reply.results.first() else {
         return Err(StoreError::Corrupt("a delete was not answered as one".into()).into());
     };

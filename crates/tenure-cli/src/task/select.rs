@@ -26,6 +26,9 @@ pub(crate) struct SelectArgs {
     id: Option<String>,
     #[command(flatten)]
     filter: FilterArgs,
+    /// Why; `tenure events` shows it.
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
     #[command(flatten)]
     confirm: ConfirmArgs,
 }

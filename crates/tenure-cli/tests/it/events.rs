@@ -21,6 +21,62 @@ fn events(lines: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
     lines.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
 }
 
+/// A broken lock looked like an ordinary unlock by its holder, and no command left a trace of its author.
+async fn destructive_commands_name_their_author(machine: Machine) {
+    let machine = machine.with("TENURE_NODE", "desk-1");
+    let mut holder = machine.start(&["lock", "a", "--", "sh", "-c", "echo up; sleep 20"]);
+    assert_eq!(holder.line().await, "up");
+    machine.ok(&["locks", "break", "a", "--yes", "--reason", "host is gone"]).await;
+    holder.end().await;
+    let mut holder = machine.start(&["lock", "b", "--", "sh", "-c", "echo up; sleep 20"]);
+    assert_eq!(holder.line().await, "up");
+    let lease =
+        machine.json(&["locks", "show", "b"]).await["holders"][0]["lease"].as_str().unwrap().to_owned();
+    machine.ok(&["lease", "revoke", &lease, "--yes", "--reason", "moved away"]).await;
+    holder.end().await;
+    for key in ["/x/1", "/x/2"] {
+        machine.ok(&["kv", "put", key, "1"]).await;
+    }
+    machine.ok(&["kv", "del", "--prefix", "/x/", "--yes", "--reason", "cleanup"]).await;
+    machine.ok(&["submit", "job"]).await;
+    machine.ok(&["task", "rm", "job", "--reason", "wrong"]).await;
+    // A key that is not there leaves no record.
+    assert_eq!(machine.run(&["kv", "del", "/x/3"]).await.code, Some(3));
+    let text = machine.ok(&["events", "--json"]).await;
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |subject: &str, event: &str, name: &str, reason: &str| {
+        let is = |line: &&Value| line["subject"] == subject && line["event"] == event && line["name"] == name;
+        let line = lines.iter().find(is).unwrap_or_else(|| panic!("{subject} {event} {name}: {text}"));
+        assert_eq!(line["reason"], reason, "{line}");
+        assert!(line["by"].as_str().unwrap().starts_with("desk-1 pid "), "{line}");
+        assert!(line["at"].as_str().unwrap().ends_with('Z'), "{line}");
+    };
+    of("lock", "broken", "a", "host is gone");
+    of("lease", "revoked", &lease, "moved away");
+    of("lock", "broken", "b", "moved away");
+    of("keys", "deleted", "/x/", "cleanup");
+    of("task", "deleted", "job", "wrong");
+    assert!(!lines.iter().any(|line| line["event"] == "unlocked"), "{text}");
+    let plain = machine.ok(&["events"]).await;
+    let broken = plain.lines().find(|line| line.contains("\tbroken\ta\t")).unwrap();
+    assert!(broken.contains("broken by ") && broken.contains(" because host is gone"), "{broken}");
+    assert!(plain.contains("2 keys, deleted by "), "{plain}");
+    // The trail itself is under the prefix: the record follows the deletion.
+    machine.ok(&["kv", "del", "--prefix", "/tenure/", "--yes"]).await;
+    assert!(machine.ok(&["kv", "range", "/tenure/audit/"]).await.contains("delete_keys"));
+}
+
+#[tokio::test]
+async fn destructive_commands_name_their_author_on_a_file() {
+    destructive_commands_name_their_author(Machine::new()).await;
+}
+
+#[tokio::test]
+async fn destructive_commands_name_their_author_on_etcd() {
+    let etcd = Etcd::start();
+    destructive_commands_name_their_author(Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints())).await;
+}
+
 async fn a_whole_story(crew: &Crew) {
     assert_eq!(crew.machine.ok(&["events"]).await, "", "nothing has happened");
     let mut worker = crew.join("w").await;

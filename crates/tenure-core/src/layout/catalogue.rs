@@ -22,6 +22,9 @@ pub const RESULTS_LEASE_FOR: Duration = Duration::from_secs(60 * 60);
 /// What a node asks for, so that also the last results on a lease live for a day.
 pub const RESULTS_LEASE_TTL: Duration = Duration::from_secs(25 * 60 * 60);
 
+/// How long audit records are kept. Halved, a weekend hides a command of Friday; doubled, twice as many records are kept.
+pub const AUDIT_KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// How long a key stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
@@ -31,6 +34,8 @@ pub enum Life {
     Leased,
     /// This long, or until it is deleted.
     LeasedFor(Duration),
+    /// This long, and then until the next key of its kind is put.
+    KeptFor(Duration),
 }
 
 impl fmt::Display for Life {
@@ -41,6 +46,7 @@ impl fmt::Display for Life {
             Life::Leased => f.write_str("leased"),
             Life::LeasedFor(ttl) if ttl.as_secs() == DAY_S => f.write_str("leased, 1 day"),
             Life::LeasedFor(ttl) => write!(f, "leased, {} days", ttl.as_secs() / DAY_S),
+            Life::KeptFor(time) => write!(f, "kept, {} days", time.as_secs() / DAY_S),
         }
     }
 }
@@ -66,6 +72,7 @@ impl Key {
             | Key::Registration(_) => Life::Leased,
             Key::TaskCommand(_) => Life::LeasedFor(TASK_COMMAND_TTL),
             Key::CommandResult(_) => Life::LeasedFor(COMMAND_RESULT_TTL),
+            Key::Audit(_) => Life::KeptFor(AUDIT_KEEP),
         }
     }
 
@@ -87,6 +94,7 @@ impl Key {
             Key::EnterGuard(_) => "empty",
             Key::Ttl(_) => "text: version, nonce, value",
             Key::Run(_) => "run record",
+            Key::Audit(_) => "audit record",
             Key::Registration(_) => "whatever was registered",
         }
     }
@@ -120,6 +128,9 @@ impl Key {
             }
             Key::Ttl(_) => "the leader of a TTL election",
             Key::Run(_) => "when a command that runs once per period was last run",
+            Key::Audit(_) => {
+                "a destructive command: who, what, when, why; put in the same transaction, which deletes those older than a week"
+            }
             Key::Registration(_) => "registered under a shared lease; instances of services among them",
         }
     }
@@ -147,6 +158,7 @@ impl Key {
             Key::EnterGuard(place),
             Key::Ttl(ElectionName::parse("<election>").expect("a name")),
             Key::Run(LockName::parse("<name>").expect("a name")),
+            Key::Audit(command()),
             Key::Registration(RegistryKey::parse("<key…>").expect("a name")),
         ]
     }

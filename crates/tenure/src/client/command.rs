@@ -18,6 +18,7 @@ use super::answer::{Replaced, Sent, found_any, holds};
 use super::lease::{ResultLease, own_lease};
 use super::task::{Found, Keys, Reading, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
+use crate::audit::{AuditAction, AuditEntry};
 use crate::clock::wall_time;
 use crate::store::{Condition, Get, LeaseId, Op, OpReply, StoreError, Txn};
 
@@ -91,6 +92,10 @@ impl Client {
         granted.will_hold(keys.command.clone());
         let lease = granted.id();
         let id = self.next_command_id();
+        let audit = match &message {
+            Message::Kill { reason } => Some(self.audit(AuditAction::KillTask, task, reason.as_deref())),
+            _ => None,
+        };
         let record = CommandRecord {
             id: Some(id.clone()),
             sent_at: wall_time(),
@@ -98,7 +103,7 @@ impl Client {
             own_lease: Some(lease.to_string()),
             ..message.into_command()
         };
-        let put = Op::put_leased(keys.command.clone(), record.encode(), lease);
+        let put = Put { command: Op::put_leased(keys.command.clone(), record.encode(), lease), audit };
         let mut results = ResultLease::default();
         let put = self.put_command(&keys, found, &id, put, &mut results).await;
         let sent = match put {
@@ -205,7 +210,7 @@ impl Client {
         keys: &Keys,
         mut found: Found,
         id: &CommandId,
-        put: Op,
+        put: Put,
         results: &mut ResultLease,
     ) -> Result<Option<Replaced>, CommandError> {
         // The last request without an answer, what it would have replaced, and the lease of that.
@@ -220,7 +225,7 @@ impl Client {
             let mut txn = Txn::new()
                 .when(Condition::created_at(keys.task.clone(), created))
                 .when(Condition::modified_at(keys.command.clone(), modified(found.command.as_ref())))
-                .then(put.clone());
+                .then(put.command.clone());
             let outcome = (CommandOutcome::Replaced, "another command was sent before it was handled");
             let told = self.tell_sender(
                 replaced.as_ref().and_then(|replaced| replaced.id.clone()),
@@ -230,6 +235,9 @@ impl Client {
             let told = told.await.map_err(|error| unknown(lost.take(), CommandError::Store(error)))?;
             if let Some(told) = &told {
                 txn = txn.then(told.put.clone());
+            }
+            if let Some(audit) = &put.audit {
+                txn = audit.add_to(txn);
             }
             let reply = self.store.txn(keys.reading(txn, Reading::Otherwise)).await;
             if let Some(told) = &told {
@@ -282,6 +290,12 @@ impl Client {
         let result = ResultRecord::new(self.name.clone(), outcome, wall_time()).why(why).encode();
         Ok(Some(Told { put: Op::put_leased(key.clone(), result, lease), key }))
     }
+}
+
+/// A command to a task, and the audit record of one that is destructive.
+struct Put {
+    command: Op,
+    audit: Option<AuditEntry>,
 }
 
 /// What the sender of a command is told that goes unhandled.

@@ -9,6 +9,7 @@ use super::answer::Replaced;
 use super::lease::{ResultLease, own_lease};
 use super::task::{Keys, modified};
 use super::{Client, LOST_MAX, TRIES_MAX, fought_over};
+use crate::audit::AuditAction;
 use crate::store::{Condition, LeaseId, Op, Revision, StoreError, Txn};
 
 /// That a task was deleted.
@@ -72,6 +73,8 @@ impl Client {
         results: &mut ResultLease,
     ) -> Result<Deleted, DeleteError> {
         let keys = Keys::of(&self.layout, task);
+        // One record for all tries: a lost request that was applied has put it.
+        let audit = self.audit(AuditAction::DeleteTask, task, None);
         // The last request without an answer, which life of the task it was about, whom it found there, and the lease of the command it would have deleted.
         let mut lost: Option<(StoreError, Revision, Deleted, Option<LeaseId>)> = None;
         let failed = |lost: Option<(StoreError, _, _, _)>, error| match lost {
@@ -105,7 +108,7 @@ impl Client {
             if let Some(told) = &told {
                 txn = txn.then(told.put.clone());
             }
-            let reply = self.store.txn(txn).await;
+            let reply = self.store.txn(audit.add_to(txn)).await;
             if let Some(told) = &told {
                 results.note(&told.key, &reply);
             }
@@ -132,6 +135,7 @@ impl Client {
     /// See [`ForgetError`].
     pub async fn forget(&self, task: &TaskId) -> Result<(), ForgetError> {
         let keys = Keys::of(&self.layout, task);
+        let audit = self.audit(AuditAction::ForgetTask, task, None);
         // The last request without an answer, and which state it was about.
         let mut lost: Option<(StoreError, Revision)> = None;
         let failed = |lost: Option<(StoreError, _)>, error| match lost {
@@ -168,7 +172,7 @@ impl Client {
                 };
                 txn = txn.then(Op::put(keys.task.clone(), value));
             }
-            match self.store.txn(txn).await {
+            match self.store.txn(audit.add_to(txn)).await {
                 Ok(reply) if reply.succeeded => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.is_ambiguous() && turn <= LOST_MAX => {

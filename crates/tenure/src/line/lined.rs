@@ -19,7 +19,7 @@ use super::{SeatEnd, SeatState};
 use crate::clock::wall_time;
 use crate::dice;
 use crate::news;
-use crate::session::Loan;
+use crate::session::{Loan, LoanEnd};
 use crate::store::{KeyValue, LeaseId};
 
 /// One line, and who stands in it.
@@ -253,9 +253,13 @@ impl Lined {
             Notice::Refused { ticket, why } => (ticket, SeatState::Over(SeatEnd::Refused(why))),
             Notice::Left { ticket, was_there } => (ticket, SeatState::Over(SeatEnd::Left { was_there })),
         };
-        if matches!(state, SeatState::Over(_)) {
+        if let SeatState::Over(end) = &state {
             self.unrecorded.remove(ticket);
             let sitter = self.sitters.remove(&ticket)?;
+            if matches!(end, SeatEnd::Lease(LoanEnd::Closed)) && sitter.state.is_holding() {
+                // Its guard may be alive: `close` of the session names it then.
+                sitter.loan.report_unreleased(named(&self.name()), sitter.state.liveness());
+            }
             sitter.state.change_quietly(state);
             Some(Word::Ended(sitter))
         } else {
@@ -290,6 +294,26 @@ impl Lined {
             }
             SeatState::Over(_) => false,
         });
+    }
+}
+
+/// `lock 'deploy'` or `election 'boss'`, from the prefix of a queue: `/<namespace>/<kind>/<name>/`.
+fn named(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let mut parts = text.trim_end_matches('/').rsplit('/');
+    let (name, kind) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let name = name.replace("%2F", "/").replace("%25", "%");
+    format!("{} '{name}'", kind.trim_end_matches('s'))
+}
+
+impl news::Sender<SeatState> {
+    fn is_holding(&self) -> bool {
+        let mut is = false;
+        self.send_if_modified(|state| {
+            is = matches!(state, SeatState::Holds { .. });
+            false
+        });
+        is
     }
 }
 

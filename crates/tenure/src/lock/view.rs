@@ -9,6 +9,7 @@ use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
 
 use super::Locks;
+use crate::audit::{AuditAction, AuditEntry, AuditRecord};
 use crate::store::{Condition, KeyValue, Op, Revision, StoreError, Txn};
 
 /// A lock, as it was at one revision.
@@ -70,10 +71,22 @@ impl Locks {
     /// Takes a place in the line from whoever has it, holder or not. True if it was there.
     ///
     /// A holder is told within a round trip; what it does until then only its token can keep harmless. One who waits stands in line again.
-    pub async fn evict(&self, name: &LockName, holder: &Holder) -> Result<bool, StoreError> {
+    ///
+    /// The same transaction puts an [audit record](crate::audit) with the identity of these locks and the reason.
+    pub async fn evict(&self, name: &LockName, holder: &Holder, reason: &str) -> Result<bool, StoreError> {
         let key = self.layout.encode(&Key::Waiter(name.clone(), holder.place));
         let only_it = Condition::created_at(key.clone(), holder.token.0);
-        Ok(self.store.txn(Txn::new().when(only_it).then(Op::delete(key))).await?.succeeded)
+        let audit = AuditRecord {
+            action: AuditAction::BreakLock,
+            target: name.to_string(),
+            token: Some(holder.token),
+            by: self.holder.identity(),
+            reason: reason.to_owned(),
+            ..AuditRecord::default()
+        };
+        let txn = Txn::new().when(only_it).then(Op::delete(key));
+        let txn = AuditEntry::new(&self.layout, audit).add_to(txn);
+        Ok(self.store.txn(txn).await?.succeeded)
     }
 
     fn views(&self, pairs: Vec<KeyValue>, revision: Revision) -> BTreeMap<LockName, LockView> {

@@ -287,6 +287,10 @@ impl Shared {
             leases: remains.leases,
             keys: remains.keys,
             loans: remains.loans,
+            holds: std::mem::take(&mut inner.unreleased)
+                .into_iter()
+                .filter_map(|(name, owner)| owner.is_alive().then_some(name))
+                .collect(),
             within: remains.within,
         };
         let report = if left.leases == 0 { Ok(()) } else { Err(left) };

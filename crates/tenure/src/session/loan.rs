@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::shared::Shared;
 use crate::clock::Clock;
 use crate::news;
+use crate::news::Liveness;
 use crate::store::{Invalid, LeaseId, StoreError};
 
 /// How long `lend` waits for a lease unless told otherwise; as long as `register` does.
@@ -63,6 +64,15 @@ struct Borrowed {
     shared: Arc<Shared>,
     lent: Lent,
     cell: Arc<LoanCell>,
+}
+
+impl Loan {
+    /// A hold on this lease lasted when the session was closed.
+    pub(crate) fn report_unreleased(&self, name: String, owner: Liveness) {
+        let mut inner = self.inner.shared.lock();
+        inner.unreleased.push((name, owner));
+        inner.unreleased.sort_by(|(one, _), (other, _)| one.cmp(other));
+    }
 }
 
 impl Drop for Borrowed {

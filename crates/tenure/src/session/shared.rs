@@ -13,7 +13,7 @@ use super::loan::{Answer, LoanCell};
 use super::measure::Gauge;
 use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
 use crate::clock::Clock;
-use crate::news;
+use crate::news::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
 
 /// How many key events a listener may be behind before it misses some.
@@ -51,6 +51,8 @@ pub(super) struct Inner {
     /// When it follows at the latest.
     pub(super) follow_by: Option<Moment>,
     pub(super) is_closing: bool,
+    /// Holds that lasted when the session was closed: their names, and whether their owners are still alive.
+    pub(super) unreleased: Vec<(String, Liveness)>,
     /// Why nothing works any more.
     pub(super) fatal: Option<StoreError>,
     /// What went wrong last, for the log.
@@ -70,6 +72,7 @@ impl Shared {
             follow: BTreeSet::new(),
             follow_by: None,
             is_closing: false,
+            unreleased: Vec::new(),
             fatal: None,
             last_error: None,
             gauge: Gauge::default(),

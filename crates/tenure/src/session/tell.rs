@@ -109,6 +109,7 @@ impl Shared {
                 leases = left.leases,
                 keys = left.keys,
                 loans = left.loans,
+                holds = ?left.holds,
                 "leases left to end by themselves"
             );
         }

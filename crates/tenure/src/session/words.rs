@@ -73,8 +73,13 @@ pub struct Health {
 /// A session that could not tidy up; what is left ends by itself within its TTL.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
-    "{leases} leases with {keys} keys are left to end by themselves within {within:?}, because {}",
-    if *.loans > 0 { "loans were not given back" } else { "the store did not answer" }
+    "{leases} leases with {keys} keys are left to expire within {within:?}: {}",
+    match (&holds[..], *loans) {
+        ([], 0) => "the store did not answer".to_owned(),
+        ([], loans) => format!("{loans} lease handles were not dropped"),
+        ([hold], _) => format!("{hold} was not released"),
+        (holds, _) => format!("{} were not released", holds.join(", ")),
+    }
 )]
 pub struct LeftBehind {
     /// How many leases may still be there.
@@ -83,6 +88,8 @@ pub struct LeftBehind {
     pub keys: usize,
     /// How many loans were not given back. Their leases were not revoked, because somebody may still rely on them.
     pub loans: usize,
+    /// The locks and elections whose guard or term was not released: `lock 'deploy'`, in the order of their names.
+    pub holds: Vec<String>,
     /// When they are gone at the latest, if the store is up.
     pub within: Duration,
 }

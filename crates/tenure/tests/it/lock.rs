@@ -209,8 +209,8 @@ mod claims {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
         let holder = first.view(&name("x")).await.unwrap().holders.remove(0);
-        assert!(second.evict(&name("x"), &holder).await.unwrap());
-        assert!(!second.evict(&name("x"), &holder).await.unwrap());
+        assert!(second.evict(&name("x"), &holder, "it hangs").await.unwrap());
+        assert!(!second.evict(&name("x"), &holder, "it hangs").await.unwrap());
         assert_eq!(soon(held.lost()).await, Lost::Broken);
         let next = second.lock("x").await.unwrap();
         assert_eq!(held.release().await, Err(ReleaseError::Lost(Lost::Broken)));

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too: a panic is how they fail")]
 
+mod audit;
 mod client;
 mod conformance;
 mod controls;

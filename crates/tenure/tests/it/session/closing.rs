@@ -95,3 +95,27 @@ async fn a_store_that_can_never_be_used_again_ends_the_session() {
     wait_for_state(&session, |state| matches!(state, SessionState::Closed { why: Some(_) })).await;
     assert!(matches!(session.register("/r/b", "v").await, Err(RegisterError::Closed)));
 }
+
+/// Found by users: `close` reported "loans were not given back" and not which lock.
+#[tokio::test(start_paused = true)]
+async fn close_names_what_was_not_released() {
+    let world = tenure::testing::World::new();
+    let session = Session::options().clock(world.clock("a")).open(world.store("a")).unwrap();
+    let namespace = tenure::core::name::Namespace::parse("t").unwrap();
+    let locks = tenure::lock::Locks::new(&session, &namespace);
+    let elections = tenure::election::Elections::new(&session, &namespace);
+    let (_kept, released) = (locks.lock("a/b").await.unwrap(), locks.lock("x").await.unwrap());
+    let _term = elections.election("boss").unwrap().campaign("1").await.unwrap();
+    released.release().await.unwrap();
+    let dropped = locks.lock("y").await.unwrap();
+    let closing = tokio::spawn({
+        let session = session.clone();
+        async move { session.close().await }
+    });
+    // Its owner sees that the session closes, and lets go.
+    dropped.lost().await;
+    drop(dropped);
+    let left = closing.await.unwrap().unwrap_err();
+    assert_eq!(left.holds, ["election 'boss'", "lock 'a/b'"], "{left}");
+    assert!(left.to_string().contains("election 'boss', lock 'a/b' were not released"), "{left}");
+}

@@ -1,0 +1,92 @@
+//! Audit records: destructive calls leave their author, reason and time in the same transaction.
+
+use std::time::Duration;
+
+use tenure::audit::{AUDIT_KEEP, AuditAction, AuditRecord};
+use tenure::client::{Client, NewTask};
+use tenure::core::layout::Layout;
+use tenure::core::name::{LockName, Namespace, TaskId};
+use tenure::core::record::Record;
+use tenure::core::task::Message;
+use tenure::lock::Locks;
+use tenure::session::Session;
+use tenure::store::Store;
+use tenure::testing::{Fate, World};
+use tenure_fixture::Etcd;
+
+fn namespace() -> Namespace {
+    Namespace::parse("t").unwrap()
+}
+
+async fn audits(store: &Store) -> Vec<AuditRecord> {
+    let page = store.list(Layout::new(&namespace()).audit()).await.unwrap();
+    page.pairs.iter().map(|pair| AuditRecord::decode(&pair.value).unwrap()).collect()
+}
+
+async fn every_destructive_call_is_recorded(store: Store) {
+    let session = Session::open(store.clone()).unwrap();
+    let locks = Locks::new(&session, &namespace());
+    let held = locks.lock("x").await.unwrap();
+    let name = LockName::parse("x").unwrap();
+    let holder = locks.view(&name).await.unwrap().holders.remove(0);
+    assert!(locks.evict(&name, &holder, "it hangs").await.unwrap());
+    assert!(!locks.evict(&name, &holder, "again").await.unwrap());
+    let client = Client::new(store.clone(), &namespace());
+    let task = TaskId::parse("job").unwrap();
+    client.submit(NewTask::new(task.clone())).await.unwrap();
+    client.command(&task, Message::Kill { reason: Some("wrong input".into()) }).await.unwrap();
+    client.command(&task, Message::Pause).await.unwrap();
+    client.because("not needed").delete(&task).await.unwrap();
+    let found = audits(&store).await;
+    let summary: Vec<(AuditAction, &str, &str)> =
+        found.iter().map(|audit| (audit.action, audit.target.as_str(), audit.reason.as_str())).collect();
+    assert_eq!(
+        summary,
+        [
+            (AuditAction::BreakLock, "x", "it hangs"),
+            (AuditAction::KillTask, "job", "wrong input"),
+            (AuditAction::DeleteTask, "job", "not needed"),
+        ]
+    );
+    assert_eq!(found[0].token, Some(held.token()));
+    for audit in &found {
+        assert_eq!(audit.by, tenure::identity::current());
+        assert!(audit.at.0 > 0, "{audit:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_destructive_call_is_recorded_on_memory() {
+    every_destructive_call_is_recorded(Store::memory()).await;
+}
+
+#[tokio::test]
+async fn every_destructive_call_is_recorded_on_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}/store.db", folder.path().display());
+    every_destructive_call_is_recorded(Store::open(&url.parse().unwrap()).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_destructive_call_is_recorded_on_etcd() {
+    let etcd = Etcd::start();
+    let url = format!("etcd://{}", etcd.endpoints());
+    every_destructive_call_is_recorded(Store::open(&url.parse().unwrap()).await.unwrap()).await;
+}
+
+/// The trail does not grow for ever: whoever writes a record deletes those that are older than a week.
+#[tokio::test(start_paused = true)]
+async fn records_older_than_a_week_are_deleted_with_the_next() {
+    let (fate, world) = (Fate::decided_by(1), World::new());
+    let store = world.store("a");
+    let client = Client::new(store.clone(), &namespace());
+    let mut kept = Vec::new();
+    for (n, step) in [Duration::ZERO, Duration::from_secs(60), AUDIT_KEEP].into_iter().enumerate() {
+        fate.step_wall(i64::try_from(step.as_millis()).unwrap());
+        let task = TaskId::parse(&format!("job-{n}")).unwrap();
+        client.submit(NewTask::new(task.clone())).await.unwrap();
+        client.delete(&task).await.unwrap();
+        kept.push(audits(&store).await.into_iter().map(|audit| audit.target).collect::<Vec<_>>());
+    }
+    assert_eq!(kept, [vec!["job-0"], vec!["job-0", "job-1"], vec!["job-1", "job-2"]]);
+}
