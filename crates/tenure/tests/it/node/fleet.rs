@@ -171,6 +171,7 @@ async fn roll(shop: &Shop, fleet: Fleet, workers: &mut [Option<Worker>]) {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the figures of a soak are for its reader")]
 async fn lasting_tasks(store: Store) {
     let (shop, fleet) = (Shop::new(store), Fleet::lasting());
     let mut workers = Vec::new();
@@ -209,6 +210,7 @@ async fn lasting_tasks(store: Store) {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the figures of a soak are for its reader")]
 async fn short_tasks(store: Store) {
     let (shop, fleet) = (Shop::new(store), Fleet::short());
     let mut workers = Vec::new();
