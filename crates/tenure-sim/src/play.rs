@@ -330,7 +330,13 @@ async fn check_what_is_left(stage: &Stage) {
     let page = page.expect("the onlooker reaches the store");
     for pair in page.pairs {
         let is_kept = match stage.layout.parse(&pair.key) {
-            Some(Key::TaskState(_) | Key::CommandResult(_) | Key::TaskCommand(_) | Key::Frozen(_)) => true,
+            Some(
+                Key::TaskState(_)
+                | Key::CommandResult(_)
+                | Key::TaskCommand(_)
+                | Key::Frozen(_)
+                | Key::Audit(_),
+            ) => true,
             // A node that comes back finds them.
             Some(Key::NodeCommand(node, _)) => !stage.cast.is_alive(node.as_str()),
             Some(_) => false,
