@@ -335,7 +335,8 @@ async fn check_what_is_left(stage: &Stage) {
                 | Key::EndedTask(..)
                 | Key::CommandResult(_)
                 | Key::TaskCommand(_)
-                | Key::Frozen(_),
+                | Key::Frozen(_)
+                | Key::Audit(_),
             ) => true,
             // A node that comes back finds them.
             Some(Key::NodeCommand(node, _)) => !stage.cast.is_alive(node.as_str()),

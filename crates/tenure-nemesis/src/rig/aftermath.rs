@@ -283,11 +283,11 @@ impl Aftermath<'_> {
     }
 }
 
-/// Task states stay for good, results of commands for a day; the register is the rig's own.
+/// Task states stay for good, results of commands for a day, audit records for a week; the register is the rig's own.
 fn stays(pair: &KeyValue) -> bool {
     match layout().parse(&pair.key) {
         Some(Key::TaskState(_)) => true,
-        Some(key) => matches!(key.life(), Stay::LeasedFor(_)),
+        Some(key) => matches!(key.life(), Stay::LeasedFor(_) | Stay::KeptFor(_)),
         None => pair.key == format!("/{NAMESPACE}-register").as_bytes(),
     }
 }
