@@ -239,13 +239,14 @@ async fn what_became_of_a_command_that_was_not_done_is_told_on_etcd() {
 }
 
 #[tokio::test]
-async fn strangers_and_other_namespaces_are_no_events() {
+async fn unknown_key_is_set_aside_and_other_namespaces_are_no_events() {
     let crew = Crew::new().await;
     crew.machine.ok(&["kv", "put", "/other/tasks/x", "{}"]).await;
     crew.machine.ok(&["kv", "put", "/tenure/tasks/x/else", "{}"]).await;
     crew.machine.ok(&["kv", "put", "/tenure/tasks/x/owner", "s3cret"]).await;
     let text = crew.machine.ok(&["events", "--json"]).await;
-    assert_eq!(told(&text), events(&[("task", "claimed", "x")]));
+    let expected = [("task", "set_aside", "/tenure/tasks/x/else"), ("task", "claimed", "x")];
+    assert_eq!(told(&text), events(&expected));
     assert!(!text.contains("s3cret"), "{text}");
 }
 

@@ -344,8 +344,8 @@ async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     let world = World::new();
     let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
     Actor::join(&store, "n").await;
-    // The commands that wait, and the incarnation of the node, are read before.
-    let sent = with_the_last_answer_lost(&world, 2, async move {
+    // The commands that wait and the incarnation of the node are read in one request before.
+    let sent = with_the_last_answer_lost(&world, 1, async move {
         ours.command_node(&node("n"), NodeCommand::Freeze).await
     });
     let sent = sent.await.unwrap();
