@@ -33,7 +33,7 @@ async fn finish(mut running: Running) -> (Option<i32>, String) {
 }
 
 async fn stored(machine: &Machine) -> String {
-    machine.ok(&["kv", "range", "/tenure/"]).await
+    machine.ok(&["kv", "range", "/tenure/registry/"]).await
 }
 
 async fn line(running: &mut Running) -> Value {
