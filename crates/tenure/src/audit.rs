@@ -6,8 +6,6 @@
 //! Records are kept for [`AUDIT_KEEP`]. Their ids begin with their time, so the transaction that puts one deletes all that are older with one
 //! range. No lease and no further request is needed, and the trail does not grow for ever.
 
-use std::sync::{Mutex, PoisonError};
-
 use bytes::Bytes;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{CommandId, CommandIds};
@@ -19,9 +17,6 @@ use crate::store::{Op, Selection, Txn};
 
 pub use tenure_core::layout::AUDIT_KEEP;
 pub use tenure_core::record::{AuditAction, AuditRecord};
-
-/// Ids grow within a process, also within a millisecond.
-static IDS: Mutex<Option<CommandIds>> = Mutex::new(None);
 
 /// A record that is about to be put.
 #[derive(Clone, Debug)]
@@ -35,10 +30,8 @@ impl AuditEntry {
     /// The entry for a record, which gets the time of now.
     pub fn new(layout: &Layout, record: AuditRecord) -> AuditEntry {
         let now = wall_time();
-        let id = {
-            let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
-            ids.get_or_insert_default().next(now, dice::nonce().to_be_bytes())
-        };
+        // Ids of one millisecond are in no order: the revisions of the records have it.
+        let id = CommandIds::default().next(now, dice::nonce().to_be_bytes());
         let key = layout.encode(&Key::Audit(id));
         let first = layout.audit().first().clone();
         let expired = Selection::Range(first, layout.encode(&Key::Audit(oldest_kept(now))));

@@ -283,10 +283,10 @@ impl Aftermath<'_> {
     }
 }
 
-/// Task states stay for good, results of commands for a day, audit records for a week; the register is the rig's own.
+/// States of ended tasks and their entries are kept for days, results of commands for a day, audit records for a week; the register is the rig's own.
 fn stays(pair: &KeyValue) -> bool {
     match layout().parse(&pair.key) {
-        Some(Key::TaskState(_)) => true,
+        Some(Key::TaskState(_) | Key::EndedTask(..)) => true,
         Some(key) => matches!(key.life(), Stay::LeasedFor(_) | Stay::KeptFor(_)),
         None => pair.key == format!("/{NAMESPACE}-register").as_bytes(),
     }
