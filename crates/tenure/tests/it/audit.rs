@@ -19,7 +19,9 @@ fn namespace() -> Namespace {
 }
 
 async fn audits(store: &Store) -> Vec<AuditRecord> {
-    let page = store.list(Layout::new(&namespace()).audit()).await.unwrap();
+    let mut page = store.list(Layout::new(&namespace()).audit()).await.unwrap();
+    // Ids of one millisecond are in no order.
+    page.pairs.sort_by_key(|pair| pair.created);
     page.pairs.iter().map(|pair| AuditRecord::decode(&pair.value).unwrap()).collect()
 }
 
