@@ -104,7 +104,11 @@ async fn read(
 ) -> Result<Stop, Failure> {
     let mut fold = Fold::new(layout.clone());
     match lines_at(from, store, layout).await {
-        Ok(pairs) => pairs.iter().for_each(|pair| fold.seed(pair)),
+        Ok(mut pairs) => {
+            // In the order of their creation, not of their keys: by it a candidate is known that waited behind another one.
+            pairs.sort_by_key(|pair| pair.created);
+            pairs.iter().for_each(|pair| fold.seed(pair));
+        }
         Err(StoreError::Compacted { at: Some(at) }) => return Ok(Stop::Compacted(at)),
         Err(error) if error.is_retryable() => return Ok(Stop::Lost(from, error)),
         Err(error) => return Err(error.into()),

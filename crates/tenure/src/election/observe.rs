@@ -177,6 +177,10 @@ impl Observe {
                 None
             }
             FeedItem::Whole(revision) => {
+                // A list comes in the order of its keys, not of their creation: only when it is complete, it shows which key is the oldest.
+                if !self.is_whole {
+                    self.waited.extend(self.line.keys().skip(1));
+                }
                 (self.whole_at, self.is_whole) = (revision, true);
                 self.look(now)
             }

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use tenure::core::layout::{Key, Layout, Place};
+use tenure::core::name::Namespace;
+use tenure::core::record::{CandidateRecord, Record};
+use tenure::store::{LeaseId, Store};
 use tenure::testing::World;
 
 use super::{next, next_value, on_every_engine, process};
@@ -61,6 +65,28 @@ mod claims {
         assert_eq!(next(&mut observe).await.leader, None);
         assert_eq!((session.lease_id(), store.leases().await.unwrap().len()), (None, 0));
     }
+}
+
+/// A list comes in the order of keys. A younger candidate whose key came first was taken for one that never waited, and was shown as
+/// leader although it was dead.
+#[tokio::test]
+async fn candidate_listed_before_an_older_one_has_waited() {
+    let store = Store::memory();
+    let (_session, election) = process(&store, "onlooker");
+    let layout = Layout::new(&Namespace::parse("t").unwrap());
+    let mut leases = Vec::new();
+    for (id, candidate) in [(9, "older"), (1, "younger")] {
+        let lease = store.grant(Duration::from_secs(60), LeaseId::new(id)).await.unwrap().id;
+        let place = Place { lease, nonce: 7 };
+        let key = layout.encode(&Key::Candidate(election.name().clone(), place));
+        let record = CandidateRecord { candidate: candidate.to_owned(), ..CandidateRecord::default() };
+        store.put_leased(key, record.encode(), lease).await.unwrap();
+        leases.push(lease);
+    }
+    let mut observe = election.observe();
+    assert_eq!(next(&mut observe).await.leader.unwrap().record.candidate, "older");
+    store.revoke(leases[0]).await.unwrap();
+    assert_eq!(next(&mut observe).await.leader, None, "no mark and no renewal shows that the younger leads");
 }
 
 /// In virtual time, because the length of the gap is what is claimed.
