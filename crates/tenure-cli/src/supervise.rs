@@ -270,7 +270,11 @@ impl Running {
     /// We go on after a stop, and so does the command.
     fn resume(&mut self, output: &Output) {
         if let Some(terminal) = &self.terminal {
-            if let Err(error) = terminal.give(self.tree.id.group) {
+            // A command that ended while this process was stopped has no use for the terminal. No one would take it back from a
+            // group whose end is handled already, and the next command would not be in the foreground.
+            if !self.tree.has_ended()
+                && let Err(error) = terminal.give(self.tree.id.group)
+            {
                 output.note(&format!("the terminal could not be handed to the command again: {error}"));
             }
             self.send(Signal::CONT, output);
