@@ -6,7 +6,7 @@ use crate::shell::{Failure, cargo, run, target};
 
 /// Builds for release and hands over. The first word says which benchmark, `store` if it is none; the rest goes to it.
 pub(crate) fn bench(more: &[&str]) -> Result<(), Failure> {
-    let packages = ["--package", "tenure-cli", "--package", "tenure-fixture"];
+    let packages = ["--package", "tenure-bench", "--package", "tenure-fixture"];
     run(cargo(&["build", "--release", "--locked"]).args(packages))?;
     let release = target().join("release");
     let (which, more) = match more {
@@ -14,5 +14,5 @@ pub(crate) fn bench(more: &[&str]) -> Result<(), Failure> {
         _ => ("store", more),
     };
     let mut command = Command::new(release.join("with-etcd"));
-    run(command.arg("--").arg(release.join("tenure")).args(["bench", which]).args(more))
+    run(command.arg("--").arg(release.join("tenure-bench")).arg(which).args(more))
 }

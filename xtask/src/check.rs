@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::runner::{self, Choice};
 use crate::shell::{Failure, answers, cargo, output, root, run};
-use crate::{etcd, generated, redis, sim, tidy};
+use crate::{etcd, generated, redis, sabotage, sim, tidy};
 
 /// The oldest line we promise to work with; `etcd-matrix` runs the others.
 const OLDEST: &str = "3.4";
@@ -52,6 +52,7 @@ pub(crate) fn check(redis: Redis) -> Result<(), Failure> {
         runner::run(Choice::All, None, runner::without_redis(redis))
     })?;
     steps.step("simulation", sim::check)?;
+    steps.tests("broken rules are found", sabotage::check)?;
     steps.step("examples in the documentation", || {
         run(&mut cargo(&["test", "--doc", "--workspace", "--all-features", "--locked"]))
     })?;

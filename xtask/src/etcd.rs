@@ -51,6 +51,13 @@ pub(crate) fn matrix() -> Result<(), Failure> {
     }
 }
 
+/// Runs the tests of the command under an etcd user with one grant: `readwrite` on the prefix `/tenure/`.
+pub(crate) fn least_privilege() -> Result<(), Failure> {
+    let run = runner::run(Choice::LeastPrivilege, None, &[])?;
+    println!("\nleast privilege: {}", run.tally);
+    run.verdict()
+}
+
 fn table(rows: &[(&str, String, Tally, Result<(), Failure>)]) -> String {
     let mut text = format!("{:<6}{:<10}{:>8}{:>8}\n", "line", "version", "passed", "failed");
     for (line, version, tally, verdict) in rows {

@@ -3,44 +3,22 @@
 //! A list that is kept by hand is out of date on the second day.
 
 use std::path::Path;
+use std::process::Command;
 
 use crate::nemesis;
-use crate::shell::{Failure, cargo, output, root};
+use crate::shell::{Failure, build_as_for_tests, output, root, target};
 
-/// A document and the cargo command whose output it is.
+/// A document and the example program whose output it is.
 struct Generator {
     path: &'static str,
     /// The program's file. While neither it nor the document exists, there is nothing to compare.
     source: &'static str,
-    command: &'static [&'static str],
 }
 
 const GENERATORS: &[Generator] = &[
-    Generator {
-        path: "docs/conformance.md",
-        source: "crates/tenure/examples/conformance_list.rs",
-        command: &[
-            "run",
-            "--quiet",
-            "--locked",
-            "--package",
-            "tenure",
-            "--features",
-            "conformance",
-            "--example",
-            "conformance_list",
-        ],
-    },
-    Generator {
-        path: "docs/key-layout.md",
-        source: "crates/tenure-core/examples/key_layout.rs",
-        command: &["run", "--quiet", "--locked", "--package", "tenure-core", "--example", "key_layout"],
-    },
-    Generator {
-        path: "docs/task-states.md",
-        source: "crates/tenure-core/examples/task_states.rs",
-        command: &["run", "--quiet", "--locked", "--package", "tenure-core", "--example", "task_states"],
-    },
+    Generator { path: "docs/conformance.md", source: "crates/tenure/examples/conformance_list.rs" },
+    Generator { path: "docs/key-layout.md", source: "crates/tenure-core/examples/key_layout.rs" },
+    Generator { path: "docs/task-states.md", source: "crates/tenure-core/examples/task_states.rs" },
 ];
 
 /// What is to be done about a generator.
@@ -56,13 +34,14 @@ enum Standing {
 
 /// Every generated document is what its generator would write now.
 pub(crate) fn check() -> Result<(), Failure> {
+    build()?;
     for generator in GENERATORS {
         let path = root().join(generator.path);
         match generator.standing(&root()) {
             Standing::NotYet => println!("   LEFT OUT: {} has no generator yet", generator.path),
             Standing::Orphan => return Err(generator.orphan()),
             Standing::Ready => {
-                let fresh = output(&mut cargo(generator.command))?;
+                let fresh = generator.output()?;
                 compare(generator.path, std::fs::read_to_string(&path).ok().as_deref(), &fresh)?;
             }
         }
@@ -84,12 +63,13 @@ fn sections() -> Result<Vec<(&'static str, String, String)>, Failure> {
 
 /// Writes every generated document.
 pub(crate) fn write() -> Result<(), Failure> {
+    build()?;
     for generator in GENERATORS {
         match generator.standing(&root()) {
             Standing::NotYet => {}
             Standing::Orphan => return Err(generator.orphan()),
             Standing::Ready => {
-                let fresh = output(&mut cargo(generator.command))?;
+                let fresh = generator.output()?;
                 let path = root().join(generator.path);
                 let folder = path.parent().expect("a document lies in a folder");
                 std::fs::create_dir_all(folder)
@@ -107,7 +87,24 @@ pub(crate) fn write() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Builds the programs of all documents.
+fn build() -> Result<(), Failure> {
+    let ready = GENERATORS.iter().filter(|generator| generator.standing(&root()) == Standing::Ready);
+    let programs: Vec<&str> = ready.flat_map(|generator| ["--example", generator.example()]).collect();
+    if programs.is_empty() { Ok(()) } else { build_as_for_tests(&programs) }
+}
+
 impl Generator {
+    fn example(&self) -> &'static str {
+        let name = self.source.rsplit('/').next().unwrap_or_default();
+        name.strip_suffix(".rs").unwrap_or(name)
+    }
+
+    /// What the program writes.
+    fn output(&self) -> Result<String, Failure> {
+        output(&mut Command::new(target().join("debug/examples").join(self.example())))
+    }
+
     fn standing(&self, root: &Path) -> Standing {
         match (root.join(self.source).is_file(), root.join(self.path).is_file()) {
             (true, _) => Standing::Ready,
@@ -152,7 +149,7 @@ mod tests {
     fn a_document_without_its_generator_is_noticed() {
         let root = std::env::temp_dir().join(format!("tenure-xtask-{}", std::process::id()));
         std::fs::create_dir_all(&root).unwrap();
-        let generator = Generator { path: "out.md", source: "made_by.rs", command: &[] };
+        let generator = Generator { path: "out.md", source: "made_by.rs" };
         assert_eq!(generator.standing(&root), Standing::NotYet);
         std::fs::write(root.join("out.md"), "").unwrap();
         assert_eq!(generator.standing(&root), Standing::Orphan);

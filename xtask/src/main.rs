@@ -12,7 +12,9 @@ mod generated;
 mod mutants;
 mod nemesis;
 mod redis;
+mod release;
 mod runner;
+mod sabotage;
 mod shell;
 mod sim;
 mod soak;
@@ -29,7 +31,9 @@ usage: cargo xtask COMMAND
                  --without redis leaves out the tests that need a redis-server
   tidy           the first step of check: the rules of the tree, in a second
   fix            format, apply clippy's suggestions, regenerate documents
+  broken-rules   one step of check: each rule is broken on purpose, and has to be found
   etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
+  least-privilege  the tests of the CLI on etcd with authentication and one user with one grant
   sim --seeds N  plays N days in worlds full of faults, and names the seeds that broke a promise
   sim SEED       tells the story of one seed, the same to the byte every time
   nemesis [--minutes M] [--store etcd|file] [--against plain|etcdctl|RULE] [--record]
@@ -37,11 +41,16 @@ usage: cargo xtask COMMAND
                  --record keeps the figures for the table in docs/guarantees.md
   mutants [--only ID]... [--minutes N]
                  applies each small wrong change of xtask/mutants.toml to a copy of the tree; its tests must fail there
+  release-check  what must be true before publishing: packages, dry run, size of the binary, oldest Rust;
+                 needs a committed tree and crates.io
   soak [ARGS]    the long versions of the tests with `soak` in their name
-  bench [WHICH] [ARGS]  `tenure bench store`, `session`, `lock`, `election` or `tasks` beside a real etcd, built for release
+  bench [WHICH] [ARGS]  `tenure-bench store`, `session`, `lock`, `election` or `tasks` beside a real etcd, built for release
 ";
 
 fn main() -> ExitCode {
+    if let Some(code) = sabotage::compile() {
+        return code;
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
@@ -49,11 +58,14 @@ fn main() -> ExitCode {
         ["check", "--without", "redis"] => check::check(Redis::LeftOut),
         ["tidy"] => tidy::check(),
         ["fix"] => fix::fix(),
+        ["broken-rules"] => sabotage::check().and_then(|run| run.verdict()),
         ["etcd-matrix"] => etcd::matrix(),
+        ["least-privilege"] => etcd::least_privilege(),
         ["sim", rest @ ..] => sim::sim(rest),
         ["nemesis", rest @ ..] => nemesis::nemesis(rest),
         ["mutants", rest @ ..] => mutants::mutants(rest),
         ["soak", rest @ ..] => soak::soak(rest),
+        ["release-check"] => release::check(),
         ["bench", rest @ ..] => bench::bench(rest),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

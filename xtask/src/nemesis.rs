@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::sabotage;
 use crate::shell::{Failure, cargo, root, run};
 
 /// Where figures are kept, as lines `key = value`.
@@ -15,7 +16,7 @@ pub(crate) const DOCUMENT: &str = "docs/guarantees.md";
 const BEGIN: &str = "<!-- written from docs/results by `cargo xtask fix` -->\n";
 const END: &str = "<!-- until here -->\n";
 
-/// Runs the rig, built for release; on both stores unless one is named.
+/// Runs the rig, optimised and with backtraces; on both stores unless one is named.
 pub(crate) fn nemesis(args: &[&str]) -> Result<(), Failure> {
     let stores: &[&str] =
         if args.iter().any(|arg| ["--store", "--against"].contains(arg)) { &[] } else { &["etcd", "file"] };
@@ -29,7 +30,8 @@ pub(crate) fn nemesis(args: &[&str]) -> Result<(), Failure> {
             words.push(folder.display().to_string());
         }
     }
-    let rig = ["run", "--quiet", "--locked", "--release", "--package", "tenure-nemesis", "--"];
+    let cargo = if breaks_a_rule(args) { sabotage::cargo } else { cargo };
+    let rig = ["run", "--quiet", "--locked", "--profile", "traced", "--package", "tenure-nemesis", "--"];
     if stores.is_empty() {
         return run(cargo(&rig).args(&words));
     }
@@ -37,6 +39,12 @@ pub(crate) fn nemesis(args: &[&str]) -> Result<(), Failure> {
         run(cargo(&rig).args(["--store", store]).args(&words))?;
     }
     Ok(())
+}
+
+/// Whether a rule of this project is to be broken: what `--against` names otherwise is a lock of others.
+fn breaks_a_rule(args: &[&str]) -> bool {
+    let named = args.windows(2).find_map(|pair| (pair[0] == "--against").then_some(pair[1]));
+    named.is_some_and(|named| !["tenure", "plain", "etcdctl"].contains(&named))
 }
 
 /// The table of all results that were kept.
@@ -102,6 +110,15 @@ mod tests {
     use super::*;
 
     const RESULT: &str = "run = etcd\nstore = etcd\nlock = tenure\nminutes = 10.0\nfaults = 300\noperations = 20000\nviolations = 0\n";
+
+    #[test]
+    fn only_a_rule_needs_a_build_in_which_rules_can_be_broken() {
+        assert!(breaks_a_rule(&["--minutes", "1", "--against", "OwnPlace"]));
+        for other in ["tenure", "plain", "etcdctl"] {
+            assert!(!breaks_a_rule(&["--against", other, "--minutes", "1"]), "{other}");
+        }
+        assert!(!breaks_a_rule(&["--minutes", "1"]));
+    }
 
     #[test]
     fn a_result_is_a_row_and_ours_come_first() {

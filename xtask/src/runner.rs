@@ -1,10 +1,11 @@
 //! The test runner: cargo-nextest where it is installed, `cargo test` otherwise, and what it counted.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::check::Redis;
-use crate::shell::{Failure, answers, cargo, tee};
+use crate::sabotage;
+use crate::shell::{self, Failure, answers, cargo, target, tee};
 
 /// Which tests to run. All are chosen from one build of the whole workspace, so a choice costs no rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +15,22 @@ pub(crate) enum Choice {
     /// What depends on the line of etcd: the conformance suite on it, the client's own tests, and those of locks, elections and TTL
     /// elections.
     Etcd,
+    /// The tests of the command, on etcd servers with authentication and one user with one grant.
+    LeastPrivilege,
+    /// Those that break a rule, in a build in which rules can be broken.
+    BrokenRules,
     /// The long ones.
     Soak,
+}
+
+impl Choice {
+    /// Whether tests of the command are among them.
+    fn runs_the_command(self) -> bool {
+        match self {
+            Choice::All | Choice::LeastPrivilege | Choice::Soak => true,
+            Choice::Etcd | Choice::BrokenRules => false,
+        }
+    }
 }
 
 /// What a run counted.
@@ -56,15 +71,25 @@ impl fmt::Display for Tally {
 
 /// Runs the chosen tests, on another etcd if one is given, with more arguments for the runner.
 pub(crate) fn run(choice: Choice, etcd: Option<&Path>, more: &[&str]) -> Result<Run, Failure> {
+    let shipped = if choice.runs_the_command() { Some(shipped()?) } else { None };
     let mut run = Run { tally: Tally::default(), closing: Vec::new(), has_succeeded: true };
     for args in commands(choice, has_nextest()) {
-        let mut command = cargo(&args);
+        let mut command = if choice == Choice::BrokenRules { sabotage::cargo(&args) } else { cargo(&args) };
+        if has_nextest() && choice != Choice::Soak {
+            command.args(["--test-threads", &threads()]);
+        }
         command.args(more);
         if let Some(etcd) = etcd {
             command.env("TENURE_ETCD_BIN", etcd);
         }
         if choice == Choice::Soak {
             command.env("TENURE_SOAK", "1");
+        }
+        if choice == Choice::LeastPrivilege {
+            command.env("TENURE_ETCD_GRANT", "/tenure/");
+        }
+        if let Some(shipped) = &shipped {
+            command.env("TENURE_BIN", shipped);
         }
         let (has_succeeded, text) = tee(&mut command)?;
         run.has_succeeded &= has_succeeded;
@@ -79,6 +104,16 @@ pub(crate) fn run(choice: Choice, etcd: Option<&Path>, more: &[&str]) -> Result<
         }
     }
     Ok(run)
+}
+
+/// The command as users get it: with its own features, and without those that other crates of the workspace and all tests turn on in
+/// the build of the tests (`testing`, `conformance` and `redis` of tenure, `test-util` of tokio, whose clock is another).
+pub(crate) fn shipped() -> Result<PathBuf, Failure> {
+    let mut command = cargo(&["build", "--package", "tenure-cli", "--locked"]);
+    shell::apart(&mut command, "ship");
+    shell::run(&mut command)?;
+    let path = target().join("ship/debug/tenure");
+    if path.is_file() { Ok(path) } else { Err(Failure(format!("the command is not at {}", path.display()))) }
 }
 
 /// What leaves out the tests with `redis` in their names, or nothing.
@@ -112,6 +147,17 @@ const ON_ETCD_PLAIN: &[&str] = &[
     "--skip=redis",
 ];
 
+/// The packages that break rules, with as few features and test programs as they need.
+const BREAKING: [&str; 7] =
+    ["--package", "tenure-sim", "--package", "tenure-nemesis", "--test", "it", "--locked"];
+
+/// How many tests run at once. Most wait for a server, a TTL or another process and leave the processors idle; one test per processor, which
+/// is what nextest does by itself, made two thirds of a check on two cores waiting. Tests with a bound in seconds run alone anyway.
+fn threads() -> String {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (2 * processors).to_string()
+}
+
 fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
     let scope = ["--workspace", "--all-features", "--locked"];
     let with = |command: &[&'static str], more: &[&'static str]| [command, &scope, more].concat();
@@ -120,6 +166,8 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
         return vec![match choice {
             Choice::All => with(&command, &[]),
             Choice::Etcd => with(&command, &["-E", ON_ETCD]),
+            Choice::LeastPrivilege => with(&command, &["-E", "package(tenure-cli) & binary(it)"]),
+            Choice::BrokenRules => [&command[..], &BREAKING, &["-E", "test(/^broken_rules::/)"]].concat(),
             Choice::Soak => with(&command, &["--profile", "soak", "-E", "test(soak)"]),
         }];
     }
@@ -140,6 +188,19 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
                 "--locked",
             ],
         ],
+        Choice::LeastPrivilege => vec![vec![
+            "test",
+            "--no-fail-fast",
+            "--package",
+            "tenure-cli",
+            "--test",
+            "it",
+            "--all-features",
+            "--locked",
+        ]],
+        Choice::BrokenRules => {
+            vec![[&command[..1], &command[2..], &BREAKING, &["--", "broken_rules::"]].concat()]
+        }
         Choice::Soak => vec![with(&command, &["--", "soak"])],
     }
 }

@@ -45,6 +45,23 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// Builds programs of the workspace exactly as the build of the tests does, so that a check compiles nothing for them alone.
+///
+/// There has to be an example among `programs`: only then cargo turns on the features that dev-dependencies ask for, as for tests.
+pub(crate) fn build_as_for_tests(programs: &[&str]) -> Result<(), Failure> {
+    run(cargo(&["build", "--workspace", "--all-features", "--locked"]).args(programs))
+}
+
+/// Lets a build put what it finishes into a folder of its own below the target folder, beside that of all other builds.
+///
+/// What is between lies in the common folder, so dependencies are shared. Cargo before 1.91 does not know that and builds them again.
+pub(crate) fn apart(command: &mut Command, folder: &str) {
+    command.env("CARGO_TARGET_DIR", target().join(folder));
+    if std::env::var_os("CARGO_BUILD_BUILD_DIR").is_none() {
+        command.env("CARGO_BUILD_BUILD_DIR", target());
+    }
+}
+
 /// Runs a program whose output the user sees.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let shown = show(command);

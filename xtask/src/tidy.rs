@@ -9,9 +9,12 @@ mod manifest;
 mod manifests;
 mod names;
 mod sources;
+mod transactions;
 mod tree;
 
 use std::fmt;
+
+pub(crate) use manifests::PUBLISHED;
 
 use self::manifest::Manifest;
 use self::tree::Tree;
@@ -28,9 +31,14 @@ const RULES: &[Rule] = &[
     ("no vague names, no mod.rs", names::names),
     ("crates depend only downwards", layers::ours),
     ("tenure-core stays small", layers::core),
+    ("no protocol transaction is built outside tenure-core", transactions::built),
     ("each protocol and engine is named by one crate", layers::confined),
     ("crates inherit from the workspace", manifests::inherited),
     ("our crates refer to each other by the workspace's version", manifests::versions),
+    (
+        "published crates have what crates.io and docs.rs show, others are not published",
+        manifests::publishing,
+    ),
     ("the documents exist", documents::present),
     ("README names the version", documents::readme_version),
     ("ARCHITECTURE.md stays short", documents::architecture_length),
@@ -77,6 +85,13 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
     println!("   {} rules on {} files", RULES.len(), tree.len());
     if breaches == 0 { Ok(()) } else { Err(Failure(format!("{breaches} places are not tidy"))) }
+}
+
+/// The oldest Rust that is supported.
+pub(crate) fn rust_version() -> String {
+    let text = std::fs::read_to_string(root().join("Cargo.toml")).unwrap_or_default();
+    let workspace = Manifest::parse("Cargo.toml", &text);
+    workspace.value("workspace.package", "rust-version").unwrap_or_default().to_owned()
 }
 
 /// The features of the crate `tenure`, without `default`.

@@ -1,7 +1,7 @@
 //! Audit records of commands on leases and on raw keys. Those on locks and tasks are the library's.
 
 use tenure::Identity;
-use tenure::audit::{AuditAction, AuditEntry, AuditRecord};
+use tenure::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use tenure::core::layout::Layout;
 use tenure::core::name::Namespace;
 use tenure::store::{Condition, Op, Selection, Store, StoreError, Txn, TxnReply};
@@ -39,7 +39,7 @@ impl Trail {
         record: AuditRecord,
         output: &Output,
     ) -> Result<Option<AuditEntry>, Failure> {
-        let entry = AuditEntry::new(&self.layout, record);
+        let entry = audit::entry(&self.layout, record);
         match store.txn(entry.add_to(Txn::new())).await {
             Ok(_) => Ok(Some(entry)),
             Err(StoreError::Denied(_)) => {
@@ -65,7 +65,7 @@ impl Trail {
         record: AuditRecord,
         output: &Output,
     ) -> Result<TxnReply, Failure> {
-        let entry = AuditEntry::new(&self.layout, record.clone());
+        let entry = audit::entry(&self.layout, record.clone());
         let delete = Txn::new().then(Op::Delete(select.clone()));
         // A key that is not there is not deleted: no record says so.
         let guarded = match select {

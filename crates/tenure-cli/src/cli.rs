@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use tenure::core::name::{Namespace, NodeId};
-use tenure::store::StoreUrl;
 
-use crate::bench::{BenchCommand, Contending};
 use crate::demo::DemoArgs;
 use crate::duration;
 use crate::elect::ElectArgs;
@@ -120,17 +117,6 @@ impl Cli {
         command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
     }
 
-    /// Whether only failures are to be printed on stderr.
-    pub(crate) fn is_quiet(&self) -> bool {
-        match &self.command {
-            Some(Command::Lock(args)) => args.hold.quiet,
-            Some(Command::Elect(args)) => args.hold.quiet,
-            Some(Command::Once(args)) => args.hold.quiet,
-            Some(Command::Worker(args)) => args.quiet,
-            _ => false,
-        }
-    }
-
     /// A verb in the place of a name, such as `tenure lock ls`.
     pub(crate) fn misread(&self) -> Option<Failure> {
         match &self.command {
@@ -143,14 +129,7 @@ impl Cli {
 
     /// Whether locks and turns are all it asks of the store.
     pub(crate) fn stands_in_line(&self) -> bool {
-        match &self.command {
-            Some(Command::Lock(_) | Command::Elect(_) | Command::Once(_)) => true,
-            Some(Command::Bench(command)) => {
-                matches!(command, BenchCommand::Lock(_) | BenchCommand::Election(_))
-            }
-            Some(Command::Part(part)) => matches!(part, PartCommand::Contend { .. }),
-            _ => false,
-        }
+        matches!(&self.command, Some(Command::Lock(_) | Command::Elect(_) | Command::Once(_)))
     }
 
     /// Whether it runs a command of the user's, whose exit code then is ours.
@@ -204,6 +183,9 @@ pub(crate) struct Global {
     /// Answer in JSON.
     #[arg(long, global = true, help_heading = TALK)]
     pub(crate) json: bool,
+    /// Print nothing about the store, about waiting, nor that something was not acquired, which the exit code reports. Failures are always printed.
+    #[arg(short, long, global = true, help_heading = TALK)]
+    pub(crate) quiet: bool,
     /// When to colour.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", help_heading = TALK)]
     pub(crate) color: Color,
@@ -262,9 +244,6 @@ pub(crate) enum Command {
     Doctor,
     /// The whole story by itself in under a minute: workers share tasks, one is killed, its tasks run elsewhere. Ends with a verdict.
     Demo(DemoArgs),
-    /// Measure; JSON lines on stdout.
-    #[command(subcommand)]
-    Bench(BenchCommand),
     /// Show the configuration and where each value came from.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -290,75 +269,9 @@ pub(crate) enum ConfigCommand {
     Path,
 }
 
-/// Parts that are played in processes of their own, for `demo`, `bench` and supervision; not for people.
+/// Parts that are played in processes of their own, for `demo` and supervision; not for people.
 #[derive(Subcommand, Debug)]
 pub(crate) enum PartCommand {
-    /// Watch a prefix and tell each event with the time it was seen.
-    Watch {
-        /// The store file.
-        file: PathBuf,
-        /// The prefix.
-        prefix: String,
-    },
-    /// Write as fast as it goes, and tell what it was like.
-    Write {
-        /// The store file.
-        file: PathBuf,
-        /// The key to write.
-        key: String,
-        /// For how long.
-        #[arg(value_parser = duration::parse)]
-        span: Duration,
-    },
-    /// Watch, do nothing, and tell the CPU time that cost.
-    Idle {
-        /// The store file.
-        file: PathBuf,
-        /// For how long.
-        #[arg(value_parser = duration::parse)]
-        span: Duration,
-    },
-    /// Register keys through a session, do nothing, and tell the CPU time that cost.
-    Keep {
-        /// The store's address.
-        url: StoreUrl,
-        /// Where the keys are; ends in `/`.
-        prefix: String,
-        /// How many keys.
-        keys: usize,
-        /// The lease's length.
-        #[arg(value_parser = duration::parse)]
-        ttl: Duration,
-        /// For how long.
-        #[arg(value_parser = duration::parse)]
-        span: Duration,
-    },
-    /// Take one lock again and again, among others who do, and tell when it was held.
-    Contend {
-        /// The store's address.
-        url: StoreUrl,
-        /// Where the keys are; ends in `/`.
-        prefix: String,
-        /// Through a session, or with bare calls.
-        side: Contending,
-        /// For how long.
-        #[arg(value_parser = duration::parse)]
-        span: Duration,
-    },
-    /// Join as a node whose tasks wait until they are stopped, and tell how it stands whenever it is told to go on.
-    Node {
-        /// The store's address.
-        url: StoreUrl,
-        /// Where the tasks are; not called as the global flag is, which is another argument.
-        #[arg(value_name = "NAMESPACE", value_parser = Namespace::parse)]
-        place: Namespace,
-        /// The node's name.
-        #[arg(value_parser = NodeId::parse)]
-        id: NodeId,
-        /// The length of its leases.
-        #[arg(value_parser = duration::parse)]
-        ttl: Duration,
-    },
     /// Run tasks that write down when they ran, until stdin ends.
     Worker {
         /// The node's id.

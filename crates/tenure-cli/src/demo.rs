@@ -6,6 +6,7 @@
 mod crew;
 mod ledger;
 mod picture;
+mod process;
 mod scene;
 mod verdict;
 
@@ -24,16 +25,15 @@ use tenure::session::Session;
 pub(crate) use crew::run as play_worker;
 
 use self::crew::{ELECTION, Joined};
-use self::ledger::Reader;
+use self::ledger::{Reader, now_ns};
 use self::picture::Picture;
+use self::process::HelperProcess;
 use self::scene::Scene;
 use self::verdict::{Book, Figures, SPREAD_MAX, spread};
-use crate::child::Part;
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, Tone};
-use crate::part::now_ns;
 
 /// How long one chapter may take; one that takes longer will not end well.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -136,7 +136,7 @@ struct Said<'a> {
 /// A worker, as we see it.
 struct Worker {
     name: String,
-    process: Part,
+    process: HelperProcess,
     ledger: Reader,
 }
 
@@ -204,18 +204,18 @@ impl<'a> Story<'a> {
             self.alive.insert(n);
         }
         for worker in &mut self.workers {
-            worker.process.say::<Joined>(PATIENCE).await?;
+            worker.process.read::<Joined>(PATIENCE).await?;
         }
         self.say(&format!("{count} workers have joined on {}", self.scene.backend));
         Ok(())
     }
 
-    fn start_worker(&self, name: &str, ledger: &Path) -> Result<Part, Failure> {
+    fn start_worker(&self, name: &str, ledger: &Path) -> Result<HelperProcess, Failure> {
         let ttl = format!("{}ms", self.args.ttl.as_millis());
         let ledger = ledger.to_string_lossy();
         let mut args = vec!["worker", name, &ledger, &ttl];
         args.extend(self.scene.flags.iter().map(String::as_str));
-        Part::start(&args)
+        HelperProcess::start(&args)
     }
 
     async fn submit(&self, client: &Client) -> Result<(), Failure> {

@@ -129,7 +129,7 @@ async fn hold(
         let guard = stage.acquire(line, wait, begin, &progress, signals).await?;
         let since = Instant::now();
         if let Err(failure) = line.tell(stage, &guard) {
-            let _ = stage.release(guard).await;
+            let _ = stage.release(guard.release()).await;
             return Err(failure.into());
         }
         let Some(program) = &stage.program else {
@@ -145,7 +145,7 @@ async fn hold(
                 stage.again(line.name(), "was lost before the command was started");
             }
             Err(failure) => {
-                let _ = stage.release(guard).await;
+                let _ = stage.release(guard.release()).await;
                 return Err(failure.into());
             }
         }

@@ -3,10 +3,7 @@
 //! stdout is data, stderr is talk, and the exit code tells scripts what happened (see `failure`).
 
 mod audit;
-mod bench;
-mod child;
 mod cli;
-mod company;
 mod config;
 mod confirm;
 mod connect;
@@ -27,7 +24,6 @@ mod mistake;
 mod node;
 mod once;
 mod output;
-mod part;
 mod register;
 mod remaining;
 mod service;
@@ -66,7 +62,7 @@ tenure: locks, elections, registrations and tasks for programs on more than one 
   tenure submit mail-1 --kind mail   give work to whichever node takes it
   tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
 
-Commands: lock, elect, once, locks, election, register, worker, submit, task, node, service, lease, status, events, kv, doctor, demo, bench, config, completions, version.
+Commands: lock, elect, once, locks, election, register, worker, submit, task, node, service, lease, status, events, kv, doctor, demo, config, completions, version.
 `tenure --help` lists everything, `tenure doctor` says whether it will work here.
 ";
 
@@ -93,7 +89,7 @@ fn main() -> ExitCode {
     {
         return code;
     }
-    let output = Output::new(cli.global.json, cli.global.color).quiet(cli.is_quiet());
+    let output = Output::new(cli.global.json, cli.global.color).quiet(cli.global.quiet);
     let checked = match cli.misread() {
         Some(failure) => Err(failure),
         None => log::start(cli.global.verbose, &output),
@@ -102,7 +98,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(failure) => {
-            // Ctrl-C reaches the parts of a demo or a benchmark too; one voice is enough.
+            // Ctrl-C reaches the workers of a demo too; one report is enough.
             let is_part = matches!(cli.command, Some(Command::Part(_)));
             // A reader that had enough is no failure; one that never learns that something is held is.
             let has_enough = failure.code == Code::BrokenPipe && !cli.is_wrapper();
@@ -166,8 +162,9 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
         | Command::Once(_)
         | Command::Register(_)
         | Command::Worker(_)
-        | Command::Demo(_) => {
-            Err(Failure::new(Code::Failed, "what hears signals itself is run by `run_to_end`"))
+        | Command::Demo(_)
+        | Command::Part(PartCommand::Supervise(_)) => {
+            Err(Failure::new(Code::Failed, "what handles signals itself is run by `run_to_end`"))
         }
         Command::Locks(command) => {
             locks::check(command, output)?;
@@ -245,11 +242,15 @@ async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
             done
         }
         Command::Doctor => doctor::run(&cli.global, output).await,
-        Command::Bench(command) => bench::run(command, &cli.global, output).await,
         Command::Part(PartCommand::Worker { node, ledger, ttl }) => {
             demo::play_worker(node, ledger, *ttl, &cli.global, output).await
         }
-        Command::Part(command) => part::run(command, output).await,
+        Command::Part(
+            PartCommand::Launch { .. }
+            | PartCommand::Reap { .. }
+            | PartCommand::Sentinel
+            | PartCommand::Terminal { .. },
+        ) => Err(Failure::new(Code::Failed, "what needs no runtime is run by `main`")),
         Command::Config(command) => config::run(command, &cli.global, output),
         Command::Completions { shell } => output.text(&completions(*shell)),
         Command::Version => version::run(output),

@@ -10,7 +10,9 @@ use tenure::client::Client;
 use tenure::core::command::{Balance, NodeCommand as Order};
 use tenure::core::layout::Layout;
 use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::record::WallTime;
+use tenure::core::record::{NodeState, WallTime};
+use tenure::membership::Node;
+use tenure::snapshot::ClusterSnapshot;
 
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -113,8 +115,8 @@ pub(crate) async fn run(
         asking::ask(&parse_node(id)?, order, patience.within(), client, output).await
     };
     match command {
-        NodeCommand::Ls => list::list(store, &layout, output).await,
-        NodeCommand::Show(args) => list::show(&parse_node(&args.id)?, store, &layout, output).await,
+        NodeCommand::Ls => list::list(store, namespace, output).await,
+        NodeCommand::Show(args) => list::show(&parse_node(&args.id)?, store, namespace, output).await,
         NodeCommand::Freeze(args) => ask(&args.id, Order::Freeze, &args.patience).await,
         NodeCommand::Unfreeze(args) => {
             asking::unfreeze(&parse_node(&args.id)?, args.patience.within(), client, output).await
@@ -124,7 +126,7 @@ pub(crate) async fn run(
             id => {
                 let node = id.as_deref().map(parse_node).transpose()?;
                 let within = args.patience.within().unwrap_or_default();
-                plan::plan(node.as_ref(), (args.balance, within), client, &layout, output).await
+                plan::plan(node.as_ref(), (args.balance, within), client, namespace, output).await
             }
         },
         NodeCommand::Drain(args) => drain::drain(&parse_node(&args.id)?, args, client, &layout, output).await,
@@ -142,6 +144,14 @@ pub(crate) async fn run(
 /// A time, if there is one: other writers of this layout say none.
 pub(crate) fn said(time: WallTime) -> Option<String> {
     (time != WallTime::default()).then(|| time.to_string())
+}
+
+/// The state of a node, for people: one that is frozen says so.
+fn state_of(snapshot: &ClusterSnapshot, node: &Node) -> String {
+    match (node.record.state, snapshot.frozen.get(&node.id)) {
+        (NodeState::Ready, Some(frozen)) => frozen.to_string(),
+        (state, _) => state.as_str().to_owned(),
+    }
 }
 
 /// The node is not alive.

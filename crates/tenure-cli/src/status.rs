@@ -5,17 +5,14 @@ mod warnings;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use tenure::client::{Client, Listing, TaskFilter};
+use tenure::client::{Client, TaskView};
 use tenure::core::layout::Layout;
 use tenure::core::name::Namespace;
 use tenure::core::task::StateKind;
-use tenure::election::{ElectionView, Elections};
-use tenure::lock::{LockView, Locks};
-use tenure::session::Session;
+use tenure::snapshot::{ClusterSnapshot, ElectionView, LockView, SnapshotRequest};
 use tenure::store::{Get, LeaseId, Store, StoreError};
 
 use self::warnings::Warning;
-use crate::company::Company;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -24,9 +21,6 @@ const SCHEMA: &str = "tenure.status/v1";
 
 /// How many of each kind fit on one screen.
 const LISTED_MAX: usize = 12;
-
-/// How often a picture is taken anew because the history it stands on was compacted away meanwhile.
-const TRIES_MAX: usize = 3;
 
 #[derive(Serialize)]
 struct Answer<'a> {
@@ -81,24 +75,21 @@ struct Tasks {
 /// Shows how everything stands.
 pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
     let store = client.store();
-    let layout = Layout::new(namespace);
-    // A session that is asked for nothing asks nothing of the store.
-    let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-    let (listing, company) = tasks_and_nodes(client, &layout).await?;
-    let elections = Elections::new(&session, namespace).list().await?.elections;
-    let locks = Locks::new(&session, namespace).list().await?.locks;
-    let leases = leases(store, &layout, &listing, &company, &elections, &locks).await?;
+    // All of one revision: a node that came or went in between would look like trouble.
+    let snapshot = SnapshotRequest::new(store, namespace).await?;
+    let tasks = tasks(&snapshot);
+    let leases = leases(store, &Layout::new(namespace), &snapshot).await?;
     let answer = Answer {
         schema: SCHEMA,
         backend: store.info().kind,
         namespace: namespace.as_str(),
         sessions: leases.len(),
-        elections: elections.iter().map(shown_election).collect(),
-        locks: locks.iter().map(shown_lock).collect(),
-        nodes: shown_nodes(&listing, &company),
-        tasks: count(&listing),
-        warnings: warnings::warnings(&listing, &company),
-        revision: listing.revision.to_string(),
+        elections: snapshot.elections.iter().map(shown_election).collect(),
+        locks: snapshot.locks.iter().map(shown_lock).collect(),
+        nodes: shown_nodes(&snapshot),
+        tasks: count(&tasks),
+        warnings: warnings::warnings(&tasks, &snapshot),
+        revision: snapshot.revision.to_string(),
     };
     if output.is_json {
         return output.object(&answer);
@@ -106,36 +97,30 @@ pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output)
     output.table(&["", ""], &answer.into_rows())
 }
 
-/// Tasks and nodes at one revision: a node that came or went in between would look like trouble.
-async fn tasks_and_nodes(client: &Client, layout: &Layout) -> Result<(Listing, Company), StoreError> {
-    let mut tries = 1;
-    loop {
-        let listing = client.tasks(&TaskFilter::new()).await?;
-        match Company::at(listing.revision, client.store(), layout).await {
-            Err(StoreError::Compacted { .. }) if tries < TRIES_MAX => tries += 1,
-            company => return Ok((listing, company?)),
-        }
-    }
+/// The tasks with their states.
+fn tasks(snapshot: &ClusterSnapshot) -> Vec<TaskView> {
+    let tasks = snapshot.tasks.tasks().map(|(id, card)| TaskView {
+        id: id.clone(),
+        card: Some(card.clone()),
+        state: snapshot.state_of(id),
+    });
+    tasks.collect()
 }
 
-/// The leases that live keys hang on.
+/// The leases of live keys.
 async fn leases(
     store: &Store,
     layout: &Layout,
-    listing: &Listing,
-    company: &Company,
-    elections: &[ElectionView],
-    locks: &[LockView],
+    snapshot: &ClusterSnapshot,
 ) -> Result<BTreeSet<LeaseId>, StoreError> {
     let mut leases: BTreeSet<LeaseId> =
-        company.members.members().iter().filter_map(|node| node.lease).collect();
-    let owners = listing.tasks.iter().filter_map(|task| task.card.as_ref()?.owner.as_ref()?.lease);
-    leases.extend(owners);
-    for election in elections {
+        snapshot.members.members().iter().filter_map(|node| node.lease).collect();
+    leases.extend(snapshot.owners.values().filter_map(|owner| owner.lease));
+    for election in &snapshot.elections {
         leases.extend(election.leader.iter().map(|leader| leader.place.lease));
         leases.extend(election.candidates.iter().map(|candidate| candidate.place.lease));
     }
-    for lock in locks {
+    for lock in &snapshot.locks {
         leases.extend(lock.holders.iter().chain(&lock.waiters).map(|holder| holder.place.lease));
     }
     let registered = store.get(Get::new(layout.registry()).keys_only()).await?;
@@ -163,28 +148,25 @@ fn shown_lock(lock: &LockView) -> ShownLock {
     }
 }
 
-fn shown_nodes(listing: &Listing, company: &Company) -> Vec<ShownNode> {
-    let mut counts: BTreeMap<_, u64> = BTreeMap::new();
-    for owner in listing.tasks.iter().filter_map(|task| task.owner()) {
-        *counts.entry(owner).or_default() += 1;
-    }
-    let nodes = company.members.members().iter().map(|node| ShownNode {
+fn shown_nodes(snapshot: &ClusterSnapshot) -> Vec<ShownNode> {
+    let owned = snapshot.owned();
+    let nodes = snapshot.members.members().iter().map(|node| ShownNode {
         id: node.id.to_string(),
         address: node.record.address.clone(),
         state: node.record.state.as_str(),
-        frozen: company.frozen.contains_key(&node.id),
-        tasks: counts.get(&node.id).copied().unwrap_or(0),
+        frozen: snapshot.frozen.contains_key(&node.id),
+        tasks: owned.get(&node.id).copied().unwrap_or(0),
         incarnation: node.token.to_string(),
     });
     nodes.collect()
 }
 
-fn count(listing: &Listing) -> Tasks {
+fn count(tasks: &[TaskView]) -> Tasks {
     let mut by_state = BTreeMap::new();
-    for task in &listing.tasks {
+    for task in tasks {
         *by_state.entry(task.state_kind().map_or("unreadable", StateKind::as_str)).or_default() += 1;
     }
-    Tasks { total: listing.tasks.len(), by_state, unclaimed: warnings::unclaimed(listing).count() }
+    Tasks { total: tasks.len(), by_state, unclaimed: warnings::unclaimed(tasks).count() }
 }
 
 impl Answer<'_> {

@@ -125,7 +125,7 @@ async fn work(
         remarks,
         output: *output,
     };
-    let words = Words { node: id.as_str(), quiet: args.quiet, output };
+    let words = Words { node: id.as_str(), quiet: output.is_quiet, output };
     let joining = options.start(&session, namespace, Exec::new(crew));
     let node = tokio::select! {
         biased;
@@ -251,9 +251,6 @@ fn not_joined(error: &JoinError, args: &WorkerArgs) -> Failure {
             Failure::new(Code::Unavailable, error.to_string()).hint("run `tenure doctor`")
         }
         JoinError::Store(error) => error.clone().into(),
-        JoinError::Ttl(_) => {
-            Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
-        }
         error => Failure::new(Code::Failed, error.to_string()),
     }
 }

@@ -77,6 +77,29 @@ impl Retry {
         healthy_after: Duration::from_secs(10),
     };
 
+    /// 50 ms to 1 s, scattered: for a request that a caller waits for. Halved, a store that comes back is met by twice the requests;
+    /// doubled, a caller waits up to a second longer for it.
+    pub const REQUEST: Retry = Retry {
+        growth: Growth::Exponential,
+        initial: Duration::from_millis(50),
+        cap: Duration::from_secs(1),
+        jitter: Jitter::Full,
+        healthy_after: Duration::from_secs(10),
+    };
+
+    /// 50 ms to 2 s, scattered: for a waiter in a queue and its watches. The first wait is about a round trip, because the caller that waits for a
+    /// lock waits for this too; doubled, the cap delays by up to 2 s more when a key leaves the queue of a store that is back.
+    pub const QUEUE: Retry = Retry { cap: Duration::from_secs(2), ..Retry::REQUEST };
+
+    /// 50 ms to 5 s, scattered: for a feed. The first wait is short, because most breaks are over at once and every follower is blind
+    /// meanwhile; doubled, it would show in takeover times. The cap keeps a hundred followers of a dead store at some tens of requests a second.
+    pub const FEED: Retry = Retry { cap: Duration::from_secs(5), ..Retry::REQUEST };
+
+    /// 100 ms to 2 s, scattered: for the claims and writes of a node. The cap is a fraction of any usual validity, so that there are several
+    /// retries before it ends.
+    pub const WORKER: Retry =
+        Retry { initial: Duration::from_millis(100), cap: Duration::from_secs(2), ..Retry::REQUEST };
+
     /// Refuses a rule that would hammer the store.
     pub fn check(&self) -> Result<(), BadRetry> {
         if self.initial.is_zero() {

@@ -471,7 +471,7 @@ fn read_card(pair: &KeyValue) -> Card {
     Card { created: pair.created, modified: pair.modified, record, class: Class::ANY, owner: None }
 }
 
-fn read_owner(pair: &KeyValue) -> Owner {
+pub(crate) fn read_owner(pair: &KeyValue) -> Owner {
     let holder = OwnerRecord::decode(&pair.value).map_err(|error| error.reason());
     Owner { token: Token(pair.created), lease: pair.lease, holder }
 }

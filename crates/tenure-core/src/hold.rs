@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::loss::LossReason;
 use crate::sabotage::{Rule, is_broken};
 use crate::time::Moment;
 
@@ -133,18 +134,7 @@ pub struct Hold {
     failing_since: Option<Moment>,
     /// Whether it was noticed that the answer takes longer than patience allows.
     is_overdue: bool,
-    end: Option<End>,
-}
-
-/// Why a hold is over.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Error)]
-pub enum End {
-    /// Nobody renewed it in time: the store may still agree, but that can no longer be known.
-    #[error("it was not renewed in time")]
-    Lapsed,
-    /// The store said so.
-    #[error("the store says it is over")]
-    Gone,
+    end: Option<LossReason>,
 }
 
 /// What the driver must do.
@@ -153,7 +143,7 @@ pub enum Action {
     /// Renew now; the answer comes back through `handle_renewed`, `handle_failed` or `handle_gone`.
     Renew,
     /// Stop believing now.
-    Stop(End),
+    Stop(LossReason),
 }
 
 /// How sure the holder may be.
@@ -167,7 +157,7 @@ pub enum Standing {
         since: Moment,
     },
     /// Not valid any more.
-    Over(End),
+    Over(LossReason),
 }
 
 impl Hold {
@@ -221,7 +211,7 @@ impl Hold {
 
     /// The store said that it is over, or showed it.
     pub fn handle_gone(&mut self) {
-        self.end.get_or_insert(End::Gone);
+        self.end.get_or_insert(LossReason::Revoked);
     }
 
     /// What to do now; none if there is nothing to do before [`Hold::next_wake`].
@@ -269,7 +259,7 @@ impl Hold {
             return Standing::Over(end);
         }
         if now >= self.valid_until {
-            return Standing::Over(End::Lapsed);
+            return Standing::Over(LossReason::Lapsed);
         }
         let unanswered = self.asking_since.filter(|&since| now.since(since) >= self.terms.patience);
         match self.failing_since.or(unanswered) {
@@ -280,7 +270,7 @@ impl Hold {
 
     fn lapse(&mut self, now: Moment) {
         if self.end.is_none() && now >= self.valid_until {
-            self.end = Some(End::Lapsed);
+            self.end = Some(LossReason::Lapsed);
         }
     }
 }

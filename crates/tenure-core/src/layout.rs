@@ -21,9 +21,7 @@ use crate::name::{
 };
 use crate::record::WallTime;
 
-pub use catalogue::{
-    AUDIT_KEEP, COMMAND_RESULT_TTL, Life, RESULTS_LEASE_FOR, RESULTS_LEASE_TTL, TASK_COMMAND_TTL,
-};
+pub use catalogue::{AUDIT_KEEP, COMMAND_EXPIRES_AFTER, Life, RESULT_EXPIRES_AFTER};
 
 /// Where services lie inside the registry.
 const SERVICES: &str = "services/";
@@ -33,7 +31,7 @@ const SERVICES: &str = "services/";
 pub enum Key {
     /// `nodes/<node>`: a node is alive. Leased.
     Node(NodeId),
-    /// `nodes/<node>/commands/<command>`: a command to a node.
+    /// `nodes/<node>/commands/<command>`: a command to a node. Expires after a week.
     NodeCommand(NodeId, CommandId),
     /// `tasks/<task>`: a task was submitted.
     Task(TaskId),
@@ -47,18 +45,20 @@ pub enum Key {
     TaskState(TaskId),
     /// `ended/<time>/<task>`: a task ended then, by the clock of its node. Stays as long as the final state.
     EndedTask(WallTime, TaskId),
-    /// `commands/<task>`: a command to a task. Leased for a week.
+    /// `commands/<task>`: a command to a task. Expires after a week.
     TaskCommand(TaskId),
-    /// `results/<command>`: how a command ended. Leased for a day.
+    /// `results/<command>`: how a command ended. Expires after a day.
     CommandResult(CommandId),
     /// `frozen/<node>`: a node takes no new tasks.
     Frozen(NodeId),
     /// `elections/<election>/<place>`: a candidate. Leased.
-    Candidate(ElectionName, Place),
+    Candidate(ElectionName, QueueKey),
+    /// `resigned/<election>/<lease>`: the last term of this session ended by a request of its leader. Leased.
+    Resignation(ElectionName, LeaseId),
     /// `locks/<lock>/<place>`: a holder, or one who waits. Leased.
-    Waiter(LockName, Place),
+    Waiter(LockName, QueueKey),
     /// `guards/<lease>-<nonce>`: the enter guard of one queue driver and lease, which every enter of that driver requires unchanged. Leased.
-    EnterGuard(Place),
+    EnterGuard(QueueKey),
     /// `ttl/<election>`: the leader of a TTL election. Leased.
     Ttl(ElectionName),
     /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
@@ -69,28 +69,28 @@ pub enum Key {
     Registration(RegistryKey),
 }
 
-/// A place in a line: the lease it dies with, and a nonce, so that two tasks on one lease have two places.
+/// A key in a queue: the lease it ends with, and a nonce, so that two waiters on one lease have two keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct QueueKey {
     /// The lease of the session that waits.
     pub lease: LeaseId,
-    /// Random, one for each attempt. The upper half of the numbers is for those with a [`Rank::Preferred`].
+    /// Random, one for each attempt. The upper half of the numbers is for those with a [`PriorityClass::Preferred`].
     pub nonce: u64,
 }
 
-/// Whether a place comes before others that came earlier, if its turn is decided by more than that.
+/// Whether a candidate may lead before older ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rank {
+pub enum PriorityClass {
     /// It does not.
     Ordinary,
-    /// It may. Its key says so, so that a long line can be asked for these alone.
+    /// It may. Its key shows that, so that these alone can be read from a long queue.
     Preferred,
 }
 
-/// What the keys of preferred places begin with: behind all hexadecimal digits, so they lie together at the end of their line.
+/// What the keys of preferred candidates begin with: behind all hexadecimal digits, so they are together at the end of their queue.
 pub const PREFERRED: &str = "p";
 
-/// The first nonce of preferred places.
+/// The first nonce of preferred candidates.
 const PREFERRED_FROM: u64 = 1 << 63;
 
 /// How many digits of a nonce stand in a key.
@@ -101,19 +101,19 @@ fn extend_with_hex(key: &mut Vec<u8>, number: u64, digits: usize) {
     key.extend((0..digits).rev().map(digit));
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for QueueKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}-{:016x}", self.mark(), self.lease, self.nonce)
     }
 }
 
-impl Place {
-    /// The key of this place in a line: what `Display` writes behind the line's prefix. A lock costs two of these, so no formatter is asked.
-    pub fn key_in(self, line: &[u8]) -> Bytes {
+impl QueueKey {
+    /// The stored key in the queue with this prefix: the prefix and what `Display` writes. A lock costs two of these, so no formatter is used.
+    pub fn key_in(self, queue: &[u8]) -> Bytes {
         let (mark, lease) = (self.mark().as_bytes(), self.lease.get().cast_unsigned());
         let lease_len = lease.checked_ilog(16).unwrap_or_default() as usize + 1;
-        let mut key = Vec::with_capacity(line.len() + mark.len() + lease_len + 1 + NONCE_LEN);
-        key.extend_from_slice(line);
+        let mut key = Vec::with_capacity(queue.len() + mark.len() + lease_len + 1 + NONCE_LEN);
+        key.extend_from_slice(queue);
         key.extend_from_slice(mark);
         extend_with_hex(&mut key, lease, lease_len);
         key.push(b'-');
@@ -123,31 +123,31 @@ impl Place {
 
     fn mark(self) -> &'static str {
         match self.rank() {
-            Rank::Ordinary => "",
-            Rank::Preferred => PREFERRED,
+            PriorityClass::Ordinary => "",
+            PriorityClass::Preferred => PREFERRED,
         }
     }
 
-    /// The place of this rank, with a nonce from the lower half of the numbers.
+    /// The key of this class, with a nonce from the lower half of the numbers.
     #[must_use]
-    pub fn ranked(lease: LeaseId, nonce: u64, rank: Rank) -> Place {
+    pub fn ranked(lease: LeaseId, nonce: u64, rank: PriorityClass) -> QueueKey {
         let lower = nonce & !PREFERRED_FROM;
         match rank {
-            Rank::Ordinary => Place { lease, nonce: lower },
-            Rank::Preferred => Place { lease, nonce: lower | PREFERRED_FROM },
+            PriorityClass::Ordinary => QueueKey { lease, nonce: lower },
+            PriorityClass::Preferred => QueueKey { lease, nonce: lower | PREFERRED_FROM },
         }
     }
 
     /// Whether it comes before others that came earlier.
-    pub fn rank(self) -> Rank {
-        if self.nonce < PREFERRED_FROM { Rank::Ordinary } else { Rank::Preferred }
+    pub fn rank(self) -> PriorityClass {
+        if self.nonce < PREFERRED_FROM { PriorityClass::Ordinary } else { PriorityClass::Preferred }
     }
 
     /// Reads what `Display` writes, and nothing else.
-    pub fn parse(text: &str) -> Option<Place> {
+    pub fn parse(text: &str) -> Option<QueueKey> {
         let (lease, nonce) = text.strip_prefix(PREFERRED).unwrap_or(text).split_once('-')?;
-        let place = Place { lease: LeaseId::parse_hex(lease)?, nonce: u64::from_str_radix(nonce, 16).ok()? };
-        (place.to_string() == text).then_some(place)
+        let key = QueueKey { lease: LeaseId::parse_hex(lease)?, nonce: u64::from_str_radix(nonce, 16).ok()? };
+        (key.to_string() == text).then_some(key)
     }
 }
 
@@ -189,6 +189,9 @@ impl Layout {
             Key::Frozen(node) => [root, "frozen/", &segment(node.as_str())].concat(),
             Key::Candidate(election, place) => {
                 [root, "elections/", &segment(election.as_str()), "/", &place.to_string()].concat()
+            }
+            Key::Resignation(election, lease) => {
+                [root, "resigned/", &segment(election.as_str()), "/", &lease.to_string()].concat()
             }
             Key::Waiter(lock, place) => {
                 [root, "locks/", &segment(lock.as_str()), "/", &place.to_string()].concat()
@@ -232,13 +235,19 @@ impl Layout {
             ("audit", [id]) => Some(Key::Audit(command_id(id)?)),
             ("frozen", [node]) => Some(Key::Frozen(NodeId::parse(&unescape(node)?).ok()?)),
             ("elections", [election, place]) => {
-                Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, Place::parse(place)?))
+                Some(Key::Candidate(ElectionName::parse(&unescape(election)?).ok()?, QueueKey::parse(place)?))
+            }
+            ("resigned", [election, lease]) => {
+                let election = ElectionName::parse(&unescape(election)?).ok()?;
+                let key = LeaseId::parse_hex(lease)?;
+                // Only the form that `encode` writes.
+                (key.to_string() == *lease).then_some(Key::Resignation(election, key))
             }
             ("once", [name]) => Some(Key::Run(LockName::parse(&unescape(name)?).ok()?)),
             ("locks", [lock, place]) => {
-                Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, Place::parse(place)?))
+                Some(Key::Waiter(LockName::parse(&unescape(lock)?).ok()?, QueueKey::parse(place)?))
             }
-            ("guards", [guard]) => Some(Key::EnterGuard(Place::parse(guard)?)),
+            ("guards", [guard]) => Some(Key::EnterGuard(QueueKey::parse(guard)?)),
             ("ttl", [election]) => Some(Key::Ttl(ElectionName::parse(&unescape(election)?).ok()?)),
             _ => None,
         }
@@ -284,6 +293,11 @@ impl Layout {
         self.under(&["commands/"])
     }
 
+    /// The results of all commands.
+    pub fn results(&self) -> Selection {
+        self.under(&["results/"])
+    }
+
     /// The nodes that take no new tasks.
     pub fn frozen(&self) -> Selection {
         self.under(&["frozen/"])
@@ -297,6 +311,11 @@ impl Layout {
     /// The candidates of one election.
     pub fn candidates(&self, election: &ElectionName) -> Selection {
         self.under(&["elections/", &segment(election.as_str()), "/"])
+    }
+
+    /// The resignations of all elections.
+    pub fn resignations(&self) -> Selection {
+        self.under(&["resigned/"])
     }
 
     /// All holders and waiters of all locks.

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use crate::backoff::{Backoff, Growth, Jitter, Retry};
 use crate::hold::{self, Hold};
+use crate::loss::LossReason;
 use crate::time::Moment;
 
 pub use words::{Answer, Ask, End, Fencing, Left, Plan, Standing};
@@ -371,9 +372,17 @@ impl Leadership {
             Phase::Leading(holding) => match holding.handle_time(patience, now) {
                 None => {}
                 // Nobody has begun to act yet: others need not wait for the TTL.
-                Some(hold::End::Lapsed) if !holding.has_token() => self.delete(End::Lapsed, now),
-                Some(hold::End::Lapsed) => self.phase = Phase::Over(End::Lapsed),
-                Some(hold::End::Gone) => self.phase = Phase::Over(End::Taken),
+                Some(LossReason::Lapsed) if !holding.has_token() => self.delete(End::Lapsed, now),
+                Some(LossReason::Lapsed) => self.phase = Phase::Over(End::Lapsed),
+                // The storage answered no.
+                Some(
+                    LossReason::Revoked
+                    | LossReason::Deleted
+                    | LossReason::Replaced
+                    | LossReason::MembershipLost
+                    | LossReason::Released
+                    | LossReason::Closed,
+                ) => self.phase = Phase::Over(End::Taken),
             },
             Phase::Stopping { until } if now >= *until => {
                 self.phase = Phase::Over(End::Left(Left::StillRunning));
@@ -422,7 +431,7 @@ impl Holding {
     }
 
     /// Asks again for what was not answered in time, and says when it is over.
-    fn handle_time(&mut self, patience: Duration, now: Moment) -> Option<hold::End> {
+    fn handle_time(&mut self, patience: Duration, now: Moment) -> Option<LossReason> {
         if let hold::Standing::Over(end) = self.hold.standing(now) {
             return Some(end);
         }

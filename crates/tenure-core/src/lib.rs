@@ -7,10 +7,11 @@
 //! Read top to bottom: what tests can break on purpose ([`sabotage`]) and repeat ([`dice`]), then the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
 //! ([`keyspace`]) and what a follower of it was told ([`picture`]), who is there ([`roster`]) and who is meant ([`rendezvous`]), then how to
-//! wait, hold and keep registered ([`backoff`], [`hold`], [`session`]), then how to stand in [`mod@line`], and what a holder shows: its [`fence`],
+//! wait, hold, keep registered and own one key alone ([`backoff`], [`hold`], [`session`], [`exclusive_key`]), then how to wait in a [`queue`], and what a holder shows: its [`fence`],
 //! how to lead on a storage that knows no leases ([`leadership`]), and last the work itself: what a node can
-//! be told ([`command`]), one [`task`]'s life, who takes which ([`balance`]), which tasks there are ([`board`]), and everything that
-//! one [`node`] decides.
+//! be told ([`command`]), one [`task`]'s life, who takes which ([`balance`]), which tasks there are ([`board`]), everything that
+//! one [`node`] decides, and what [`client`]s send, with an [`audit`] trail of what they take away; and what happened in a namespace,
+//! folded from its history ([`events`]), its state at one revision ([`cluster`]), and what runs [`once`] per period.
 
 pub mod sabotage;
 
@@ -38,7 +39,10 @@ pub mod limits;
 
 pub mod chunk;
 
+pub mod multi_get;
+
 pub mod error;
+pub mod exchange;
 
 pub mod keyspace;
 
@@ -52,11 +56,17 @@ pub mod backoff;
 
 pub mod hold;
 
+pub mod loss;
+
 pub mod session;
 
-pub mod line;
+pub mod exclusive_key;
+
+pub mod queue;
 
 pub mod fence;
+
+pub mod audit;
 
 pub mod vacancy;
 
@@ -71,6 +81,14 @@ pub mod balance;
 pub mod board;
 
 pub mod node;
+
+pub mod client;
+
+pub mod events;
+
+pub mod cluster;
+
+pub mod once;
 
 #[cfg(test)]
 mod fuzz;

@@ -126,6 +126,11 @@ macro_rules! names {
             pub fn as_str(&self) -> &str {
                 &self.text
             }
+
+            /// The text, shared with this name instead of copied.
+            pub fn shared_str(&self) -> Arc<str> {
+                self.text.clone()
+            }
         }
 
         impl PartialEq for $name {

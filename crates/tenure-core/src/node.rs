@@ -44,6 +44,7 @@ mod settings;
 mod slots;
 mod stopping;
 mod strays;
+mod sweep;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,6 +53,7 @@ use crate::balance::Balancer;
 use crate::board::Board;
 use crate::layout::Layout;
 use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::name::{ClaimId, TaskId};
 use crate::picture::FeedItem;
 use crate::record::{NodeState, WallTime};
@@ -69,17 +71,19 @@ use queue::Orders;
 use retention::Retention;
 use settings::WALL_CHECK;
 use slots::Slots;
+use sweep::Sweep;
 use timers::{Timer, Timers};
 
 pub use crate::record::Wanted;
 pub use action::{
     Action, After, Answer, AttemptWrite, ClaimAsk, CommandCheck, EndedEntry, EndedTask, Mark, RetentionAsk,
-    RetentionStep, Save, Start, StopReason,
+    RetentionStep, Save, Start, StopReason, Swept,
 };
 pub use event::{
-    ClaimAnswer, EndedPage, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, RetentionReply, SaveAnswer, Won,
+    ClaimAnswer, EndedPage, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, ResultsPage, RetentionReply,
+    SaveAnswer, Won,
 };
-pub use notice::{LossReason, Notice, ReleaseReason};
+pub use notice::{Notice, ReleaseReason};
 pub use retention::Keep;
 pub use settings::{Insistence, LOST_CLAIMS_MAX, Settings};
 
@@ -94,6 +98,7 @@ pub struct Node {
     orders: Orders,
     scales: Scales,
     retention: Retention,
+    sweep: Sweep,
     /// The create revision of the node's own key; none while it is not joined.
     incarnation: Option<Token>,
     standing: Standing,
@@ -163,6 +168,7 @@ impl Node {
             orders: Orders::new(),
             scales: Scales::new(balancer),
             retention: Retention::default(),
+            sweep: Sweep::new(layout.clone()),
             incarnation: None,
             standing: Standing::Working,
             offers: Offers::default(),
@@ -209,17 +215,18 @@ impl Node {
                     self.set_periodic(now);
                 }
                 self.begin_retention(now);
+                self.begin_sweep(now);
             }
             Event::SessionLost => {
                 self.incarnation = None;
                 self.forget_claims();
                 let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
-                self.lose_all(tasks, LossReason::Place, now);
+                self.lose_all(tasks, LossReason::MembershipLost, now);
             }
-            Event::LeaseOver { lease } => {
+            Event::LeaseOver { lease, why } => {
                 self.claims.note_over(lease);
                 let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
-                self.lose_all(tasks, LossReason::Lease, now);
+                self.lose_all(tasks, why, now);
             }
             Event::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
             Event::GivenBack { task, token, answer } => self.handle_given_back(task, token, answer, now),
@@ -306,6 +313,7 @@ impl Node {
                 Timer::Stray(task) => self.stray_due(task, now),
                 Timer::Order => self.order_due(),
                 Timer::Retention => self.retention_due(now),
+                Timer::Sweep => self.sweep_due(now),
                 Timer::Round => drop(self.balance_round(now)),
                 Timer::Periodic => {
                     self.set_periodic(now);

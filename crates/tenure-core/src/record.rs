@@ -7,6 +7,7 @@
 mod accepts;
 mod audit;
 mod identity;
+mod resignation;
 mod wall_time;
 mod work;
 
@@ -18,12 +19,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::line::Mode;
+use crate::queue::LockMode;
 use crate::revision::Token;
 
 pub use accepts::{NodeLoad, Wanted};
 pub use audit::{AuditAction, AuditRecord};
 pub use identity::Identity;
+pub use resignation::ResignationRecord;
 pub use wall_time::BadTime;
 pub use work::{CommandOutcome, CommandRecord, FrozenRecord, OwnerRecord, ResultRecord, TaskRecord};
 
@@ -295,7 +297,7 @@ pub struct HolderRecord {
     pub acquired: Option<WallTime>,
     /// Beside whom it can hold.
     #[serde(default, skip_serializing_if = "is_exclusive")]
-    pub mode: Mode,
+    pub mode: LockMode,
     /// At a barrier: that its place has passed, together with everybody up to this token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed: Option<Token>,
@@ -341,7 +343,7 @@ pub struct CandidateRecord {
     /// Its user.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user: String,
-    /// Who is higher leads before those who came earlier. Above 0 it counts in a place of [`Rank::Preferred`](crate::layout::Rank) alone.
+    /// Who is higher leads before those who came earlier. Above 0 it counts in a place of [`PriorityClass::Preferred`](crate::layout::PriorityClass) alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
     /// When it entered the queue.
@@ -350,6 +352,9 @@ pub struct CandidateRecord {
     /// When its term began; none while it waits, and until the term has lasted long enough to be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<WallTime>,
+    /// The TTL of its lease in milliseconds, written with `acquired`: bounds how long no process led if the lease expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
     /// Whether it says of itself that it leads; who does not say so may lead all the same. Whoever is next has less to read by it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leads: bool,
@@ -362,6 +367,17 @@ pub struct CandidateRecord {
 }
 
 impl CandidateRecord {
+    /// The process of the candidate, which goes by its candidate name. Its program is not stored.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            node: self.candidate.clone(),
+            host: self.host.clone(),
+            pid: self.pid,
+            user: self.user.clone(),
+            program: String::new(),
+        }
+    }
+
     /// The priority that stored bytes speak of, without reading the rest; none if that is not plain to see.
     pub fn priority_of(bytes: &[u8]) -> Option<i32> {
         #[derive(Deserialize)]
@@ -415,13 +431,16 @@ pub struct RunRecord {
     /// What was run.
     #[serde(default)]
     pub command: String,
+    /// The token of the hold that it ran under; none in a record of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Token>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
-fn is_exclusive(mode: &Mode) -> bool {
-    *mode == Mode::Exclusive
+fn is_exclusive(mode: &LockMode) -> bool {
+    *mode == LockMode::Exclusive
 }
 
 fn is_zero(priority: &i32) -> bool {

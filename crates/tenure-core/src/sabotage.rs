@@ -1,8 +1,8 @@
 //! Rules that a test can break on purpose, to see that whoever checks them notices.
 //!
-//! A checker that never failed proves nothing. Each [`Rule`] is one sentence of the promises; where the code keeps it, the code asks
-//! `is_broken`, and with the feature `sabotage` a test can make the answer *yes* for its thread. Without the feature the answer is *no*, at
-//! compile time, and nothing of this is left in a program.
+//! A checker that never failed proves nothing. Each [`Rule`] is one sentence of the promises; where the code keeps it, the code calls
+//! `is_broken`. In a build with `--cfg tenure_sabotage`, and in the unit tests of this crate, a test can make the result *yes* for its
+//! thread. In every other build, with any features, the result is *no* at compile time, and nothing of this is left in a program.
 
 /// A rule that can be broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -37,7 +37,7 @@ pub enum Rule {
 
 impl Rule {
     /// All that simulated worlds must notice. [`Rule::SettledEnter`] is not among them: its late requests are too rare there (none in 500 seeds), so
-    /// the random worlds of `line` break it instead.
+    /// the random worlds of `queue` break it instead.
     pub const ALL: [Rule; 12] = [
         Rule::ValidityFromSending,
         Rule::Margin,
@@ -55,18 +55,18 @@ impl Rule {
 }
 
 /// Whether a rule is broken on this thread.
-#[cfg(not(feature = "sabotage"))]
+#[cfg(not(any(tenure_sabotage, test)))]
 #[inline]
 pub(crate) const fn is_broken(_: Rule) -> bool {
     false
 }
 
-#[cfg(feature = "sabotage")]
+#[cfg(any(tenure_sabotage, test))]
 pub use broken::Sabotage;
-#[cfg(feature = "sabotage")]
+#[cfg(any(tenure_sabotage, test))]
 pub(crate) use broken::is_broken;
 
-#[cfg(feature = "sabotage")]
+#[cfg(any(tenure_sabotage, test))]
 mod broken {
     use std::cell::Cell;
     use std::marker::PhantomData;

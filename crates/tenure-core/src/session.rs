@@ -34,6 +34,7 @@ mod answers;
 mod ending;
 mod entry;
 mod plan;
+mod request;
 mod slot;
 mod words;
 
@@ -53,6 +54,7 @@ use slot::{Slot, Trouble};
 
 pub use entry::Mode;
 pub use plan::Plan;
+pub use request::{DeleteReply, DeleteRequest, PutEach, PutProgress, PutReply, PutRequest, largest_put};
 pub use words::{Action, KeyOutcome, LeaseKnown, Lent, Notice, PutEntry, Remains, Standing, Try};
 
 /// One lease of the session, through all its incarnations.

@@ -8,7 +8,6 @@
 //! `identity` notices a store that was swapped. No type of tonic or prost shows in a signature, so that
 //! either can be replaced.
 
-mod access;
 mod call;
 mod choice;
 mod classify;
@@ -28,7 +27,6 @@ mod message;
 mod permission;
 mod probe;
 mod pulse;
-pub mod raw;
 mod secret;
 mod stream;
 mod tls;

@@ -16,10 +16,11 @@ mod version;
 mod watchdog;
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_core::Stream;
+use tokio::task::coop::poll_proceed;
 
 use crate::client::Client;
 use crate::error::Error;
@@ -199,7 +200,11 @@ impl Stream for Watcher {
     type Item = Result<WatchItem, WatchEnd>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.queue.poll_take(context).map(|taken| match taken {
+        // Without a budget a reader of a busy watch never yields, and the timers of its worker thread are late.
+        let budget = ready!(poll_proceed(context));
+        let taken = ready!(self.queue.poll_take(context));
+        budget.made_progress();
+        Poll::Ready(match taken {
             queue::Taken::Item(item) => Some(Ok(item)),
             queue::Taken::LastBeforeRest(item) => {
                 self.ticket.drained();

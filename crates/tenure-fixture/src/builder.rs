@@ -23,6 +23,7 @@ pub struct Builder {
     quota_backend_bytes: Option<u64>,
     auth_token_ttl_s: Option<u32>,
     bcrypt_cost: Option<u32>,
+    pub(crate) without_auth: bool,
     args: Vec<OsString>,
 }
 
@@ -114,6 +115,12 @@ impl Builder {
     /// Cost of hashing passwords; 4 is the cheapest, 10 the server's default.
     pub fn bcrypt_cost(mut self, cost: u32) -> Builder {
         self.bcrypt_cost = Some(cost);
+        self
+    }
+
+    /// Leaves authentication disabled even if `TENURE_ETCD_GRANT` is set: for a test that configures users itself, or needs an open server.
+    pub fn without_auth(mut self) -> Builder {
+        self.without_auth = true;
         self
     }
 

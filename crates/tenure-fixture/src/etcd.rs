@@ -74,7 +74,7 @@ impl Etcd {
         if let Some(peers) = &etcd.peers {
             peers.introduce(etcd.ids());
         }
-        if etcd.builder.tls.is_none() {
+        if etcd.builder.tls.is_none() && !etcd.builder.without_auth {
             grant::enable(&etcd.members[0]);
         }
         etcd

@@ -19,11 +19,18 @@ pub(crate) fn get(addr: SocketAddr, path: &str, timeout: Duration) -> io::Result
     exchange(addr, &format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n"), timeout)
 }
 
-/// Posts a JSON document.
-pub(crate) fn post(addr: SocketAddr, path: &str, json: &str, timeout: Duration) -> io::Result<Answer> {
+/// Posts a JSON document, with a token of etcd's if one is given.
+pub(crate) fn post(
+    addr: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+    json: &str,
+    timeout: Duration,
+) -> io::Result<Answer> {
     let length = json.len();
+    let token = token.map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
     let request = format!(
-        "POST {path} HTTP/1.0\r\nHost: {addr}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{json}"
+        "POST {path} HTTP/1.0\r\nHost: {addr}\r\n{token}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{json}"
     );
     exchange(addr, &request, timeout)
 }

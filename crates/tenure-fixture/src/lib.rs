@@ -17,6 +17,7 @@
 //!
 //! **Invariant**: no server outlives the process that started it, however that process ends (see [`sentinel`]).
 
+mod access;
 mod binary;
 mod builder;
 mod etcd;
@@ -31,10 +32,11 @@ mod proxy;
 mod redis_server;
 pub mod sentinel;
 
+pub use access::{Access, Permission};
 pub use binary::{Version, binary, version_of};
 pub use builder::{Builder, Host, Timers, Tls};
 pub use etcd::Etcd;
-pub use grant::granted_user;
+pub use grant::{granted_user, root_user};
 pub use grpc_proxy::GrpcProxy;
 pub use member::Member;
 pub use proxy::{Mode, Proxy};

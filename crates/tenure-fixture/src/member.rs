@@ -208,8 +208,13 @@ impl Member {
     ///
     /// For what must work without a client of our own; a refusal is an error with the server's words.
     pub fn post(&self, path: &str, json: &str) -> std::io::Result<String> {
+        self.post_as(None, path, json)
+    }
+
+    /// The same with a user's token.
+    pub(crate) fn post_as(&self, token: Option<&str>, path: &str, json: &str) -> std::io::Result<String> {
         assert!(!self.has_tls, "the fixture's HTTP has no TLS: use a client of your own");
-        let answer = http::post(self.client_addr(), path, json, REQUEST_WAIT)?;
+        let answer = http::post(self.client_addr(), path, token, json, REQUEST_WAIT)?;
         if answer.status != 200 {
             return Err(std::io::Error::other(format!("{}: {}", answer.status, answer.body)));
         }

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::core::name::Namespace;
-use tenure::core::sabotage::Sabotage;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::store::etcd::{Config, Etcd, Secret};
@@ -47,13 +46,15 @@ const GOING: Duration = Duration::from_secs(10);
 pub fn run(options: &ClientOptions) -> Result<(), String> {
     // Signals to one life reach everything that it started.
     rustix::process::setpgid(None, None).map_err(|error| format!("no group of its own: {error}"))?;
+    #[cfg(tenure_sabotage)]
     let broken = match options.against {
-        Against::Broken(rule) => Some(Sabotage::of(rule)),
+        Against::Broken(rule) => Some(tenure::core::sabotage::Sabotage::of(rule)),
         Against::Tenure | Against::Plain | Against::Etcdctl => None,
     };
     // One thread: a rule is broken on a thread, and two cores have enough to do.
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     let lived = runtime.block_on(live(options));
+    #[cfg(tenure_sabotage)]
     drop(broken);
     lived
 }

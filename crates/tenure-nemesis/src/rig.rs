@@ -68,6 +68,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
     if let Against::Broken(rule) = options.against {
         fault::provocation(rule)
             .map_err(|why| format!("{rule:?} is found by the simulation alone, for {why}"))?;
+        if !cfg!(tenure_sabotage) {
+            return Err(format!("{rule:?} can be broken only in a build with `--cfg tenure_sabotage`"));
+        }
     }
     let mut dice = Dice::new(options.seed);
     std::fs::create_dir_all(&options.folder)

@@ -78,6 +78,7 @@ pub fn line_of(key: &Key) -> Option<String> {
         | Key::Frozen(_)
         | Key::Audit(_)
         | Key::EnterGuard(_)
+        | Key::Resignation(..)
         | Key::Run(_)
         | Key::Registration(_) => None,
     }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 use tenure::core::revision::Token;
 use tenure::store::Revision;
 
@@ -39,7 +39,7 @@ struct Inner {
 
 struct Belief {
     who: String,
-    mode: Mode,
+    mode: LockMode,
     is_valid: IsValid,
 }
 
@@ -50,7 +50,7 @@ impl Beliefs {
     }
 
     /// Somebody was told that it holds.
-    pub fn begin(&self, line: &str, who: &str, token: Token, mode: Mode, is_valid: IsValid) {
+    pub fn begin(&self, line: &str, who: &str, token: Token, mode: LockMode, is_valid: IsValid) {
         if !is_valid() {
             // It was stopped between the news and its reading, for too long.
             self.history.remark(format!("{who} was told of {line} with token {token}, too late"));
@@ -131,12 +131,12 @@ impl Inner {
         let believers = self.held.range(of_line).filter(|((_, token), belief)| {
             !self.absent.contains(&belief.who) && !self.deleted.contains(token) && (belief.is_valid)()
         });
-        let (believers, modes): (Vec<(String, Token)>, Vec<Mode>) =
+        let (believers, modes): (Vec<(String, Token)>, Vec<LockMode>) =
             believers.map(|((_, token), belief)| ((belief.who.clone(), *token), belief.mode)).unzip();
         let may = modes.iter().all(|mode| match mode {
-            Mode::Exclusive => modes.len() == 1,
-            Mode::Shared => modes.iter().all(|other| *other == Mode::Shared),
-            Mode::Permit { of } => modes.len() <= of.get() as usize,
+            LockMode::Exclusive => modes.len() == 1,
+            LockMode::Shared => modes.iter().all(|other| *other == LockMode::Shared),
+            LockMode::Permit { of } => modes.len() <= of.get() as usize,
         });
         if may { Vec::new() } else { believers }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 use tenure::core::revision::Token;
 use tenure::core::task::StateKind;
 use tenure::testing::World;
@@ -24,7 +24,7 @@ pub enum Fact {
         /// Since which revision.
         token: Token,
         /// Beside whom it may.
-        mode: Mode,
+        mode: LockMode,
         /// Who else believed so at that moment and may not beside it, with their tokens.
         beside: Vec<(String, Token)>,
     },

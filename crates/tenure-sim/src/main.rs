@@ -15,6 +15,10 @@ const USAGE: &str =
 
 fn main() -> ExitCode {
     match Wish::read(std::env::args().skip(1)) {
+        Some(Wish { broken: Some(rule), .. }) if !cfg!(tenure_sabotage) => {
+            println!("this build cannot break {rule:?}: build it with RUSTFLAGS=\"--cfg tenure_sabotage\"");
+            ExitCode::from(2)
+        }
         Some(Wish { what: What::One(seed), with_log, broken }) => tell(seed, with_log, broken),
         Some(Wish { what: What::Many { from, count }, broken, .. }) => many(from, count, broken),
         None => {

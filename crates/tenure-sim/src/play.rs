@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure::client::{Client, TaskFilter};
 use tenure::core::layout::{Key, Layout};
 use tenure::core::name::TaskId;
-use tenure::core::sabotage::{Rule, Sabotage};
+use tenure::core::sabotage::Rule;
 use tenure::core::task::Message;
 use tenure::lock::Locks;
 use tenure::membership::Cluster;
@@ -25,9 +25,6 @@ use crate::fault;
 use crate::history::{Fact, History};
 use crate::invariant::{self, Violation};
 use crate::workload::{self, Stage};
-
-/// A lease longer than this belongs to results and commands, which are kept for days on purpose.
-const KEPT_ON_PURPOSE: Duration = Duration::from_secs(3_600);
 
 /// What is wanted is done by then, in a world without faults.
 const SETTLES_WITHIN: Duration = Duration::from_secs(3);
@@ -131,14 +128,17 @@ impl Story {
 ///
 /// # Panics
 ///
-/// If no runtime can be built.
+/// If no runtime can be built, or if a rule is to be broken in a build without `--cfg tenure_sabotage`.
 pub fn play(seed: u64, broken: Option<Rule>) -> Story {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime of one thread needs nothing");
-    let _sabotage = broken.map(Sabotage::of);
+    #[cfg(tenure_sabotage)]
+    let _sabotage = broken.map(tenure::core::sabotage::Sabotage::of);
+    #[cfg(not(tenure_sabotage))]
+    assert!(broken.is_none(), "a rule can be broken only in a build with `--cfg tenure_sabotage`");
     runtime.block_on(day(Plan::of(seed)))
 }
 
@@ -349,10 +349,7 @@ async fn check_what_is_left(stage: &Stage) {
         }
     }
     for lease in stage.onlooker.leases().await.expect("the onlooker reaches the store") {
-        let view = stage.onlooker.lease(lease).await.expect("the onlooker reaches the store");
-        if view.is_some_and(|view| view.granted < KEPT_ON_PURPOSE) {
-            stage.cast.history.note(Fact::Left(format!("lease {lease}")));
-        }
+        stage.cast.history.note(Fact::Left(format!("lease {lease}")));
     }
 }
 

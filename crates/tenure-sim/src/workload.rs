@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tenure::core::fence::Fence;
 use tenure::core::layout::Layout;
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 use tenure::core::revision::Token;
 use tenure::store::{Op, Store, Txn};
 use tokio_util::sync::CancellationToken;
@@ -70,7 +70,7 @@ impl Stage {
         player: &Player,
         line: &str,
         token: Token,
-        mode: Mode,
+        mode: LockMode,
         is_valid: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Believing {
         self.cast.beliefs.begin(line, &player.name, token, mode, Box::new(is_valid));

@@ -4,44 +4,35 @@
 
 mod answer;
 mod command;
-mod lease;
 mod listing;
-mod patience;
 mod remove;
-mod retry;
 mod submit;
-mod task;
 mod wait;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use tenure_core::client::{Origin, ReadEffort, ReadTask, TaskFound, TaskKeys};
+use tenure_core::exchange::Exchange;
 use tenure_core::layout::Layout;
 use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId, TaskId};
 
-use self::lease::Leftovers;
-use crate::audit::{AuditAction, AuditEntry, AuditRecord};
-use crate::clock::wall_time;
+use crate::audit::{self, AuditAction, AuditEntry, AuditRecord};
+use crate::clock::{BootClock, Clock, wall_time};
 use crate::dice;
 use crate::identity::{self, Identity};
 use crate::membership::{Cluster, Members};
-use crate::store::{Cause, Store, StoreError};
+use crate::retry;
+use crate::store::{Store, StoreError};
 
-pub use answer::{Handled, Replaced, Sent, WaitCommandError};
-pub use command::{CommandError, NodeCommandError};
+pub use answer::{Handled, Sent, WaitCommandError};
 pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
-pub use remove::{DeleteError, Deleted, ForgetError};
-pub use retry::RetryError;
-pub use submit::{BadProps, InvalidText, NewTask, PROPS_BYTES_MAX, SubmitError, Submitted, new_task_ids};
+pub use submit::new_task_ids;
+pub use tenure_core::client::{
+    BadProps, CommandError, DeleteError, Deleted, ForgetError, InvalidText, NewTask, NodeCommandError,
+    PROPS_BYTES_MAX, Replaced, RetryError, SubmitError, Submitted,
+};
 pub use wait::{Ended, Ends, WaitTaskError};
-
-/// How often a client looks again when somebody else has changed what it was about to change. Each turn means that another client got through, so this
-/// many in a row means that the task is fought over.
-const TRIES_MAX: usize = 8;
-
-/// How many lost answers are settled by looking again. Each may take as long as a request may; after these it is better to say that it is not known.
-const LOST_MAX: usize = 2;
 
 /// The tasks and nodes of a namespace, for whoever gives them work. Cheap to clone.
 ///
@@ -82,13 +73,13 @@ const LOST_MAX: usize = 2;
 #[derive(Clone)]
 pub struct Client {
     store: Store,
+    clock: Arc<dyn Clock>,
     namespace: Namespace,
     layout: Layout,
     name: NodeId,
     identity: Arc<Identity>,
     reason: Arc<str>,
     ids: Arc<Mutex<CommandIds>>,
-    leftovers: Leftovers,
 }
 
 impl Client {
@@ -96,6 +87,7 @@ impl Client {
     pub fn new(store: Store, namespace: &Namespace) -> Client {
         Client {
             store,
+            clock: Arc::new(BootClock),
             namespace: namespace.clone(),
             layout: Layout::new(namespace),
             name: NodeId::parse(&identity::current().name())
@@ -103,8 +95,14 @@ impl Client {
             identity: Arc::new(identity::current()),
             reason: "".into(),
             ids: Arc::default(),
-            leftovers: Leftovers::default(),
         }
+    }
+
+    /// The clock on which it waits before it sends a request again; [`BootClock`] otherwise. In a `testing::World`, that of its participant.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Client {
+        self.clock = Arc::new(clock);
+        self
     }
 
     /// What others see as the sender of its commands; host and process id otherwise.
@@ -137,7 +135,7 @@ impl Client {
             reason: reason.unwrap_or(&self.reason).to_owned(),
             ..AuditRecord::default()
         };
-        AuditEntry::new(&self.layout, record)
+        audit::entry(&self.layout, record)
     }
 
     /// The store it asks.
@@ -150,16 +148,19 @@ impl Client {
         Cluster::new(self.store.clone(), &self.namespace).members().await
     }
 
-    /// Ends the leases of commands that could not be sent, or whose end the store did not take, and says how many are left after this time. The next
-    /// command does the same; this is for who sends no other. Whatever is left ends by itself within a week.
-    ///
-    /// # Cancellation
-    ///
-    /// Some may be left.
-    pub async fn settle(&self, within: Duration) -> usize {
-        // What is left then is the answer.
-        let _ = tokio::time::timeout(within, self.leftovers.settle(&self.store)).await;
-        self.leftovers.len()
+    /// What it is in the records that it writes now.
+    fn origin(&self) -> Origin {
+        Origin { name: self.name.clone(), at: wall_time() }
+    }
+
+    async fn run<E: Exchange>(&self, operation: &'static str, exchange: &mut E) -> E::Output {
+        retry::run(operation, &self.store, &self.clock, exchange).await
+    }
+
+    /// Everything about a task but its props, at one revision.
+    async fn read(&self, task: &TaskId, effort: ReadEffort) -> Result<TaskFound, StoreError> {
+        let keys = TaskKeys::of(&self.layout, task);
+        self.run("task read", &mut ReadTask { keys, effort }).await
     }
 
     fn next_command_id(&self) -> CommandId {
@@ -172,9 +173,4 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Client({} as {} in {:?})", self.namespace, self.name, self.store)
     }
-}
-
-/// Others changed it again and again while we looked: nothing of ours was done.
-fn fought_over() -> StoreError {
-    StoreError::Busy(Cause::new("somebody else changes it all the time"))
 }

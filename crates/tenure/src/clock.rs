@@ -38,6 +38,16 @@ impl BootClock {
     const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 }
 
+impl Clock for Arc<dyn Clock> {
+    fn now(&self) -> Moment {
+        (**self).now()
+    }
+
+    fn sleep_until(&self, deadline: Moment) -> Sleep {
+        (**self).sleep_until(deadline)
+    }
+}
+
 impl Clock for BootClock {
     fn now(&self) -> Moment {
         #[cfg(feature = "testing")]

@@ -2,26 +2,27 @@
 //!
 //! The same line as that of locks, with a value that everybody can see and that its leader can change. **No election can promise that a
 //! leader's effects exclude those of the next one**: a leader can be paused between its last look at its term and its write. What a term
-//! gives is a *token* that grows with every leader; let whatever is written refuse a smaller one ([`Term::fence`] inside the store, a
+//! gives is a *token* that grows with every leader; let whatever is written refuse a smaller one ([`Hold::fence`](crate::hold::Hold::fence) inside the store, a
 //! [`Verifier`](crate::core::fence::Verifier) outside).
 
 mod ask;
 mod campaign;
 mod lead;
 mod observe;
-mod rewrite;
 mod term;
 mod view;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tenure_core::cluster::elections_in;
 use tenure_core::layout::Layout;
 use tenure_core::name::{BadName, ElectionName, Namespace};
+use tenure_core::queue::QueueKind;
 
 use crate::clock::Clock;
 use crate::identity::{self, Identity};
-use crate::line::{Desk, Regard};
+use crate::queue::QueueDriver;
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
@@ -32,7 +33,7 @@ pub use observe::{Gap, Observation, Observe, TermEnd};
 pub use term::{ProclaimError, Term, TransferError};
 pub use view::{Candidate, ElectionList, ElectionView, Leader};
 
-pub use crate::line::{Lost, ReleaseError, StandError};
+pub use crate::hold::{Lost, ReleaseError};
 
 /// The elections of a namespace, on a session. Cheap to clone.
 ///
@@ -79,7 +80,7 @@ pub use crate::line::{Lost, ReleaseError, StandError};
 /// Dropping the future of a campaign, or a term, leaves the line in the background.
 #[derive(Clone)]
 pub struct Elections {
-    desk: Desk,
+    queues: QueueDriver,
     store: Store,
     clock: Arc<dyn Clock>,
     layout: Arc<Layout>,
@@ -92,7 +93,7 @@ impl Elections {
     pub fn new(session: &Session, namespace: &Namespace) -> Elections {
         let identity = identity::current();
         Elections {
-            desk: Desk::open(session, &Layout::new(namespace), Regard::Preferred),
+            queues: QueueDriver::open(session, &Layout::new(namespace), QueueKind::Election),
             store: session.store().clone(),
             clock: session.clock().clone(),
             layout: Arc::new(Layout::new(namespace)),
@@ -108,6 +109,14 @@ impl Elections {
         self
     }
 
+    /// The identity that is stored with each candidate; [`identity::current`] otherwise. Its name is that of the candidate.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Elections {
+        self.candidate = identity.name().into();
+        self.identity = Arc::new(identity);
+        self
+    }
+
     /// One election. Asks nothing of the store.
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election, BadName> {
         Ok(self.open(&ElectionName::parse(name.as_ref())?))
@@ -115,15 +124,15 @@ impl Elections {
 
     /// One election, by a name that was read already. Asks nothing of the store.
     pub fn open(&self, name: &ElectionName) -> Election {
-        let line = self.layout.candidates(name).first().clone();
-        Election { elections: self.clone(), name: name.clone(), line }
+        let queue = self.layout.candidates(name).first().clone();
+        Election { elections: self.clone(), name: name.clone(), queue }
     }
 
     /// All elections that have a candidate, by name.
     pub async fn list(&self) -> Result<ElectionList, StoreError> {
         let page = self.store.list(self.layout.elections()).await?;
         let revision = page.revision;
-        let elections = view::views(&self.layout, page).into_values().collect();
+        let elections = elections_in(&self.layout, page.pairs, revision).into_values().collect();
         Ok(ElectionList { elections, revision })
     }
 }
@@ -134,7 +143,7 @@ pub struct Election {
     elections: Elections,
     name: ElectionName,
     /// The prefix of its candidates' keys.
-    line: Bytes,
+    queue: Bytes,
 }
 
 impl Election {

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
-use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
+use tenure_core::backoff::{Backoff, Retry};
 use tenure_core::picture::Picture;
 use tenure_core::time::Moment;
+use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, Sleep};
 use tracing::{debug, info, warn};
 
@@ -22,16 +22,6 @@ use crate::store::{
 };
 
 pub use tenure_core::picture::FeedItem;
-
-/// How long to rest after a break. The first rest is short, because most breaks are over at once and every follower is blind
-/// meanwhile; doubled it would show in takeover times. The cap keeps a hundred followers of a dead store at some tens of requests a second.
-const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(50),
-    cap: Duration::from_secs(5),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
 
 /// What a selection of keys holds, and every change of it, for as long as you like.
 ///
@@ -135,7 +125,7 @@ impl Feed {
             store,
             select,
             picture,
-            backoff: Backoff::new(RETRY),
+            backoff: Backoff::new(Retry::FEED),
             opened: Instant::now(),
             ready: VecDeque::new(),
         };
@@ -229,8 +219,11 @@ impl Stream for Feed {
     type Item = Result<FeedItem, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // A list of ten thousand keys is read without a wait on a local store: the reader has to yield all the same.
+        let budget = ready!(poll_proceed(context));
         loop {
             if let Some(item) = self.ready.pop_front() {
+                budget.made_progress();
                 return Poll::Ready(Some(Ok(item)));
             }
             match std::mem::replace(&mut self.state, State::Over) {

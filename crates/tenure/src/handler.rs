@@ -26,6 +26,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,9 +44,10 @@ use tenure_core::time::Moment;
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::hold::{Hold, LossReason, Subject, Validity};
 use crate::news;
-use crate::session::{Loan, LoanEnd};
-use crate::store::{LeaseId, Store};
+use crate::session::Loan;
+use crate::store::Store;
 
 pub use tenure_core::node::Outcome;
 
@@ -59,8 +61,8 @@ pub use tenure_core::node::Outcome;
 ///
 /// # Not guaranteed
 ///
-/// * *Exactly once*: a task runs at least once. A node that dies has not said how far it got; write guarded by [`Context::guard`], or show
-///   [`Context::token`] to whatever you write to.
+/// * *Exactly once*: a task runs at least once. A node that dies has not said how far it got; write guarded by [`Hold::fenced`], or show
+///   [`Hold::token`] to whatever you write to.
 /// * That it can be stopped: it is asked, and after its grace dropped at its next `.await`. Code that blocks cannot be stopped by anybody.
 pub trait Handler: Send + Sync + 'static {
     /// Runs one task until it is done, fails, or is told to stop.
@@ -102,7 +104,7 @@ pub(crate) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     }
 }
 
-/// What a handler is given: its task, how far it got, and whether it may go on. Cheap to clone.
+/// What a handler is given: its task, how far it got, and whether it may continue. Cheap to clone. The claim is a [`Hold`].
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -110,9 +112,10 @@ pub struct Context {
 
 struct Inner {
     start: Start,
-    fence: Fence,
+    hold: Hold,
     store: Store,
-    loan: Loan,
+    /// Keeps the lease while the handler, or a clone of its context, is alive.
+    _loan: Loan,
     stop: news::Receiver<Option<Told>>,
     wanted: Arc<Notify>,
     progress: mpsc::UnboundedSender<Progress>,
@@ -137,6 +140,15 @@ pub(crate) struct Progress {
 pub(crate) struct Reins {
     pub(crate) stop: news::Sender<Option<Told>>,
     pub(crate) wanted: Arc<Notify>,
+    /// Ended when the claim is lost, and when nothing of the run is left.
+    pub(crate) validity: Validity,
+}
+
+impl Drop for Reins {
+    fn drop(&mut self) {
+        // The node has ended, and with it the renewal of what the claim means.
+        self.validity.end(LossReason::Closed);
+    }
 }
 
 impl Context {
@@ -149,8 +161,11 @@ impl Context {
     ) -> (Context, Reins) {
         let (stop, told) = news::channel(None);
         let wanted = Arc::new(Notify::new());
-        let reins = Reins { stop, wanted: wanted.clone() };
-        let inner = Inner { start, fence, store, loan, stop: told, wanted, progress };
+        let subject = Subject { kind: "task", name: start.task.shared_str() };
+        let validity = loan.validity_of(subject);
+        let hold = Hold::new(validity.clone(), fence, loan.lease(), store.clone());
+        let reins = Reins { stop, wanted: wanted.clone(), validity };
+        let inner = Inner { start, hold, store, _loan: loan, stop: told, wanted, progress };
         (Context { inner: Arc::new(inner) }, reins)
     }
 
@@ -193,54 +208,9 @@ impl Context {
         self.state().checkpoint.as_ref().map(Checkpoint::bytes)
     }
 
-    /// What to show to whatever is written to: larger than that of every earlier owner of this task.
-    pub fn token(&self) -> Token {
-        self.inner.start.token
-    }
-
-    /// The same transaction, which now happens only while this node owns the task.
-    #[must_use]
-    pub fn guard(&self, txn: tenure_core::txn::Txn) -> tenure_core::txn::Txn {
-        self.inner.fence.guard(txn)
-    }
-
     /// The store that the task lives in.
     pub fn store(&self) -> &Store {
         &self.inner.store
-    }
-
-    /// Whether the node certainly owns the task. Once false, always false.
-    pub fn is_valid(&self) -> bool {
-        self.inner.loan.is_valid()
-    }
-
-    /// How long it certainly owns it, if nothing is renewed.
-    pub fn remaining(&self) -> Duration {
-        self.inner.loan.remaining()
-    }
-
-    /// The lease that the claim hangs on.
-    pub fn lease(&self) -> LeaseId {
-        self.inner.loan.lease()
-    }
-
-    /// The TTL that the store granted for it.
-    pub fn ttl(&self) -> Duration {
-        self.inner.loan.ttl()
-    }
-
-    /// When the last renewal was sent that the store has acknowledged: the claim is there until this and the TTL, on the session's clock.
-    pub fn acknowledged(&self) -> Moment {
-        self.inner.loan.acknowledged()
-    }
-
-    /// Waits for an acknowledged renewal that was sent after `before`, and says when. Never comes once the claim is lost.
-    ///
-    /// # Cancellation
-    ///
-    /// Leaves nothing behind.
-    pub async fn acknowledged_after(&self, before: Moment) -> Moment {
-        self.inner.loan.acknowledged_after(before).await
     }
 
     /// Waits until the handler must stop, and says why. Comes on time even while the node or the store hangs.
@@ -257,36 +227,18 @@ impl Context {
                 // The node is gone: nobody keeps the claim any more.
                 Ok(None) | Err(_) => StopReason::Lost,
             },
-            end = self.inner.loan.lost() => match end {
-                LoanEnd::Lapsed | LoanEnd::Gone => StopReason::Lost,
-                LoanEnd::Closed => StopReason::Shutdown,
+            lost = self.lost() => match lost.reason {
+                LossReason::Closed => StopReason::Shutdown,
+                LossReason::Deleted => StopReason::Deleted,
+                _ => StopReason::Lost,
             },
-        }
-    }
-
-    /// Waits until the claim is lost or the task deleted: somebody else may begin any moment, so whatever still runs must end. Comes also after
-    /// [`Context::stopped`] has said something milder.
-    ///
-    /// # Cancellation
-    ///
-    /// Leaves nothing behind.
-    pub async fn lost(&self) {
-        let mut told = self.inner.stop.clone();
-        let is_lost = |told: &Option<Told>| {
-            told.is_some_and(|told| matches!(told.why, StopReason::Lost | StopReason::Deleted))
-        };
-        tokio::select! {
-            biased;
-            // Fails when the node is gone, and with it whoever keeps the claim.
-            _ = told.wait_for(is_lost) => {}
-            _ = self.inner.loan.lost() => {}
         }
     }
 
     /// How much longer it may take to stop; none if it was not told to.
     pub fn grace(&self) -> Option<Duration> {
         let told = *self.inner.stop.borrow();
-        told.map(|told| told.until.remaining(self.inner.loan.clock().now()))
+        told.map(|told| told.until.remaining(self.clock().now()))
     }
 
     /// Waits until somebody wants the progress kept (`tenure task checkpoint`).
@@ -316,6 +268,14 @@ impl Context {
             Ok(stored) => stored.map_err(CheckpointError::NotStored),
             Err(_) => Err(CheckpointError::NodeGone),
         }
+    }
+}
+
+impl Deref for Context {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.inner.hold
     }
 }
 

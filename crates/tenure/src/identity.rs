@@ -26,6 +26,16 @@ pub fn current() -> Identity {
     Identity { pid: std::process::id(), ..PARTS.get_or_init(read).clone() }
 }
 
+/// A holder in a message, such as `web-2, pid 4121`.
+pub(crate) fn described(identity: Option<&Identity>) -> String {
+    let Some(Identity { node, host, pid, .. }) = identity else { return "another process".to_owned() };
+    let name = if node.is_empty() { host } else { node };
+    let on = if host.is_empty() || host == name { String::new() } else { format!(" on {host}") };
+    // A record may leave it out.
+    let pid = if *pid == 0 { String::new() } else { format!(", pid {pid}") };
+    format!("{name}{pid}{on}")
+}
+
 fn read() -> Identity {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(std::path::PathBuf::from);

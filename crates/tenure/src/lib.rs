@@ -1,12 +1,33 @@
 //! Coordination for programs that run on more than one machine and must agree on who does what.
 //!
+//! ```
+//! use std::time::Duration;
+//! use tenure::Tenure;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> tenure::Result<()> {
+//! let tenure = Tenure::connect("memory:").await?; // or file:///path/store.db, or etcd://a:2379,b:2379
+//!
+//! let guard = tenure.lock("deploy").timeout(Duration::from_secs(60)).await?;
+//! let deployed = guard.run(async { "deployed" }).await?; // dropped if the lock is lost
+//! assert_eq!(deployed, "deployed");
+//! println!("token {}", guard.token()); // show it to what you write to
+//!
+//! guard.release().await?;
+//! tenure.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Tenure`] is the front door: locks, elections, members, services and tasks of a namespace, on one session. The modules below are what it stands on.
+//!
 //! Everything stands on one narrow [`store`]: a revisioned key space with leases, transactions and watches, on
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
+//! prefix, the [`session`] that keeps keys registered, the [`hold`] that all primitives share, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
 //! [`lock`]s and [`election`]s that stand in line on it, [`ttl`] elections on any storage with TTLs, the
-//! [`client`] that gives work and looks after it, the [`handler`] that runs a task and the [`node`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
+//! [`client`] that gives work and looks after it, the [`events`] of a namespace and a [`snapshot`] of it, runs [`once`] per period, the [`handler`] that runs a task and the [`node`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
 //! which you can test your own loss handling.
 
 pub mod clock;
@@ -19,6 +40,8 @@ pub mod audit;
 
 mod news;
 
+pub mod hold;
+
 pub mod store;
 
 pub mod feed;
@@ -27,13 +50,17 @@ pub mod session;
 
 pub mod roster;
 
-mod seat;
+mod exclusive_key;
 
 pub mod membership;
 
 pub mod service;
 
-mod line;
+mod retry;
+
+mod driver;
+
+mod queue;
 
 pub mod lock;
 
@@ -41,13 +68,23 @@ pub mod election;
 
 pub mod ttl;
 
-mod leftover;
-
 pub mod client;
+
+pub mod events;
+
+pub mod snapshot;
+
+pub mod once;
 
 pub mod handler;
 
 pub mod node;
+
+mod id;
+
+mod error;
+
+mod tenure;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -55,11 +92,34 @@ pub mod conformance;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use self::tenure::{
+    Barrier, BarrierWait, Campaign, Election, Join, LockRequest, Members, Register, RegisterInstance, RwLock,
+    Semaphore, Service, Source, Tenure, TenureBuilder, WorkerBuilder,
+};
+pub use client::{NewTask, SubmitError, Submitted};
+pub use clock::{BootClock, Clock};
+pub use election::{CampaignError, Candidate, LeadError, Leader, Term};
+pub use error::{CloseError, ConnectError, Error, Result};
+pub use hold::{CommitError, Hold, LossReason, Lost, ReleaseError, Validity};
+pub use id::{IntoId, IntoIdentity};
 pub use identity::Identity;
+pub use lock::{BarrierError, Guard, LockError};
+pub use membership::{JoinError, Membership};
+pub use service::{InstanceError, InstanceRegistration, Picker};
+pub use session::{Health, RegisterError, Registration, Session};
+pub use store::{Revision, Store, StoreError};
+
+pub use tenure_core::fence::Fence;
+pub use tenure_core::name::{
+    BadName as InvalidName, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey, ServiceName,
+    TaskId,
+};
+pub use tenure_core::revision::Token;
+pub use tenure_core::time::Moment;
 
 pub use tenure_core as core;
 
 /// The README's example, compiled and run with the other examples.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

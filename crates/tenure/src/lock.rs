@@ -2,7 +2,7 @@
 //!
 //! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last look
 //! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
-//! has seen ([`Guard::fence`] for writes inside the store, a [`Verifier`](crate::core::fence::Verifier) outside), and a late write of an earlier holder does nothing.
+//! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`Verifier`](crate::core::fence::Verifier) outside), and a late write of an earlier holder does nothing.
 
 mod acquire;
 mod barrier;
@@ -12,13 +12,15 @@ mod view;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tenure_core::layout::Layout;
-use tenure_core::line::Mode;
-use tenure_core::name::{LockName, Namespace};
+use tenure_core::name::{BadName, LockName, Namespace};
+use tenure_core::queue::{LockMode, QueueKind};
 use tenure_core::record::HolderRecord;
 
+use crate::hold::Subject;
 use crate::identity::{self, Identity};
-use crate::line::{Desk, Regard};
+use crate::queue::QueueDriver;
 use crate::session::Session;
 use crate::store::Store;
 
@@ -27,7 +29,7 @@ pub use barrier::{Barrier, BarrierError};
 pub use guard::Guard;
 pub use view::{Holder, LockList, LockView};
 
-pub use crate::line::{Lost, ReleaseError, StandError};
+pub use crate::hold::{Lost, ReleaseError};
 
 /// The locks of a namespace, on a session. Cheap to clone.
 ///
@@ -70,7 +72,7 @@ pub use crate::line::{Lost, ReleaseError, StandError};
 /// Dropping the future of an acquire, or a guard, leaves the line in the background.
 #[derive(Clone)]
 pub struct Locks {
-    desk: Desk,
+    queues: QueueDriver,
     store: Store,
     layout: Arc<Layout>,
     holder: Arc<HolderRecord>,
@@ -80,7 +82,7 @@ impl Locks {
     /// The locks of a namespace. Asks nothing of the store yet.
     pub fn new(session: &Session, namespace: &Namespace) -> Locks {
         Locks {
-            desk: Desk::open(session, &Layout::new(namespace), Regard::Before),
+            queues: QueueDriver::open(session, &Layout::new(namespace), QueueKind::Lock),
             store: session.store().clone(),
             layout: Arc::new(Layout::new(namespace)),
             holder: Arc::new(identity::current().into()),
@@ -96,29 +98,45 @@ impl Locks {
 
     /// A lock that one holds. Nothing happens before the result is awaited.
     pub fn lock(&self, name: impl AsRef<str>) -> Acquire {
-        self.acquire(name.as_ref(), Mode::Exclusive)
+        self.acquire(name.as_ref(), LockMode::Exclusive)
     }
 
     /// A lock that many hold together, but not beside one who holds it alone with [`Locks::lock`].
     pub fn shared(&self, name: impl AsRef<str>) -> Acquire {
-        self.acquire(name.as_ref(), Mode::Shared)
+        self.acquire(name.as_ref(), LockMode::Shared)
     }
 
     /// One of a number of permits. All who use the name must say the same number.
     pub fn permit(&self, name: impl AsRef<str>, of: NonZeroU32) -> Acquire {
-        self.acquire(name.as_ref(), Mode::Permit { of })
+        self.acquire(name.as_ref(), LockMode::Permit { of })
     }
 
     /// A point that a number of parties pass together. All who use the name must say the same number; nothing happens before the
     /// result is awaited.
     pub fn barrier(&self, name: impl AsRef<str>, parties: NonZeroU32) -> Barrier {
-        let line = LockName::parse(name.as_ref()).map(|name| self.layout.waiters(&name).first().clone());
-        let holder = HolderRecord { mode: Mode::Permit { of: parties }, ..(*self.holder).clone() };
-        Barrier::new(self.desk.clone(), self.store.clone(), holder, line, parties)
+        self.barrier_of(LockName::parse(name.as_ref()), parties)
     }
 
-    fn acquire(&self, name: &str, mode: Mode) -> Acquire {
-        let line = LockName::parse(name).map(|name| self.layout.waiters(&name).first().clone());
-        Acquire::new(self.desk.clone(), (self.holder.clone(), mode), line)
+    /// A barrier whose name was checked before; a wrong one is reported when it is awaited.
+    pub(crate) fn barrier_of(&self, name: Result<LockName, BadName>, parties: NonZeroU32) -> Barrier {
+        let queue = name.map(|name| self.queue(&name));
+        let holder = HolderRecord { mode: LockMode::Permit { of: parties }, ..(*self.holder).clone() };
+        Barrier::new(self.queues.clone(), self.store.clone(), holder, queue, parties)
+    }
+
+    /// A request for a name that was checked before; a wrong one is reported when it is awaited.
+    pub(crate) fn request(&self, name: Result<LockName, BadName>, mode: LockMode) -> Acquire {
+        let queue = name.map(|name| self.queue(&name));
+        Acquire::new(self.queues.clone(), (self.holder.clone(), mode), queue)
+    }
+
+    /// What the queue of a lock is called in messages, and its prefix.
+    fn queue(&self, name: &LockName) -> (Subject, Bytes) {
+        let subject = Subject { kind: "lock", name: name.shared_str() };
+        (subject, self.layout.waiters(name).first().clone())
+    }
+
+    fn acquire(&self, name: &str, mode: LockMode) -> Acquire {
+        self.request(LockName::parse(name), mode)
     }
 }

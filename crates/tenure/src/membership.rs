@@ -3,7 +3,7 @@
 mod join;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::layout::Layout;
@@ -13,12 +13,14 @@ use tenure_core::revision::Token;
 use tokio::sync::watch;
 
 use crate::clock::{BootClock, Clock};
+use crate::exclusive_key::ExclusiveKey;
 use crate::roster::{self, Follower, Member, News, Nodes, Snapshot, View};
-use crate::seat::Seat;
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
-pub use crate::seat::{LeaveError, Standing, Successor, UpdateError};
+pub use crate::exclusive_key::{
+    LeaveError, RegistrationStatus as Standing, ReplacedBy as Successor, UpdateError,
+};
 pub(crate) use join::random_nonce;
 pub use join::{Join, JoinError, NewNode, OtherNode};
 
@@ -152,11 +154,7 @@ impl fmt::Debug for Cluster {
 /// Dropping the future of a change leaves the change wanted. Dropping the future of [`Membership::leave`] goes on leaving in the background.
 pub struct Membership {
     id: NodeId,
-    seat: Seat,
-    /// What is wanted in the store.
-    record: Mutex<NodeRecord>,
-    /// The newest token there was.
-    newest: Mutex<Token>,
+    key: ExclusiveKey<NodeRecord>,
 }
 
 impl Membership {
@@ -167,37 +165,33 @@ impl Membership {
 
     /// The newest incarnation of this handle: a token that this node has, or had before it was lost.
     pub fn incarnation(&self) -> Token {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(token) = self.seat.token() {
-            *newest = token.max(*newest);
-        }
-        *newest
+        self.key.newest_token()
     }
 
     /// The token, while this is certainly a member; nothing else than this proves it.
     pub fn token(&self) -> Option<Token> {
-        self.seat.token()
+        self.key.token()
     }
 
     /// How it stands now.
     pub fn standing(&self) -> Standing {
-        self.seat.standing()
+        self.key.status()
     }
 
     /// How it stands, now and whenever that changes.
     pub fn changes(&self) -> watch::Receiver<Standing> {
-        self.seat.changes()
+        self.key.changes()
     }
 
     /// Waits until this is not certainly a member under this token any more. It may become one again, under a larger token or, if nobody could
     /// have had the id meanwhile, under the same; [`Membership::changes`] tells.
     pub async fn lost(&self, token: Token) {
-        self.seat.lost(token).await;
+        self.key.lost(token).await;
     }
 
     /// What this node says of itself, as it is wanted in the store.
     pub fn record(&self) -> NodeRecord {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.key.record()
     }
 
     /// Says whether it takes work.
@@ -226,12 +220,7 @@ impl Membership {
     ///
     /// See [`UpdateError`]; one that is refused changes nothing.
     pub async fn update(&self, change: impl FnOnce(&mut NodeRecord)) -> Result<(), UpdateError> {
-        let change = |record: &mut NodeRecord| {
-            let (nonce, incarnation, started) = (record.nonce.clone(), record.incarnation, record.started);
-            change(record);
-            (record.nonce, record.incarnation, record.started) = (nonce, incarnation, started);
-        };
-        self.seat.update(&self.record, change, UPDATE_WITHIN).await
+        self.key.update(change, UPDATE_WITHIN).await
     }
 
     /// Leaves, and waits until the store was seen without this node; at most 5 s.
@@ -242,7 +231,7 @@ impl Membership {
     ///
     /// [`LeaveError`] if the store did not confirm it: then the record ends with its lease.
     pub async fn leave(self) -> Result<(), LeaveError> {
-        self.seat.leave(UPDATE_WITHIN).await
+        self.key.leave(UPDATE_WITHIN).await
     }
 }
 

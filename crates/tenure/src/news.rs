@@ -4,7 +4,7 @@
 //! lease learn of its end in another order in every run, and a story cannot be told again. Here there is one list. It is also a
 //! fraction of the size, and there is one of these for every place in a line and every task that runs.
 //!
-//! What users are handed (`Session::state`, `Node::tenancy`, `changes` of a seat) stays tokio's: they know it.
+//! What users are handed (`Session::state`, `Node::tenancy`, `Membership::changes`) stays tokio's: they know it.
 
 use std::any::Any;
 use std::fmt;

@@ -4,13 +4,11 @@
 //! store and the handlers.
 
 mod claims;
-mod drive;
+mod driver;
 mod feeds;
-mod leases;
 mod measure;
 mod memory;
 mod options;
-mod results;
 mod run;
 mod words;
 mod writes;
@@ -24,13 +22,13 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::clock::Clock;
 use crate::news;
-use drive::Wish;
+use driver::Wish;
 
 pub use measure::describe_metrics;
 pub use memory::memory;
 pub use options::NodeOptions;
 pub use tenure_core::balance;
-pub use tenure_core::node::{Keep, LossReason, Notice, ReleaseReason, StopReason, Tally};
+pub use tenure_core::node::{Keep, Notice, ReleaseReason, StopReason, Tally};
 pub use words::{NodeEnd, ShutdownError, Tenancy};
 
 /// A node that takes tasks and runs them. Cheap to clone; all clones are one node.

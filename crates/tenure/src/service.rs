@@ -16,7 +16,9 @@ use crate::roster::{self, Follower, Member, NamedInstances, News, Snapshot, View
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
-pub use crate::seat::{LeaveError, Standing, Successor, UpdateError};
+pub use crate::exclusive_key::{
+    LeaveError, RegistrationStatus as Standing, ReplacedBy as Successor, UpdateError,
+};
 pub use pick::Picker;
 pub use register::{InstanceError, InstanceRegistration, NewInstance, OtherInstance, RegisterInstance};
 

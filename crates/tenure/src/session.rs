@@ -2,7 +2,7 @@
 //!
 //! The machine in `core::session` decides; these files are what users hold, and the task behind them only moves things between the two.
 
-mod drive;
+mod driver;
 mod loan;
 mod measure;
 mod options;
@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::store::{LeaseId, Store, StoreError};
 use shared::Shared;
 
-pub use loan::{Lend, LendError, Loan, LoanEnd};
+pub use loan::{InvalidTtl, Lend, LendError, Loan};
 pub use measure::describe_metrics;
 pub use options::{BadOptions, SessionOptions};
 pub use register::{Register, RegisterError, Registration};
@@ -116,7 +116,7 @@ impl Session {
             shared.settled.send_replace(false);
         }
         drop(inner);
-        shared.bell.notify_one();
+        shared.inbox.notify();
         was_wanted
     }
 

@@ -54,9 +54,9 @@
 //!
 //! # Errors
 //!
-//! [`AcquireError`] and [`ReleaseError`] say what to do next; [`Loss`] says why a leadership is over.
+//! [`AcquireError`] and [`ReleaseError`] say what to do next; [`LossReason`] says why a leadership is over.
 
-mod drive;
+mod driver;
 mod elections;
 mod leadership;
 mod stamp;
@@ -73,6 +73,7 @@ pub mod redis;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
+pub use crate::hold::{LossReason, Lost};
 pub use elections::{AcquireError, CannotFence, Elections, Key, LeftBehind, Options, ReleaseError};
 pub use leadership::Leadership;
 pub use memory::Memory;
@@ -81,4 +82,3 @@ pub use over_store::OverStore;
 pub use redis::Redis;
 pub use stamp::{Nonce, Value};
 pub use storage::{Capabilities, Freed, StorageError, TtlStorage, refuse_zero};
-pub use term::Loss;

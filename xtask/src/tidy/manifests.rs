@@ -13,6 +13,20 @@ const INHERITED: [(&str, &str); 5] = [
     ("lints", "workspace"),
 ];
 
+/// The crates that are published, each after those it depends on. All others say `publish = false`.
+pub(crate) const PUBLISHED: [&str; 4] = ["tenure-core", "tenure-etcd", "tenure", "tenure-cli"];
+
+/// Section and key that every published crate has, with a value of its own or inherited.
+const SHOWN: [(&str, &str); 7] = [
+    ("package", "description"),
+    ("package", "repository"),
+    ("package", "documentation"),
+    ("package", "keywords"),
+    ("package", "categories"),
+    ("package", "include"),
+    ("package.metadata.docs.rs", "all-features"),
+];
+
 /// A crate with its own version, edition or lints drifts away from the others.
 pub(super) fn inherited(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
@@ -20,6 +34,31 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Breach> {
         for (section, key) in INHERITED {
             if manifest.value(section, key) != Some("true") {
                 breaches.push(Breach::in_file(&manifest.path, format!("[{section}] needs `{key} = true`")));
+            }
+        }
+    }
+    breaches
+}
+
+/// A crate that was never meant for others must not be published by accident, and one that is must be found and understood.
+pub(super) fn publishing(tree: &Tree) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for manifest in crates(tree) {
+        let is_refused = manifest.value("package", "publish") == Some("false");
+        if !PUBLISHED.contains(&manifest.name()) {
+            if !is_refused {
+                breaches.push(Breach::in_file(&manifest.path, "[package] needs `publish = false`"));
+            }
+            continue;
+        }
+        if is_refused {
+            breaches.push(Breach::in_file(&manifest.path, "is published: remove `publish = false`"));
+        }
+        for (section, key) in SHOWN {
+            let inherited = format!("{key}.workspace");
+            let value = manifest.value(section, key).or_else(|| manifest.value(section, &inherited));
+            if value.is_none_or(str::is_empty) {
+                breaches.push(Breach::in_file(&manifest.path, format!("[{section}] needs `{key}`")));
             }
         }
     }
@@ -60,6 +99,26 @@ mod tests {
         assert_eq!(inherited(&Tree::of(&[("xtask/Cargo.toml", &own)])).len(), 1);
         let quiet = GOOD.replace("[lints]\nworkspace = true", "[lints]\nworkspace = false");
         assert_eq!(inherited(&Tree::of(&[("xtask/Cargo.toml", &quiet)])).len(), 1);
+    }
+
+    #[test]
+    fn published_crate_needs_everything_that_is_shown() {
+        let good = "[package]\nname = \"tenure\"\ndescription = \"d\"\nrepository.workspace = true\ndocumentation = \"u\"\n\
+            keywords.workspace = true\ncategories = [\"database\"]\ninclude = [\"/src\"]\n\n[package.metadata.docs.rs]\nall-features = true\n";
+        let found = |text: &str| publishing(&Tree::of(&[("crates/tenure/Cargo.toml", text)])).len();
+        assert_eq!(found(good), 0);
+        for (_, key) in SHOWN {
+            let others: Vec<&str> = good.lines().filter(|line| !line.starts_with(key)).collect();
+            assert_eq!(found(&others.join("\n")), 1, "{key}");
+        }
+        assert_eq!(found(&good.replace("[package]\n", "[package]\npublish = false\n")), 1);
+    }
+
+    #[test]
+    fn other_crate_must_refuse_to_be_published() {
+        let found = |text: &str| publishing(&Tree::of(&[("crates/tenure-sim/Cargo.toml", text)])).len();
+        assert_eq!(found("[package]\nname = \"tenure-sim\"\npublish = false\n"), 0);
+        assert_eq!(found("[package]\nname = \"tenure-sim\"\n"), 1);
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::service::ServiceCommand;
 pub(crate) enum Purpose {
     /// What is there; nothing is created for it.
     Read,
-    /// What is there and what comes. The default store is created to wait in, a named one is not.
-    Watch,
+    /// What changes from now on; nothing is created for it. A store that does not exist is an error: a command that waited for its file would
+    /// miss the change that creates it.
+    Follow,
     /// A place for new keys.
     Write,
     /// A place that other processes see too.
@@ -40,12 +41,13 @@ impl Purpose {
                 | Command::Worker(_),
             ) => Purpose::Hold,
             Some(Command::Submit(_) | Command::Kv(KvCommand::Put(_) | KvCommand::Txn(_))) => Purpose::Write,
+            Some(Command::Events(args)) if !args.follow => Purpose::Read,
             Some(
                 Command::Events(_)
                 | Command::Kv(KvCommand::Watch(_))
                 | Command::Election(ElectionCommand::Watch(_))
                 | Command::Service(ServiceCommand::Watch(_)),
-            ) => Purpose::Watch,
+            ) => Purpose::Follow,
             // Those that change something change what is there: without a store there is nothing to change.
             _ => Purpose::Read,
         }
@@ -77,6 +79,7 @@ pub(crate) async fn open_for(
             }
             return Ok(Store::new(Empty::new()));
         }
+        (StoreUrl::File(path), Purpose::Follow) if is_default => refuse_missing(path)?,
         (StoreUrl::File(path), _) if !is_default => refuse_mistyped(path, purpose)?,
         _ => {}
     }
@@ -86,8 +89,6 @@ pub(crate) async fn open_for(
 /// Refuses a path that is most likely mistyped. A store is created in a new folder, but not below several.
 fn refuse_mistyped(path: &Path, purpose: Purpose) -> Result<(), Failure> {
     let may_create = matches!(purpose, Purpose::Write | Purpose::Hold);
-    // What cannot be looked at is reported when it is opened.
-    let is_missing = |path: &Path| path.try_exists().is_ok_and(|exists| !exists);
     let folder = path.parent().unwrap_or(Path::new("/"));
     let needed = if may_create { folder.parent().unwrap_or(folder) } else { folder };
     let missing: Option<PathBuf> =
@@ -98,10 +99,20 @@ fn refuse_mistyped(path: &Path, purpose: Purpose) -> Result<(), Failure> {
         return Err(Failure::new(Code::NotFound, message)
             .hint(format!("check the path, or make the folder: mkdir -p -m 700 {}", folder.display())));
     }
-    if !may_create && is_missing(path) {
-        let message = format!("no store at file://{}: the file does not exist", path.display());
-        return Err(Failure::new(Code::NotFound, message)
-            .hint("check the path; the first `tenure lock`, `submit` or `kv put` creates a store"));
+    if may_create { Ok(()) } else { refuse_missing(path) }
+}
+
+/// Refuses a store file that does not exist. The folders of the default store are not the user's to make.
+fn refuse_missing(path: &Path) -> Result<(), Failure> {
+    if !is_missing(path) {
+        return Ok(());
     }
-    Ok(())
+    let message = format!("no store at file://{}: the file does not exist", path.display());
+    Err(Failure::new(Code::NotFound, message)
+        .hint("check the path; the first `tenure lock`, `submit` or `kv put` creates a store"))
+}
+
+/// What cannot be looked at is reported when it is opened.
+fn is_missing(path: &Path) -> bool {
+    path.try_exists().is_ok_and(|exists| !exists)
 }

@@ -13,12 +13,11 @@ use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::session::Session;
 
-use super::ledger::{Entry, Mark, Pen};
+use super::ledger::{Entry, Mark, Pen, now_ns};
 use crate::cli::Global;
 use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::part::now_ns;
 
 /// What all workers of a demo are candidates for.
 pub(super) const ELECTION: &str = "demo";

@@ -6,6 +6,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use tenure::clock::{BootClock, Clock};
+
 /// A line that a task writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
@@ -42,6 +44,11 @@ impl Entry {
         let at_ns = words.next()?.parse().ok()?;
         Some(Entry { mark, token, at_ns, task: words.next()?.to_owned() })
     }
+}
+
+/// Now, in nanoseconds since boot.
+pub(super) fn now_ns() -> u64 {
+    u64::try_from(BootClock.now().since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A worker's end of its file.

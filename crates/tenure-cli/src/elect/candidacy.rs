@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::core::name::ElectionName;
-use tenure::election::{CampaignError, Election, ElectionView, Elections, Leader, Term};
+use tenure::election::{Election, ElectionView, Elections, Leader, Term};
 use tenure::store::{LeaseId, StoreError};
 
 use super::ElectArgs;
@@ -46,10 +46,7 @@ impl Line for Candidacy<'_> {
             Wait::UpTo(wait) => campaign.wait_up_to(wait),
             Wait::None => campaign.try_once(),
         };
-        campaign.await.map_err(|error| match error {
-            CampaignError::NotElected(error) => NotHeld::Stand(error),
-            error => NotHeld::Usage(error.to_string()),
-        })
+        campaign.await.map_err(|error| NotHeld::campaign(self.name(), error))
     }
 
     async fn look(&self, lease: Option<LeaseId>) -> Result<Look, StoreError> {

@@ -5,7 +5,8 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tenure::election::{Ask, Dismissal, Lost, Term};
+use tenure::election::{Ask, Dismissal, Term};
+use tenure::hold::LossReason;
 
 use super::candidacy::Candidacy;
 use super::words::Why;
@@ -18,7 +19,7 @@ enum End {
     /// The command ended by itself or by a signal to us; without a command, the signal ended it.
     Done(u8),
     /// Leadership was lost.
-    Lost(Lost),
+    Lost(LossReason),
     /// Somebody asked for it.
     Dismissed(Dismissal),
     /// Leadership was lost before the command was started.
@@ -43,7 +44,7 @@ impl Candidacy<'_> {
             // Whoever has led stays a candidate for as long as it takes.
             wait = Wait::Endless;
             if let Err(failure) = self.tell_leading(&term) {
-                let _ = self.stage.release(term).await;
+                let _ = self.stage.release(term.resign()).await;
                 return Err(failure.into());
             }
             let served = match &self.stage.program {
@@ -57,7 +58,7 @@ impl Candidacy<'_> {
                     }
                 }
                 Err(failure) => {
-                    let _ = self.stage.release(term).await;
+                    let _ = self.stage.release(term.resign()).await;
                     return Err(failure.into());
                 }
             }
@@ -89,7 +90,7 @@ impl Candidacy<'_> {
         let and_then = if stage.program.is_some() { "and the command was stopped" } else { "while leading" };
         match end {
             End::Done(code) => {
-                let released = stage.release(term).await;
+                let released = stage.release(term.resign()).await;
                 let lost = taken(released.as_ref());
                 self.tell_stopped(token, if lost.is_some() { Why::Lost } else { Why::Ended })?;
                 if let Some(why) = lost {
@@ -100,7 +101,7 @@ impl Candidacy<'_> {
             }
             End::Lost(why) => {
                 // Asked to stop in time, the command may be gone before leadership is.
-                let _ = stage.give_back(term).await;
+                let _ = stage.give_back(term.resign()).await;
                 self.tell_stopped(token, Why::Lost)?;
                 if is_last {
                     return Ok(Some(stage.lost(name, why, and_then)));
@@ -131,7 +132,7 @@ impl Candidacy<'_> {
                 Ok(None)
             }
             End::NotBegun => {
-                let _ = stage.give_back(term).await;
+                let _ = stage.give_back(term.resign()).await;
                 self.tell_stopped(token, Why::Lost)?;
                 stage.again(name, "was lost before the command was started");
                 Ok(None)
@@ -144,7 +145,7 @@ impl Served {
     fn after(Run { outcome, why, recalled }: Run<Dismissal>) -> Served {
         let told = outcome.is_told.then(|| outcome.exit_code());
         let end = match recalled {
-            _ if outcome.is_lost => End::Lost(why.unwrap_or(Lost::Lapsed)),
+            _ if outcome.is_lost => End::Lost(why.unwrap_or(LossReason::Lapsed)),
             Some(dismissal) if outcome.is_stopped => End::Dismissed(dismissal),
             // Whatever was asked came after its end.
             Some(_) | None => End::Done(outcome.exit_code()),
@@ -157,7 +158,7 @@ impl Served {
 async fn stay(term: &Term, signals: &mut Signals) -> Served {
     let end = tokio::select! {
         biased;
-        why = term.lost() => End::Lost(why),
+        lost = term.lost() => End::Lost(lost.reason),
         _ = signals.next_end() => End::Done(0),
         dismissal = term.dismissed() => End::Dismissed(dismissal),
     };

@@ -74,7 +74,7 @@ impl Candidacy<'_> {
             (true, true) => output.talk_object(object),
             (false, true) => output.object(object)?,
             (has_command, false) => {
-                if !self.stage.args.quiet {
+                if !output.is_quiet {
                     output.note(note);
                 }
                 if !has_command {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::core::layout::Place;
+use tenure::core::layout::QueueKey;
 use tenure::core::record::{AskRecord, CandidateRecord};
 use tenure::core::revision::Token;
 use tenure::election::{Candidate, ElectionView, Leader};
@@ -80,7 +80,7 @@ impl Person {
         Person { since, ..Person::new(leader.place, leader.token, &leader.record, others) }
     }
 
-    fn new(place: Place, token: Token, record: &CandidateRecord, others: &[Candidate]) -> Person {
+    fn new(place: QueueKey, token: Token, record: &CandidateRecord, others: &[Candidate]) -> Person {
         Person {
             candidate: record.candidate.clone(),
             value: record.value.clone(),

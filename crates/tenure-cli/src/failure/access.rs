@@ -30,6 +30,8 @@ fn hint(missing: &MissingGrant, namespace: &str) -> String {
     let (scope, key) = match outside {
         None => ("--prefix=true ", prefix),
         Some(range) if range.end.is_empty() => ("", range.key.escape_ascii().to_string()),
+        // etcd writes the range of all keys as one that begins with a zero byte.
+        Some(range) if range.key[..] == [0] => ("--prefix=true ", "''".to_owned()),
         Some(range) => ("--prefix=true ", range.key.escape_ascii().to_string()),
     };
     format!(
@@ -107,6 +109,10 @@ mod tests {
             (
                 missing(Access::Read, "/other/", "/other0"),
                 "`etcdctl role grant-permission ROLE readwrite --prefix=true /other/`",
+            ),
+            (
+                missing(Access::Read, "\0", "\0"),
+                "`etcdctl role grant-permission ROLE readwrite --prefix=true ''`",
             ),
             (missing(Access::Root, "", ""), "`etcdctl user grant-role ann root`"),
         ] {

@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tenure::clock::{BootClock, Clock};
-use tenure::core::fence::Fence;
-use tenure::core::time::Moment;
-use tenure::election::Term;
-use tenure::lock::{Guard, Lost, ReleaseError};
-use tenure::store::{Get, LeaseId, Reach, Revision};
+use tenure::hold::{Hold, LossReason, Lost, ReleaseError};
+use tenure::store::{Get, Reach, Revision};
 use tokio::sync::watch;
 
 use super::stage::{CLOSE_WITHIN, Stage};
+use super::timing::Timing;
 use crate::failure::{Code, Failure};
 use crate::supervise::{self, Job, Order, Outcome, Program, Signals, Terms};
 
@@ -23,60 +21,14 @@ use crate::supervise::{self, Job, Order, Outcome, Program, Signals, Terms};
 /// `CLOSE_WITHIN` and two looks it stays within the 2 s that scripts were promised.
 const MOVES_WITHIN: Duration = Duration::from_millis(200);
 
-/// Something that is held until it is given back or lost: a lock, or leadership.
-pub(crate) trait Holding {
-    fn fence(&self) -> Fence;
-    fn lease(&self) -> LeaseId;
-    fn ttl(&self) -> Duration;
-    fn acknowledged(&self) -> Moment;
-    async fn acknowledged_after(&self, before: Moment) -> Moment;
-    async fn lost(&self) -> Lost;
-    async fn give_back(self) -> Result<(), ReleaseError>;
-}
-
-/// Guards and terms say the same in the same words, up to the last.
-macro_rules! holding {
-    ($held:ty, $give_back:ident) => {
-        impl Holding for $held {
-            fn fence(&self) -> Fence {
-                self.fence()
-            }
-
-            fn lease(&self) -> LeaseId {
-                self.lease()
-            }
-
-            fn ttl(&self) -> Duration {
-                self.ttl()
-            }
-
-            fn acknowledged(&self) -> Moment {
-                self.acknowledged()
-            }
-
-            async fn acknowledged_after(&self, before: Moment) -> Moment {
-                self.acknowledged_after(before).await
-            }
-
-            async fn lost(&self) -> Lost {
-                self.lost().await
-            }
-
-            async fn give_back(self) -> Result<(), ReleaseError> {
-                self.$give_back().await
-            }
-        }
-    };
-}
-
-holding!(Guard, release);
-holding!(Term, resign);
+/// What a release returned.
+pub(crate) type Released = Result<(), ReleaseError>;
 
 /// What came of a command.
 pub(crate) struct Run<T> {
     pub(crate) outcome: Outcome,
     /// Why what it relied on is lost, if we were told.
-    pub(crate) why: Option<Lost>,
+    pub(crate) why: Option<LossReason>,
     /// What it was recalled for.
     pub(crate) recalled: Option<T>,
 }
@@ -94,7 +46,7 @@ pub(crate) struct Acquired<'a> {
 }
 
 impl Stage<'_> {
-    pub(crate) fn acquired<'a>(&'a self, name: &'a str, held: &impl Holding) -> Acquired<'a> {
+    pub(crate) fn acquired<'a>(&'a self, name: &'a str, held: &Hold) -> Acquired<'a> {
         let fence = held.fence();
         Acquired {
             name,
@@ -117,7 +69,7 @@ impl Stage<'_> {
         &self,
         program: &Program,
         mut env: Vec<(&'static str, OsString)>,
-        held: &impl Holding,
+        held: &Hold,
         recall: impl Future<Output = T>,
         signals: &mut Signals,
     ) -> Result<Run<T>, Failure> {
@@ -129,24 +81,24 @@ impl Stage<'_> {
             grace: Some(self.timing.grace),
             signal: self.args.signal,
         };
-        let sent = held.acknowledged();
-        let deadlines = |sent| Some(self.timing.deadlines(sent, held.ttl()));
-        let (feed, terms) = watch::channel(Terms { deadlines: deadlines(sent), order: Order::Run });
+        let deadlines = |until| Some(self.timing.deadlines(Timing::sent(until, held.ttl()), held.ttl()));
+        let until = held.valid_until();
+        let (feed, terms) = watch::channel(Terms { deadlines: deadlines(until), order: Order::Run });
         let (mut why, mut recalled) = (None, None);
         let feeding = async {
             let mut recall = pin!(recall);
-            let mut sent = sent;
+            let mut until = until;
             loop {
                 tokio::select! {
                     biased;
-                    end = held.lost() => {
-                        why = Some(end);
+                    lost = held.lost() => {
+                        why = Some(lost.reason);
                         feed.send_modify(|terms| terms.order = Order::Lost);
                         std::future::pending::<()>().await;
                     }
-                    newer = held.acknowledged_after(sent) => {
-                        sent = newer;
-                        feed.send_modify(|terms| terms.deadlines = deadlines(sent));
+                    renewed = held.renewed_after(until) => {
+                        until = renewed;
+                        feed.send_modify(|terms| terms.deadlines = deadlines(until));
                     }
                     // It is still held, and stays so until the command has stopped.
                     reason = recall.as_mut(), if recalled.is_none() => {
@@ -164,19 +116,19 @@ impl Stage<'_> {
         Ok(Run { outcome, why, recalled })
     }
 
-    /// Gives back what is held, and the session with it. None if the store did not answer in time.
-    pub(crate) async fn release(&self, held: impl Holding) -> Option<Result<(), ReleaseError>> {
+    /// Waits for a release, and closes the session then. None if the store did not reply in time.
+    pub(crate) async fn release(&self, releasing: impl Future<Output = Released>) -> Option<Released> {
         let begin = Instant::now();
-        let released = self.give_back(held).await;
+        let released = self.give_back(releasing).await;
         // Without its place the lease holds nothing: whether it ends now or by itself matters to nobody.
         let _ =
             tokio::time::timeout(CLOSE_WITHIN.saturating_sub(begin.elapsed()), self.session.close()).await;
         released
     }
 
-    /// Gives back what is held, for another turn on the same session. None if the store did not answer in time.
-    pub(crate) async fn give_back(&self, held: impl Holding) -> Option<Result<(), ReleaseError>> {
-        let mut giving = pin!(held.give_back());
+    /// Waits for a release; the session stays open. None if the store did not reply in time.
+    pub(crate) async fn give_back(&self, releasing: impl Future<Output = Released>) -> Option<Released> {
+        let mut giving = pin!(releasing);
         let mut given_back = tokio::time::timeout(CLOSE_WITHIN, &mut giving).await.ok();
         // A file that other processes write at the same time serves us in our turn. One that stands still does not.
         while given_back.is_none()
@@ -200,7 +152,7 @@ impl Stage<'_> {
         page.ok()?.ok().map(|page| page.revision)
     }
 
-    pub(crate) fn lost(&self, name: &str, why: Lost, then: &str) -> ExitCode {
+    pub(crate) fn lost(&self, name: &str, why: LossReason, then: &str) -> ExitCode {
         let failure = Failure::new(Code::Lost, format!("'{name}' was lost ({why}), {then}"))
             .hint("what it wrote since is only safe where TENURE_FENCE was checked with the write");
         self.output.failure(&failure);
@@ -208,10 +160,11 @@ impl Stage<'_> {
     }
 
     /// What could not be given back ends by itself; counted from now, because nobody knows whether the last renewal arrived.
-    pub(crate) fn warn_unless(&self, released: Option<&Result<(), ReleaseError>>, name: &str, ttl: Duration) {
+    pub(crate) fn warn_unless(&self, released: Option<&Released>, name: &str, ttl: Duration) {
         let is_done = !matches!(
             released,
-            None | Some(Err(ReleaseError::NotYet { .. } | ReleaseError::Lost(Lost::Lapsed)))
+            None | Some(Err(ReleaseError::NotConfirmed { .. }
+                | ReleaseError::Lost(Lost { reason: LossReason::Lapsed, .. })))
         );
         if !is_done {
             let seconds = ttl.as_secs_f64().ceil();
@@ -227,7 +180,7 @@ impl Stage<'_> {
     }
 
     /// What every command is told.
-    fn environment(&self, held: &impl Holding) -> [(&'static str, OsString); 5] {
+    fn environment(&self, held: &Hold) -> [(&'static str, OsString); 5] {
         [
             ("TENURE_FENCE", held.fence().token.to_string().into()),
             ("TENURE_LEASE", held.lease().to_string().into()),
@@ -239,9 +192,12 @@ impl Stage<'_> {
 }
 
 /// Whether a release found that somebody else had ended what was held: then nobody knows for how long the command ran without it.
-pub(crate) fn taken(released: Option<&Result<(), ReleaseError>>) -> Option<Lost> {
+pub(crate) fn taken(released: Option<&Released>) -> Option<LossReason> {
     match released {
-        Some(Err(ReleaseError::Lost(why @ (Lost::LeaseGone | Lost::Broken)))) => Some(*why),
+        Some(Err(ReleaseError::Lost(Lost {
+            reason: reason @ (LossReason::Revoked | LossReason::Deleted),
+            ..
+        }))) => Some(*reason),
         _ => None,
     }
 }

@@ -1,14 +1,18 @@
 //! Waiting for our turn: standing in line, saying so, and standing in line again after a lost session.
 
 use std::cell::Cell;
+use std::error::Error;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use tenure::clock::{BootClock, Clock};
 use tenure::core::time::Moment;
-use tenure::lock::StandError;
+use tenure::election::CampaignError;
+use tenure::hold::{Hold, Lost};
+use tenure::lock::LockError;
+use tenure::session::{InvalidTtl, LendError};
 use tenure::store::{LeaseId, Reach, StoreError};
 
-use super::holding::Holding;
 use super::stage::{Stage, Stop};
 use super::timing::Timing;
 use crate::failure::{Code, Failure};
@@ -43,7 +47,7 @@ pub(crate) enum Wait {
 /// A line to stand in: that of a lock, or of an election.
 pub(crate) trait Line {
     /// What is held when it is our turn.
-    type Held: Holding;
+    type Held: Deref<Target = Hold>;
 
     /// How often one who waits is told how it stands, where that is written down; none: once.
     const STATUS_EVERY: Option<Duration>;
@@ -73,9 +77,67 @@ pub(crate) struct Look {
 
 /// Why nothing is held.
 pub(crate) enum NotHeld {
-    Stand(StandError),
-    /// It cannot be had like this, and nothing was sent.
-    Usage(String),
+    /// Another holder has it, and the wait is over.
+    Held,
+    /// The lease was lost while we waited.
+    Lost(Lost),
+    /// The store did not reply in time.
+    Unavailable(Duration),
+    /// What does not change by waiting.
+    Failed(Failure),
+}
+
+impl NotHeld {
+    pub(crate) fn lock(name: &str, error: LockError) -> NotHeld {
+        match error {
+            LockError::Held { .. } | LockError::Timeout { .. } => NotHeld::Held,
+            LockError::Lost(lost) => NotHeld::Lost(lost),
+            LockError::Unavailable { after } => NotHeld::Unavailable(after),
+            LockError::Store(error) => NotHeld::store(name, error),
+            LockError::InvalidTtl(error) => NotHeld::ttl(&error),
+            LockError::InvalidName(error) => NotHeld::Failed(Failure::usage(error.to_string())),
+            error @ LockError::PermitsDiffer { stored, .. } => NotHeld::Failed(
+                Failure::usage(format!("'{name}': {error}"))
+                    .hint(format!("use `--permits {stored}`, or another name")),
+            ),
+            error => NotHeld::other(name, &error),
+        }
+    }
+
+    pub(crate) fn campaign(name: &str, error: CampaignError) -> NotHeld {
+        match error {
+            CampaignError::Held { .. } | CampaignError::Timeout { .. } => NotHeld::Held,
+            CampaignError::Lost(lost) => NotHeld::Lost(lost),
+            CampaignError::Unavailable { after } => NotHeld::Unavailable(after),
+            CampaignError::Store(error) => NotHeld::store(name, error),
+            CampaignError::InvalidTtl(error) => NotHeld::ttl(&error),
+            error @ CampaignError::ValueTooLarge { .. } => NotHeld::Failed(Failure::usage(error.to_string())),
+            error => NotHeld::other(name, &error),
+        }
+    }
+
+    fn lease(name: &str, error: LendError) -> NotHeld {
+        match error {
+            LendError::NotYet { within } => NotHeld::Unavailable(within),
+            LendError::Store(error) => NotHeld::store(name, error),
+            LendError::InvalidTtl(error) => NotHeld::ttl(&error),
+            error => NotHeld::other(name, &error),
+        }
+    }
+
+    fn store(name: &str, error: StoreError) -> NotHeld {
+        NotHeld::Failed(Failure::from(error).while_doing(&format!("'{name}'")))
+    }
+
+    fn ttl(error: &InvalidTtl) -> NotHeld {
+        let hint = "use a longer --ttl; 15s suits nearly everybody";
+        NotHeld::Failed(Failure::usage(error.to_string()).hint(hint))
+    }
+
+    fn other(name: &str, error: &dyn Error) -> NotHeld {
+        let failure = Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again");
+        NotHeld::Failed(failure)
+    }
 }
 
 /// How far we have come.
@@ -109,7 +171,7 @@ impl Stage<'_> {
             let asking = async {
                 // A lease first: by it we know our place among the others.
                 let lend = self.session.lend().within(within).await;
-                let loan = lend.map_err(|error| NotHeld::Stand(error.into()))?;
+                let loan = lend.map_err(|error| NotHeld::lease(line.name(), error))?;
                 progress.lease.set(Some(loan.lease()));
                 let wait = match wait {
                     Wait::Endless => Wait::Endless,
@@ -136,29 +198,32 @@ impl Stage<'_> {
                     }
                     self.again(name, "was lost before anything was begun under it");
                 }
-                Err(NotHeld::Stand(StandError::SessionLost(why))) => {
+                Err(NotHeld::Lost(lost)) => {
                     progress.has_stood.set(true);
-                    self.again(name, &format!("is still waited for, but {why}"));
+                    self.again(
+                        name,
+                        &format!("is still waited for, but its lease was lost ({})", lost.reason),
+                    );
                 }
-                Err(NotHeld::Stand(StandError::Held)) => return Err(self.refuse(line, wait, begin).await),
-                Err(NotHeld::Stand(StandError::Unavailable { .. })) if progress.has_stood.get() => {
+                Err(NotHeld::Held) => return Err(self.refuse(line, wait, begin).await),
+                Err(NotHeld::Unavailable(_)) if progress.has_stood.get() => {
                     return Err(self.refuse(line, wait, begin).await);
                 }
-                Err(NotHeld::Stand(error)) => return Err(self.failed(name, error).into()),
-                Err(NotHeld::Usage(why)) => return Err(Failure::usage(why).into()),
+                Err(NotHeld::Unavailable(after)) => return Err(self.not_let_in(name, after).into()),
+                Err(NotHeld::Failed(failure)) => return Err(failure.into()),
             }
         }
     }
 
     /// Waits until what is held is as sure as it can be: what we came to with an old lease could be over before the command has begun. False
     /// if it is.
-    async fn is_fresh(&self, held: &impl Holding, signals: &mut Signals) -> Result<bool, Stop> {
-        let sent = held.acknowledged();
-        let due = Timing::renewal(sent, held.ttl());
+    async fn is_fresh(&self, held: &Hold, signals: &mut Signals) -> Result<bool, Stop> {
+        let until = held.valid_until();
+        let due = Timing::renewal(Timing::sent(until, held.ttl()), held.ttl());
         tokio::select! {
             biased;
             signal = signals.next_end() => Err(Stop::signal(signal)),
-            is_sure = is_sure(due, BootClock.now(), held.lost(), held.acknowledged_after(sent)) => Ok(is_sure),
+            is_sure = is_sure(due, BootClock.now(), held.lost(), held.renewed_after(until)) => Ok(is_sure),
         }
     }
 
@@ -182,7 +247,7 @@ impl Stage<'_> {
             // A store that does not answer just now is the session's business.
             if let Ok(Ok(look)) = look.await {
                 has_stood.set(has_stood.get() || look.is_in_line);
-                if !self.args.quiet
+                if !self.output.is_quiet
                     && let Some(status) = look.status
                 {
                     self.output.status(&status);
@@ -192,7 +257,7 @@ impl Stage<'_> {
             if !has_stood.get() && Instant::now() >= in_line_by && !self.is_queued_at_file() {
                 return self.not_let_in(line.name(), self.begin.elapsed());
             }
-            let has_nothing_to_say = self.args.quiet || (every.is_none() && has_said.get());
+            let has_nothing_to_say = self.output.is_quiet || (every.is_none() && has_said.get());
             if has_stood.get() && has_nothing_to_say {
                 std::future::pending::<()>().await;
             }
@@ -249,20 +314,6 @@ impl Stage<'_> {
             }
         };
         self.not_acquired(&Failure::new(Code::NotAcquired, message).hint(hint))
-    }
-
-    /// Says why there is no place in the line.
-    fn failed(&self, name: &str, error: StandError) -> Failure {
-        match error {
-            StandError::Unavailable { within } => self.not_let_in(name, within),
-            StandError::Store(error) => Failure::from(error).while_doing(&format!("'{name}'")),
-            StandError::Ttl(_) | StandError::Invalid(_) => {
-                Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
-            }
-            StandError::PermitsDiffer { in_use, .. } => Failure::usage(format!("'{name}': {error}"))
-                .hint(format!("use `--permits {in_use}`, or another name")),
-            error => Failure::new(Code::Failed, format!("'{name}': {error}")).hint("run the command again"),
-        }
     }
 
     /// The store took too long, and perhaps said why.

@@ -33,9 +33,6 @@ pub(crate) struct HoldArgs {
     /// The exit code for "lost".
     #[arg(long = "lost-exit-code", value_name = "CODE", default_value_t = LOST)]
     pub(crate) lost: u8,
-    /// Print nothing about waiting, nor that it was not acquired, which the exit code reports. Failures are always printed.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
 }
 
 impl HoldArgs {

@@ -130,6 +130,11 @@ impl Timing {
         Deadlines { term: kill - self.grace, kill }
     }
 
+    /// When the renewal was sent by which a lease is valid until then.
+    pub(crate) fn sent(valid_until: Moment, granted: Duration) -> Moment {
+        valid_until + Terms::margin_of(granted) - granted
+    }
+
     /// When a request that was sent then is followed by the next.
     pub(super) fn renewal(sent: Moment, granted: Duration) -> Moment {
         sent + granted / RENEWED_AFTER

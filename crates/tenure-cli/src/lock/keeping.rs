@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tenure::lock::{Guard, Lost};
+use tenure::hold::LossReason;
+use tenure::lock::Guard;
 
 use super::line::LockLine;
 use crate::failure::Failure;
@@ -66,11 +67,11 @@ impl LockLine {
     pub(super) async fn stay(&self, stage: &Stage<'_>, guard: Guard, signals: &mut Signals) -> ExitCode {
         let lost = tokio::select! {
             biased;
-            why = guard.lost() => Some(why),
+            lost = guard.lost() => Some(lost.reason),
             _ = signals.next_end() => None,
         };
         let ttl = guard.ttl();
-        let released = stage.release(guard).await;
+        let released = stage.release(guard.release()).await;
         let lost = lost.or_else(|| taken(released.as_ref()));
         match lost {
             Some(why) => stage.lost(self.name(), why, "while it was held"),
@@ -107,14 +108,14 @@ impl LockLine {
                 };
             }
         }
-        let released = stage.release(guard).await;
+        let released = stage.release(guard.release()).await;
         if run.outcome.is_lost {
-            return stage.lost(name, run.why.unwrap_or(Lost::Lapsed), "and the command was stopped");
+            return stage.lost(name, run.why.unwrap_or(LossReason::Lapsed), "and the command was stopped");
         }
         let taken = taken(released.as_ref());
         match (stood, taken) {
             (Stood::Taken, why) => {
-                let why = why.unwrap_or(Lost::Broken);
+                let why = why.unwrap_or(LossReason::Deleted);
                 return stage.lost(name, why, "perhaps before the command ended by itself");
             }
             (Stood::Unknown, Some(why)) => {

@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tenure::core::line::Mode;
 use tenure::core::name::LockName;
-use tenure::lock::{Guard, LockError, Locks};
+use tenure::core::queue::LockMode;
+use tenure::lock::{Guard, Locks};
 use tenure::store::{LeaseId, StoreError};
 
 use super::waiting;
@@ -19,13 +19,13 @@ const REASON_BYTES_MAX: usize = 1_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) name: LockName,
-    pub(crate) mode: Mode,
+    pub(crate) mode: LockMode,
     pub(crate) reason: String,
 }
 
 impl Wish {
     /// Refuses a reason that is too long to be kept.
-    pub(crate) fn new(name: LockName, mode: Mode, reason: &str) -> Result<Wish, Failure> {
+    pub(crate) fn new(name: LockName, mode: LockMode, reason: &str) -> Result<Wish, Failure> {
         let len = reason.len();
         if len > REASON_BYTES_MAX {
             return Err(Failure::usage(format!(
@@ -66,9 +66,9 @@ impl Line for LockLine {
     async fn stand(&self, wait: Wait) -> Result<Guard, NotHeld> {
         let name = self.name();
         let ask = match self.wish.mode {
-            Mode::Exclusive => self.locks.lock(name),
-            Mode::Shared => self.locks.shared(name),
-            Mode::Permit { of } => self.locks.permit(name, of),
+            LockMode::Exclusive => self.locks.lock(name),
+            LockMode::Shared => self.locks.shared(name),
+            LockMode::Permit { of } => self.locks.permit(name, of),
         };
         let ask = ask.reason(self.wish.reason.clone());
         let ask = match wait {
@@ -76,10 +76,7 @@ impl Line for LockLine {
             Wait::UpTo(wait) => ask.wait_up_to(wait),
             Wait::None => ask.try_once(),
         };
-        ask.await.map_err(|error| match error {
-            LockError::NotHeld(error) => NotHeld::Stand(error),
-            error => NotHeld::Usage(error.to_string()),
-        })
+        ask.await.map_err(|error| NotHeld::lock(name, error))
     }
 
     async fn look(&self, lease: Option<LeaseId>) -> Result<Look, StoreError> {
@@ -98,10 +95,10 @@ impl Line for LockLine {
 }
 
 /// The mode that the flags mean.
-pub(super) fn mode(permits: Option<NonZeroU32>, is_shared: bool) -> Mode {
+pub(super) fn mode(permits: Option<NonZeroU32>, is_shared: bool) -> LockMode {
     match permits {
-        Some(of) => Mode::Permit { of },
-        None if is_shared => Mode::Shared,
-        None => Mode::Exclusive,
+        Some(of) => LockMode::Permit { of },
+        None if is_shared => LockMode::Shared,
+        None => LockMode::Exclusive,
     }
 }

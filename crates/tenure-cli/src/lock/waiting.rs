@@ -43,7 +43,7 @@ pub(crate) fn held_for(record: &HolderRecord) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tenure::clock::wall_time;
-    use tenure::core::layout::Place;
+    use tenure::core::layout::QueueKey;
     use tenure::core::name::LockName;
     use tenure::core::record::WallTime;
     use tenure::core::revision::{Revision, Token};
@@ -53,7 +53,7 @@ mod tests {
 
     fn someone(lease: i64, node: &str, command: &str) -> Holder {
         Holder {
-            place: Place { lease: LeaseId::new(lease).unwrap(), nonce: 1 },
+            place: QueueKey { lease: LeaseId::new(lease).unwrap(), nonce: 1 },
             token: Token(Revision(lease)),
             record: HolderRecord {
                 node: node.to_owned(),

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::core::board::Board;
-use tenure::core::layout::Layout;
-use tenure::core::name::NodeId;
+use tenure::core::name::{Namespace, NodeId};
 use tenure::membership::Node;
+use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
 use tenure::store::Store;
 
-use super::{SCHEMA, not_there, said};
-use crate::company::{Company, Picture};
+use super::{SCHEMA, not_there, said, state_of};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::remaining::{in_seconds, remaining};
@@ -39,8 +37,8 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(node: &Node, board: &Board, company: &Company, left: Option<Duration>) -> Shown {
-        let frozen = company.frozen.get(&node.id);
+    fn new(node: &Node, tasks: u64, snapshot: &ClusterSnapshot, left: Option<Duration>) -> Shown {
+        let frozen = snapshot.frozen.get(&node.id);
         Shown {
             id: node.id.to_string(),
             address: node.record.address.clone(),
@@ -48,14 +46,14 @@ impl Shown {
             frozen: frozen.is_some(),
             frozen_since: frozen.and_then(|frozen| said(frozen.since)),
             frozen_by: frozen.map(|frozen| frozen.by.clone()).filter(|by| !by.is_empty()),
-            tasks: board.load_of(&node.id).tasks,
+            tasks,
             lease_remaining_seconds: left.map(|left| left.as_secs_f64()),
             incarnation: node.token.to_string(),
             started: said(node.record.started),
             version: node.record.version.clone(),
             labels: node.record.labels.clone(),
             lease: node.lease.map(|lease| lease.to_string()),
-            commands: company.waiting.get(&node.id).copied().unwrap_or(0),
+            commands: snapshot.pending_commands.get(&node.id).copied().unwrap_or(0),
         }
     }
 
@@ -76,7 +74,7 @@ impl Shown {
 
 const HEADING: [&str; 7] = ["id", "address", "state", "tasks", "lease s", "incarnation", "started"];
 
-pub(super) async fn list(store: &Store, layout: &Layout, output: &Output) -> Result<(), Failure> {
+pub(super) async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Answer {
         schema: &'static str,
@@ -91,26 +89,29 @@ pub(super) async fn list(store: &Store, layout: &Layout, output: &Output) -> Res
         id: String,
         why: String,
     }
-    let Picture { board, company, revision } = Picture::take(store, layout).await?;
-    let members = company.members.members();
+    // How many tasks each node owns is all that is shown of the tasks.
+    let parts = [Part::Members, Part::Owners];
+    let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
+    let owned = snapshot.owned();
+    let members = snapshot.members.members();
     let left = remaining(store, members.iter().filter_map(|node| node.lease)).await?;
     let shown = |node: &Node| {
         let left = node.lease.and_then(|lease| left.get(&lease)).copied();
-        Shown::new(node, &board, &company, left)
+        Shown::new(node, owned.get(&node.id).copied().unwrap_or(0), &snapshot, left)
     };
-    let aside = company.members.set_aside();
+    let aside = snapshot.members.set_aside();
     if output.is_json {
         let nodes = members.iter().map(|node| shown(node)).collect();
         let set_aside =
             aside.iter().map(|aside| SetAside { id: aside.id.to_string(), why: aside.why.clone() });
-        let (set_aside, revision) = (set_aside.collect(), revision.to_string());
+        let (set_aside, revision) = (set_aside.collect(), snapshot.revision.to_string());
         return output.object(&Answer { schema: SCHEMA, nodes, set_aside, revision });
     }
     for aside in aside {
         output.note(&format!("node {} is set aside, its record cannot be read: {}", aside.id, aside.why));
     }
-    let row = |node: &Node| shown(node).into_row(&company.state_of(node));
-    for (id, frozen) in company.frozen.iter().filter(|(id, _)| company.members.get(id).is_none()) {
+    let row = |node: &Node| shown(node).into_row(&state_of(&snapshot, node));
+    for (id, frozen) in snapshot.frozen.iter().filter(|(id, _)| snapshot.members.get(id).is_none()) {
         output.note(&format!("node '{id}' is not alive and {frozen}; `tenure node unfreeze {id}` ends that"));
     }
     let rows: Vec<Vec<String>> = members.iter().map(|node| row(node)).collect();
@@ -120,7 +121,7 @@ pub(super) async fn list(store: &Store, layout: &Layout, output: &Output) -> Res
 pub(super) async fn show(
     id: &NodeId,
     store: &Store,
-    layout: &Layout,
+    namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
     #[derive(Serialize)]
@@ -137,10 +138,11 @@ pub(super) async fn show(
         kind: Option<String>,
         fence: String,
     }
-    let Picture { board, company, revision } = Picture::take(store, layout).await?;
-    let Some(node) = company.members.get(id) else {
+    let parts = [Part::Members, Part::Tasks];
+    let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
+    let Some(node) = snapshot.members.get(id) else {
         let failure = not_there(id);
-        return Err(match company.members.set_aside().iter().find(|aside| aside.id == *id) {
+        return Err(match snapshot.members.set_aside().iter().find(|aside| aside.id == *id) {
             Some(aside) => {
                 failure.while_doing(&format!("the record of '{id}' cannot be read ({})", aside.why))
             }
@@ -148,20 +150,21 @@ pub(super) async fn show(
         });
     };
     let left = remaining(store, node.lease).await?.into_values().next();
-    let shown = Shown::new(node, &board, &company, left);
-    let owned = board.tasks().filter_map(|(task, card)| {
+    let tasks = snapshot.owned().get(id).copied().unwrap_or(0);
+    let shown = Shown::new(node, tasks, &snapshot, left);
+    let owned = snapshot.tasks.tasks().filter_map(|(task, card)| {
         let owner = card.owner.as_ref().filter(|owner| owner.node() == Some(id))?;
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
         Some(Owned { id: task.to_string(), kind, fence: owner.token.to_string() })
     });
     if output.is_json {
-        let (owned, revision) = (owned.collect(), revision.to_string());
+        let (owned, revision) = (owned.collect(), snapshot.revision.to_string());
         return output.object(&Answer { schema: SCHEMA, shown, owned, revision });
     }
     let owned: Vec<Owned> = owned.collect();
     let (version, commands) = (shown.version.clone(), shown.commands);
     let labels = shown.labels.clone();
-    let cells = HEADING.into_iter().zip(shown.into_row(&company.state_of(node)));
+    let cells = HEADING.into_iter().zip(shown.into_row(&state_of(&snapshot, node)));
     let mut rows: Vec<Vec<String>> = cells.map(|(name, cell)| vec![name.to_owned(), cell]).collect();
     if !version.is_empty() {
         rows.push(vec!["version".to_owned(), version]);

@@ -17,13 +17,12 @@ use tenure::core::balance::{
 };
 use tenure::core::board::Board;
 use tenure::core::command::{Balance, NodeCommand as Order};
-use tenure::core::layout::Layout;
-use tenure::core::name::NodeId;
+use tenure::core::name::{Namespace, NodeId};
 use tenure::core::time::Moment;
+use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
 
 use super::asking::{send, unheard};
-use super::{SCHEMA, not_there};
-use crate::company::{Company, Picture};
+use super::{SCHEMA, not_there, state_of};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 use crate::task::acknowledged;
@@ -86,27 +85,29 @@ pub(super) async fn plan(
     node: Option<&NodeId>,
     (choice, within): (Option<Choice>, Duration),
     client: &Client,
-    layout: &Layout,
+    namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
-    let Picture { mut board, company, revision } = Picture::take(client.store(), layout).await?;
+    let parts = [Part::Members, Part::Tasks];
+    let mut snapshot = SnapshotRequest::new(client.store(), namespace).parts(parts).await?;
     if let Some(id) = node {
-        let member = company.members.get(id).ok_or_else(|| not_there(id))?;
-        if !company.is_willing(member) {
+        let member = snapshot.members.get(id).ok_or_else(|| not_there(id))?;
+        if !snapshot.takes_tasks(id) {
             let message = format!(
                 "node '{id}' is {}: it takes no tasks, so it does not balance",
-                company.state_of(member)
+                state_of(&snapshot, member)
             );
             return Err(Failure::new(Code::Conflict, message).hint(format!("see `tenure node show {id}`")));
         }
     }
-    let willing = willing(&mut board, &company);
+    let willing = willing(&mut snapshot);
+    let (board, revision) = (&snapshot.tasks, snapshot.revision);
     let chosen = willing.iter().filter(|(id, _)| node.is_none_or(|node| node == *id));
     let planned = chosen.map(async |(id, load)| {
-        let answers = company.members.get(id).is_some_and(|member| member.record.balancer.is_some());
+        let answers = snapshot.members.get(id).is_some_and(|member| member.record.balancer.is_some());
         match choice {
             None if answers => asked(id, load.tasks, within, client).await,
-            choice => Ok(computed(id, load.tasks, choice.unwrap_or_default(), &board, &willing)),
+            choice => Ok(computed(id, load.tasks, choice.unwrap_or_default(), board, &willing)),
         }
     });
     let (mut nodes, mut failed) = (Vec::new(), None);
@@ -207,13 +208,13 @@ fn show(answer: Answer, output: &Output) -> Result<(), Failure> {
 }
 
 /// The nodes that take tasks, with what they have and accept. Classifies the tasks of the board by that.
-fn willing(board: &mut Board, company: &Company) -> Crowd {
+fn willing(snapshot: &mut ClusterSnapshot) -> Crowd {
     let mut crowd = Crowd::new();
-    for node in company.members.members().iter().filter(|node| company.is_willing(node)) {
-        crowd.set(&node.id, board.load_of(&node.id), Moment::ORIGIN);
+    for node in snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)) {
+        crowd.set(&node.id, snapshot.tasks.load_of(&node.id), Moment::ORIGIN);
         crowd.set_terms(&node.id, &Terms::of(&node.record));
     }
-    board.classify(crowd.profiles());
+    snapshot.tasks.classify(crowd.profiles());
     crowd
 }
 

@@ -3,12 +3,9 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tenure::clock::wall_time;
-use tenure::core::layout::{Key, Layout};
 use tenure::core::name::Namespace;
-use tenure::core::record::{Record, RunRecord};
+use tenure::once::LastRun;
 
-use super::is_future;
 use crate::cli::Global;
 use crate::connect::{self, Purpose};
 use crate::failure::Failure;
@@ -42,27 +39,19 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode, Fa
     let namespace = Namespace::parse(&decision.namespace.value)
         .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
     let store = connect::open_for(Purpose::Read, &decision, output).await?;
-    let layout = Layout::new(&namespace);
-    let found = store.list(layout.runs()).await;
+    let found = tenure::once::list(&store, &namespace).await;
     store.close().await;
-    let now = wall_time();
     let runs: Vec<Run> = found?
-        .pairs
-        .iter()
-        .filter_map(|item| {
-            let Some(Key::Run(name)) = layout.parse(&item.key) else { return None };
-            // A record that cannot be read is reported by the run that needs it.
-            let record = RunRecord::decode(&item.value).ok()?;
-            Some(Run {
-                name: name.to_string(),
-                started: record.started.to_string(),
-                in_future: is_future(record.started, now),
-                ago: ago(record.started),
-                node: record.node,
-                pid: record.pid,
-                command: record.command,
-                exit_code: record.exit_code,
-            })
+        .into_iter()
+        .map(|LastRun { name, record, is_in_future }| Run {
+            name: name.to_string(),
+            started: record.started.to_string(),
+            in_future: is_in_future,
+            ago: ago(record.started),
+            node: record.node,
+            pid: record.pid,
+            command: record.command,
+            exit_code: record.exit_code,
         })
         .collect();
     if output.is_json {

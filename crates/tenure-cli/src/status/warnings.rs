@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tenure::client::{Listing, TaskView};
+use tenure::client::TaskView;
 use tenure::core::name::NodeId;
 use tenure::core::record::NodeState;
+use tenure::snapshot::ClusterSnapshot;
 
-use crate::company::Company;
 use crate::task::unreadable;
 
 /// How many names a warning has.
@@ -25,41 +25,43 @@ pub(super) struct Warning {
 }
 
 /// The tasks that somebody should own and nobody does.
-pub(super) fn unclaimed(listing: &Listing) -> impl Iterator<Item = &TaskView> {
+pub(super) fn unclaimed(tasks: &[TaskView]) -> impl Iterator<Item = &TaskView> {
     let is_unclaimed = |task: &&TaskView| {
         let card = task.card.as_ref().filter(|card| card.is_live() && card.owner.is_none());
         card.is_some() && task.state_kind().is_none_or(|state| !state.is_terminal())
     };
-    listing.tasks.iter().filter(is_unclaimed)
+    tasks.iter().filter(is_unclaimed)
 }
 
-pub(super) fn warnings(listing: &Listing, company: &Company) -> Vec<Warning> {
+pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<Warning> {
     let mut all = Vec::new();
     let mut warn = |kind, message: String, hint: Option<String>| all.push(Warning { kind, message, hint });
-    for aside in company.members.set_aside() {
+    for aside in snapshot.members.set_aside() {
         let message = format!("the record of node {} cannot be read: {}", aside.id, aside.why);
         warn("unreadable_node", message, None);
     }
-    for node in company.members.members() {
-        if company.frozen.contains_key(&node.id) {
+    for node in snapshot.members.members() {
+        if snapshot.frozen.contains_key(&node.id) {
             let hint = format!("tenure node unfreeze {}", node.id);
             warn("frozen_node", format!("node {} is frozen and takes no new tasks", node.id), Some(hint));
         } else if node.record.state == NodeState::Draining {
             warn("draining_node", format!("node {} gives its tasks away and leaves", node.id), None);
         }
     }
-    for node in company.frozen.keys().filter(|node| company.members.get(node).is_none()) {
+    for node in snapshot.frozen.keys().filter(|node| snapshot.members.get(node).is_none()) {
         let message =
             format!("node {node} is not there, and will take no tasks when it comes back: it is frozen");
         warn("frozen_node", message, None);
     }
-    for (node, count) in company.waiting.iter().filter(|(node, _)| company.members.get(node).is_none()) {
+    for (node, count) in
+        snapshot.pending_commands.iter().filter(|(node, _)| snapshot.members.get(node).is_none())
+    {
         let message = format!("{count} commands wait for node {node}, which is not there");
         warn("waiting_commands", message, None);
     }
     let unclaimed: Vec<&TaskView> = unclaimed(listing).collect();
     if !unclaimed.is_empty() {
-        let willing = company.members.members().iter().filter(|node| company.is_willing(node)).count();
+        let willing = snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)).count();
         let why = match willing {
             0 => "no node takes tasks".to_owned(),
             1 => "one node takes tasks".to_owned(),
@@ -69,12 +71,12 @@ pub(super) fn warnings(listing: &Listing, company: &Company) -> Vec<Warning> {
             format!("{} without an owner, while {why}: {}", tasks(unclaimed.len()), names(&unclaimed));
         warn("unclaimed_tasks", message, Some("tenure node ls".to_owned()));
     }
-    for (node, owned) in orphans(listing, company) {
+    for (node, owned) in orphans(listing, snapshot) {
         let message =
             format!("{} owned by node {node}, which is not there: {}", tasks(owned.len()), names(&owned));
         warn("absent_owner", message, Some("they are free when its lease ends; tenure lease ls".to_owned()));
     }
-    let broken: Vec<&TaskView> = listing.tasks.iter().filter(|task| !unreadable(task).is_empty()).collect();
+    let broken: Vec<&TaskView> = listing.iter().filter(|task| !unreadable(task).is_empty()).collect();
     if let Some(first) = broken.first() {
         let message = format!("{} cannot be read whole: {}", tasks(broken.len()), names(&broken));
         warn("unreadable_tasks", message, Some(format!("tenure task show {}", first.id)));
@@ -83,10 +85,13 @@ pub(super) fn warnings(listing: &Listing, company: &Company) -> Vec<Warning> {
 }
 
 /// Tasks whose owners are not there.
-fn orphans<'a>(listing: &'a Listing, company: &Company) -> BTreeMap<&'a NodeId, Vec<&'a TaskView>> {
+fn orphans<'a>(
+    listing: &'a [TaskView],
+    snapshot: &ClusterSnapshot,
+) -> BTreeMap<&'a NodeId, Vec<&'a TaskView>> {
     let mut orphans: BTreeMap<&NodeId, Vec<&TaskView>> = BTreeMap::new();
-    for task in &listing.tasks {
-        if let Some(owner) = task.owner().filter(|owner| company.members.get(owner).is_none()) {
+    for task in listing {
+        if let Some(owner) = task.owner().filter(|owner| snapshot.members.get(owner).is_none()) {
             orphans.entry(owner).or_default().push(task);
         }
     }

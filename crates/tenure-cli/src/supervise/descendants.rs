@@ -1,7 +1,8 @@
 //! The descendants of a process, also those that left its process group or its session.
 //!
 //! The tree is read from `/proc`, which is not one snapshot: a process whose parent has just ended can be missed.
-//! Under a child subreaper it becomes a child of that, so the next round finds it; killing is therefore repeated until none is left.
+//! Under a child subreaper it becomes a child of that, so the next reading finds it. Killing is therefore repeated until none is left, and any
+//! other signal is sent after two readings that agree.
 //!
 //! **Invariant**: a signal goes to the process that was listed, never to a later process with the same number.
 
@@ -18,6 +19,10 @@ use super::group::Stat;
 
 /// The pause between two rounds of killing: the kernel needs about a millisecond to end a process, and a round costs about as much.
 pub(super) const ROUND_EVERY: Duration = Duration::from_millis(5);
+
+/// How many readings are compared before a signal is sent. Two are enough unless the tree changes all the time; one that does must not
+/// hold up its own stop.
+const READINGS_MAX: usize = 8;
 
 /// A descendant that runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,8 +70,28 @@ pub(super) fn of(root: Pid) -> io::Result<Vec<Process>> {
 ///
 /// As [`of`].
 pub(super) fn signal(root: Pid, signal: Signal, is_meant: impl Fn(&Process) -> bool) -> io::Result<usize> {
-    let found = of(root)?;
+    // A kill is repeated by its caller. Any other signal is sent once: a second one could hit what a handler of the first has started.
+    let found = if signal == Signal::KILL { of(root)? } else { settled(|| of(root))? };
     Ok(found.iter().filter(|process| is_meant(process) && process.send(signal).is_ok()).count())
+}
+
+/// Reads until a reading shows no process that the earlier ones did not show.
+fn settled(mut read: impl FnMut() -> io::Result<Vec<Process>>) -> io::Result<Vec<Process>> {
+    let mut found = read()?;
+    for _ in 1..READINGS_MAX {
+        let known = found.len();
+        for process in read()? {
+            // Its name changes with an exec; its number and start do not.
+            let is_known = |one: &Process| (one.pid, one.start) == (process.pid, process.start);
+            if !found.iter().any(is_known) {
+                found.push(process);
+            }
+        }
+        if found.len() == known {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 impl Process {
@@ -166,6 +191,31 @@ mod tests {
         signal(ours, Signal::KILL, |process| process.pid == pid).unwrap();
         child.wait().unwrap();
         assert!(!of(ours).unwrap().iter().any(|process| process.pid == pid));
+    }
+
+    /// The first reading saw neither the parent, which had ended, nor its child, which the reaper had not adopted yet: a stop did not reach it.
+    #[test]
+    fn process_missed_by_one_reading_is_signalled() {
+        let process = |pid| Process {
+            pid: Pid::from_raw(pid).unwrap(),
+            group: None,
+            name: "sleep".to_owned(),
+            start: Some(1),
+        };
+        let mut readings = [vec![1], vec![1, 2], vec![2, 1]].into_iter();
+        let read = || Ok(readings.next().unwrap().into_iter().map(process).collect());
+        assert_eq!(settled(read).unwrap(), [process(1), process(2)]);
+        assert_eq!(readings.next(), None, "two readings agree");
+        let mut count = 0;
+        let restless = settled(|| {
+            count += 1;
+            Ok(vec![process(count)])
+        });
+        assert_eq!(
+            restless.unwrap().len(),
+            READINGS_MAX,
+            "a tree that changes all the time is signalled too"
+        );
     }
 
     /// A number that went to another process in the meantime: nothing is sent.

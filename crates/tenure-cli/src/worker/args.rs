@@ -95,9 +95,6 @@ pub(crate) struct WorkerArgs {
     /// Serve /healthz, /readyz and /metrics there, as in 127.0.0.1:9464.
     #[arg(long, value_name = "ADDR")]
     pub(super) http: Option<String>,
-    /// Say only what went wrong.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
 }
 
 /// How many tasks a worker runs at a time.

@@ -187,38 +187,38 @@ impl Crew {
             grace: Some(self.timing.grace),
             signal: Signal::TERM,
         };
-        let sent = context.acknowledged();
-        let deadlines = Some(self.timing.deadlines(sent, context.ttl()));
+        let until = context.valid_until();
+        let deadlines = Some(self.timing.deadlines(Timing::sent(until, context.ttl()), context.ttl()));
         let (feed, terms) = watch::channel(Terms { deadlines, order: Order::Run });
         let outcome = tokio::select! {
             biased;
             outcome = run_beside(&job, beside, terms, &self.output) => outcome?,
-            () = self.follow(context, sent, &feed) => unreachable!("it goes on for ever"),
+            () = self.follow(context, until, &feed) => unreachable!("it goes on for ever"),
             () = self.keep_progress(context, progress, &nudge) => unreachable!("it goes on for ever"),
         };
         Ok((outcome, tail.last_line().await))
     }
 
-    /// Tells the supervision what is wanted of the process, and until when it may run: by renewals that were sent after the one that it knows of.
-    async fn follow(&self, context: &Context, mut sent: Moment, feed: &watch::Sender<Terms>) {
+    /// Tells the supervision what is wanted of the process, and until when it may run: by renewals after the one that it knows of.
+    async fn follow(&self, context: &Context, mut until: Moment, feed: &watch::Sender<Terms>) {
         let mut is_ending = self.is_ending.clone();
         let mut order = Order::Run;
         loop {
             let news = tokio::select! {
                 biased;
                 _ = is_ending.wait_for(|is_ending| *is_ending), if order != Order::End => Some(Order::End),
-                () = context.lost(), if !matches!(order, Order::Lost | Order::End) => Some(Order::Lost),
+                _ = context.lost(), if !matches!(order, Order::Lost | Order::End) => Some(Order::Lost),
                 why = context.stopped(), if order == Order::Run => Some(match why {
                     StopReason::Lost | StopReason::Deleted => Order::Lost,
                     StopReason::Command | StopReason::Order | StopReason::Release | StopReason::Shutdown => Order::Stop,
                 }),
-                newer = context.acknowledged_after(sent) => {
-                    sent = newer;
+                renewed = context.renewed_after(until) => {
+                    until = renewed;
                     None
                 }
             };
             order = news.unwrap_or(order);
-            let deadlines = Some(self.timing.deadlines(sent, context.ttl()));
+            let deadlines = Some(self.timing.deadlines(Timing::sent(until, context.ttl()), context.ttl()));
             feed.send_replace(Terms { deadlines, order });
         }
     }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use serde::Serialize;
 use tenure::clock::wall_time;
 use tenure::core::record::FrozenRecord;
-use tenure::node::{LossReason, Notice};
+use tenure::hold::LossReason;
+use tenure::node::Notice;
 
 use crate::output::Output;
 
@@ -232,9 +233,12 @@ fn line_of(notice: &Notice) -> Line<'_> {
 /// How a task was lost; none if somebody deleted it, which is no trouble.
 fn loss(why: LossReason) -> Option<&'static str> {
     match why {
-        LossReason::Lease => Some("its lease could not be renewed in time"),
-        LossReason::Place => Some("the node's own key is gone from the store"),
-        LossReason::Owner => Some("its claim is gone from the store"),
+        LossReason::Lapsed => Some("its lease could not be renewed in time"),
+        LossReason::MembershipLost => Some("the node's own key is gone from the store"),
+        LossReason::Replaced => Some("its claim is gone from the store"),
         LossReason::Deleted => None,
+        LossReason::Revoked => Some("the store has ended its lease"),
+        LossReason::Closed => Some("its session was closed"),
+        _ => Some("its claim is over"),
     }
 }

@@ -9,7 +9,8 @@ use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, NodeOptions};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure_fixture::Etcd;
+use tenure_etcd::{Config, Secret};
+use tenure_fixture::{Etcd, granted_user};
 use tokio::sync::mpsc;
 
 use crate::machine::{Machine, PATIENCE};
@@ -26,18 +27,23 @@ impl Crew {
     pub(crate) async fn new() -> Crew {
         let machine = Machine::new();
         let url = format!("file://{}", machine.path("crew.db"));
-        Crew::on(machine, &url).await
+        let store = Store::open(&url.parse().unwrap()).await.unwrap();
+        Crew::on(machine, &url, store)
     }
 
     /// On real etcd.
     pub(crate) async fn on_etcd(etcd: &Etcd) -> Crew {
-        Crew::on(Machine::new(), &format!("etcd://{}", etcd.endpoints())).await
+        let mut config = Config::new(etcd.client_urls());
+        if let Some((name, password)) = granted_user().and_then(|user| user.split_once(':')) {
+            config = config.with_user(name, Secret::new(password));
+        }
+        let store = Store::new(tenure::store::etcd::Etcd::connect(config).await.unwrap());
+        Crew::on(Machine::new(), &format!("etcd://{}", etcd.endpoints()), store)
     }
 
-    async fn on(machine: Machine, url: &str) -> Crew {
+    fn on(machine: Machine, url: &str, store: Store) -> Crew {
         let machine =
             machine.with("PATH", "/usr/bin:/bin").with("TENURE_STORE", url).with("TENURE_NODE", "desk");
-        let store = Store::open(&url.parse().unwrap()).await.unwrap();
         Crew { machine, store, namespace: Namespace::parse("tenure").unwrap() }
     }
 

@@ -59,7 +59,7 @@ async fn a_failed_check_says_what_to_do_next() {
 
 #[tokio::test]
 async fn an_open_cluster_on_a_network_is_warned_of() {
-    let machine = Machine::new();
+    let machine = Machine::without_user();
     // An address that is set aside for documentation: nothing answers there.
     let ran = machine.run(&["doctor", "--endpoints", "192.0.2.1:2379", "--json"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");

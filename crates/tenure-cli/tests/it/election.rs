@@ -47,6 +47,8 @@ async fn listings_name_leaders_and_those_who_wait_in_their_order() {
 }
 
 async fn the_stream_tells_leaders_and_times_without(machine: &Machine) {
+    // A watch creates no store.
+    machine.ok(&["kv", "put", "/tenure/before", "1"]).await;
     let mut watch = machine.start(&["election", "watch", "a", "--json", "--count", "3"]);
     let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     let none = event(watch.line().await);
@@ -122,10 +124,83 @@ async fn killed_leader_is_reported_as_lapsed_with_bounds(machine: &Machine) {
     );
     watch.interrupt();
     watch.end().await;
+    // The history of the store contains the same, without a watcher that was there.
+    let told = term_events(machine).await;
+    let leader = told.iter().find(|event| event["event"] == "leader" && event["node"] == "heir").unwrap();
+    assert_eq!(leader["end"], "lapsed", "{leader}");
+    let bound = |which: &str| leader[which].as_f64().unwrap();
+    assert!(bound("leaderless_min_seconds") >= 1.9, "two thirds of the TTL: {leader}");
+    assert!(
+        bound("leaderless_min_seconds") <= gap && gap <= bound("leaderless_max_seconds") + 0.5,
+        "{gap} {leader}"
+    );
     heir.signal(Signal::TERM);
     heir.end().await;
     first.end().await;
     dead.end().await;
+    let last = term_events(machine).await.pop().unwrap();
+    assert_eq!((&last["event"], &last["end"]), (&json!("none"), &json!("resigned")), "{last}");
+}
+
+/// What `events` shows of elections.
+async fn term_events(machine: &Machine) -> Vec<Value> {
+    let text = machine.ok(&["events", "--json"]).await;
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["subject"] == "election").collect()
+}
+
+/// A resignation, a handover and a revoked lease were the same delete in the history, with a gap of 0.000 s.
+async fn events_name_how_each_term_ended(machine: &Machine) {
+    let (first, _) = lead(machine, "first", &[], SCRIPT).await;
+    let mut second = wait(machine, "second", &[], SCRIPT).await;
+    let passed = wait(machine, "passed", &[], SCRIPT).await;
+    let mut third = wait(machine, "third", &[], SCRIPT).await;
+    machine.ok(&["election", "resign", "a"]).await;
+    second.line().await;
+    machine.ok(&["election", "transfer", "a", "third"]).await;
+    third.line().await;
+    let lease =
+        machine.json(&["election", "show", "a"]).await["leader"]["lease"].as_str().unwrap().to_owned();
+    machine.ok(&["lease", "revoke", &lease, "--yes", "--reason", "moved"]).await;
+    // The candidates that resigned wait again, and one of them leads next.
+    let mut told = term_events(machine).await;
+    let is_led = |event: &Value| event["event"] == "leader" && event["end"] == "revoked";
+    for _ in 0..600 {
+        if told.iter().any(is_led) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        told = term_events(machine).await;
+    }
+    let revoked = told.iter().find(|event| is_led(event)).unwrap_or_else(|| panic!("{told:#?}"));
+    assert!(revoked["leaderless_max_seconds"].as_f64().unwrap() < 5.0, "{revoked}");
+    let leader = |told: &[Value], who: &str| {
+        let is = |event: &&Value| event["event"] == "leader" && event["node"] == who;
+        told.iter().find(is).cloned().unwrap_or_else(|| panic!("{who}: {told:#?}"))
+    };
+    let resigned = leader(&told, "second");
+    assert_eq!(resigned["end"], "resigned", "{resigned}");
+    let seconds = resigned["leaderless_max_seconds"].as_f64().unwrap();
+    assert!(seconds < 5.0 && resigned["leaderless_min_seconds"] == seconds, "{resigned}");
+    assert_eq!(leader(&told, "third")["end"], "transferred", "{told:#?}");
+    assert!(!told.iter().any(|event| event["end"] == "lapsed"), "{told:#?}");
+    let text = machine.ok(&["events"]).await;
+    assert!(text.contains(" resigned, no leader for ") && text.contains(" was transferred"), "{text}");
+    for running in [passed, first, second, third] {
+        running.signal(Signal::TERM);
+        running.end().await;
+    }
+}
+
+#[tokio::test]
+async fn events_name_how_each_term_ended_on_file() {
+    events_name_how_each_term_ended(&machine()).await;
+}
+
+#[tokio::test]
+async fn events_name_how_each_term_ended_on_etcd() {
+    let etcd = Etcd::start();
+    events_name_how_each_term_ended(&on(&etcd)).await;
 }
 
 #[tokio::test]

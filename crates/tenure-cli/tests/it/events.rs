@@ -1,5 +1,7 @@
 //! What happened, from the store's own history.
 
+mod stable;
+
 use serde_json::Value;
 use tenure_fixture::Etcd;
 
@@ -34,14 +36,14 @@ async fn destructive_commands_name_their_author(machine: Machine) {
         machine.json(&["locks", "show", "b"]).await["holders"][0]["lease"].as_str().unwrap().to_owned();
     machine.ok(&["lease", "revoke", &lease, "--yes", "--reason", "moved away"]).await;
     holder.end().await;
-    for key in ["/x/1", "/x/2"] {
+    for key in ["/tenure/x/1", "/tenure/x/2"] {
         machine.ok(&["kv", "put", key, "1"]).await;
     }
-    machine.ok(&["kv", "del", "--prefix", "/x/", "--yes", "--reason", "cleanup"]).await;
+    machine.ok(&["kv", "del", "--prefix", "/tenure/x/", "--yes", "--reason", "cleanup"]).await;
     machine.ok(&["submit", "job"]).await;
     machine.ok(&["task", "rm", "job", "--reason", "wrong"]).await;
     // A key that is not there leaves no record.
-    assert_eq!(machine.run(&["kv", "del", "/x/3"]).await.code, Some(3));
+    assert_eq!(machine.run(&["kv", "del", "/tenure/x/3"]).await.code, Some(3));
     let text = machine.ok(&["events", "--json"]).await;
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |subject: &str, event: &str, name: &str, reason: &str| {
@@ -54,7 +56,7 @@ async fn destructive_commands_name_their_author(machine: Machine) {
     of("lock", "broken", "a", "host is gone");
     of("lease", "revoked", &lease, "moved away");
     of("lock", "broken", "b", "moved away");
-    of("keys", "deleted", "/x/", "cleanup");
+    of("keys", "deleted", "/tenure/x/", "cleanup");
     of("task", "deleted", "job", "wrong");
     assert!(!lines.iter().any(|line| line["event"] == "unlocked"), "{text}");
     let plain = machine.ok(&["events"]).await;

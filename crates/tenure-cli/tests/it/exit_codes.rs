@@ -133,6 +133,7 @@ async fn an_unreachable_store_is_5_within_6_seconds() {
 #[tokio::test]
 async fn a_wait_that_is_over_is_8() {
     let machine = Machine::new();
+    machine.ok(&["kv", "put", "/b", "1"]).await;
     let ran = machine.run(&["kv", "watch", "/a", "--wait", "10ms", "--json"]).await;
     assert_eq!(ran.code, Some(8), "{ran:?}");
     assert_eq!(ran.error()["code"], "timed_out");
@@ -141,6 +142,7 @@ async fn a_wait_that_is_over_is_8() {
 #[tokio::test]
 async fn ctrl_c_is_130() {
     let machine = Machine::new();
+    machine.ok(&["kv", "put", "/b", "1"]).await;
     let mut watch = machine.start(&["kv", "watch", "/a"]);
     watch.hear("watching").await;
     watch.interrupt();

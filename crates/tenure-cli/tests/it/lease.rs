@@ -7,10 +7,10 @@ use crate::machine::Machine;
 
 async fn leases_are_listed_shown_and_revoked(machine: Machine) {
     assert_eq!(machine.json(&["lease", "ls"]).await, json!({"schema": "tenure.lease/v1", "leases": []}));
-    let put = machine.json(&["kv", "put", "/l/a", "1", "--ttl", "60s"]).await;
+    let put = machine.json(&["kv", "put", "/tenure/l/a", "1", "--ttl", "60s"]).await;
     let lease = put["lease"].as_str().unwrap();
-    machine.ok(&["kv", "put", "/l/b", "2", "--lease", lease]).await;
-    let other = machine.json(&["kv", "put", "/l/c", "3", "--ttl", "90s"]).await;
+    machine.ok(&["kv", "put", "/tenure/l/b", "2", "--lease", lease]).await;
+    let other = machine.json(&["kv", "put", "/tenure/l/c", "3", "--ttl", "90s"]).await;
 
     let listed = machine.json(&["lease", "ls"]).await;
     let rows = listed["leases"].as_array().unwrap();
@@ -27,12 +27,12 @@ async fn leases_are_listed_shown_and_revoked(machine: Machine) {
     assert_eq!(
         shown,
         json!({"schema": "tenure.lease/v1", "lease": lease, "ttl_seconds": 60.0,
-               "remaining_seconds": shown["remaining_seconds"], "keys": [{"key": "/l/a"}, {"key": "/l/b"}]})
+               "remaining_seconds": shown["remaining_seconds"], "keys": [{"key": "/tenure/l/a"}, {"key": "/tenure/l/b"}]})
     );
-    assert!(machine.ok(&["lease", "show", lease]).await.ends_with("\n/l/a\n/l/b"));
+    assert!(machine.ok(&["lease", "show", lease]).await.ends_with("\n/tenure/l/a\n/tenure/l/b"));
 
     let revoked = machine.json(&["lease", "revoke", lease, "--yes"]).await;
-    let now = machine.json(&["kv", "range", "/l/"]).await;
+    let now = machine.json(&["kv", "range", "/tenure/l/"]).await;
     assert_eq!(
         revoked,
         json!({"schema": "tenure.lease/v1", "lease": lease, "deleted": 2, "revision": now["revision"]})

@@ -1,40 +1,31 @@
 //! Every verb under an etcd user with one grant: `readwrite` on the prefix of the namespace. And what a read-only user may do.
 
 use serde_json::Value;
-use tenure_etcd::{Client, Config, Secret};
-use tenure_fixture::Etcd;
+use tenure_fixture::{Etcd, Permission};
 
 use crate::machine::{Machine, Ran};
 
-/// `/tenure/` and its end in base64, as etcd's JSON takes bytes.
-const PREFIX: &str = r#""key":"L3RlbnVyZS8=","range_end":"L3RlbnVyZTA=""#;
-
 /// An etcd with authentication: `ann` and `ben` may read and write `/tenure/`, `bob` may read it, `eve` may use `/other/`. Passwords are the names.
-pub(crate) async fn guarded() -> Etcd {
-    let etcd = Etcd::builder().bcrypt_cost(4).start();
-    let client = Client::connect(Config::new(etcd.client_urls())).await.unwrap();
-    for (user, role) in
-        [("root", "root"), ("ann", "app"), ("ben", "app"), ("bob", "reader"), ("eve", "other")]
-    {
-        client.user_add(user, &Secret::new(user)).await.unwrap();
-        if user != "ben" {
-            client.role_add(role).await.unwrap();
-        }
-        client.user_grant_role(user, role).await.unwrap();
+pub(crate) fn guarded() -> Etcd {
+    let etcd = Etcd::builder().without_auth().bcrypt_cost(4).start();
+    let access = etcd.access();
+    access.add_root("root");
+    for (role, permission, prefix) in [
+        ("app", Permission::ReadWrite, "/tenure/"),
+        ("reader", Permission::Read, "/tenure/"),
+        ("other", Permission::ReadWrite, "/other/"),
+    ] {
+        access.add_role(role).grant(role, permission, prefix);
     }
-    let grant = |role: &str, kind: &str| {
-        let document = format!(r#"{{"name":"{role}","perm":{{"permType":"{kind}",{PREFIX}}}}}"#);
-        etcd.member(0).post("/v3/auth/role/grant", &document).unwrap();
-    };
-    grant("app", "READWRITE");
-    grant("reader", "READ");
-    client.role_grant("other", "/other/".into(), "/other0".into()).await.unwrap();
-    client.auth_enable().await.unwrap();
+    for (user, role) in [("ann", "app"), ("ben", "app"), ("bob", "reader"), ("eve", "other")] {
+        access.add_user(user, user).give_role(user, role);
+    }
+    access.enable();
     etcd
 }
 
 fn user(etcd: &Etcd, name: &str) -> Machine {
-    Machine::new()
+    Machine::without_user()
         .with("TENURE_ENDPOINTS", etcd.endpoints())
         .with("ETCDCTL_USER", format!("{name}:{name}"))
         .with("PATH", "/usr/bin:/bin")
@@ -42,7 +33,7 @@ fn user(etcd: &Etcd, name: &str) -> Machine {
 
 #[tokio::test]
 async fn locks_elections_and_runs_need_one_grant() {
-    let etcd = guarded().await;
+    let etcd = guarded();
     let (ann, ben) = (user(&etcd, "ann"), user(&etcd, "ben"));
     // Two users exclude each other.
     let mut held = ann.start_with_open_stdin(&["lock", "deploy", "--", "sh", "-c", "echo held; read x"]);
@@ -82,7 +73,7 @@ async fn locks_elections_and_runs_need_one_grant() {
 
 #[tokio::test]
 async fn registrations_leases_and_keys_need_one_grant() {
-    let etcd = guarded().await;
+    let etcd = guarded();
     let (ann, root) = (user(&etcd, "ann"), user(&etcd, "root"));
     let mut kept =
         ann.start_with_open_stdin(&["register", "web/1=10.0.0.7:80", "--", "sh", "-c", "echo on; read x"]);
@@ -133,7 +124,7 @@ async fn registrations_leases_and_keys_need_one_grant() {
 
 #[tokio::test]
 async fn tasks_and_nodes_need_one_grant() {
-    let etcd = guarded().await;
+    let etcd = guarded();
     let (ann, ben) = (user(&etcd, "ann"), user(&etcd, "ben"));
     let mut worker = ann.start(&["worker", "--node", "one", "--exec", "true", "--match", "kind=mail"]);
     worker.hear("one").await;
@@ -162,7 +153,7 @@ async fn tasks_and_nodes_need_one_grant() {
 
 #[tokio::test]
 async fn read_only_user_reads_everything_and_writes_nothing() {
-    let etcd = guarded().await;
+    let etcd = guarded();
     let (ann, bob) = (user(&etcd, "ann"), user(&etcd, "bob"));
     ann.ok(&["submit", "task-1"]).await;
     ann.ok(&["kv", "put", "/tenure/k", "1"]).await;

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tenure_fixture::Etcd;
 
-use crate::machine::{Machine, Running};
+use crate::machine::{Machine, Running, binary};
 
 fn machine() -> Machine {
     Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
@@ -339,7 +339,7 @@ async fn the_lock_is_kept_for_its_least_time() {
 async fn a_lock_taken_away_by_the_commands_last_act_is_122_also_with_a_least_time() {
     let etcd = Etcd::start();
     for machine in [machine(), on(&etcd)] {
-        let machine = machine.with("TENURE_BINARY", env!("CARGO_BIN_EXE_tenure"));
+        let machine = machine.with("TENURE_BINARY", binary());
         for last_act in ["lease revoke --yes $TENURE_LEASE", "locks break --yes $TENURE_LOCK"] {
             let script = format!("exec $TENURE_BINARY {last_act} >/dev/null 2>&1");
             let begin = Instant::now();

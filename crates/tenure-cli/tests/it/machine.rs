@@ -14,6 +14,14 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 /// Far longer than any command takes on a loaded machine; a command that is still there hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The program under test: `TENURE_BIN` where it is set, else what cargo built for these tests.
+///
+/// `cargo xtask check` sets it to the command as it ships. Cargo builds the other one with every feature that any test of the workspace
+/// turns on.
+pub(crate) fn binary() -> String {
+    std::env::var("TENURE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tenure").to_owned())
+}
+
 /// A machine.
 pub(crate) struct Machine {
     home: TempDir,
@@ -32,6 +40,17 @@ impl Machine {
     pub(crate) fn new() -> Machine {
         // The whole suite under one grant: `TENURE_ETCD_GRANT=/tenure/`.
         let user = tenure_fixture::granted_user().map(|user| ("ETCDCTL_USER".to_owned(), user.to_owned()));
+        Machine { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
+    }
+
+    /// For a server without authentication, also under `TENURE_ETCD_GRANT`.
+    pub(crate) fn without_user() -> Machine {
+        Machine { home: TempDir::new().unwrap(), env: Vec::new() }
+    }
+
+    /// For what a test checks or prepares outside of the grant, as an administrator would.
+    pub(crate) fn administrator() -> Machine {
+        let user = tenure_fixture::root_user().map(|user| ("ETCDCTL_USER".to_owned(), user.to_owned()));
         Machine { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
     }
 
@@ -58,7 +77,7 @@ impl Machine {
 
     /// The command, not yet started.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        let mut command = Command::new(binary());
         command.args(args).env_clear().env("HOME", self.home.path()).kill_on_drop(true);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 
-mod bench;
 mod crew;
 mod demo;
 mod doctor;
@@ -28,6 +27,7 @@ mod orders;
 mod patience;
 mod register;
 mod status;
+mod stderr;
 mod submit;
 mod supervise;
 mod task;

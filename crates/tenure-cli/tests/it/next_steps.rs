@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use tenure_fixture::Etcd;
 use tokio::process::Command;
 
-use crate::machine::{Machine, PATIENCE, Ran};
+use crate::machine::{Machine, PATIENCE, Ran, binary};
 
 fn machine() -> Machine {
     Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
@@ -88,9 +88,9 @@ async fn a_start_that_the_store_has_no_space_for_says_so() {
 #[tokio::test]
 async fn a_release_that_the_disk_does_not_take_says_so() {
     let machine = machine();
-    let binary = env!("CARGO_BIN_EXE_tenure");
+    let tenure = binary();
     // Without the trap, a write above the limit kills.
-    let script = format!("trap '' XFSZ; exec {binary} lock a -- sh -c 'echo up; read x; exit 7'");
+    let script = format!("trap '' XFSZ; exec {tenure} lock a -- sh -c 'echo up; read x; exit 7'");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env_clear().env("HOME", machine.path("")).kill_on_drop(true);
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -23,7 +23,7 @@ async fn nodes_are_listed_with_what_scripts_rely_on() {
         }
         machine.ok(&["kv", "put", "/tenure/tasks/t4/owner", r#"{"node":"elsewhere"}"#]).await;
         // The embedded store has a file for each namespace, so the key is put where the listing will look for it.
-        machine.ok(&["kv", "put", "/other/nodes/x", "{}", "--namespace", "other"]).await;
+        machine.ok(&["kv", "put", "/tenure/other/nodes/x", "{}", "--namespace", "tenure/other"]).await;
         let listed = machine.json(&["node", "ls"]).await;
         assert_eq!(listed["schema"], "tenure.node/v1");
         assert!(listed["revision"].is_string());
@@ -46,7 +46,7 @@ async fn nodes_are_listed_with_what_scripts_rely_on() {
         let cells: Vec<&str> = ran.stdout.lines().nth(1).unwrap().split('\t').collect();
         assert_eq!((cells[0], cells[1], cells[2], cells[3]), ("web/1", "10.0.0.7:80", "ready", "3"));
         assert!(ran.stderr.contains("node broken is set aside"), "{ran:?}");
-        assert_eq!(machine.json(&["node", "ls", "--namespace", "other"]).await["nodes"][0]["id"], "x");
+        assert_eq!(machine.json(&["node", "ls", "--namespace", "tenure/other"]).await["nodes"][0]["id"], "x");
     }
 }
 

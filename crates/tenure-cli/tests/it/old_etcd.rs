@@ -80,7 +80,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
 #[tokio::test]
 async fn old_etcd_is_warned_of_in_one_line_once_a_day() {
     let address = old_etcd();
-    let machine = Machine::new().with("TENURE_ENDPOINTS", &address).with("PATH", "/usr/bin:/bin");
+    let machine = Machine::without_user().with("TENURE_ENDPOINTS", &address).with("PATH", "/usr/bin:/bin");
     let warnings = async |machine: &Machine, args: &[&str]| -> Vec<String> {
         let ran = machine.run(args).await;
         assert!(ran.code != Some(0), "the server knows no call: {ran:?}");
@@ -94,10 +94,11 @@ async fn old_etcd_is_warned_of_in_one_line_once_a_day() {
     assert!(line.len() < 200 && line.contains("3.5.1") && line.contains(&address), "{line}");
     assert!(line.contains("tenure doctor"), "{line}");
     assert_eq!(warnings(&machine, &["kv", "get", "/a"]).await, [""; 0], "once a day");
-    let other = Machine::new().with("TENURE_ENDPOINTS", &address);
+    let other = Machine::without_user().with("TENURE_ENDPOINTS", &address);
     assert_eq!(warnings(&other, &["kv", "get", "/a"]).await.len(), 1, "another user");
     // A home that cannot be written is no failure; the next run warns again.
-    let homeless = Machine::new().with("TENURE_ENDPOINTS", &address).with("XDG_CACHE_HOME", "/proc/none");
+    let homeless =
+        Machine::without_user().with("TENURE_ENDPOINTS", &address).with("XDG_CACHE_HOME", "/proc/none");
     assert_eq!(warnings(&homeless, &["kv", "get", "/a"]).await.len(), 1);
     assert_eq!(warnings(&homeless, &["kv", "get", "/a"]).await.len(), 1);
 }

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tokio::process::Command;
 
-use crate::machine::{Machine, PATIENCE, Running};
+use crate::machine::{Machine, PATIENCE, Running, binary};
 
 /// Far less than the scripts' own half minute, and far more than anything here takes.
 const SOON: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ async fn signals_are_passed_on_to_the_whole_group() {
 
 #[tokio::test]
 async fn a_signal_that_was_ignored_at_our_start_stays_ignored() {
-    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let tenure = binary();
     let script = format!(
         "trap '' HUP; exec {tenure} part supervise -- sh -c 'kill -HUP $$; echo alive; read x; exit 6'"
     );
@@ -283,15 +283,16 @@ async fn signals_still_reach_what_the_command_left_running() {
 }
 
 /// Each leaves the command's process group; the last one is adopted by the reaper, and the command ends before it.
-const ESCAPES: [&str; 3] = ["timeout 25 sleep 25", "setsid sleep 25 & wait", "(setsid sleep 25 &); exit 3"];
+/// Each prints a line once it runs outside the group.
+const ESCAPES: [&str; 3] = ["timeout 25 $job", "setsid $job & wait", "(setsid $job &); exit 3"];
 
 #[tokio::test]
 async fn stop_reaches_what_left_the_process_group() {
     let machine = machine();
     for escape in ESCAPES {
-        let mut running = start(&machine, &["--grace", "20s"], &format!("echo up; {escape}"));
+        let script = escape.replace("$job", "sh -c 'echo up; exec sleep 25'");
+        let mut running = start(&machine, &["--grace", "20s"], &script);
         assert_eq!(running.line().await, "up");
-        tokio::time::sleep(Duration::from_millis(300)).await;
         running.signal(Signal::TERM);
         running.silence(SOON).await;
         assert!(matches!(running.end().await.0, Some(3 | 143)), "{escape}");

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tokio::process::{Child, Command};
 
-use crate::machine::{Machine, PATIENCE};
+use crate::machine::{Machine, PATIENCE, binary};
 
 /// A session of its own on a terminal of its own.
 struct Session {
@@ -35,7 +35,7 @@ impl Session {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "sh", "-c", script]).env_clear().kill_on_drop(true);
         command.env("PATH", "/usr/bin:/bin").env("HOME", machine.path(""));
-        command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
+        command.env("TENURE", binary());
         let clone = || Stdio::from(slave.try_clone().unwrap());
         let shell = command.stdin(clone()).stdout(clone()).stderr(clone()).spawn().unwrap();
         let leader = shell.id().map(|pid| pid.to_string());

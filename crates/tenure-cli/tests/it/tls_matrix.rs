@@ -56,17 +56,17 @@ struct Row<'a> {
 
 #[tokio::test]
 async fn every_row_has_its_message_hint_and_exit_code() {
-    let machine = Machine::new().with("PATH", "/usr/bin:/bin");
+    let machine = Machine::without_user().with("PATH", "/usr/bin:/bin");
     let (ours, other) = (Authority::new(), Authority::new());
     let (ca, wrong_ca) = (machine.file("ca.pem", ours.0.pem()), machine.file("wrong.pem", other.0.pem()));
-    let plain = Etcd::start();
+    let plain = Etcd::builder().without_auth().start();
     let good = server(&machine, "good", ours.sign("127.0.0.1", 4000), None);
     let named = server(&machine, "named", ours.sign("etcd.internal", 4000), None);
     let expired = server(&machine, "expired", ours.sign("127.0.0.1", 2020), None);
     let strict = server(&machine, "strict", ours.sign("127.0.0.1", 4000), Some(&ours));
     let (certificate, key) = ours.sign("ann", 4000);
     let (certificate, key) = (machine.file("ann.pem", certificate), machine.file("ann.key", key));
-    let auth = guarded().await;
+    let auth = guarded();
     let password = machine.file("password", "eve");
 
     // What each of the servers answers when it is named correctly.

@@ -7,6 +7,8 @@ use crate::machine::Machine;
 #[tokio::test]
 async fn every_change_is_one_line_with_its_revision() {
     let machine = Machine::new();
+    // A watch creates no store.
+    machine.ok(&["kv", "put", "/before", "1"]).await;
     let mut watch = machine.start(&["kv", "watch", "--prefix", "/w/", "--json", "--prev"]);
     watch.hear("watching").await;
     let first = machine.ok(&["kv", "put", "/w/a", "1"]).await;
@@ -49,6 +51,8 @@ async fn the_end_of_a_lease_is_a_delete() {
 #[tokio::test]
 async fn a_reader_that_leaves_ends_the_watch_quietly() {
     let machine = Machine::new();
+    // A watch creates no store.
+    machine.ok(&["kv", "put", "/before", "1"]).await;
     let mut watch = machine.start(&["kv", "watch", "--prefix", "/w/"]);
     watch.hear("watching").await;
     let mut child = watch.hang_up();

@@ -44,21 +44,21 @@ async fn the_embedded_store_is_announced_and_private() {
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("1\n", ""), "said out loud, it needs no notice");
 }
 
-/// `shop/eu` is not inside `shop`: neither in the store nor, where there is one per namespace, as a file.
+/// `tenure/eu` is not inside `tenure`: neither in the store nor, where there is one per namespace, as a file.
 #[tokio::test]
 async fn a_namespace_may_have_several_segments() {
     let etcd = Etcd::start();
     let on_etcd = Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints());
     for machine in [Machine::new(), on_etcd] {
-        let machine = machine.with("PATH", "/usr/bin:/bin").with("TENURE_NAMESPACE", "/shop/eu/");
+        let machine = machine.with("PATH", "/usr/bin:/bin").with("TENURE_NAMESPACE", "/tenure/eu/");
         let args = ["lock", "a", "--", "sh", "-c", "echo $TENURE_NAMESPACE $TENURE_LOCK_KEY; read x"];
         let mut running = machine.start_with_open_stdin(&args);
         let told = running.line().await;
-        assert!(told.starts_with("shop/eu /shop/eu/locks/a/"), "{told}");
+        assert!(told.starts_with("tenure/eu /tenure/eu/locks/a/"), "{told}");
         let is_held = async |namespace: &str| {
             machine.json(&["--namespace", namespace, "locks", "show", "a"]).await["held"] == true
         };
-        assert!(is_held("shop/eu").await && !is_held("shop").await);
+        assert!(is_held("tenure/eu").await && !is_held("tenure").await);
         running.feed(b"end\n").await;
         assert_eq!(running.end().await.0, Some(0));
     }

@@ -37,7 +37,7 @@ impl Balancer for Rendezvous {
         if !loads.is_willing() {
             return Vec::new();
         }
-        let wanted = loads.own.newest().filter(|(task, _)| !self.unwanted.tasks.contains(*task));
+        let wanted = loads.own.newest().filter(|(task, _)| !self.unwanted.contains(task));
         let meant = wanted
             .filter_map(|(task, held)| Some((task, loads.willing.meant(task, held.class, Some(loads.me))?)));
         let elsewhere = meant.filter(|(_, node)| *node != loads.me);

@@ -6,13 +6,13 @@
 //! The quota is the ceiling of the mean, so that two tasks on three nodes make a quota of 1 and not of 0. A node takes up to the floor of the mean at
 //! once, and from there to the quota only if nobody has less: so the last few go round, too. Beyond its quota it waits for the others, and
 //! then takes what nobody wanted, so that nothing starves that only this node can run. Such a task is *unwanted*, and is not given away again until another
-//! node has come: otherwise it would be stopped and started for ever.
+//! node has come or some time has passed, which grows each time: otherwise it would be stopped and started for ever.
 //!
 //! A node that has more than the threshold gives away down to its quota, in as many rounds as that takes. So does one that is above its quota while somebody has not even half: in a large crowd
 //! nobody is a fifth above the mean when one newcomer has nothing. A task goes only if whoever is least loaded would then have less than
 //! this node has now: a heavy one that would only change places stays.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -23,9 +23,20 @@ use super::holdings::Held;
 use super::words::{Parting, Reason, Verdict};
 use super::{Loads, Offer, PATIENCE};
 use crate::name::{NodeId, TaskId};
+use crate::time::Moment;
 
 /// How soon a node looks again that only waits for others to show what they have: a few times the delay of a watch.
 const GLANCE: Duration = Duration::from_millis(250);
+
+/// How long a node keeps a task that no peer took, at first. Longer than a peer waits for its turn; doubled, tasks that a slow peer would
+/// have taken stay where they are for twice as long.
+const UNWANTED_FIRST: Duration = Duration::from_secs(5);
+
+/// How much longer it keeps them each time no peer takes them again. Halved, a task that no peer wants is stopped about twice as often.
+const UNWANTED_GROWTH: u32 = 4;
+
+/// The longest that it keeps them: a task that no peer ever takes is stopped about once a day.
+const UNWANTED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Which tasks a node gives away first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,7 +105,7 @@ impl Share {
         if !loads.is_willing() {
             return Vec::new();
         }
-        let kept = self.unwanted.tasks.iter().filter_map(|task| loads.own.get(task));
+        let kept = self.unwanted.tasks.keys().filter_map(|task| loads.own.get(task));
         let kept: u64 = kept.map(|held| self.weight(held)).sum();
         let mut own = loads.own.load().by(self.measure).saturating_sub(kept);
         let mut groups: BTreeMap<Class, Option<Group<'_>>> = BTreeMap::new();
@@ -104,7 +115,7 @@ impl Share {
             Order::Cheapest => loads.own.cheapest(),
         };
         let mut partings = Vec::new();
-        for (task, held) in candidates.into_iter().filter(|(task, _)| !self.unwanted.tasks.contains(*task)) {
+        for (task, held) in candidates.into_iter().filter(|(task, _)| !self.unwanted.contains(task)) {
             let group = groups.entry(held.class).or_insert_with(|| self.group(held.class, own, loads));
             let Some(group) = group.as_ref().filter(|group| own > group.quota) else { continue };
             // What was planned for a peer before counts as if it had it, whichever class it is of.
@@ -160,10 +171,18 @@ struct Group<'a> {
     takers: Vec<(&'a NodeId, u64, Option<u64>)>,
 }
 
-/// Tasks that this node has because nobody else took them.
+/// Tasks that this node has because no peer took them in time.
+///
+/// A peer may only have been slow: on a starved host the whole patience passes before it has claimed. So a mark ends, and the node offers
+/// such a task again if it is above its share. Each time no peer takes it the next marks last longer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unwanted {
-    pub(super) tasks: BTreeSet<TaskId>,
+    /// Until when each of them stays.
+    tasks: BTreeMap<TaskId, Moment>,
+    /// How often marks have ended and the node had to take such a task again.
+    refusals: u32,
+    /// Whether a mark has ended since the last was made.
+    has_ended: bool,
     /// As of how many arrivals: a newcomer may want them.
     arrivals: u64,
 }
@@ -171,20 +190,31 @@ pub(super) struct Unwanted {
 impl Unwanted {
     /// The node takes this one although it should not have to.
     pub(super) fn note(&mut self, task: &TaskId, loads: &Loads<'_>) {
-        self.forget_if_somebody_came(loads);
-        self.tasks.insert(task.clone());
+        self.update(loads);
+        self.refusals = self.refusals.saturating_add(u32::from(std::mem::take(&mut self.has_ended)));
+        let growth = UNWANTED_GROWTH.saturating_pow(self.refusals);
+        let until = loads.now + UNWANTED_FIRST.saturating_mul(growth).min(UNWANTED_MAX);
+        self.tasks.insert(task.clone(), until);
     }
 
-    /// Forgets what the node does not have any more, and everything if somebody came.
+    pub(super) fn contains(&self, task: &TaskId) -> bool {
+        self.tasks.contains_key(task)
+    }
+
+    /// Forgets what the node does not have any more, what has stayed long enough, and everything if a node came.
     pub(super) fn update(&mut self, loads: &Loads<'_>) {
         self.forget_if_somebody_came(loads);
-        self.tasks.retain(|task| loads.own.contains(task));
+        let Unwanted { tasks, has_ended, .. } = self;
+        tasks.retain(|task, until| {
+            let is_owned = loads.own.contains(task);
+            *has_ended |= is_owned && *until <= loads.now;
+            is_owned && *until > loads.now
+        });
     }
 
     fn forget_if_somebody_came(&mut self, loads: &Loads<'_>) {
         if self.arrivals != loads.willing.arrivals() {
-            self.arrivals = loads.willing.arrivals();
-            self.tasks.clear();
+            *self = Unwanted { arrivals: loads.willing.arrivals(), ..Unwanted::default() };
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What each balancer takes and gives away, one decision at a time; `world` lets many of them decide at once.
 
+mod unwanted;
 mod world;
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Keys and names: what is no key of ours concerns nobody, and no name reaches another's keys.
 
 use crate::kv::Selection;
-use crate::layout::{Key, Layout, Place, folder_name};
+use crate::layout::{Key, Layout, QueueKey, folder_name};
 use crate::lease::LeaseId;
 use crate::name::{
     ClaimId, CommandId, ElectionName, InstanceId, LockName, NAME_BYTES_MAX, Namespace, NodeId, RegistryKey,
@@ -48,7 +48,7 @@ fn in_one_spelling(
 /// A name in every place of every key.
 pub(super) fn name(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
-    if let Some(place) = Place::parse(text) {
+    if let Some(place) = QueueKey::parse(text) {
         assert_eq!(place.to_string(), text);
     }
     if let Ok(id) = CommandId::parse(text) {
@@ -82,7 +82,7 @@ pub(super) fn name(bytes: &[u8]) -> String {
 fn in_every_place(text: &str) {
     let layout = Layout::new(&Namespace::parse("shop").expect("a namespace"));
     let command = CommandId::parse("0190a000-0000-7000-8000-0123456789ab").expect("a UUID");
-    let place = Place { lease: LeaseId::from_random([1; 8]), nonce: 1 };
+    let place = QueueKey { lease: LeaseId::from_random([1; 8]), nonce: 1 };
     let node = |text: &str| NodeId::parse(text).expect("one rule for all names");
     let task = |text: &str| TaskId::parse(text).expect("one rule for all names");
     let election = |text: &str| ElectionName::parse(text).expect("one rule for all names");
@@ -102,6 +102,7 @@ fn in_every_place(text: &str) {
         (Key::Candidate(election(text), place), 3),
         (Key::Waiter(lock(text), place), 3),
         (Key::EnterGuard(place), 2),
+        (Key::Resignation(election(text), place.lease), 3),
         (Key::Ttl(election(text)), 2),
         (Key::Run(lock(text)), 2),
         (Key::Registration(registration), 2 + text.matches('/').count()),

@@ -30,7 +30,7 @@ fn belief_ends_even_while_a_renewal_hangs() {
     assert_eq!(hold.poll_action(at(2_000)), Some(Action::Renew));
     assert_eq!((hold.poll_action(at(5_499)), hold.next_wake()), (None, at(5_500)));
     assert!(!hold.is_valid(at(5_500)));
-    assert_eq!(hold.poll_action(at(5_500)), Some(Action::Stop(End::Lapsed)));
+    assert_eq!(hold.poll_action(at(5_500)), Some(Action::Stop(LossReason::Lapsed)));
 }
 
 /// Nobody was woken when patience ended, so a holder whose renewal hung was told of it only by the next event, if at all.
@@ -48,14 +48,14 @@ fn an_answer_after_the_end_revives_nothing() {
     let mut hold = hold();
     hold.poll_action(at(2_000));
     hold.handle_renewed(at(2_000), TTL, at(5_500));
-    assert_eq!(hold.standing(at(5_500)), Standing::Over(End::Lapsed));
+    assert_eq!(hold.standing(at(5_500)), Standing::Over(LossReason::Lapsed));
     assert_eq!(hold.remaining(at(5_500)), Duration::ZERO);
 }
 
 #[test]
 fn a_process_that_was_stopped_past_its_end_learns_it_first_thing() {
     let mut hold = hold();
-    assert_eq!(hold.poll_action(at(60_000)), Some(Action::Stop(End::Lapsed)));
+    assert_eq!(hold.poll_action(at(60_000)), Some(Action::Stop(LossReason::Lapsed)));
 }
 
 #[test]
@@ -83,15 +83,15 @@ fn what_the_store_says_is_over_is_over_at_once() {
     let mut hold = hold();
     hold.handle_gone();
     assert!(!hold.is_valid(at(100)));
-    assert_eq!(hold.poll_action(at(100)), Some(Action::Stop(End::Gone)));
+    assert_eq!(hold.poll_action(at(100)), Some(Action::Stop(LossReason::Revoked)));
     hold.handle_renewed(at(100), TTL, at(110));
-    assert_eq!(hold.standing(at(110)), Standing::Over(End::Gone));
+    assert_eq!(hold.standing(at(110)), Standing::Over(LossReason::Revoked));
 }
 
 #[test]
 fn a_grant_that_took_too_long_is_over_before_it_began() {
     let hold = Hold::begin(Terms::new(TTL).unwrap(), at(0), TTL, at(5_500));
-    assert_eq!(hold.standing(at(5_500)), Standing::Over(End::Lapsed));
+    assert_eq!(hold.standing(at(5_500)), Standing::Over(LossReason::Lapsed));
 }
 
 #[test]

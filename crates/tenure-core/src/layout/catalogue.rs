@@ -5,22 +5,17 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Key, Place};
+use super::{Key, QueueKey};
 use crate::lease::LeaseId;
 use crate::name::{ClaimId, CommandId, ElectionName, LockName, NodeId, RegistryKey, TaskId};
 use crate::record::WallTime;
 
-/// How long a command to a task waits to be handled.
-pub const TASK_COMMAND_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// How long after it was sent a command expires. A worker that is away for longer is not surprised by old commands; halved, a command of
+/// Friday may expire before a worker that is started on Monday reads it.
+pub const COMMAND_EXPIRES_AFTER: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// How long the result of a command can be read, at least.
-pub const COMMAND_RESULT_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// For how long a node puts new results on one lease. Shorter means more leases, longer means that the first of them live much longer than a day.
-pub const RESULTS_LEASE_FOR: Duration = Duration::from_secs(60 * 60);
-
-/// What a node asks for, so that also the last results on a lease live for a day.
-pub const RESULTS_LEASE_TTL: Duration = Duration::from_secs(25 * 60 * 60);
+/// How long the result of a command is kept. Halved, a sender that is away over night does not find it; doubled, twice as many are stored.
+pub const RESULT_EXPIRES_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long audit records are kept. Halved, a weekend hides a command of Friday; doubled, twice as many records are kept.
 pub const AUDIT_KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -32,8 +27,8 @@ pub enum Life {
     Permanent,
     /// As long as the one who put it renews its lease.
     Leased,
-    /// This long, or until it is deleted.
-    LeasedFor(Duration),
+    /// Until it is deleted, or a worker sweeps it this long after it was put.
+    ExpiresAfter(Duration),
     /// This long, and then until the next key of its kind is put.
     KeptFor(Duration),
 }
@@ -44,8 +39,8 @@ impl fmt::Display for Life {
         match self {
             Life::Permanent => f.write_str("permanent"),
             Life::Leased => f.write_str("leased"),
-            Life::LeasedFor(ttl) if ttl.as_secs() == DAY_S => f.write_str("leased, 1 day"),
-            Life::LeasedFor(ttl) => write!(f, "leased, {} days", ttl.as_secs() / DAY_S),
+            Life::ExpiresAfter(time) if time.as_secs() == DAY_S => f.write_str("expires, 1 day"),
+            Life::ExpiresAfter(time) => write!(f, "expires, {} days", time.as_secs() / DAY_S),
             Life::KeptFor(time) => write!(f, "kept, {} days", time.as_secs() / DAY_S),
         }
     }
@@ -55,8 +50,7 @@ impl Key {
     /// How long it stays.
     pub const fn life(&self) -> Life {
         match self {
-            Key::NodeCommand(..)
-            | Key::Task(_)
+            Key::Task(_)
             | Key::TaskProps(_)
             | Key::TaskAttempt(..)
             | Key::TaskState(_)
@@ -66,12 +60,13 @@ impl Key {
             Key::Node(_)
             | Key::TaskOwner(_)
             | Key::Candidate(..)
+            | Key::Resignation(..)
             | Key::Waiter(..)
             | Key::EnterGuard(_)
             | Key::Ttl(_)
             | Key::Registration(_) => Life::Leased,
-            Key::TaskCommand(_) => Life::LeasedFor(TASK_COMMAND_TTL),
-            Key::CommandResult(_) => Life::LeasedFor(COMMAND_RESULT_TTL),
+            Key::TaskCommand(_) | Key::NodeCommand(..) => Life::ExpiresAfter(COMMAND_EXPIRES_AFTER),
+            Key::CommandResult(_) => Life::ExpiresAfter(RESULT_EXPIRES_AFTER),
             Key::Audit(_) => Life::KeptFor(AUDIT_KEEP),
         }
     }
@@ -90,6 +85,7 @@ impl Key {
             Key::CommandResult(_) => "result record",
             Key::Frozen(_) => "frozen record",
             Key::Candidate(..) => "candidate record",
+            Key::Resignation(..) => "resignation record",
             Key::Waiter(..) => "holder record",
             Key::EnterGuard(_) => "empty",
             Key::Ttl(_) => "text: version, nonce, value",
@@ -104,7 +100,7 @@ impl Key {
         match self {
             Key::Node(_) => "a node is alive; its create revision is the node's incarnation",
             Key::NodeCommand(..) => {
-                "a command to a node, handled in the order of the ids; another writer may use any name in place of the UUID"
+                "a command to a node, handled in the order of the ids; another writer may use any name in place of the UUID; `expires_at` as with tasks"
             }
             Key::Task(_) => "a task was submitted",
             Key::TaskProps(_) => "what the submitter gave it; never changed",
@@ -116,11 +112,18 @@ impl Key {
             Key::EndedTask(..) => {
                 "the task ended then, in milliseconds since 1970 as hexadecimal; put with the final state, deleted with it by retention, `retry` or `forget`"
             }
-            Key::TaskCommand(_) => "a command to a task that nobody has handled yet; the last one sent",
-            Key::CommandResult(_) => "how a command ended",
+            Key::TaskCommand(_) => {
+                "a command to a task that no worker has handled yet; the last one sent; `expires_at` in the record, then a worker sweeps it"
+            }
+            Key::CommandResult(_) => {
+                "how a command ended; `expires_at` in the record, then a worker sweeps it"
+            }
             Key::Frozen(_) => "the node takes no new tasks, also after a restart",
             Key::Candidate(..) => {
                 "a candidate; the lowest create revision leads; with a priority above 0 its place begins with `p`"
+            }
+            Key::Resignation(..) => {
+                "the leader resigned or handed over; put in the transaction that deletes its candidate key, so without it the lease expired"
             }
             Key::Waiter(..) => "a holder, or one who waits; the lowest create revision holds",
             Key::EnterGuard(_) => {
@@ -140,7 +143,7 @@ impl Key {
         let node = || NodeId::parse("<node>").expect("a name");
         let task = || TaskId::parse("<task>").expect("a name");
         let command = || CommandId::parse(COMMAND).expect("a UUID");
-        let place = Place { lease: LeaseId::from_random([1; 8]), nonce: 1 };
+        let place = QueueKey { lease: LeaseId::from_random([1; 8]), nonce: 1 };
         vec![
             Key::Node(node()),
             Key::NodeCommand(node(), command()),
@@ -154,6 +157,7 @@ impl Key {
             Key::CommandResult(command()),
             Key::Frozen(node()),
             Key::Candidate(ElectionName::parse("<election>").expect("a name"), place),
+            Key::Resignation(ElectionName::parse("<election>").expect("a name"), place.lease),
             Key::Waiter(LockName::parse("<lock>").expect("a name"), place),
             Key::EnterGuard(place),
             Key::Ttl(ElectionName::parse("<election>").expect("a name")),
@@ -165,7 +169,7 @@ impl Key {
 
     /// The pieces of [`Key::one_of_each`] that are not names, and what stands for them in a documentation.
     pub fn placeholders() -> [(String, &'static str); 4] {
-        let place = Place { lease: LeaseId::from_random([1; 8]), nonce: 1 };
+        let place = QueueKey { lease: LeaseId::from_random([1; 8]), nonce: 1 };
         [
             (COMMAND.to_owned(), "<uuid-v7>"),
             (format!("{:016x}", ENDED.0), "<time-hex>"),
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn a_life_is_said_in_days() {
         let one = |key: Key| key.life().to_string();
-        assert_eq!(one(Key::TaskCommand(TaskId::parse("t").unwrap())), "leased, 7 days");
-        assert_eq!(one(Key::CommandResult(CommandId::parse(COMMAND).unwrap())), "leased, 1 day");
+        assert_eq!(one(Key::TaskCommand(TaskId::parse("t").unwrap())), "expires, 7 days");
+        assert_eq!(one(Key::CommandResult(CommandId::parse(COMMAND).unwrap())), "expires, 1 day");
     }
 }

@@ -16,7 +16,7 @@ const COMMAND: &str = "0190a000-0000-7000-8000-0123456789ab";
 
 #[test]
 fn keys_lie_where_the_documentation_says() {
-    let place = Place { lease: LeaseId::new(0x7587_8f3b).unwrap(), nonce: 0xabc };
+    let place = QueueKey { lease: LeaseId::new(0x7587_8f3b).unwrap(), nonce: 0xabc };
     let command = CommandId::parse(COMMAND).unwrap();
     let node = NodeId::parse("web-1").unwrap();
     for (key, text) in [
@@ -56,16 +56,16 @@ fn preferred_places_lie_together_behind_all_others_of_their_line() {
     let lease = LeaseId::new(i64::MAX).unwrap();
     let boss = || ElectionName::parse("boss").unwrap();
     let key = |place| layout().encode(&Key::Candidate(boss(), place));
-    let preferred = key(Place::ranked(LeaseId::new(1).unwrap(), 0xabc, Rank::Preferred));
+    let preferred = key(QueueKey::ranked(LeaseId::new(1).unwrap(), 0xabc, PriorityClass::Preferred));
     assert_eq!(preferred, "/shop/eu/elections/boss/p1-8000000000000abc");
-    assert!(key(Place::ranked(lease, u64::MAX, Rank::Ordinary)) < preferred);
-    for rank in [Rank::Ordinary, Rank::Preferred] {
-        let place = Place::ranked(lease, u64::MAX, rank);
+    assert!(key(QueueKey::ranked(lease, u64::MAX, PriorityClass::Ordinary)) < preferred);
+    for rank in [PriorityClass::Ordinary, PriorityClass::Preferred] {
+        let place = QueueKey::ranked(lease, u64::MAX, rank);
         assert_eq!(place.rank(), rank);
         assert_eq!(layout().parse(&key(place)), Some(Key::Candidate(boss(), place)));
     }
     for foreign in ["p1-0000000000000abc", "1-8000000000000abc", "pp1-8000000000000abc"] {
-        assert_eq!(Place::parse(foreign), None, "{foreign}");
+        assert_eq!(QueueKey::parse(foreign), None, "{foreign}");
     }
 }
 
@@ -140,7 +140,7 @@ fn the_key_of_a_place_ends_as_the_place_is_shown() {
     let leases = [1, 0xf, 0x10, 0x33b7_9b6c_c113_a37e, i64::MAX].map(|id| LeaseId::new(id).unwrap());
     for lease in leases {
         for nonce in [0, 1, 0xabc, (1 << 63) - 1, 1 << 63, u64::MAX] {
-            let place = Place { lease, nonce };
+            let place = QueueKey { lease, nonce };
             assert_eq!(place.key_in(b"/shop/locks/a/"), format!("/shop/locks/a/{place}"));
         }
     }

@@ -20,6 +20,11 @@ impl CommandId {
         Ok(CommandId(text.to_owned()))
     }
 
+    /// The first id that could be made at this time: every id that was made before sorts before it.
+    pub fn first_at(time: WallTime) -> CommandId {
+        CommandIds::default().next(time, [0; 8])
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

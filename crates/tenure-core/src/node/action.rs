@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::kv::Selection;
 use crate::lease::LeaseId;
 use crate::name::{ClaimId, CommandId, TaskId};
 use crate::record::{NodeLoad, NodeState, TaskRecord, WallTime};
@@ -77,12 +78,7 @@ pub enum Action {
     Save(Box<Save>),
     /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `Answered`.
     Answer(Box<Answer>),
-    /// A command that this lease was granted for is gone, and nothing else lies under it: revoke it. Needs no answer, but is tried until it is known.
-    EndLease {
-        /// The lease.
-        lease: LeaseId,
-    },
-    /// Read a page of the tasks that have ended, or delete one of them. Answer with `Retained`.
+    /// Read a page of what may be deleted because of its age, or delete one key of it. Answer with `Retained`.
     Retain(Box<RetentionAsk>),
     /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
     Announce(NodeState),
@@ -120,6 +116,31 @@ pub enum RetentionStep {
     Delete(EndedTask),
     /// Deletes the entry alone: its state was changed or deleted by a program that does not know of entries.
     DeleteEntry(EndedTask),
+    /// Some results of commands.
+    ReadResults {
+        /// Among which keys.
+        among: Selection,
+        /// How many at most.
+        limit: u32,
+    },
+    /// Deletes a result that has expired, if it is unchanged.
+    DeleteResult(Swept),
+    /// Deletes a command that has expired, if it is unchanged, and stores its result.
+    ExpireCommand {
+        /// The command.
+        command: Swept,
+        /// The id under which its sender waits, and the result; none if it has no id.
+        result: Option<(CommandId, Bytes)>,
+    },
+}
+
+/// A key that is deleted because of its age.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Swept {
+    /// The key.
+    pub key: Bytes,
+    /// When it was put; it is deleted only if it was not put again since.
+    pub modified: Revision,
 }
 
 /// The entry of a task that has ended.

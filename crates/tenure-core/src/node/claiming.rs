@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::name::{ClaimId, TaskId};
 use crate::record::{OwnerRecord, Record, UnknownFields};
 use crate::revision::{Epoch, Revision};
@@ -15,7 +16,6 @@ use crate::time::Moment;
 
 use super::action::{Action, ClaimAsk};
 use super::event::{ClaimAnswer, Now, Won};
-use super::notice::LossReason;
 use super::probes::Probes;
 use super::settings::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, LOOK_AGAIN, RETRY};
 use super::timers::Timer;
@@ -285,7 +285,7 @@ impl Node {
         match self.board.get(task) {
             Some(card) if card.created == created => {
                 let is_there = card.owner.as_ref().is_some_and(|owner| owner.token == won.token);
-                (!is_there).then_some(LossReason::Owner)
+                (!is_there).then_some(LossReason::Replaced)
             }
             Some(_) | None => Some(LossReason::Deleted),
         }

@@ -12,7 +12,7 @@ use crate::rendezvous::Scores;
 use crate::roster::{News, Nodes, Roster};
 use crate::time::Moment;
 
-use super::settings::{PATIENCE, PATIENCE_PER_TASK, RANK_STEPS_MAX};
+use super::settings::{PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEPS_MAX};
 
 /// Who is there, who is frozen, and who takes tasks.
 #[derive(Clone, Debug)]
@@ -291,6 +291,9 @@ impl Company {
         }
         let behind = first.map(|(_, peer)| Behind { peer, steps, class });
         let latest = seen + backlog.patience;
+        // Where claims are slow, peers wait longer for each other before they claim. A node above its share leaves them that time too: else
+        // it takes what a peer with room is about to claim, and keeps it as a task that no peer wanted.
+        let idle_since = idle_since + backlog.step.saturating_sub(RANK_STEP) * RANK_STEPS_MAX;
         let at = first.map_or(seen, |(claimed_at, _)| claimed_at + backlog.step * steps).min(latest);
         Turn { rank, at, behind, idle_since: idle_since.min(latest), unowned_since: seen }
     }
@@ -335,6 +338,26 @@ mod tests {
 
     fn patience(height: u32) -> Duration {
         PATIENCE + PATIENCE_PER_TASK * height
+    }
+
+    /// On a starved host claims took a second, so a peer with room waited for longer than the fixed patience of the balancer. The node
+    /// above its share took the task first, as one that no peer wanted: 4 and 2 tasks instead of 3 and 3, for ever.
+    #[test]
+    fn node_above_its_share_waits_longer_where_claims_are_slow() {
+        let node = |id: &str| NodeId::parse(id).unwrap();
+        let namespace = crate::name::Namespace::parse("t").unwrap();
+        let mut company = Company::new(node("me"), Layout::new(&namespace));
+        company.set_me(Some(Load::default()), &Terms::default(), ms(0));
+        company.willing.set(&node("peer"), Load::default(), ms(0));
+        company.peers.insert(node("peer"), Peer { number: 1, claimed_at: Some(ms(500)) });
+        let (task, none) = (TaskId::parse("t1").unwrap(), Demand::default());
+        for (step, idle_since) in [(RANK_STEP, 500), (RANK_STEP + Duration::from_millis(600), 2_900)] {
+            let patience = PATIENCE + (step - RANK_STEP) * RANK_STEPS_MAX;
+            let backlog = Backlog { unowned: &none, claiming: &none, step, patience };
+            let turn = company.turn(&task, Class::ANY, ms(100), backlog);
+            assert_eq!(turn.idle_since, ms(idle_since), "{step:?}");
+            assert!(turn.at <= turn.unowned_since + patience);
+        }
     }
 
     #[test]

@@ -45,9 +45,8 @@ impl Verdict {
         Verdict { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
     }
 
-    fn expired() -> Verdict {
-        let why = Some("it was sent to an earlier task of this name".to_owned());
-        Verdict { outcome: CommandOutcome::Expired, why }
+    fn expired(why: &str) -> Verdict {
+        Verdict { outcome: CommandOutcome::Expired, why: Some(why.to_owned()) }
     }
 
     fn malformed(why: &str) -> Verdict {
@@ -88,7 +87,6 @@ impl Held {
         let acknowledges = self.command.as_ref().zip(verdict).map(|(mail, verdict)| Acknowledged {
             modified: mail.modified,
             id: mail.id.clone(),
-            own_lease: mail.own_lease,
             outcome: verdict.outcome,
             why: verdict.why,
         });
@@ -208,8 +206,8 @@ impl Held {
     fn beside(&self, record: &mut StateRecord, writer: &Writer<'_>) -> Option<Verdict> {
         self.keep_progress(record, writer);
         let mail = self.command.as_ref()?;
-        if self.is_for_another(mail.modified) {
-            return Some(Verdict::expired());
+        if let Some(why) = self.why_expired(mail) {
+            return Some(Verdict::expired(why));
         }
         let message = match &mail.message {
             Ok(message) => message,
@@ -239,7 +237,8 @@ impl Held {
         let (at, by) = (writer.now.wall, writer.node);
         self.keep_progress(record, writer);
         let mail = self.command.as_ref();
-        let message = mail.filter(|mail| !self.is_for_another(mail.modified)).map(|mail| &mail.message);
+        let expired = mail.and_then(|mail| self.why_expired(mail));
+        let message = mail.filter(|_| expired.is_none()).map(|mail| &mail.message);
         if !matches!(message, Some(Ok(Message::Kill { .. }))) {
             if let Some(why) = &self.quarantine {
                 // A state that takes no error was written by another process since, and it stands.
@@ -273,7 +272,7 @@ impl Held {
                 verdict
             }
         });
-        let verdict = verdict.or_else(|| mail.map(|_| Verdict::expired()));
+        let verdict = verdict.or_else(|| expired.map(Verdict::expired));
         let _ = record.settle(at, by, writer.policy);
         if let State::Sleeping { until } = record.state
             && until <= at

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::balance::Resource;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::name::TaskId;
 use crate::picture::FeedItem;
 use crate::record::WallTime;
@@ -12,7 +13,7 @@ use crate::revision::{Epoch, Revision, Token};
 use crate::task::Checkpoint;
 use crate::time::Moment;
 
-use super::action::{EndedTask, RetentionAsk};
+use super::action::{EndedTask, RetentionAsk, Swept};
 
 /// What the machine is told with every event.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -54,6 +55,8 @@ pub enum Event {
     LeaseOver {
         /// The lease.
         lease: LeaseId,
+        /// Why.
+        why: LossReason,
     },
     /// Answers [`Action::Claim`](super::Action::Claim).
     ClaimsAnswered {
@@ -227,9 +230,11 @@ pub enum SaveAnswer {
 pub enum RetentionReply {
     /// The tasks that have ended.
     Page(EndedPage),
+    /// Results of commands.
+    Results(ResultsPage),
     /// It was deleted.
     Deleted,
-    /// Nothing was deleted: the task was submitted again, or another process has deleted or replaced the entry.
+    /// Nothing was deleted: the task was submitted again, or another process has deleted or replaced the key.
     Kept,
     /// Nothing was deleted: the entry is unchanged, but the state is not the one that was put with it.
     Stale,
@@ -243,6 +248,17 @@ pub struct EndedPage {
     /// The tasks.
     pub ended: Vec<EndedTask>,
     /// The last key, also of an entry that cannot be read.
+    pub last: Option<Bytes>,
+    /// Whether there are more behind it.
+    pub more: bool,
+}
+
+/// Some results of commands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResultsPage {
+    /// Those that can be read, and when they expire.
+    pub results: Vec<(Swept, Option<WallTime>)>,
+    /// The last key, also of a result that cannot be read.
     pub last: Option<Bytes>,
     /// Whether there are more behind it.
     pub more: bool,

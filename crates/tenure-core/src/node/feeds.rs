@@ -31,6 +31,7 @@ impl Node {
                 }
             }
             Feed::Nodes => {
+                self.sweep.see(&item);
                 match &item {
                     FeedItem::Put(pair) => {
                         if let Some(id) = self.order_id(&pair.key) {
@@ -59,7 +60,8 @@ impl Node {
                 self.tell_frozen(was_frozen);
             }
             Feed::Commands => {
-                for change in self.mailbox.handle_item(item) {
+                self.sweep.see(&item);
+                for change in self.mailbox.handle_item(item, now.wall) {
                     self.handle_mail(change, now);
                 }
             }

@@ -22,6 +22,7 @@ use bytes::Bytes;
 
 use crate::backoff::Backoff;
 use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::name::CommandId;
 use crate::record::{CommandOutcome, TaskRecord, WallTime};
 use crate::revision::{Revision, Token};
@@ -31,7 +32,7 @@ use crate::time::Moment;
 use super::action::{Save, StopReason};
 use super::event::Outcome;
 use super::mailbox::Mail;
-use super::notice::{LossReason, ReleaseReason};
+use super::notice::ReleaseReason;
 use super::settings::RETRY;
 
 /// A task that is ours.
@@ -135,7 +136,6 @@ pub(super) struct Draft {
 pub(super) struct Acknowledged {
     pub(super) modified: Revision,
     pub(super) id: Option<CommandId>,
-    pub(super) own_lease: Option<LeaseId>,
     pub(super) outcome: CommandOutcome,
     pub(super) why: Option<String>,
 }
@@ -149,9 +149,17 @@ impl Held {
     pub(super) fn why_stop(&self) -> Option<StopReason> {
         match (self.over, self.release) {
             (Some(LossReason::Deleted), _) => return Some(StopReason::Deleted),
-            (Some(LossReason::Lease | LossReason::Place | LossReason::Owner), _) => {
-                return Some(StopReason::Lost);
-            }
+            (
+                Some(
+                    LossReason::Lapsed
+                    | LossReason::Revoked
+                    | LossReason::Replaced
+                    | LossReason::MembershipLost
+                    | LossReason::Released
+                    | LossReason::Closed,
+                ),
+                _,
+            ) => return Some(StopReason::Lost),
             (None, Some(ReleaseReason::Shutdown)) => return Some(StopReason::Shutdown),
             (None, Some(_)) => return Some(StopReason::Release),
             (None, None) => {}
@@ -164,7 +172,8 @@ impl Held {
 
     /// Whether the command that waits is one that takes the handler away.
     fn needs_stop(&self) -> bool {
-        let Some(Mail { message: Ok(message), modified, .. }) = &self.command else { return false };
+        let Some(mail) = &self.command else { return false };
+        let Ok(message) = &mail.message else { return false };
         let stops = match message {
             Message::Run | Message::Checkpoint { .. } => false,
             Message::Sleep { .. }
@@ -174,12 +183,15 @@ impl Held {
             | Message::Complete
             | Message::Release => true,
         };
-        stops && !self.is_for_another(*modified) && transition(self.record.state, message).is_ok()
+        stops && self.why_expired(mail).is_none() && transition(self.record.state, message).is_ok()
     }
 
-    /// Whether a command was put before this life of the task began: then it was meant for an earlier one, and must not reach this.
-    pub(super) fn is_for_another(&self, modified: Revision) -> bool {
-        modified < self.created
+    /// Why a command must not reach this task any more; none if it may.
+    pub(super) fn why_expired(&self, mail: &Mail) -> Option<&'static str> {
+        if mail.modified < self.created {
+            return Some("it was sent to an earlier task of this name");
+        }
+        mail.is_expired.then_some("it expired before a worker read it")
     }
 
     /// The handler has ended.

@@ -1,5 +1,6 @@
 //! How a task becomes ours, and how it is ours no more.
 
+use crate::loss::LossReason;
 use crate::name::TaskId;
 use crate::record::Record;
 use crate::revision::{Revision, Token};
@@ -10,7 +11,7 @@ use super::claiming::claim_of;
 use super::event::{Now, Won};
 use super::held::{Handler, Held, Write};
 use super::mailbox::Mail;
-use super::notice::{LossReason, Notice, ReleaseReason};
+use super::notice::{Notice, ReleaseReason};
 use super::settings::{LOST_CLAIMS_WITHIN, SET_ASIDE_FOR};
 use super::timers::Timer;
 use super::{Node, Standing};
@@ -38,7 +39,7 @@ impl Node {
             }
         };
         let posted = self.board.get(task).and_then(|card| card.record.clone().ok()).unwrap_or_default();
-        let command = won.command.as_ref().map(Mail::read);
+        let command = won.command.as_ref().map(|pair| Mail::read(pair, now.wall));
         let lost = self.lost_claims(task, &nonce);
         let quarantine = (record.state == State::Runnable).then(|| self.too_many_lost(&lost, now)).flatten();
         let mut held = Held {
@@ -130,7 +131,7 @@ impl Node {
         if held.over.is_none() {
             held.over = Some(why);
             // Somebody else has it because we gave it away; only the answer is missing.
-            if held.is_giving_up() && why == LossReason::Owner {
+            if held.is_giving_up() && why == LossReason::Replaced {
                 let why = held.release.unwrap_or(ReleaseReason::Handler);
                 let release = why.release(self.company.peers() > 0);
                 self.scales.cooling.note(task, self.settings.cool_down, release, now.at);
@@ -157,7 +158,7 @@ impl Node {
     pub(super) fn claim_vanished(&mut self, task: &TaskId, token: Token, now: Now) {
         let held = self.held.get(task).filter(|held| held.token == token);
         if held.is_some_and(|held| !held.is_giving_up()) {
-            self.lose(task, LossReason::Owner, now);
+            self.lose(task, LossReason::Replaced, now);
         }
     }
 
@@ -191,9 +192,15 @@ impl Node {
             // Whoever deletes a task deletes its owner too; if somebody has not, nobody could ever claim the next life of it.
             Some(LossReason::Deleted) => is_shown(),
             // The lease of the claim may be another than that of the node's key, and renewed for as long as the process lives.
-            Some(LossReason::Place) => true,
+            Some(LossReason::MembershipLost) => true,
             // Its attempt record would count as a worker that was killed, but this one lives.
-            Some(LossReason::Lease | LossReason::Owner) => held.is_attempt_open,
+            Some(
+                LossReason::Lapsed
+                | LossReason::Revoked
+                | LossReason::Replaced
+                | LossReason::Released
+                | LossReason::Closed,
+            ) => held.is_attempt_open,
             None => false,
         };
         if is_left_behind {

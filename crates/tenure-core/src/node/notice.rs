@@ -2,6 +2,7 @@
 
 use crate::balance::Parting;
 use crate::balance::Release;
+use crate::loss::LossReason;
 use crate::name::{CommandId, TaskId};
 use crate::record::{CommandOutcome, WallTime};
 use crate::revision::Token;
@@ -204,35 +205,6 @@ impl ReleaseReason {
             ReleaseReason::Shutdown => "shutdown",
             ReleaseReason::SetAside => "set_aside",
             ReleaseReason::SaveRefused => "save_refused",
-        }
-    }
-}
-
-/// Why a claim was lost.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum LossReason {
-    /// Its lease is over, or may be any moment.
-    Lease,
-    /// The node's own key is gone, and with it the right to claims. Their lease may live on.
-    Place,
-    /// Somebody else owns the task, or deleted our claim.
-    Owner,
-    /// The task was deleted.
-    Deleted,
-}
-
-impl LossReason {
-    /// Every reason, so that each can be counted from zero.
-    pub const ALL: [LossReason; 4] =
-        [LossReason::Lease, LossReason::Place, LossReason::Owner, LossReason::Deleted];
-
-    /// A word for it that stays the same.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            LossReason::Lease => "lease",
-            LossReason::Place => "place",
-            LossReason::Owner => "owner",
-            LossReason::Deleted => "deleted",
         }
     }
 }

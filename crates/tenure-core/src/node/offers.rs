@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::balance::Verdict;
 use crate::board::BoardChange;
+use crate::loss::LossReason;
 use crate::name::{NodeId, TaskId};
 use crate::revision::{Revision, Token};
 use crate::time::Moment;
@@ -24,7 +25,7 @@ use super::Node;
 use super::action::ClaimAsk;
 use super::company::{Backlog, Behind, Pile};
 use super::event::Now;
-use super::notice::{LossReason, Notice};
+use super::notice::Notice;
 use super::settings::{CLAIMS_PER_REQUEST, RANK_STEP, RANK_STEPS_MAX, STRAY_AFTER};
 use super::timers::Timer;
 
@@ -268,7 +269,7 @@ impl Node {
             self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
         }
         if held.is_some_and(|held| held < token) {
-            self.lose(task, LossReason::Owner, now);
+            self.lose(task, LossReason::Replaced, now);
         }
     }
 
@@ -278,7 +279,7 @@ impl Node {
         }
         // An older token is old news: we have claimed since.
         if self.held.get(task).is_some_and(|held| held.token < token) {
-            self.lose(task, LossReason::Owner, now);
+            self.lose(task, LossReason::Replaced, now);
         }
         // Only now: that may have been the first news of our own release.
         if let Some(node) = node {

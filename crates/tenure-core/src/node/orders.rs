@@ -48,6 +48,10 @@ impl Node {
                 let why = "it was sent to an earlier incarnation of this node".to_owned();
                 (Mark::Keep, (CommandOutcome::Expired, Some(why)), None)
             }
+            _ if order.expires_at.is_some_and(|expires_at| expires_at <= now.wall) => {
+                let why = "it expired before the node handled it".to_owned();
+                (Mark::Keep, (CommandOutcome::Expired, Some(why)), None)
+            }
             Err(why) => (Mark::Keep, (CommandOutcome::Malformed, Some(why)), None),
             Ok(NodeCommand::Freeze) => (frozen_by(order.by, now), done, None),
             Ok(NodeCommand::Unfreeze) => (Mark::Unfreeze, done, None),

@@ -8,7 +8,7 @@ use crate::backoff::Backoff;
 use crate::command::NodeCommand;
 use crate::kv::KeyValue;
 use crate::name::{CommandId, TaskId};
-use crate::record::{CommandOutcome, CommandRecord, Record};
+use crate::record::{CommandOutcome, CommandRecord, Record, WallTime};
 use crate::revision::Revision;
 
 use super::action::Answer;
@@ -33,6 +33,8 @@ pub(super) struct Order {
     pub(super) command: Result<NodeCommand, String>,
     /// The incarnation that it was sent to, if its sender has stored that.
     pub(super) incarnation: Option<u64>,
+    /// When it expires.
+    pub(super) expires_at: Option<WallTime>,
     /// Its sender.
     pub(super) by: String,
 }
@@ -84,10 +86,12 @@ impl Orders {
 
     pub(super) fn see_put(&mut self, id: CommandId, pair: &KeyValue) {
         let record = CommandRecord::decode(&pair.value).map_err(|bad| bad.reason());
-        let (incarnation, by) =
-            record.as_ref().map_or((None, String::new()), |record| (record.incarnation, record.by.clone()));
+        let (incarnation, expires_at, by) = record.as_ref().map_or((None, None, String::new()), |record| {
+            (record.incarnation, record.expires_at, record.by.clone())
+        });
         let command = record.and_then(|record| NodeCommand::parse(&record).map_err(|bad| bad.to_string()));
-        self.pending.insert(id, Some(Order { modified: pair.modified, command, incarnation, by }));
+        self.pending
+            .insert(id, Some(Order { modified: pair.modified, command, incarnation, expires_at, by }));
     }
 
     pub(super) fn see_delete(&mut self, id: CommandId) {

@@ -8,6 +8,7 @@
 
 mod claims;
 mod retention;
+mod write;
 
 use bytes::Bytes;
 
@@ -23,7 +24,9 @@ use crate::sabotage::{Rule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
 pub use claims::{ClaimRequest, Habit, Reading};
+pub(super) use retention::behind;
 pub use retention::{read_retained, retention};
+pub use write::NodeWrite;
 
 /// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
 fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> Txn {
@@ -112,8 +115,8 @@ pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> GaveBack {
     }
 }
 
-/// A save. Results of commands are put under `results`.
-pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
+/// A save.
+pub fn save(layout: &Layout, save: &Save) -> Txn {
     let task = &save.task;
     let own = layout.encode(&Key::Task(task.clone()));
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
@@ -141,7 +144,7 @@ pub fn save(layout: &Layout, save: &Save, results: LeaseId) -> Txn {
                 && !is_broken(Rule::CommandsAreAnswered)
             {
                 let key = layout.encode(&Key::CommandResult(id.clone()));
-                txn = txn.then(Op::put_leased(key, result.clone(), results));
+                txn = txn.then(Op::put(key, result.clone()));
             }
         }
     }
@@ -210,7 +213,7 @@ pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> SaveAnswe
 }
 
 /// The end of a command to this node, or a step on the way to it.
-pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer, results: LeaseId) -> Txn {
+pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer) -> Txn {
     let order = layout.encode(&Key::NodeCommand(node.clone(), answer.order.clone()));
     let frozen = layout.encode(&Key::Frozen(node.clone()));
     let mut txn = Txn::new().when(Condition::modified_at(order.clone(), answer.modified));
@@ -221,7 +224,7 @@ pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer, results: LeaseId)
     }
     if let Some(result) = &answer.result {
         let key = layout.encode(&Key::CommandResult(answer.order.clone()));
-        txn = txn.then(Op::put_leased(key, result.clone(), results)).then(Op::delete(order));
+        txn = txn.then(Op::put(key, result.clone())).then(Op::delete(order));
     }
     txn
 }

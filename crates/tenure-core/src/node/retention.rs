@@ -35,7 +35,7 @@ const ROUND_EVERY: Duration = Duration::from_millis(100);
 const PASS_EVERY_MAX: Duration = Duration::from_secs(60);
 const PASS_EVERY_MIN: Duration = Duration::from_secs(1);
 
-/// The name by which nodes agree which of them does this.
+/// The name by which nodes agree which of them does this, and sweeps commands and results.
 const DUTY: &[u8] = b"retention";
 
 /// How long tasks that have ended are kept in a namespace.
@@ -126,6 +126,14 @@ impl Node {
     }
 
     pub(super) fn handle_retained(&mut self, ask: &RetentionAsk, reply: RetentionReply, now: Now) {
+        if matches!(
+            ask.step,
+            RetentionStep::ReadResults { .. }
+                | RetentionStep::DeleteResult(_)
+                | RetentionStep::ExpireCommand { .. }
+        ) {
+            return self.handle_swept(ask, reply, now);
+        }
         if ask.epoch <= self.retention.since {
             return;
         }
@@ -210,14 +218,14 @@ impl Node {
         self.ask_retention(step);
     }
 
-    fn ask_retention(&mut self, step: RetentionStep) -> Epoch {
+    pub(super) fn ask_retention(&mut self, step: RetentionStep) -> Epoch {
         let epoch = self.next_epoch();
         self.actions.push_back(Action::Retain(Box::new(RetentionAsk { epoch, step })));
         epoch
     }
 
     /// Whether this node is the one that deletes, as far as it knows.
-    fn has_retention_duty(&self) -> bool {
+    pub(super) fn has_retention_duty(&self) -> bool {
         let names = self.company.willing().iter().map(|(node, _)| node.as_str());
         self.is_willing() && rendezvous::pick(DUTY, names) == Some(self.settings.node.as_str())
     }

@@ -35,9 +35,6 @@ impl Node {
             let writer = Writer { node: &self.settings.node, policy: self.policy.as_ref(), now };
             match held.draft(task, epoch, &writer) {
                 Some(draft) => {
-                    if let Some((lease, at)) = draft.ends_lease() {
-                        self.mailbox.answer(task, at, lease);
-                    }
                     self.actions.push_back(Action::Save(Box::new(draft.save.clone())));
                     held.write = Write::Asked(Box::new(draft));
                 }
@@ -126,7 +123,6 @@ impl Node {
                 (task, Some(mail), at)
             }
             MailChange::Went(task, at) => (task, None, at),
-            MailChange::Over(lease) => return self.actions.push_back(Action::EndLease { lease }),
         };
         if let Some(held) = self.held.get_mut(&task)
             && held.see_command(mail, at)

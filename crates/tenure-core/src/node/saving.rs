@@ -4,7 +4,7 @@
 //! was, and knows itself again by what it finds.
 
 use crate::kv::KeyValue;
-use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::name::TaskId;
 use crate::record::Record;
 use crate::revision::{Epoch, Revision};
@@ -16,7 +16,7 @@ use super::event::{Now, SaveAnswer};
 use super::held::{Draft, Handler, Held, Write};
 use super::holding::Departure;
 use super::mailbox::Mail;
-use super::notice::{LossReason, Notice, ReleaseReason};
+use super::notice::{Notice, ReleaseReason};
 use super::settings::SET_ASIDE_FOR;
 use super::timers::Timer;
 
@@ -41,11 +41,11 @@ impl Node {
                 {
                     return self.saved(task, *draft, Revision::ZERO, now);
                 }
-                self.lose(task, LossReason::Owner, now);
+                self.lose(task, LossReason::Replaced, now);
             }
             SaveAnswer::Changed { state, command, revision } => {
                 if draft.is_doubtful && draft.was_done(state.as_ref(), command.as_ref()) {
-                    held.see_command(command.as_ref().map(Mail::read), revision);
+                    held.see_command(command.as_ref().map(|pair| Mail::read(pair, now.wall)), revision);
                     let stored = state.map_or(Revision::ZERO, |pair| pair.modified);
                     return self.saved(task, *draft, stored, now);
                 }
@@ -108,9 +108,6 @@ impl Node {
         let (token, reason) = (held.token, held.record.reason.clone());
         if let Some(done) = draft.acknowledges {
             held.command.take_if(|mail| mail.modified == done.modified);
-            if let Some(lease) = self.mailbox.answered(task, done.modified) {
-                self.actions.push_back(Action::EndLease { lease });
-            }
             let (task, id) = (task.clone(), done.id);
             self.notices.push_back(Notice::CommandHandled { task, id, outcome: done.outcome, why: done.why });
         }
@@ -159,7 +156,7 @@ impl Node {
         now: Now,
     ) {
         let Some(held) = self.held.get_mut(task) else { return };
-        held.see_command(command.map(Mail::read), revision);
+        held.see_command(command.map(|pair| Mail::read(pair, now.wall)), revision);
         let seen = state.as_ref().map_or(Revision::ZERO, |pair| pair.modified);
         if seen != held.state_seen {
             held.state_seen = seen;
@@ -213,12 +210,6 @@ impl Held {
 }
 
 impl Draft {
-    /// The lease that is to end once this is done, and when the command under it was put.
-    pub(super) fn ends_lease(&self) -> Option<(LeaseId, Revision)> {
-        let done = self.acknowledges.as_ref()?;
-        Some((done.own_lease?, done.modified))
-    }
-
     /// Whether this state is what the save wanted to store.
     fn was_stored(&self, state: Option<&[u8]>) -> bool {
         self.save.state.as_deref().is_none_or(|wanted| Some(wanted) == state)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backoff::{Growth, Jitter, Retry};
+use crate::backoff::Retry;
 use crate::balance::COOL_DOWN;
 use crate::name::NodeId;
 use crate::record::Wanted;
@@ -74,15 +74,8 @@ pub enum Insistence {
 /// kilobyte of memory. A tenth of it would let one wave of failing tasks block a fleet; ten times as many would take seconds to release.
 const PARKED_MAX: usize = 10_000;
 
-/// How long to wait before the store is asked again that did not answer. The cap is a fraction of any usual validity, so that there are
-/// several tries before it ends.
-pub(super) const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(100),
-    cap: Duration::from_secs(2),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
+/// How long to wait after a request that failed.
+pub(super) const RETRY: Retry = Retry::WORKER;
 
 /// How many claims go out in one request. A request has at most 128 operations, and the claim that reads most has four more of its own.
 /// Halved, claiming ten thousand tasks takes twice as many round trips.

@@ -14,6 +14,7 @@ mod retention;
 mod running;
 mod scale;
 mod storm;
+mod sweep;
 mod telling;
 mod wire;
 mod world;

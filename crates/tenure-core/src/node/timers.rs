@@ -32,6 +32,8 @@ pub(super) enum Timer {
     Periodic,
     /// The next page of the tasks that have ended is due.
     Retention,
+    /// The next commands and results that have expired are due.
+    Sweep,
     /// A change of the node's load may be published.
     Publish,
     /// The end of the shutdown.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -13,6 +14,24 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{0:?} is not a time; write it as 2026-12-31T23:59:59Z or with an offset as +01:00")]
 pub struct BadTime(String);
+
+impl WallTime {
+    /// The time that is this much later; the largest one if there is none.
+    #[must_use]
+    pub fn after(self, span: Duration) -> WallTime {
+        WallTime(self.0.saturating_add(span_ms(span)))
+    }
+
+    /// The time that is this much earlier; the smallest one if there is none.
+    #[must_use]
+    pub fn before(self, span: Duration) -> WallTime {
+        WallTime(self.0.saturating_sub(span_ms(span)))
+    }
+}
+
+fn span_ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Reads RFC 3339. A time before 1970 and a leap second are none, and what is finer than a millisecond is left out.
 impl FromStr for WallTime {

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{BadRecord, RECORD_BYTES_MAX, RECORD_VERSION, Record, UnknownFields, WallTime, is_false};
-use crate::lease::LeaseId;
+use crate::layout::RESULT_EXPIRES_AFTER;
 use crate::name::{CommandId, NodeId};
 use crate::task::StateKind;
 
@@ -72,20 +72,21 @@ pub struct CommandRecord {
     /// Of a command to a node: the incarnation that it was sent to, the create revision of the node's key. It expires with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u64>,
-    /// The lease that was granted for this command and nothing else, as it is shown: whoever takes the command away ends it too.
+    /// When it expires, by the sender's clock: [`COMMAND_EXPIRES_AFTER`](crate::layout::COMMAND_EXPIRES_AFTER) after it was sent. None: never.
+    ///
+    /// A worker compares it with its own clock when it reads the command, and refuses it from then on. So a worker whose clock is ahead of
+    /// the sender's refuses it that much earlier, and one whose clock is behind that much later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub own_lease: Option<String>,
+    pub expires_at: Option<WallTime>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
 impl CommandRecord {
-    /// The lease that ends with this command, if it lies under `lies_under`.
-    ///
-    /// Only where record and store agree: a command that was put by hand may lie under a lease that others need.
-    pub fn own_lease(&self, lies_under: Option<LeaseId>) -> Option<LeaseId> {
-        lies_under.filter(|lease| self.own_lease.as_ref() == Some(&lease.to_string()))
+    /// Whether it has expired at this time.
+    pub fn is_expired(&self, now: WallTime) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 }
 
@@ -108,13 +109,18 @@ pub struct ResultRecord {
     /// Why nothing came of it, or what else is to be said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// From when on it may be deleted: [`RESULT_EXPIRES_AFTER`](crate::layout::RESULT_EXPIRES_AFTER) after `at`, by the same clock.
+    ///
+    /// The worker that sweeps compares it with its own clock: one whose clock is ahead deletes the result that much earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<WallTime>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
 impl ResultRecord {
-    /// A result without details.
+    /// A result without details, which expires a day later.
     pub fn new(handled_by: NodeId, outcome: CommandOutcome, at: WallTime) -> ResultRecord {
         ResultRecord {
             handled_by,
@@ -123,6 +129,7 @@ impl ResultRecord {
             from: None,
             to: None,
             why: None,
+            expires_at: Some(at.after(RESULT_EXPIRES_AFTER)),
             unknown: UnknownFields::new(),
         }
     }

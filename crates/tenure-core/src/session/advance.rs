@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::hold::End;
 use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::revision::Epoch;
 use crate::time::Moment;
 
@@ -30,7 +30,7 @@ impl Session {
                 }
             }
             slot.wanted = slot.members.clone();
-            if why == End::Gone {
+            if why == LossReason::Revoked {
                 // What was to be deleted died with the lease.
                 let gone = std::mem::take(&mut slot.leaving);
                 self.notices.extend(gone.into_iter().map(|key| Notice::Unregistered { key }));

@@ -13,8 +13,9 @@ use bytes::Bytes;
 
 use crate::backoff::{Backoff, Growth, Jitter, Retry};
 use crate::error::StoreError;
-use crate::hold::{Action as HoldAction, End, Hold, Standing as HoldStanding, Terms};
+use crate::hold::{Action as HoldAction, Hold, Standing as HoldStanding, Terms};
 use crate::lease::{Grant, LeaseId, Renewal};
+use crate::loss::LossReason;
 use crate::revision::Epoch;
 use crate::time::Moment;
 
@@ -48,7 +49,7 @@ pub(super) struct Slot {
     /// Leases that are lost to us and perhaps not yet to the store: ended when every key has moved.
     former: Vec<LeaseId>,
     /// Why the last lease was lost, until there is another.
-    lost: Option<End>,
+    lost: Option<LossReason>,
     pub was_held: bool,
     /// Since when something fails here, and how often it did.
     pub trouble: Option<Trouble>,
@@ -295,7 +296,7 @@ impl Slot {
     }
 
     /// Notices that the lease is over; says which and why, once.
-    pub(super) fn check(&mut self, now: Moment) -> Option<(LeaseId, End)> {
+    pub(super) fn check(&mut self, now: Moment) -> Option<(LeaseId, LossReason)> {
         if !self.is_paused(now) {
             self.paused_until = None;
         }

@@ -2,13 +2,14 @@
 
 mod lending;
 mod races;
+mod requests;
 mod world;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::hold::End;
 use crate::kv::Get;
+use crate::loss::LossReason;
 use crate::txn::{Op, Txn};
 use world::{Network, World};
 
@@ -72,7 +73,7 @@ fn an_outage_longer_than_the_ttl_is_a_loss_and_then_a_new_incarnation() {
     world.pass(14_250);
     assert_eq!(
         world.session.standing(world.now),
-        Standing::Lost { why: Some(End::Lapsed) },
+        Standing::Lost { why: Some(LossReason::Lapsed) },
         "belief ends before the store's"
     );
     assert_eq!(world.stored(), ["/a"]);
@@ -91,7 +92,7 @@ fn a_lease_that_lapsed_only_for_us_is_left_without_a_delete() {
     world.register("/a");
     world.network = Network::LosesAnswers;
     world.pass(20_000);
-    assert_eq!(world.session.standing(world.now), Standing::Lost { why: Some(End::Lapsed) });
+    assert_eq!(world.session.standing(world.now), Standing::Lost { why: Some(LossReason::Lapsed) });
     world.network = Network::Works;
     world.session.handle_store_back(world.now);
     world.settle();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::StoreError;
-use crate::hold::End;
 use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::revision::{Epoch, Revision};
 use crate::time::Moment;
 
@@ -144,7 +144,7 @@ pub enum Notice {
         /// The lease.
         lease: LeaseId,
         /// Why.
-        why: End,
+        why: LossReason,
         /// The loans that ended with it.
         loans: Vec<LoanId>,
     },
@@ -251,6 +251,6 @@ pub enum Standing {
     /// A lease is wanted and not held.
     Lost {
         /// Why; none if it was never held.
-        why: Option<End>,
+        why: Option<LossReason>,
     },
 }

@@ -90,9 +90,12 @@ pub enum Applied {
 }
 
 impl StateRecord {
-    /// Which attempt the next run is, from 1 on. Failures and lost claims make a new one; a task that moves is still in the same.
+    /// The number of the current or next attempt, from 1 on; of a task that has ended, that of its last one.
+    /// Failures and lost claims make a new one; a task that moves is still in the same.
     pub fn attempt(&self) -> u64 {
-        self.faults.saturating_add(self.lost).saturating_add(1)
+        let ended = self.faults.saturating_add(self.lost);
+        // The attempt that failed a task is counted already, and no other follows it.
+        if self.state == State::Failed { ended.max(1) } else { ended.saturating_add(1) }
     }
 
     /// Adds an attempt that has ended.
@@ -119,8 +122,12 @@ impl StateRecord {
         at: WallTime,
         by: &NodeId,
     ) -> Result<Applied, IllegalTransition> {
+        let faults = self.faults;
         let _ = self.apply(Message::Error { message: reason.to_owned() }, at, by)?;
-        self.apply(Message::Error { message: reason.to_owned() }, at, by)
+        let applied = self.apply(Message::Error { message: reason.to_owned() }, at, by)?;
+        // No handler failed here; the lost claims are counted by themselves.
+        self.faults = faults;
+        Ok(applied)
     }
 
     /// Keeps what was submitted with the final state. A record that could not be read again with it goes without.

@@ -3,21 +3,15 @@
 use std::time::Duration;
 
 use tenure_etcd::{Access, Client, Config, Denied, Error, KeyRange, Op, Secret, Txn};
-use tenure_fixture::{Etcd, Proxy};
+use tenure_fixture::{Etcd, Permission, Proxy};
 
 use crate::{bytes, connect, get, put};
 
-/// Switches authentication on: `root` may all, `ann` may `app/`.
-pub(crate) async fn guarded(etcd: &Etcd) {
-    let client = connect(etcd).await;
-    client.user_add("root", &Secret::new("root-password")).await.unwrap();
-    client.role_add("root").await.unwrap();
-    client.user_grant_role("root", "root").await.unwrap();
-    client.user_add("ann", &Secret::new("ann-password")).await.unwrap();
-    client.role_add("app").await.unwrap();
-    client.role_grant("app", bytes("app/"), bytes("app0")).await.unwrap();
-    client.user_grant_role("ann", "app").await.unwrap();
-    client.auth_enable().await.unwrap();
+/// Enables authentication: `root` may do everything, `ann` may use `app/`.
+pub(crate) fn guarded(etcd: &Etcd) {
+    let access = etcd.access();
+    access.add_root("root-password").add_user("ann", "ann-password");
+    access.add_role("app").grant("app", Permission::ReadWrite, "app/").give_role("ann", "app").enable();
 }
 
 fn config(urls: Vec<String>, name: &str, password: &str) -> Config {
@@ -27,7 +21,7 @@ fn config(urls: Vec<String>, name: &str, password: &str) -> Config {
 #[tokio::test]
 async fn a_user_works_within_its_permissions() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    guarded(&etcd).await;
+    guarded(&etcd);
     let client = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
     client.put(put("app/1", "v")).await.unwrap();
     assert_eq!(client.range(get("app/1")).await.unwrap().count, 1);
@@ -51,7 +45,7 @@ async fn a_user_works_within_its_permissions() {
 #[tokio::test]
 async fn member_catches_up_without_any_permission() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    guarded(&etcd).await;
+    guarded(&etcd);
     let client = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
     client.catch_up().await.unwrap();
     assert_eq!(client.leases().await.unwrap(), Vec::<i64>::new());
@@ -60,7 +54,7 @@ async fn member_catches_up_without_any_permission() {
 #[tokio::test]
 async fn a_wrong_password_is_denied_at_once_and_without_showing_it() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    guarded(&etcd).await;
+    guarded(&etcd);
     let start = std::time::Instant::now();
     let error = Client::connect(config(etcd.client_urls(), "ann", "canary-password")).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(2));
@@ -72,7 +66,7 @@ async fn a_wrong_password_is_denied_at_once_and_without_showing_it() {
 #[tokio::test]
 async fn nobody_gets_in_without_a_user() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    guarded(&etcd).await;
+    guarded(&etcd);
     let client = connect(&etcd).await;
     let error = client.range(get("app/1")).await.unwrap_err();
     assert!(matches!(&error, Error::Denied(denied) if denied.to_string().contains("user")), "{error:?}");
@@ -91,7 +85,7 @@ async fn a_user_where_authentication_is_off_is_told_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_token_is_renewed_once_for_all_callers() {
     let etcd = Etcd::builder().bcrypt_cost(4).auth_token_ttl_s(2).start();
-    guarded(&etcd).await;
+    guarded(&etcd);
     let client = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
     client.put(put("app/1", "v")).await.unwrap();
     let signed_in = sign_ins(&etcd);
@@ -112,11 +106,12 @@ async fn an_expired_token_is_renewed_once_for_all_callers() {
 #[tokio::test]
 async fn a_change_of_users_does_not_disturb_the_others() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    guarded(&etcd).await;
+    guarded(&etcd);
     let ann = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
     let root = Client::connect(config(etcd.client_urls(), "root", "root-password")).await.unwrap();
+    let access = etcd.access().signed_in("root", "root-password");
     for n in 0..5 {
-        root.user_add(&format!("user{n}"), &Secret::new("x")).await.unwrap();
+        access.add_user(&format!("user{n}"), "x");
         ann.put(put("app/1", "v")).await.unwrap();
         root.put(put("elsewhere", "v")).await.unwrap();
     }
@@ -125,7 +120,7 @@ async fn a_change_of_users_does_not_disturb_the_others() {
 #[tokio::test]
 async fn no_secret_shows_in_a_client_or_its_errors() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    guarded(&etcd).await;
+    guarded(&etcd);
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let config = config(vec![proxy.url()], "ann", "ann-password").with_deadline(Duration::from_secs(1));
     let client = Client::connect(config).await.unwrap();

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tenure_etcd::{Client, Config, Error, Put, Renewal, Secret, boot_time};
-use tenure_fixture::{Etcd, Mode, Proxy};
+use tenure_fixture::{Etcd, Mode, Permission, Proxy};
 
 use crate::observe::{client, client_of, put, until, within};
 
@@ -194,11 +194,7 @@ async fn closing_ends_every_renewal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_ran_out_is_renewed_for_keep_alives() {
     let etcd = Etcd::builder().auth_token_ttl_s(3).bcrypt_cost(4).start();
-    let open = client(&etcd).await;
-    open.user_add("root", &Secret::new("root")).await.unwrap();
-    open.role_add("root").await.unwrap();
-    open.user_grant_role("root", "root").await.unwrap();
-    open.auth_enable().await.unwrap();
+    etcd.access().add_root("root").enable();
     let config = Config::new(etcd.client_urls()).with_user("root", Secret::new("root"));
     let client = Client::connect(config).await.unwrap();
     let lease = grant(&client, 60).await;
@@ -212,14 +208,9 @@ async fn a_token_that_ran_out_is_renewed_for_keep_alives() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_refused_does_not_take_others_with_it() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    let open = client(&etcd).await;
-    for name in ["root", "ann"] {
-        open.user_add(name, &Secret::new(name)).await.unwrap();
-        open.role_add(name).await.unwrap();
-        open.user_grant_role(name, name).await.unwrap();
-    }
-    open.role_grant("ann", "a/".into(), "a0".into()).await.unwrap();
-    open.auth_enable().await.unwrap();
+    let access = etcd.access();
+    access.add_root("root").add_user("ann", "ann");
+    access.add_role("ann").grant("ann", Permission::ReadWrite, "a/").give_role("ann", "ann").enable();
     let sign_in = |name: &'static str| {
         let config = Config::new(etcd.client_urls()).with_user(name, Secret::new(name));
         async move { Client::connect(config).await.unwrap() }

@@ -11,7 +11,6 @@ mod keepalive;
 mod observe;
 mod outcome;
 mod quiet;
-mod raw;
 mod round_trip;
 mod tls;
 mod watch;

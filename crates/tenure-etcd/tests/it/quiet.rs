@@ -49,7 +49,7 @@ impl Subscriber for Scribe {
 #[tokio::test]
 async fn neither_password_nor_token_nor_value_is_logged_even_at_the_finest_level() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
-    crate::access::guarded(&etcd).await;
+    crate::access::guarded(&etcd);
     let scribe = Scribe::default();
     let listening = tracing::subscriber::set_default(scribe.clone());
     let config = Config::new(etcd.client_urls()).with_user("ann", Secret::new("ann-password"));

@@ -1,12 +1,9 @@
 //! After all faults have ended, exactly what is wanted is there, and when everybody has gone, nothing is.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-use tenure::core::layout::{COMMAND_RESULT_TTL, RESULTS_LEASE_TTL, TASK_COMMAND_TTL};
+use std::collections::BTreeMap;
 
 use super::{Life, Violation};
-use crate::history::{Event, Work};
+use crate::history::Event;
 
 /// Every key that is wanted by those who live, with its value.
 pub fn wanted(lives: &[&Life]) -> BTreeMap<String, String> {
@@ -63,78 +60,11 @@ pub fn left(life: &Life) -> Vec<Violation> {
     }
 }
 
-/// Those who were killed at a moment at which a lease may be left empty: etcd has no request that grants one and puts something on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CutShort {
-    /// Commands that were being sent: each may have been granted its lease, and one for what the sender of the command before it is told.
-    pub senders: usize,
-    /// Clients, each a node: it may have been granted the lease for its results, and none of them have come to lie there.
-    pub nodes: usize,
-}
-
-impl CutShort {
-    /// What the histories of the killed show.
-    pub fn count(lives: &[Life]) -> CutShort {
-        let open = |life: &Life| {
-            let mut open = BTreeSet::new();
-            for line in &life.lines {
-                match line.event {
-                    Event::Asked { op, work: Work::Command, .. } => drop(open.insert(op)),
-                    Event::Answered { op, .. } => drop(open.remove(&op)),
-                    _ => {}
-                }
-            }
-            open.len()
-        };
-        let killed = || lives.iter().filter(|life| life.killed_at.is_some());
-        CutShort { senders: killed().map(open).sum(), nodes: killed().count() }
-    }
-
-    /// Whether leases that nothing hangs on, by the TTLs they were granted, are no more than these may have left.
-    pub fn excuse(self, granted: &[Duration]) -> bool {
-        let excused = [
-            (TASK_COMMAND_TTL, self.senders),
-            (COMMAND_RESULT_TTL, self.senders),
-            (RESULTS_LEASE_TTL, self.nodes),
-        ];
-        let of = |ttl: Duration| granted.iter().filter(|granted| **granted == ttl).count();
-        excused.iter().all(|&(ttl, may_leave)| of(ttl) <= may_leave)
-            && granted.iter().all(|ttl| excused.iter().any(|(known, _)| known == ttl))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::made::evidence;
     use super::*;
-    use crate::history::{Line, Outcome};
-
-    #[test]
-    fn only_who_was_killed_excuses_a_lease_and_only_one_that_it_may_have_asked_for() {
-        let ask =
-            |op, work| Line { at: 0, event: Event::Asked { op, work, line: "t".to_owned(), value: None } };
-        let answer = |op| Line {
-            at: 0,
-            event: Event::Answered { op, outcome: Outcome::Ok, token: None, value: None },
-        };
-        let mut lives = evidence(vec![
-            vec![ask(1, Work::Command), answer(1), ask(2, Work::Command)],
-            vec![ask(1, Work::Command)],
-            vec![ask(1, Work::Lock)],
-        ])
-        .lives;
-        assert_eq!(CutShort::count(&lives), CutShort { senders: 0, nodes: 0 }, "nobody was killed");
-        for n in [0, 2] {
-            lives[n].killed_at = Some(1);
-        }
-        let cut_short = CutShort::count(&lives);
-        assert_eq!(cut_short, CutShort { senders: 1, nodes: 2 });
-        let (week, day, node) = (TASK_COMMAND_TTL, COMMAND_RESULT_TTL, RESULTS_LEASE_TTL);
-        assert!(cut_short.excuse(&[week, day, node, node]));
-        for too_much in [vec![week, week], vec![day, day], vec![node; 3], vec![Duration::from_secs(60)]] {
-            assert!(!cut_short.excuse(&too_much), "{too_much:?}");
-        }
-    }
+    use crate::history::Line;
 
     #[test]
     fn a_missing_a_wrong_and_a_foreign_key_are_found() {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use tenure::Hold;
 use tenure::lock::{Guard, Locks};
 
 use super::namespace;
-use super::stage::{Belief, Hold, Stage};
+use super::stage::{Belief, Stage};
 use crate::dice::Dice;
 use crate::history::{End, Outcome, Work};
 use crate::ledger::{Answer, Link};
@@ -73,7 +74,7 @@ async fn hold(stage: &Stage, line: &str, guard: Guard, link: &mut Link, dice: &m
 pub(super) async fn count(
     stage: &Stage,
     belief: &Belief<'_>,
-    hold: &impl Hold,
+    hold: &Hold,
     link: &mut Link,
     thinking: Duration,
 ) -> bool {

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure::hold::Hold;
 use tenure::session::Session;
-use tenure::store::{LeaseId, Store};
+use tenure::store::Store;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -73,57 +74,6 @@ impl Stage {
     }
 }
 
-/// Something that is held, as far as somebody who looks at it is told.
-pub(super) trait Hold {
-    fn is_valid(&self) -> bool;
-    /// How long it is certainly valid from now on.
-    fn remaining(&self) -> Duration;
-    /// What it hangs on.
-    fn lease(&self) -> LeaseId;
-}
-
-impl Hold for tenure::lock::Guard {
-    fn is_valid(&self) -> bool {
-        self.is_valid()
-    }
-
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-
-    fn lease(&self) -> LeaseId {
-        self.lease()
-    }
-}
-
-impl Hold for tenure::election::Term {
-    fn is_valid(&self) -> bool {
-        self.is_valid()
-    }
-
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-
-    fn lease(&self) -> LeaseId {
-        self.lease()
-    }
-}
-
-impl Hold for tenure::handler::Context {
-    fn is_valid(&self) -> bool {
-        self.is_valid()
-    }
-
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-
-    fn lease(&self) -> LeaseId {
-        self.lease()
-    }
-}
-
 /// Who believes in what, as one writes it down. Dropped in the middle, as a handler is that does not stop in time, it is given up: nobody acts on it
 /// any more.
 pub(super) struct Belief<'a> {
@@ -140,7 +90,7 @@ impl<'a> Belief<'a> {
     }
 
     /// Looks whether it is held, and tells. The look lies between two stamps, so that what is told of it is certain.
-    pub(super) fn look(&self, hold: &impl Hold) -> bool {
+    pub(super) fn look(&self, hold: &Hold) -> bool {
         let at = now();
         // In this order: what remains is counted from a later moment than `at`, so the end that is told is not too late.
         let remaining = hold.remaining();

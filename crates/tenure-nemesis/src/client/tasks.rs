@@ -27,9 +27,6 @@ const GRACE: Duration = Duration::from_millis(800);
 /// For a node to put down its tasks and leave.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// How long a client that goes tries to end the leases of commands that failed.
-const SETTLING: Duration = Duration::from_secs(12);
-
 /// Begins all of it. The result is done when the node has left.
 pub(super) fn begin(stage: &Stage) -> impl Future<Output = Result<(), ShutdownError>> + use<> {
     let client = Client::new(stage.store.clone(), &namespace());
@@ -39,11 +36,7 @@ pub(super) fn begin(stage: &Stage) -> impl Future<Output = Result<(), ShutdownEr
     stage.act(async move { command(stage_of_one, commanding).await });
     let stage_of_one = stage.clone();
     let node: JoinHandle<Result<(), ShutdownError>> = tokio::spawn(be_a_node(stage_of_one));
-    async move {
-        // Whatever is left is found in the store.
-        client.settle(SETTLING).await;
-        node.await.expect("a node does not panic")
-    }
+    async move { node.await.expect("a node does not panic") }
 }
 
 async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {

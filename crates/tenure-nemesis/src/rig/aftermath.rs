@@ -10,7 +10,7 @@ use tenure::core::task::{Message, StateKind};
 use tenure::store::{KeyValue, Selection};
 
 use super::Rig;
-use crate::check::settled::{self, CutShort};
+use crate::check::settled;
 use crate::check::{Violation, answered};
 use crate::client::{NAMESPACE, registered};
 use crate::history::{Event, Outcome, Stamp, Work};
@@ -219,9 +219,8 @@ impl Aftermath<'_> {
         2 * self.rig.options.against.ttl() + LOOKING
     }
 
-    /// Leases that carry none of what stays end by themselves, or are ended. What a sender left that was killed in the middle of it is told.
+    /// Leases that carry none of what stays end by themselves, or are ended.
     fn leases_end(&mut self) -> Result<(), String> {
-        let cut_short = CutShort::count(&self.rig.crew.lives()?);
         let deadline = Instant::now() + self.leases_end_within();
         loop {
             let kept: BTreeSet<_> =
@@ -239,15 +238,7 @@ impl Aftermath<'_> {
             }
             if Instant::now() > deadline {
                 let (leases, granted): (Vec<_>, Vec<_>) = left.into_iter().unzip();
-                let said = format!("leases without keys: {leases:?} of {granted:?}");
-                if !cut_short.excuse(&granted) {
-                    return Err(said);
-                }
-                let CutShort { senders, nodes } = cut_short;
-                self.rig.notes.push(format!(
-                    "{said}; {nodes} clients were killed, and {senders} commands were being sent by them"
-                ));
-                return Ok(());
+                return Err(format!("leases without keys: {leases:?} of {granted:?}"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -283,11 +274,13 @@ impl Aftermath<'_> {
     }
 }
 
-/// States of ended tasks and their entries are kept for days, results of commands for a day, audit records for a week; the register is the rig's own.
+/// States of ended tasks and their entries are kept for days, commands for a week, their results for a day, audit records for a week; the register is the rig's own.
 fn stays(pair: &KeyValue) -> bool {
     match layout().parse(&pair.key) {
         Some(Key::TaskState(_) | Key::EndedTask(..)) => true,
-        Some(key) => matches!(key.life(), Stay::LeasedFor(_) | Stay::KeptFor(_)),
+        // The rig sends none.
+        Some(Key::NodeCommand(..)) => false,
+        Some(key) => matches!(key.life(), Stay::ExpiresAfter(_) | Stay::KeptFor(_)),
         None => pair.key == format!("/{NAMESPACE}-register").as_bytes(),
     }
 }

@@ -1,6 +1,8 @@
 //! The rig itself, for a few seconds: faults on both stores break nothing, and a lock that is broken is found.
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
+#[cfg(tenure_sabotage)]
+mod broken_rules;
 mod own_network;
 
 use std::path::{Path, PathBuf};
@@ -73,29 +75,20 @@ fn a_plain_lock_on_a_file_is_found_out() {
     panic!("two held at once, and nobody noticed");
 }
 
-/// A negative control of our own lock: whoever does not read its place again is told that it holds beside somebody else. One run may
-/// miss it, so a few are tried; each is over as soon as it is found.
-#[test]
-fn a_lock_that_does_not_read_its_own_place_again_is_found_out_on_etcd() {
-    for seed in 1..=4 {
-        let folder = tempfile::tempdir().unwrap();
-        let report = play(&Options {
-            against: Against::Broken(Rule::OwnPlace),
-            faults_for: Duration::from_secs(20),
-            seed,
-            ..options(Kind::Etcd, folder.path())
-        });
-        if report.violations.iter().any(|violation| violation.promise == "one holder") {
-            return;
-        }
-    }
-    panic!("somebody held without a place, and nobody noticed");
-}
-
 #[test]
 fn a_rule_that_only_the_simulation_can_find_is_not_played() {
     let folder = tempfile::tempdir().unwrap();
     let refused =
         run(&Options { against: Against::Broken(Rule::Margin), ..options(Kind::Etcd, folder.path()) });
     assert!(refused.unwrap_err().contains("Margin is found by the simulation alone"));
+}
+
+/// A build without the cfg has no rule that can be broken, whatever its features are.
+#[cfg(not(tenure_sabotage))]
+#[test]
+fn a_build_without_the_cfg_refuses_to_break_a_rule() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused =
+        run(&Options { against: Against::Broken(Rule::OwnPlace), ..options(Kind::File, folder.path()) });
+    assert!(refused.unwrap_err().contains("only in a build with `--cfg tenure_sabotage`"));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 use tenure::core::record::{HolderRecord, Record};
 use tenure::core::revision::Token;
 use tenure::store::KeyValue;
@@ -32,9 +32,9 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
             .filter(|pair| story.layout.parse(&pair.key).and_then(|key| line_of(&key)).as_ref() == Some(line))
             .collect();
         let is_fair = match mode {
-            Mode::Exclusive => before.is_empty(),
-            Mode::Shared => before.iter().all(|pair| shares(pair)),
-            Mode::Permit { of } => before.len() < of.get() as usize,
+            LockMode::Exclusive => before.is_empty(),
+            LockMode::Shared => before.iter().all(|pair| shares(pair)),
+            LockMode::Permit { of } => before.len() < of.get() as usize,
         };
         if !is_fair {
             let before: Vec<String> = before.iter().map(|pair| pair.created.to_string()).collect();
@@ -45,5 +45,5 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
 }
 
 fn shares(pair: &KeyValue) -> bool {
-    HolderRecord::decode(&pair.value).is_ok_and(|record| record.mode == Mode::Shared)
+    HolderRecord::decode(&pair.value).is_ok_and(|record| record.mode == LockMode::Shared)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 
 use super::Invariant;
 use crate::history::Fact;
@@ -19,7 +19,7 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
     for (at, fact) in &story.facts {
         let Fact::Held { line, who, token, mode, .. } = fact else { continue };
         // Those who hold together may be told in any order.
-        let is_alone = *mode == Mode::Exclusive;
+        let is_alone = *mode == LockMode::Exclusive;
         let before = if is_alone { newest.get(line) } else { newest_alone.get(line) }.copied();
         newest.entry(line.clone()).and_modify(|top| *top = (*token, who).max(*top)).or_insert((*token, who));
         if is_alone {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 use tenure::election::{Election, Elections, Term};
 
 use super::{Believing, Stage, patience};
@@ -115,5 +115,6 @@ async fn reign(stage: &Stage, player: &Player, term: Term, dice: &mut Dice) {
 
 fn believe(stage: &Stage, player: &Player, term: &Arc<Term>) -> Believing {
     let believed = term.clone();
-    stage.believe(player, &election_line(NAME), term.token(), Mode::Exclusive, move || believed.is_valid())
+    stage
+        .believe(player, &election_line(NAME), term.token(), LockMode::Exclusive, move || believed.is_valid())
 }

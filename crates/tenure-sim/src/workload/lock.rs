@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 use tenure::lock::{Guard, Locks};
 
 use super::{Stage, patience};
@@ -19,11 +19,11 @@ const POOL: &str = "pool";
 const ROOM: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
 /// How one wants a lock of this name.
-fn mode(name: &str, dice: &mut Dice) -> Mode {
+fn mode(name: &str, dice: &mut Dice) -> LockMode {
     match name {
-        BOOK if dice.percent(70) => Mode::Shared,
-        POOL => Mode::Permit { of: ROOM },
-        _ => Mode::Exclusive,
+        BOOK if dice.percent(70) => LockMode::Shared,
+        POOL => LockMode::Permit { of: ROOM },
+        _ => LockMode::Exclusive,
     }
 }
 
@@ -44,9 +44,9 @@ async fn want(stage: Stage, player: Player, locks: Locks, mut dice: Dice) {
         let name = *dice.pick(&NAMES);
         let mode = mode(name, &mut dice);
         let acquire = match mode {
-            Mode::Exclusive => locks.lock(name),
-            Mode::Shared => locks.shared(name),
-            Mode::Permit { of } => locks.permit(name, of),
+            LockMode::Exclusive => locks.lock(name),
+            LockMode::Shared => locks.shared(name),
+            LockMode::Permit { of } => locks.permit(name, of),
         };
         let acquire = match patience(&mut dice) {
             None => acquire.try_once(),
@@ -68,7 +68,7 @@ async fn want(stage: Stage, player: Player, locks: Locks, mut dice: Dice) {
     }
 }
 
-async fn hold(stage: &Stage, player: &Player, name: &str, mode: Mode, guard: Guard, dice: &mut Dice) {
+async fn hold(stage: &Stage, player: &Player, name: &str, mode: LockMode, guard: Guard, dice: &mut Dice) {
     let (line, guard) = (lock_line(name), Arc::new(guard));
     let token = guard.token();
     let believed = guard.clone();
@@ -78,7 +78,7 @@ async fn hold(stage: &Stage, player: &Player, name: &str, mode: Mode, guard: Gua
         let worked = guard.run(async {
             player.rest(step).await;
             stage.acted(player, &line, token, guard.is_valid());
-            if mode == Mode::Exclusive {
+            if mode == LockMode::Exclusive {
                 stage.write_guarded(player, &line, &guard.fence()).await;
             }
         });

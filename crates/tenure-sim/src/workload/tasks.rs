@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tenure::client::{Client, NewTask, SubmitError, Submitted};
-use tenure::core::line::Mode;
 use tenure::core::name::{NodeId, TaskId};
+use tenure::core::queue::LockMode;
 use tenure::core::record::WallTime;
 use tenure::core::task::StateRecord;
 use tenure::core::task::retry::Decision;
@@ -75,7 +75,7 @@ async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
     let line = task_line(context.task().as_str());
     let believed = context.clone();
     let is_valid = move || believed.is_valid();
-    let _believing = stage.believe(&player, &line, context.token(), Mode::Exclusive, is_valid);
+    let _believing = stage.believe(&player, &line, context.token(), LockMode::Exclusive, is_valid);
     let (steps, weakness, keeps_progress) =
         context.props_as::<(u8, Weakness, bool)>().unwrap_or((1, Weakness::None, false));
     let done = context.checkpoint().and_then(|progress| progress.first().copied()).unwrap_or(0);
@@ -103,7 +103,7 @@ async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
         let value = context.token().to_string();
         let txn = Txn::new().then(Op::put(format!("{REGISTERS}{line}"), value));
         // The store's own record says what came of it.
-        let _ = context.store().txn(context.guard(txn)).await;
+        let _ = context.store().txn(context.fenced(txn)).await;
     }
     player.awake().await;
     match weakness {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure::core::line::Mode;
+use tenure::core::queue::LockMode;
 use tenure::core::revision::Token;
 use tenure::store::Revision;
 use tenure::ttl::{Elections, OverStore};
@@ -36,7 +36,8 @@ async fn want(stage: Stage, player: Player, elections: Elections<String, Bytes, 
         let token = leadership.token().unwrap_or(Token(Revision::ZERO));
         let leadership = Arc::new(leadership);
         let believed = leadership.clone();
-        let believing = stage.believe(&player, &line, token, Mode::Exclusive, move || believed.is_valid());
+        let believing =
+            stage.believe(&player, &line, token, LockMode::Exclusive, move || believed.is_valid());
         for _ in 0..dice.below(4) {
             let pace = dice.ms(1, 1_500);
             let worked = leadership.run(async {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use tenure_core::board::{Board, Card};
+use tenure_core::client::{
+    ReadAllStates, ReadEffort, TaskFound, TaskKeys, TaskStates, attempts_and_props, read_states, state_keys,
+};
 use tenure_core::layout::Key;
 use tenure_core::name::{ClaimId, NodeId, TaskId};
 use tenure_core::picture::FeedItem;
@@ -11,14 +13,7 @@ use tenure_core::record::{CommandRecord, Record, TaskRecord};
 use tenure_core::task::{AttemptRecord, StateKind, StateRecord};
 
 use super::Client;
-use super::task::{Found, Keys, Reading};
-use crate::store::{Get, KeyValue, Op, OpReply, Revision, Selection, StoreError, Txn};
-
-/// How many states are read in one request: a state with a checkpoint may be long, and this many of the longest still fit into one answer.
-const STATES_PER_REQUEST: u32 = 100;
-
-/// How many such requests are under way at once.
-const REQUESTS_IN_FLIGHT: usize = 4;
+use crate::store::{KeyValue, Revision, StoreError};
 
 /// How often a listing begins again because the history it stood on was compacted away meanwhile.
 const LISTINGS_MAX: usize = 3;
@@ -174,46 +169,24 @@ pub struct Listing {
 impl Client {
     /// One task; none if there is none, nor any memory of one.
     pub async fn get(&self, task: &TaskId) -> Result<Option<TaskView>, StoreError> {
-        Ok(self.view_of(task, Keys::of(&self.layout, task).read(&self.store).await?))
+        Ok(self.view_of(task, self.read(task, ReadEffort::Once).await?))
     }
 
     /// Everything about one task, with its props and the command that waits for it.
     pub async fn dossier(&self, task: &TaskId) -> Result<TaskDossier, StoreError> {
-        let keys = Keys::of(&self.layout, task);
-        let all = keys.reading(Txn::new(), Reading::Always);
-        let all = all.then(Op::Get(Get::new(keys.attempts.clone()))).then(Op::get(keys.props.clone()));
-        let reply = self.store.txn(all).await?;
-        let found = Found::in_reply(&reply)?;
-        let props = match reply.results.last() {
-            Some(OpReply::Get(page)) => page.pairs.first().map(|pair| pair.value.clone()),
-            Some(OpReply::Put | OpReply::Delete { .. }) | None => None,
+        let reply = self.store.txn(TaskKeys::of(&self.layout, task).read_whole()).await?;
+        let found = TaskFound::in_reply(&reply)?;
+        let (attempts, props) = attempts_and_props(reply)?;
+        let props = match (&found.task, found.entry(&self.layout, task)) {
+            (Some(_), _) => props.pairs.first().map(|pair| pair.value.clone()),
+            (None, Some(entry)) => found.kept_props(self.store.get_key(entry).await?.as_ref()),
+            (None, None) => None,
         };
-        let props = match found.task {
-            Some(_) => props,
-            None => self.kept_props(task, &found).await?,
-        };
-        let attempts = match reply.results.iter().rev().nth(1) {
-            Some(OpReply::Get(page)) => self.attempts_in(&page.pairs),
-            Some(OpReply::Put | OpReply::Delete { .. }) | None => Vec::new(),
-        };
+        let attempts = self.attempts_in(&attempts.pairs);
         let command = found.command.as_ref();
         let command = command.map(|pair| CommandRecord::decode(&pair.value).map_err(|bad| bad.reason()));
         let revision = found.revision;
         Ok(TaskDossier { task: self.view_of(task, found), props, attempts, command, revision })
-    }
-
-    /// The props that are kept of a task that has ended.
-    pub(super) async fn kept_props(
-        &self,
-        task: &TaskId,
-        found: &Found,
-    ) -> Result<Option<bytes::Bytes>, StoreError> {
-        let Some(entry) = found.entry(&self.layout, task) else { return Ok(None) };
-        let pair = self.store.get_key(entry).await?;
-        // One that was put with another state is of another life.
-        let pair =
-            pair.filter(|pair| Some(pair.modified) == found.state.as_ref().map(|state| state.modified));
-        Ok(pair.map(|pair| pair.value).filter(|props| !props.is_empty()))
     }
 
     /// Attempt records, the oldest first. One that cannot be read says nothing.
@@ -227,7 +200,7 @@ impl Client {
         attempts
     }
 
-    fn view_of(&self, task: &TaskId, found: Found) -> Option<TaskView> {
+    fn view_of(&self, task: &TaskId, found: TaskFound) -> Option<TaskView> {
         if found.task.is_none() && found.state.is_none() {
             return None;
         }
@@ -276,7 +249,7 @@ impl Client {
             }
         }
         let states = if filter.ended {
-            self.all_states(revision).await?
+            self.run("task states", &mut ReadAllStates::new(&self.layout, revision)).await?
         } else {
             self.states_of(cards.keys(), revision).await?
         };
@@ -307,60 +280,12 @@ impl Client {
         board
     }
 
-    /// The stored states of these tasks. The states of all tasks that ever were may be many more.
     async fn states_of(
         &self,
         tasks: impl Iterator<Item = &TaskId>,
         revision: Revision,
-    ) -> Result<Vec<(TaskId, Result<StateRecord, String>)>, StoreError> {
-        let keys: Vec<_> = tasks.map(|task| self.layout.encode(&Key::TaskState(task.clone()))).collect();
-        let txns = keys.chunks(STATES_PER_REQUEST as usize).map(|keys| {
-            let get = |key: &bytes::Bytes| Op::Get(Get::key(key.clone()).at(revision));
-            Txn { then: keys.iter().map(get).collect(), ..Txn::default() }
-        });
-        // Written out first: a stream that borrows what it maps would keep callers from sending the future to another thread.
-        let requests: Vec<_> = txns.map(|txn| self.store.txn(txn)).collect();
-        let replies: Vec<_> = stream::iter(requests).buffered(REQUESTS_IN_FLIGHT).try_collect().await?;
-        let results = replies.into_iter().flat_map(|reply| reply.results);
-        let pairs = results.flat_map(|result| match result {
-            OpReply::Get(page) => page.pairs,
-            OpReply::Put | OpReply::Delete { .. } => Vec::new(),
-        });
-        Ok(self.read_states(pairs))
-    }
-
-    /// The stored states of all tasks, those that have ended among them.
-    async fn all_states(
-        &self,
-        revision: Revision,
-    ) -> Result<Vec<(TaskId, Result<StateRecord, String>)>, StoreError> {
-        let select = self.layout.states();
-        let Some(end) = select.end() else { return Ok(Vec::new()) };
-        let mut from = select.first().clone();
-        let mut pairs = Vec::new();
-        loop {
-            let rest = Get::new(Selection::Range(from, end.clone())).at(revision);
-            let page = self.store.get(rest.limit(STATES_PER_REQUEST)).await?;
-            let last = page.pairs.last().map(|pair| Selection::Key(pair.key.clone()));
-            pairs.extend(page.pairs);
-            match last.and_then(|last| last.end()) {
-                Some(next) if page.more => from = next,
-                Some(_) | None => return Ok(self.read_states(pairs)),
-            }
-        }
-    }
-
-    fn read_states(
-        &self,
-        pairs: impl IntoIterator<Item = KeyValue>,
-    ) -> Vec<(TaskId, Result<StateRecord, String>)> {
-        let read = |pair: KeyValue| match self.layout.parse(&pair.key) {
-            Some(Key::TaskState(task)) => {
-                Some((task, StateRecord::decode(&pair.value).map_err(|bad| bad.reason())))
-            }
-            // A stranger's key is nobody's state.
-            Some(_) | None => None,
-        };
-        pairs.into_iter().filter_map(read).collect()
+    ) -> Result<TaskStates, StoreError> {
+        let keys = state_keys(&self.layout, tasks);
+        Ok(read_states(&self.layout, self.store.get_each(&keys, revision).await?))
     }
 }

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tenure_core::board::{Board, BoardChange};
+use tenure_core::client::{ReadEffort, TaskFound, TaskKeys};
 use tenure_core::name::TaskId;
 use tenure_core::task::StateRecord;
 use thiserror::Error;
 
 use super::Client;
-use super::patience::answered;
-use super::task::{Found, Keys};
 use crate::feed::{Feed, FeedItem};
 use crate::store::{Selection, StoreError};
 
@@ -64,7 +63,7 @@ impl Client {
     }
 
     async fn ended(&self, task: &TaskId) -> Result<Ended, WaitTaskError> {
-        let keys = Keys::of(&self.layout, task);
+        let keys = TaskKeys::of(&self.layout, task);
         let open = |key: &bytes::Bytes| {
             Feed::open(self.store.clone(), Selection::key(key.clone())).map_err(WaitTaskError::Store)
         };
@@ -82,7 +81,7 @@ impl Client {
                 Some(Err(error)) => return Err(WaitTaskError::Store(error)),
                 None => return Err(WaitTaskError::Store(StoreError::Closed)),
             }
-            let found = answered(|| keys.read(&self.store)).await.map_err(WaitTaskError::Store)?;
+            let found = self.read(task, ReadEffort::UntilReply).await.map_err(WaitTaskError::Store)?;
             match end_of(&found, was_there) {
                 Some(end) => return end,
                 None => was_there = true,
@@ -139,11 +138,10 @@ impl Client {
                 changed.into_iter().filter(|task| open.contains(task)).partition(is_over);
             was_there.extend(running);
             let looks = over.into_iter().map(|task| async move {
-                let keys = Keys::of(&self.layout, &task);
-                let found = answered(|| keys.read(&self.store)).await?;
+                let found = self.read(&task, ReadEffort::UntilReply).await?;
                 Ok::<_, StoreError>((task, found))
             });
-            let looks: Vec<(TaskId, Found)> = stream::iter(looks)
+            let looks: Vec<(TaskId, TaskFound)> = stream::iter(looks)
                 .buffer_unordered(LOOKS_IN_FLIGHT)
                 .try_collect()
                 .await
@@ -160,7 +158,7 @@ impl Client {
 }
 
 /// How a task has ended, if it has.
-fn end_of(found: &Found, was_there: bool) -> Option<Result<Ended, WaitTaskError>> {
+fn end_of(found: &TaskFound, was_there: bool) -> Option<Result<Ended, WaitTaskError>> {
     if found.ended().is_some()
         && let Ok(state) = found.state()
     {

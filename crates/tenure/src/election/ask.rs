@@ -4,17 +4,18 @@
 //! the polite way. A leader that does not answer keeps leading.
 
 use futures_util::StreamExt;
-use tenure_core::layout::{Key, Place};
-use tenure_core::record::{AskRecord, BadRecord, CandidateRecord};
+use tenure_core::layout::{Key, QueueKey};
+use tenure_core::queue::{CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten};
+use tenure_core::record::{AskRecord, BadRecord};
 use tenure_core::revision::Token;
 use thiserror::Error;
 
-use super::rewrite::{RewriteError, rewrite};
 use super::{Candidate, Election, Leader, Observe};
-use crate::store::StoreError;
+use crate::retry;
+use crate::store::{Cause, StoreError};
 
-/// How often a wish is written whose answers are lost. More would only make the caller wait; it can ask again.
-const TRIES_MAX: u32 = 3;
+/// How long a request is retried. More would only make the caller wait, who can send it again.
+const EFFORT: Effort = Effort::Bounded { conflicts_max: 16, lost_max: 2 };
 
 /// What somebody asks of a leader.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +28,7 @@ pub enum Ask {
     /// To hand over.
     Transfer {
         /// To whom: the place of a candidate.
-        heir: Place,
+        heir: QueueKey,
         /// Who asks.
         by: String,
     },
@@ -39,7 +40,7 @@ impl Ask {
         let by = record.by.clone();
         match &record.heir {
             None => Some(Ask::Resign { by }),
-            Some(heir) => Place::parse(heir).map(|heir| Ask::Transfer { heir, by }),
+            Some(heir) => QueueKey::parse(heir).map(|heir| Ask::Transfer { heir, by }),
         }
     }
 }
@@ -50,7 +51,7 @@ pub struct Dismissal {
     /// What was asked.
     pub ask: Ask,
     /// The heir, if one was named: it was there when this was made.
-    pub(super) heir: Option<(Place, Token)>,
+    pub(super) heir: Option<(QueueKey, Token)>,
 }
 
 /// What became of a leader that was asked to go.
@@ -114,16 +115,16 @@ impl Election {
         let key = self.elections.layout.encode(&Key::Candidate(self.name.clone(), leader.place));
         let by = self.elections.candidate.to_string();
         let ask = AskRecord { by, heir, ..AskRecord::default() };
-        let mut tries = 1;
-        loop {
-            let change = |record: &mut CandidateRecord| record.asked = Some(ask.clone());
-            match rewrite(self.store(), &key, leader.token, None, None, change).await {
-                Ok(Some(_)) => return Ok(()),
-                Ok(None) => return Err(AskError::NotLeading),
-                Err(RewriteError::Store(error)) if error.is_ambiguous() && tries < TRIES_MAX => tries += 1,
-                Err(RewriteError::Store(error)) => return Err(AskError::Store(error)),
-                Err(RewriteError::Unreadable(bad)) => return Err(AskError::Unreadable(bad)),
-            }
+        let update = CandidateUpdate { change: CandidateChange::Request(Some(ask)), own: None };
+        let mut rewrite = Rewrite::new(key, leader.token, update, EFFORT);
+        match retry::run("request to a leader", self.store(), &self.elections.clock, &mut rewrite).await {
+            Ok(Rewritten::Stored(..)) => Ok(()),
+            Ok(Rewritten::Gone) => Err(AskError::NotLeading),
+            Ok(Rewritten::Contended) => Err(AskError::Store(StoreError::Unavailable(Cause::new(
+                "the leader's record was changed by others again and again",
+            )))),
+            Err(RewriteError::Store(error)) => Err(AskError::Store(error)),
+            Err(RewriteError::Unreadable(bad)) => Err(AskError::Unreadable(bad)),
         }
     }
 }

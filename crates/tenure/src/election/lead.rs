@@ -7,18 +7,18 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use super::{Ask, Campaign, CampaignError, Dismissal, Term};
-use crate::line::{Lost, StandError};
+use crate::hold::{LossReason, Lost};
 
 /// Why the work did not come to its end.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum LeadError {
-    /// We never led.
+    /// No term began.
     #[error(transparent)]
-    NotElected(#[from] CampaignError),
+    Campaign(#[from] CampaignError),
     /// Leadership was lost, and the work dropped.
-    #[error("leadership was lost: {0}")]
-    Lost(Lost),
+    #[error(transparent)]
+    Lost(#[from] Lost),
     /// Somebody asked us to go; the work was dropped and leadership given up.
     #[error("somebody asked us to go")]
     Asked(Ask),
@@ -69,7 +69,7 @@ impl Campaign {
             let term = match self.clone().run().await {
                 Ok(term) => Arc::new(term),
                 // Nothing was led, and the session finds another lease.
-                Err(CampaignError::NotElected(StandError::SessionLost(_))) if self.leads_again => continue,
+                Err(CampaignError::Lost(_)) if self.leads_again => continue,
                 Err(error) => return Err(error.into()),
             };
             let token = term.token();
@@ -81,10 +81,10 @@ impl Campaign {
                     }
                     return Ok(done);
                 }
-                Served::Lost(why) => {
-                    warn!(%election, %token, %why, "leadership was lost");
-                    if !self.leads_again || why == Lost::Closed {
-                        return Err(LeadError::Lost(why));
+                Served::Lost(lost) => {
+                    warn!(%election, %token, reason = %lost.reason, "leadership lost");
+                    if !self.leads_again || lost.reason == LossReason::Closed {
+                        return Err(LeadError::Lost(lost));
                     }
                 }
                 Served::Asked(dismissal) => {

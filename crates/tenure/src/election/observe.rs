@@ -121,7 +121,7 @@ struct Reading {
 
 impl Observe {
     pub(super) fn new(election: &Election) -> Observe {
-        let feed = Feed::open(election.store().clone(), Selection::Prefix(election.line.clone()));
+        let feed = Feed::open(election.store().clone(), Selection::Prefix(election.queue.clone()));
         Observe {
             feed: feed.map_err(Some),
             clock: election.elections.clock.clone(),

@@ -1,43 +1,33 @@
 //! A term of leadership.
 
 use std::fmt;
-use std::future::Future;
+use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
-use tenure_core::fence::Fence;
-use tenure_core::layout::Place;
+use tenure_core::layout::QueueKey;
+use tenure_core::queue::{
+    CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten, Transferred,
+};
 use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;
-use tenure_core::time::Moment;
 use thiserror::Error;
 use tracing::debug;
 
-use super::rewrite::{RewriteError, Seen, rewrite};
 use super::{Ask, Candidate, Dismissal, Election};
-use crate::clock::{BootClock, Clock};
-use crate::dice;
-use crate::line::{Held, Lost, Outcome, ReleaseError, SeatState};
-use crate::store::{LeaseId, StoreError};
-
-/// Rests between tries to tell another value; the end of the term ends the trying.
-const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(50),
-    cap: Duration::from_secs(1),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
+use crate::hold::{Hold, LossReason, Lost, ReleaseError};
+use crate::queue::{QueueHold, WaiterStatus};
+use crate::retry;
+use crate::store::{Revision, StoreError};
 
 /// How long to wait for a store that did not answer a question: it is somebody's wish, not ours, so there is no hurry.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Leadership, until it is given up, dropped or lost.
+/// Leadership, until it is given up, dropped or lost. Its methods are those of [`Hold`] and [`Validity`](crate::Validity) too.
 #[must_use = "a term that is dropped is resigned"]
 pub struct Term {
     election: Election,
-    held: Held,
+    hold: QueueHold,
     /// The newest that is known of our own record.
     seen: Mutex<Seen>,
 }
@@ -53,8 +43,8 @@ pub enum ProclaimError {
         bytes: usize,
     },
     /// We do not lead any more.
-    #[error("leadership was lost: {0}")]
-    Lost(Lost),
+    #[error(transparent)]
+    Lost(#[from] Lost),
     /// The store will never take it.
     #[error("the store refuses the value")]
     Store(#[source] StoreError),
@@ -68,17 +58,17 @@ pub enum TransferError {
     #[error("the heir is not a candidate any more")]
     HeirGone(Box<Term>),
     /// We do not lead any more; nothing was handed over by us.
-    #[error("leadership was lost: {0}")]
-    Lost(Lost),
+    #[error(transparent)]
+    Lost(#[from] Lost),
     /// The store cannot be asked any more, so nobody knows. The term is over.
     #[error("the store failed during the handover")]
     Store(#[source] StoreError),
 }
 
 impl Term {
-    pub(super) fn new(election: Election, held: Held, record: CandidateRecord) -> Term {
-        let seen = Mutex::new(Seen { record, modified: held.token().0, is_stored: true });
-        Term { election, held, seen }
+    pub(super) fn new(election: Election, hold: QueueHold, record: CandidateRecord) -> Term {
+        let seen = Mutex::new(Seen { record, modified: hold.token().0 });
+        Term { election, hold, seen }
     }
 
     /// The election.
@@ -86,83 +76,14 @@ impl Term {
         &self.election
     }
 
-    /// What to show to whatever is protected: larger than that of every earlier leader.
-    pub fn token(&self) -> Token {
-        self.held.token()
-    }
-
     /// Where it stands in line; with the token, what [`Campaign::resume`](super::Campaign::resume) needs after a restart.
-    pub fn place(&self) -> Place {
-        self.held.place()
-    }
-
-    /// Guards writes inside the store: they happen only while this term lasts.
-    pub fn fence(&self) -> Fence {
-        self.held.fence()
-    }
-
-    /// The lease that leadership hangs on.
-    pub fn lease(&self) -> LeaseId {
-        self.held.loan().lease()
-    }
-
-    /// The TTL that the store granted.
-    pub fn ttl(&self) -> Duration {
-        self.held.loan().ttl()
+    pub fn place(&self) -> QueueKey {
+        self.hold.key()
     }
 
     /// What everybody is told, as far as we know.
     pub fn value(&self) -> String {
         self.newest().record.value
-    }
-
-    /// Whether leadership may be relied upon. Once false, always false.
-    pub fn is_valid(&self) -> bool {
-        self.held.is_valid()
-    }
-
-    /// How long it is certainly valid, if nothing is renewed.
-    pub fn remaining(&self) -> Duration {
-        self.held.remaining()
-    }
-
-    /// Until when it is certainly valid, if nothing is renewed, on the session's clock.
-    pub fn valid_until(&self) -> Moment {
-        self.held.loan().valid_until()
-    }
-
-    /// When the last request was sent that the store has acknowledged, on the session's clock: nobody else can lead before this and the TTL.
-    pub fn acknowledged(&self) -> Moment {
-        self.held.loan().acknowledged()
-    }
-
-    /// Waits for an acknowledgement that was sent after `before`, and says when. Never comes once leadership is lost.
-    ///
-    /// # Cancellation
-    ///
-    /// Leaves nothing behind.
-    pub async fn acknowledged_after(&self, before: Moment) -> Moment {
-        self.held.loan().acknowledged_after(before).await
-    }
-
-    /// Waits until leadership is lost, and says why. Comes on time, even while calls to the store hang.
-    ///
-    /// # Cancellation
-    ///
-    /// Leaves nothing behind.
-    pub async fn lost(&self) -> Lost {
-        self.held.lost().await
-    }
-
-    /// Runs a future, and drops it the moment leadership cannot be proven any more.
-    ///
-    /// It is never polled while the term is not valid, also not once after a suspend. Blocking code inside it cannot be stopped.
-    ///
-    /// # Cancellation
-    ///
-    /// Drops the future too; the term goes on.
-    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
-        self.held.run(work).await
     }
 
     /// Tells everybody another value, with the same token. Asks the store until it is done or the term is over.
@@ -177,7 +98,7 @@ impl Term {
         if bytes > RECORD_BYTES_MAX {
             return Err(ProclaimError::TooLarge { bytes });
         }
-        self.rewrite(|record| record.value.clone_from(&value)).await
+        self.rewrite(CandidateChange::Value(value)).await
     }
 
     /// Waits until somebody asks us to go, and says what they ask. As long as the wish stands, it comes at once.
@@ -188,14 +109,14 @@ impl Term {
     ///
     /// Nothing is lost.
     pub async fn asked(&self) -> Ask {
-        let mut news = self.held.news();
+        let mut news = self.hold.changes();
         loop {
             news.mark_unchanged();
             if let Some(ask) = self.newest().record.asked.as_ref().and_then(Ask::of) {
                 return ask;
             }
             if news.changed().await.is_err() {
-                // The desk is gone, and nobody is left to ask.
+                // The driver has ended, so the term cannot be changed any more.
                 std::future::pending::<()>().await;
             }
         }
@@ -238,7 +159,7 @@ impl Term {
 
     /// Goes on leading although somebody asked us to go, and takes their wish away.
     pub async fn decline(&self) -> Result<(), ProclaimError> {
-        self.rewrite(|record| record.asked = None).await
+        self.rewrite(CandidateChange::Request(None)).await
     }
 
     /// Gives leadership up, and waits until the store has taken it. Stop the work before.
@@ -258,13 +179,11 @@ impl Term {
     ///
     /// The term is over, with or without a handover.
     pub async fn transfer_to(self, heir: &Candidate) -> Result<(), TransferError> {
-        if let Some(lost) = self.held.end() {
-            return Err(TransferError::Lost(lost));
-        }
-        match self.held.hand_over((heir.place, heir.token)).await {
-            Ok(Ok(Outcome::Done)) => Ok(()),
-            Ok(Ok(Outcome::HeirGone)) => Err(TransferError::HeirGone(Box::new(self))),
-            Ok(Ok(Outcome::HolderGone)) => Err(TransferError::Lost(Lost::Broken)),
+        self.check()?;
+        match self.hold.hand_over((heir.place, heir.token)).await {
+            Ok(Ok(Transferred::Done)) => Ok(()),
+            Ok(Ok(Transferred::HeirGone)) => Err(TransferError::HeirGone(Box::new(self))),
+            Ok(Ok(Transferred::HolderGone)) => Err(TransferError::Lost(self.lost_by(LossReason::Deleted))),
             Ok(Err(error)) => Err(TransferError::Store(error)),
             Err(lost) => Err(TransferError::Lost(lost)),
         }
@@ -272,14 +191,14 @@ impl Term {
 
     /// The same as [`Term::resign`], for a term that others may look at.
     pub(super) async fn step_down(&self) -> Result<(), ReleaseError> {
-        self.held.release().await
+        self.hold.release().await
     }
 
     /// The same as [`Term::obey`], for a term that others may look at: they are told before the store is.
     pub(super) async fn go(&self, dismissal: &Dismissal) -> Result<(), ReleaseError> {
         match dismissal.heir {
             Some(heir) => {
-                self.held.withdraw();
+                self.hold.withdraw();
                 self.hand_over(heir).await
             }
             None => self.step_down().await,
@@ -299,61 +218,55 @@ impl Term {
     }
 
     /// Hands over to a place, or steps down if that is gone.
-    async fn hand_over(&self, heir: (Place, Token)) -> Result<(), ReleaseError> {
-        match self.held.hand_over(heir).await {
-            Ok(Ok(Outcome::Done)) => Ok(()),
-            Ok(Ok(Outcome::HeirGone | Outcome::HolderGone) | Err(_)) => self.step_down().await,
+    async fn hand_over(&self, heir: (QueueKey, Token)) -> Result<(), ReleaseError> {
+        match self.hold.hand_over(heir).await {
+            Ok(Ok(Transferred::Done)) => Ok(()),
+            Ok(Ok(Transferred::HeirGone | Transferred::HolderGone) | Err(_)) => self.step_down().await,
             Err(lost) => Err(ReleaseError::Lost(lost)),
         }
     }
 
-    async fn rewrite(&self, change: impl Fn(&mut CandidateRecord)) -> Result<(), ProclaimError> {
-        match self.held.run(self.rewritten(&change)).await {
-            Ok(Ok(Some(seen))) => {
-                self.learn(seen);
+    /// Changes the own record. The end of the lease ends the retries.
+    async fn rewrite(&self, change: CandidateChange) -> Result<(), ProclaimError> {
+        let (key, token) = (self.hold.fence().key, self.token());
+        let newest = self.newest();
+        let value = newest.record.encode();
+        let update = CandidateUpdate { change, own: Some(newest.record) };
+        let rewrite = Rewrite::new(key, token, update, Effort::UntilApplied).known(&value, newest.modified);
+        let rewritten = match rewrite {
+            Ok(mut rewrite) => {
+                let clock = &self.election.elections.clock;
+                let run = retry::run("candidate record", self.election.store(), clock, &mut rewrite);
+                self.hold.run(run).await.map_err(ProclaimError::Lost)?
+            }
+            Err(result) => result,
+        };
+        match rewritten {
+            Ok(Rewritten::Stored(value, modified)) => {
+                // What was just put can be read.
+                if let Ok(record) = CandidateRecord::decode(&value) {
+                    self.learn(Seen { record, modified });
+                }
                 Ok(())
             }
-            Ok(Ok(None)) => Err(ProclaimError::Lost(Lost::Broken)),
-            Ok(Err(error)) => Err(ProclaimError::Store(error)),
-            Err(lost) => Err(ProclaimError::Lost(lost)),
-        }
-    }
-
-    /// Changes our record, as often as it takes.
-    async fn rewritten(&self, change: impl Fn(&mut CandidateRecord)) -> Result<Option<Seen>, StoreError> {
-        let (key, token) = (self.held.fence().key, self.token());
-        let mut backoff = Backoff::new(RETRY);
-        let newest = self.newest();
-        let mut seen = Some(newest.clone());
-        loop {
-            let own = Some(&newest.record);
-            match rewrite(self.election.store(), &key, token, seen.take(), own, &change).await {
-                Ok(done) => return Ok(done),
-                Err(RewriteError::Store(error))
-                    if error.is_fatal() || matches!(error, StoreError::Invalid(_)) =>
-                {
-                    return Err(error);
-                }
-                Err(RewriteError::Store(error)) => debug!(%error, "record was not changed yet"),
-                Err(RewriteError::Unreadable(_)) => {
-                    unreachable!("what cannot be read is replaced by our own")
-                }
-            }
-            tokio::time::sleep(backoff.after_failure(BootClock.now(), dice::throw(), None)).await;
+            Ok(Rewritten::Gone) => Err(ProclaimError::Lost(self.lost_by(LossReason::Deleted))),
+            Ok(Rewritten::Contended) => unreachable!("an owner's rewrite has no bound"),
+            Err(RewriteError::Store(error)) => Err(ProclaimError::Store(error)),
+            Err(RewriteError::Unreadable(_)) => unreachable!("the owner replaces what cannot be read"),
         }
     }
 
     /// The newest that is known of our record: what we put, or what was seen since.
     fn newest(&self) -> Seen {
-        let touched = match &*self.held.news().borrow() {
-            SeatState::Holds { touched, .. } => touched.clone(),
-            SeatState::Entering | SeatState::Waits | SeatState::Over(_) => None,
+        let touched = match &*self.hold.changes().borrow() {
+            WaiterStatus::Holding { changed, .. } => changed.clone(),
+            WaiterStatus::Entering | WaiterStatus::Waiting | WaiterStatus::Ended(_) => None,
         };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pair) = touched.filter(|pair| pair.modified > seen.modified) {
             // What cannot be read says nothing; the revision does.
             if let Ok(record) = CandidateRecord::decode(&pair.value) {
-                *seen = Seen { record, modified: pair.modified, is_stored: true };
+                *seen = Seen { record, modified: pair.modified };
             }
         }
         seen.clone()
@@ -367,11 +280,26 @@ impl Term {
     }
 }
 
+/// A candidate's record, and the revision of its last put.
+#[derive(Clone, Debug)]
+struct Seen {
+    record: CandidateRecord,
+    modified: Revision,
+}
+
 /// Whom somebody wants to lead instead.
 enum Heir {
     Anybody,
-    Named((Place, Token)),
+    Named((QueueKey, Token)),
     Gone,
+}
+
+impl Deref for Term {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
 }
 
 impl fmt::Debug for Term {

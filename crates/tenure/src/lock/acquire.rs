@@ -1,31 +1,36 @@
 //! Asking for a lock: how long to wait, on which terms, and how it can end.
 
 use std::future::{Future, IntoFuture};
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::layout::Rank;
-use tenure_core::line::Mode;
+use tenure_core::layout::PriorityClass;
 use tenure_core::name::BadName;
+use tenure_core::queue::LockMode;
 use tenure_core::record::{HolderRecord, Record};
 use thiserror::Error;
 
 use super::Guard;
 use crate::clock::wall_time;
-use crate::line::{Desk, Patience, StandError, Wish};
+use crate::hold::{Lost, Subject};
+use crate::identity::{Identity, described};
+use crate::queue::{AcquireOptions, QueueDriver, QueueError, WaitPolicy};
+use crate::session::InvalidTtl;
+use crate::store::StoreError;
 
 /// A lock that is about to be asked for.
 #[must_use = "nothing is locked before this is awaited"]
 pub struct Acquire {
-    desk: Desk,
+    queues: QueueDriver,
     holder: Arc<HolderRecord>,
-    mode: Mode,
+    mode: LockMode,
     reason: Option<String>,
-    line: Result<Bytes, BadName>,
+    queue: Result<(Subject, Bytes), BadName>,
     ttl: Option<Duration>,
-    patience: Patience,
+    wait_policy: WaitPolicy,
 }
 
 /// Why a lock is not held.
@@ -34,19 +39,99 @@ pub struct Acquire {
 pub enum LockError {
     /// No lock has such a name. Nothing was sent.
     #[error(transparent)]
-    Name(#[from] BadName),
-    /// It is not ours.
+    InvalidName(#[from] BadName),
+    /// A semaphore has at least one permit. Nothing was sent.
+    #[error("a semaphore needs at least one permit")]
+    InvalidPermits,
+    /// No lease can have the requested TTL. Nothing was sent.
     #[error(transparent)]
-    NotHeld(#[from] StandError),
+    InvalidTtl(#[from] InvalidTtl),
+    /// Another holder has it; only after [`Acquire::try_once`].
+    #[error("{subject} is held by {}", described(by.as_ref()))]
+    Held {
+        /// What was requested, such as `lock 'deploy'`.
+        subject: Arc<str>,
+        /// The first holder; none if the store does not show it any more, or its record is unreadable.
+        by: Option<Identity>,
+    },
+    /// The wait of [`Acquire::wait_up_to`] is over.
+    #[error("timed out after {after:?} waiting for {subject} (held by {})", described(by.as_ref()))]
+    Timeout {
+        /// What was requested, such as `lock 'deploy'`.
+        subject: Arc<str>,
+        /// How long it waited.
+        after: Duration,
+        /// The first holder shortly before the wait was over, at most 250 ms. None if the store did not reply by then, or the record is
+        /// unreadable.
+        by: Option<Identity>,
+    },
+    /// Other callers hold or wait with a different number of permits. All callers of a name must use the same.
+    #[error("requested one of {given} permits, but the name is in use with {stored} permits")]
+    PermitsDiffer {
+        /// The number that was requested.
+        given: NonZeroU32,
+        /// The number that is in use.
+        stored: NonZeroU32,
+    },
+    /// The lease was lost while the caller waited: nothing was held. Acquire again to wait again.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The store did not reply in time. What it may still apply is undone in the background.
+    #[error("the store did not reply within {after:?}")]
+    Unavailable {
+        /// How long it waited.
+        after: Duration,
+    },
+    /// The store refuses the request for good.
+    #[error("the store refuses the lock")]
+    Store(#[source] StoreError),
+    /// The session was closed.
+    #[error("the session is closed")]
+    Closed,
+}
+
+impl LockError {
+    /// Whether the same request may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            LockError::Held { .. }
+            | LockError::Timeout { .. }
+            | LockError::Lost(_)
+            | LockError::Unavailable { .. } => true,
+            LockError::Store(error) => error.is_retryable(),
+            LockError::InvalidName(_)
+            | LockError::InvalidPermits
+            | LockError::InvalidTtl(_)
+            | LockError::PermitsDiffer { .. }
+            | LockError::Closed => false,
+        }
+    }
+}
+
+impl From<QueueError> for LockError {
+    fn from(error: QueueError) -> LockError {
+        match error {
+            QueueError::Held { subject, by } => LockError::Held { subject: subject.to_string().into(), by },
+            QueueError::Timeout { subject, after, by } => {
+                LockError::Timeout { subject: subject.to_string().into(), after, by }
+            }
+            QueueError::Lost(lost) => LockError::Lost(lost),
+            QueueError::Closed => LockError::Closed,
+            QueueError::Unavailable { after } => LockError::Unavailable { after },
+            QueueError::PermitsDiffer { given, stored } => LockError::PermitsDiffer { given, stored },
+            QueueError::Store(error) => LockError::Store(error),
+            QueueError::InvalidTtl(invalid) => LockError::InvalidTtl(invalid),
+        }
+    }
 }
 
 impl Acquire {
     pub(super) fn new(
-        desk: Desk,
-        (holder, mode): (Arc<HolderRecord>, Mode),
-        line: Result<Bytes, BadName>,
+        queues: QueueDriver,
+        (holder, mode): (Arc<HolderRecord>, LockMode),
+        queue: Result<(Subject, Bytes), BadName>,
     ) -> Acquire {
-        Acquire { desk, holder, mode, reason: None, line, ttl: None, patience: Patience::Endless }
+        Acquire { queues, holder, mode, reason: None, queue, ttl: None, wait_policy: WaitPolicy::Endless }
     }
 
     /// With a lease of its own length; the session's otherwise.
@@ -57,14 +142,14 @@ impl Acquire {
 
     /// Waits this long for the current holders and for earlier waiters. A wait of zero is [`Acquire::try_once`].
     pub fn wait_up_to(mut self, wait: Duration) -> Acquire {
-        self.patience = Patience::up_to(wait);
+        self.wait_policy = WaitPolicy::up_to(wait);
         self
     }
 
-    /// Does not wait: [`StandError::Held`] if the store's complete reply shows that it cannot be acquired now.
+    /// Does not wait: [`LockError::Held`] if the store's complete reply shows that it cannot be acquired now.
     /// A free permit or a lock that only shared holders have is acquired.
     pub fn try_once(mut self) -> Acquire {
-        self.patience = Patience::None;
+        self.wait_policy = WaitPolicy::Try;
         self
     }
 
@@ -76,9 +161,19 @@ impl Acquire {
 
     async fn ask(self) -> Result<Guard, LockError> {
         let value = self.record();
-        let Acquire { desk, mode, ttl, patience, line, .. } = self;
-        let wish = Wish { line: line?, mode, rank: Rank::Ordinary, value, ttl, patience, former: None };
-        Ok(Guard::new(desk.hold(wish).await?))
+        let Acquire { queues, mode, ttl, wait_policy, queue, .. } = self;
+        let (subject, queue) = queue?;
+        let options = AcquireOptions {
+            subject,
+            queue,
+            mode,
+            class: PriorityClass::Ordinary,
+            value,
+            ttl,
+            wait: wait_policy,
+            former: None,
+        };
+        Ok(Guard::new(queues.acquire(options).await?))
     }
 
     /// What others see of us.

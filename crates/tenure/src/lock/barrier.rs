@@ -8,29 +8,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tenure_core::backoff::{Backoff, Growth, Jitter, Retry};
-use tenure_core::layout::{Place, Rank};
-use tenure_core::line::Round;
+use tenure_core::layout::{PriorityClass, QueueKey};
 use tenure_core::name::BadName;
+use tenure_core::queue::{BarrierRound, Effort, PassedMark, Rewrite, RewriteError, Rewritten};
 use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use crate::clock::{BootClock, Clock, wall_time};
-use crate::dice;
+use crate::clock::wall_time;
 use crate::feed::{Feed, FeedItem};
-use crate::line::{Desk, Held, Lost, Patience, StandError, Wish};
-use crate::store::{KeyValue, LeaseChoice, Op, Selection, Store, StoreError, Txn};
-
-/// Rests between tries to mark our place; the end of our lease ends the trying.
-const RETRY: Retry = Retry {
-    growth: Growth::Exponential,
-    initial: Duration::from_millis(50),
-    cap: Duration::from_secs(1),
-    jitter: Jitter::Full,
-    healthy_after: Duration::from_secs(10),
-};
+use crate::hold::{Lost, Subject};
+use crate::queue::{AcquireOptions, QueueDriver, QueueError, QueueHold, WaitPolicy};
+use crate::retry;
+use crate::session::InvalidTtl;
+use crate::store::{KeyValue, Selection, Store, StoreError};
 
 /// A barrier that is about to be come to. Awaiting it waits until all parties have come.
 ///
@@ -54,16 +46,16 @@ const RETRY: Retry = Retry {
 ///
 /// # Errors
 ///
-/// [`BarrierError::NotAll`] when the wait is over: another party may have seen the round complete just before, and gone on.
+/// [`BarrierError::Timeout`] when the wait is over: another party may have seen the round complete just before, and gone on.
 #[must_use = "nobody comes to the barrier before this is awaited"]
 pub struct Barrier {
-    desk: Desk,
+    queues: QueueDriver,
     store: Store,
     holder: HolderRecord,
-    line: Result<Bytes, BadName>,
+    queue: Result<(Subject, Bytes), BadName>,
     parties: NonZeroU32,
     ttl: Option<Duration>,
-    patience: Patience,
+    wait_policy: WaitPolicy,
 }
 
 /// Why a barrier was not passed.
@@ -72,37 +64,73 @@ pub struct Barrier {
 pub enum BarrierError {
     /// No barrier has such a name. Nothing was sent.
     #[error(transparent)]
-    Name(#[from] BadName),
-    /// We could not come to it.
+    InvalidName(#[from] BadName),
+    /// A barrier has at least one party. Nothing was sent.
+    #[error("a barrier needs at least one party")]
+    InvalidParties,
+    /// No lease can have the requested TTL. Nothing was sent.
     #[error(transparent)]
-    NotThere(#[from] StandError),
-    /// Not all came in time.
-    #[error("{arrived} of {parties} came within {within:?}")]
-    NotAll {
-        /// How many were there at last.
+    InvalidTtl(#[from] InvalidTtl),
+    /// Not all parties arrived in time.
+    #[error("timed out after {after:?}: {arrived} of {parties} parties arrived")]
+    Timeout {
+        /// How many had arrived at last; 0 also while an earlier round was not over.
         arrived: usize,
-        /// How many should have come.
+        /// How many parties the barrier has.
         parties: NonZeroU32,
-        /// How long was waited.
-        within: Duration,
+        /// How long it waited.
+        after: Duration,
     },
-    /// Our own place was lost while we waited.
-    #[error("its own place was lost: {0}")]
-    Lost(Lost),
-    /// The store cannot be asked any more.
+    /// Other callers use the name with a different number of parties.
+    #[error("requested a barrier of {given} parties, but the name is in use with {stored}")]
+    PartiesDiffer {
+        /// The number that was requested.
+        given: NonZeroU32,
+        /// The number that is in use.
+        stored: NonZeroU32,
+    },
+    /// The key of this party was lost while it waited.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The store did not reply in time. What it may still apply is undone in the background.
+    #[error("the store did not reply within {after:?}")]
+    Unavailable {
+        /// How long it waited.
+        after: Duration,
+    },
+    /// The store failed for good.
     #[error("the store failed")]
     Store(#[source] StoreError),
+    /// The session was closed.
+    #[error("the session is closed")]
+    Closed,
+}
+
+impl BarrierError {
+    fn of(error: QueueError, parties: NonZeroU32) -> BarrierError {
+        match error {
+            QueueError::Timeout { after, .. } => BarrierError::Timeout { arrived: 0, parties, after },
+            // A barrier always waits.
+            QueueError::Held { .. } => BarrierError::Timeout { arrived: 0, parties, after: Duration::ZERO },
+            QueueError::Lost(lost) => BarrierError::Lost(lost),
+            QueueError::Closed => BarrierError::Closed,
+            QueueError::Unavailable { after } => BarrierError::Unavailable { after },
+            QueueError::PermitsDiffer { given, stored } => BarrierError::PartiesDiffer { given, stored },
+            QueueError::Store(error) => BarrierError::Store(error),
+            QueueError::InvalidTtl(invalid) => BarrierError::InvalidTtl(invalid),
+        }
+    }
 }
 
 impl Barrier {
     pub(super) fn new(
-        desk: Desk,
+        queues: QueueDriver,
         store: Store,
         holder: HolderRecord,
-        line: Result<Bytes, BadName>,
+        queue: Result<(Subject, Bytes), BadName>,
         parties: NonZeroU32,
     ) -> Barrier {
-        Barrier { desk, store, holder, line, parties, ttl: None, patience: Patience::Endless }
+        Barrier { queues, store, holder, queue, parties, ttl: None, wait_policy: WaitPolicy::Endless }
     }
 
     /// With a lease of its own length; the session's otherwise.
@@ -113,44 +141,44 @@ impl Barrier {
 
     /// Waits this long for the others to come.
     pub fn wait_up_to(mut self, wait: Duration) -> Barrier {
-        self.patience = Patience::UpTo(wait);
+        self.wait_policy = WaitPolicy::UpTo(wait);
         self
     }
 
     async fn pass(mut self) -> Result<(), BarrierError> {
-        let line = self.line.clone()?;
+        let (subject, queue) = self.queue.clone()?;
         self.holder.queued = wall_time();
-        let deadline = match self.patience {
-            Patience::UpTo(wait) => Some((Instant::now() + wait, wait)),
-            Patience::Endless | Patience::None => None,
+        let deadline = match self.wait_policy {
+            WaitPolicy::UpTo(wait) => Some((Instant::now() + wait, wait)),
+            WaitPolicy::Endless | WaitPolicy::Try => None,
         };
-        let wish = Wish {
-            line: line.clone(),
+        let options = AcquireOptions {
+            subject,
+            queue: queue.clone(),
             mode: self.holder.mode,
-            rank: Rank::Ordinary,
+            class: PriorityClass::Ordinary,
             value: self.holder.encode(),
             ttl: self.ttl,
-            patience: self.patience,
+            wait: self.wait_policy,
             former: None,
         };
-        let held = self.desk.hold(wish).await?;
-        let mut view = View::open(&self.store, &line).map_err(BarrierError::Store)?;
+        let held =
+            self.queues.acquire(options).await.map_err(|error| BarrierError::of(error, self.parties))?;
+        let mut view = View::open(&self.store, &queue).map_err(BarrierError::Store)?;
         let waiting = held.run(view.wait_for(|round| round.of(held.token(), self.parties)));
         let waited = match deadline {
             Some((deadline, within)) => match tokio::time::timeout_at(deadline, waiting).await {
                 Ok(waited) => waited,
                 Err(_) => {
                     let arrived = view.round.waiting();
-                    return Err(BarrierError::NotAll { arrived, parties: self.parties, within });
+                    return Err(BarrierError::Timeout { arrived, parties: self.parties, after: within });
                 }
             },
             None => waiting.await,
         };
         let round = waited.map_err(BarrierError::Lost)?.map_err(BarrierError::Store)?;
         // From here on others rely on us having passed, so no deadline counts any more.
-        self.holder.passed = Some(round);
-        let marking = mark(&self.store, &held, &self.holder);
-        held.run(marking).await.map_err(BarrierError::Lost)?.map_err(BarrierError::Store)?;
+        self.mark(&held, round).await?;
         let over = held.run(view.wait_for(|seen| seen.is_over(round).then_some(()))).await;
         // We have passed whatever comes now; a place that cannot leave leaves in the background or ends with its lease.
         if over.is_ok() {
@@ -158,48 +186,46 @@ impl Barrier {
         }
         Ok(())
     }
-}
 
-/// Says in our own place that we have passed.
-async fn mark(store: &Store, held: &Held, holder: &HolderRecord) -> Result<(), StoreError> {
-    let fence = held.fence();
-    let put = Op::Put { key: fence.key.clone(), value: holder.encode(), lease: LeaseChoice::Keep };
-    let mut backoff = Backoff::new(RETRY);
-    loop {
-        match store.txn(fence.guard(Txn::new().then(put.clone()))).await {
-            // A place that is gone is told by its holder.
-            Ok(reply) if reply.succeeded => return Ok(()),
-            Ok(_) => std::future::pending().await,
-            Err(error) if error.is_fatal() || matches!(error, StoreError::Invalid(_)) => return Err(error),
-            Err(_) => {}
+    /// Writes into the own queue key that this party has passed. The end of the lease ends the retries.
+    async fn mark(&self, held: &QueueHold, round: Token) -> Result<(), BarrierError> {
+        let mark = PassedMark { round, own: self.holder.clone() };
+        let mut rewrite = Rewrite::new(held.fence().key, held.token(), mark, Effort::UntilApplied);
+        let marked =
+            held.run(retry::run("barrier mark", &self.store, self.queues.clock(), &mut rewrite)).await;
+        match marked.map_err(BarrierError::Lost)? {
+            // The queue driver notices it too, and knows why.
+            Ok(Rewritten::Gone) => Err(BarrierError::Lost(held.lost().await)),
+            Ok(Rewritten::Stored(..) | Rewritten::Contended) => Ok(()),
+            Err(RewriteError::Store(error)) => Err(BarrierError::Store(error)),
+            Err(RewriteError::Unreadable(_)) => unreachable!("the owner replaces what cannot be read"),
         }
-        tokio::time::sleep(backoff.after_failure(BootClock.now(), dice::throw(), None)).await;
     }
 }
 
 /// The parties at a barrier, as they come and go.
 struct View {
-    line: Bytes,
+    queue: Bytes,
     feed: Feed,
-    round: Round,
+    round: BarrierRound,
     tokens: BTreeMap<Bytes, Token>,
     is_whole: bool,
 }
 
 impl View {
-    fn open(store: &Store, line: &Bytes) -> Result<View, StoreError> {
-        let feed = Feed::open(store.clone(), Selection::Prefix(line.clone()))?;
+    fn open(store: &Store, queue: &Bytes) -> Result<View, StoreError> {
+        let feed = Feed::open(store.clone(), Selection::Prefix(queue.clone()))?;
         Ok(View {
-            line: line.clone(),
+            queue: queue.clone(),
             feed,
-            round: Round::default(),
+            round: BarrierRound::default(),
             tokens: BTreeMap::new(),
             is_whole: false,
         })
     }
 
     /// Looks at every whole picture, the present one first, until one is as wanted.
-    async fn wait_for<T>(&mut self, wanted: impl Fn(&Round) -> Option<T>) -> Result<T, StoreError> {
+    async fn wait_for<T>(&mut self, wanted: impl Fn(&BarrierRound) -> Option<T>) -> Result<T, StoreError> {
         loop {
             if self.is_whole
                 && let Some(found) = wanted(&self.round)
@@ -224,7 +250,7 @@ impl View {
                     // What cannot be read has not passed.
                     let passed = HolderRecord::decode(&pair.value).ok().and_then(|holder| holder.passed);
                     self.tokens.insert(pair.key, Token(pair.created));
-                    self.round.places.insert(Token(pair.created), passed);
+                    self.round.queue_keys.insert(Token(pair.created), passed);
                 }
             }
             FeedItem::Delete { key, .. } => self.forget(&key),
@@ -233,14 +259,14 @@ impl View {
 
     fn forget(&mut self, key: &Bytes) {
         if let Some(token) = self.tokens.remove(key) {
-            self.round.places.remove(&token);
+            self.round.queue_keys.remove(&token);
         }
     }
 
     /// A stranger's key is no party.
     fn is_place(&self, pair: &KeyValue) -> bool {
-        let name = pair.key.strip_prefix(&self.line[..]).and_then(|name| std::str::from_utf8(name).ok());
-        name.and_then(Place::parse).is_some()
+        let name = pair.key.strip_prefix(&self.queue[..]).and_then(|name| std::str::from_utf8(name).ok());
+        name.and_then(QueueKey::parse).is_some()
     }
 }
 

@@ -4,21 +4,20 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use tenure_core::hold::TtlTooShort;
+use tenure_core::exclusive_key::Patience;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::NodeId;
+use tenure_core::name::{BadName, NodeId};
 use tenure_core::record::{NodeRecord, NodeState, Record, WallTime, Wanted};
-use tenure_core::revision::{Revision, Token};
+use tenure_core::revision::Token;
 use thiserror::Error;
 
 use super::Membership;
 use crate::clock::wall_time;
 use crate::dice;
-use crate::seat::{Ask, NotTaken, Seat};
-use crate::session::{RegisterError, Session};
+use crate::exclusive_key::{ExclusiveKey, ExclusiveKeyError, ExclusiveKeyOptions};
+use crate::session::Session;
 use crate::store::{KeyValue, LeaseId, Store, StoreError};
 
 /// How long joining may take unless told otherwise: long enough for an election of etcd, short enough for a start-up script.
@@ -95,10 +94,11 @@ impl NewNode {
         self
     }
 
-    fn record(self, nonce: String, before: Revision) -> NodeRecord {
+    /// The record, complete but for the revision that the key is created after.
+    fn record(self, nonce: String) -> NodeRecord {
         NodeRecord {
             address: self.address,
-            incarnation: u64::try_from(before.0).unwrap_or(0),
+            incarnation: 0,
             started: wall_time(),
             nonce,
             version: self.version,
@@ -145,37 +145,21 @@ impl Join {
 
     async fn ask(self) -> Result<Membership, JoinError> {
         let id = self.node.id.clone();
-        let nonce = random_nonce()?;
-        let ask = Ask {
+        let options = ExclusiveKeyOptions {
             store: self.store,
             session: self.session,
             key: self.layout.encode(&Key::Node(id.clone())),
-            nonce: nonce.clone(),
-            within: self.within,
-            wait: self.wait,
+            patience: Patience { store: self.within, owner: self.wait },
         };
-        let written = Mutex::new(self.node.clone().record(nonce.clone(), Revision::ZERO));
-        let value = |before| {
-            let record = self.node.clone().record(nonce.clone(), before);
-            let value = record.encode();
-            *written.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = record;
-            value
-        };
-        match Seat::take(ask, value).await {
-            Ok(seat) => {
-                let newest = seat.token().unwrap_or(Token(Revision::ZERO));
-                Ok(Membership { id, seat, record: written, newest: Mutex::new(newest) })
-            }
-            Err(NotTaken::Held(pair)) => Err(JoinError::Alive(Box::new(OtherNode::new(id, &pair)))),
-            Err(NotTaken::OurOwn) => Err(JoinError::OurOwn(id)),
-            Err(NotTaken::Store(error)) => Err(JoinError::Store(error)),
-            Err(NotTaken::Session(error)) => Err(match error {
-                RegisterError::NotYet { within } => JoinError::NotYet { within },
-                RegisterError::Invalid(invalid) => JoinError::Store(invalid.into()),
-                RegisterError::Refused(error) => JoinError::Store(error),
-                RegisterError::Ttl(error) => JoinError::Ttl(error),
-                RegisterError::Taken | RegisterError::Superseded => JoinError::OurOwn(id),
-                RegisterError::Closed => JoinError::Closed,
+        let record = self.node.record(random_nonce()?);
+        match ExclusiveKey::take(options, record).await {
+            Ok(key) => Ok(Membership { id, key }),
+            Err(error) => Err(match error {
+                ExclusiveKeyError::Held(pair) => JoinError::Alive(Box::new(OtherNode::new(id, &pair))),
+                ExclusiveKeyError::AlreadyRegistered => JoinError::OurOwn(id),
+                ExclusiveKeyError::NotYet { within } => JoinError::NotYet { within },
+                ExclusiveKeyError::Store(error) => JoinError::Store(error),
+                ExclusiveKeyError::Closed => JoinError::Closed,
             }),
         }
     }
@@ -194,6 +178,9 @@ impl IntoFuture for Join {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum JoinError {
+    /// No node has such a name. Nothing was sent.
+    #[error(transparent)]
+    InvalidName(#[from] BadName),
     /// Another node with this id is alive: stop it, choose another id, or wait with [`Join::wait_up_to`] until its lease has ended.
     #[error("{0}")]
     Alive(Box<OtherNode>),
@@ -209,9 +196,6 @@ pub enum JoinError {
     /// The store will not have it, or cannot be read.
     #[error("the store refuses the node")]
     Store(#[source] StoreError),
-    /// The TTL cannot be held.
-    #[error(transparent)]
-    Ttl(#[from] TtlTooShort),
     /// The session is closed.
     #[error("the session is closed")]
     Closed,

@@ -13,6 +13,7 @@ use tenure_core::node::{ClaimAnswer, ClaimAsk};
 use tenure_core::revision::Epoch;
 use tracing::debug;
 
+use crate::hold::LossReason;
 use crate::session::{Loan, Session};
 use crate::store::{LeaseId, Store};
 
@@ -68,7 +69,7 @@ fn lock(habit: &Mutex<Habit>) -> MutexGuard<'_, Habit> {
 }
 
 /// The end of a lease.
-type Ending = Pin<Box<dyn Future<Output = LeaseId> + Send>>;
+type Ending = Pin<Box<dyn Future<Output = (LeaseId, LossReason)> + Send>>;
 
 /// The loans of all claims.
 #[derive(Default)]
@@ -105,8 +106,8 @@ impl Loans {
             let (_, count) = self.leases.entry(loan.lease()).or_insert_with(|| {
                 let watched = loan.clone();
                 endings.push(Box::pin(async move {
-                    watched.lost().await;
-                    watched.lease()
+                    let lost = watched.lost().await;
+                    (watched.lease(), lost.reason)
                 }));
                 (loan.clone(), 0)
             });
@@ -133,10 +134,10 @@ impl Loans {
     }
 
     /// Waits for the end of a lease that claims hang on.
-    pub(super) async fn next_end(&mut self) -> LeaseId {
+    pub(super) async fn next_end(&mut self) -> (LeaseId, LossReason) {
         loop {
             match self.endings.next().await {
-                Some(lease) if self.leases.contains_key(&lease) => return lease,
+                Some((lease, why)) if self.leases.contains_key(&lease) => return (lease, why),
                 // Nothing hangs on it any more.
                 Some(_) => {}
                 None => std::future::pending().await,

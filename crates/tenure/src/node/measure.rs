@@ -5,8 +5,9 @@
 use std::sync::Once;
 
 use metrics::{Unit, counter, gauge};
+use tenure_core::loss::LossReason;
 use tenure_core::name::NodeId;
-use tenure_core::node::{Event, LossReason, Notice, Outcome, ReleaseReason};
+use tenure_core::node::{Event, Notice, Outcome, ReleaseReason};
 use tenure_core::task::StateKind;
 
 const TASKS: &str = "tenure_node_tasks";
@@ -59,7 +60,8 @@ impl Measure {
         for reason in ReleaseReason::ALL {
             counter!(RELEASES, "node" => node.clone(), "reason" => reason.as_str()).absolute(0);
         }
-        for reason in LossReason::ALL {
+        // A node does not lose what it releases itself.
+        for reason in LossReason::ALL.into_iter().filter(|reason| *reason != LossReason::Released) {
             counter!(LOST, "node" => node.clone(), "reason" => reason.as_str()).absolute(0);
         }
         Measure { node, tasks: 0 }

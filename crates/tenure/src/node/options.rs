@@ -12,7 +12,7 @@ use tenure_core::record::NodeState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::drive::Driver;
+use super::driver::Driver;
 use super::measure::Measure;
 use super::run::Handlers;
 use super::words::Tenancy;

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinSet};
 
 use crate::handler::{AnyHandler, Context, Progress, Reins, Told, words_of};
+use crate::hold::LossReason;
 use crate::session::Loan;
 use crate::store::Store;
 
@@ -71,6 +72,13 @@ impl Handlers {
         }
     }
 
+    /// The claim of a run is lost.
+    pub(super) fn lose(&self, task: TaskId, token: Token, reason: LossReason) {
+        if let Some(running) = self.by_task.get(&(task, token)) {
+            running.reins.validity.end(reason);
+        }
+    }
+
     /// Ends a run at its next `.await`.
     pub(super) fn abort(&self, task: TaskId, token: Token) {
         if let Some(running) = self.by_task.get(&(task, token)) {
@@ -109,7 +117,10 @@ impl Handlers {
                     Err(error) => (error.id(), Outcome::Aborted),
                 };
                 let (task, token) = self.runs.remove(&id).expect("every run was noted when it began");
-                self.by_task.remove(&(task.clone(), token));
+                if let Some(running) = self.by_task.remove(&(task.clone(), token)) {
+                    // The claim is stored until the outcome is, but a clone of the context must not act under it any more.
+                    running.reins.validity.end(LossReason::Released);
+                }
                 Event::HandlerEnded { task, token, outcome }
             }
             Some(progress) = self.wanted.recv() => {

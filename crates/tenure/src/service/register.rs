@@ -3,23 +3,22 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure_core::hold::TtlTooShort;
+use tenure_core::exclusive_key::Patience;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{BadName, InstanceId, RegistryKey, ServiceName};
-use tenure_core::record::{InstanceRecord, InstanceValue, Record};
+use tenure_core::record::{InstanceRecord, InstanceValue};
 use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::sync::watch;
 
 use super::{LeaveError, Standing, UpdateError};
 use crate::clock::wall_time;
+use crate::exclusive_key::{ExclusiveKey, ExclusiveKeyError, ExclusiveKeyOptions};
 use crate::membership::random_nonce;
-use crate::seat::{Ask, NotTaken, Seat};
-use crate::session::{RegisterError, Session};
+use crate::session::Session;
 use crate::store::{KeyValue, Store, StoreError};
 
 /// How long registering may take unless told otherwise: long enough for an election of etcd, short enough for a start-up script.
@@ -98,38 +97,30 @@ impl RegisterInstance {
 
     async fn ask(self) -> Result<InstanceRegistration, InstanceError> {
         let id = self.instance.id;
-        let nonce = random_nonce().map_err(InstanceError::Store)?;
         let record = InstanceRecord {
             address: self.instance.address,
             metadata: self.instance.metadata,
             started: wall_time(),
-            nonce: nonce.clone(),
+            nonce: random_nonce().map_err(InstanceError::Store)?,
             unknown: serde_json::Map::new(),
         };
-        let ask = Ask {
+        let name = self.name;
+        let options = ExclusiveKeyOptions {
             store: self.store,
             session: self.session,
-            key: self.layout.encode(&Key::Registration(RegistryKey::of_instance(&self.name, &id)?)),
-            nonce,
-            within: self.within,
-            wait: self.wait,
+            key: self.layout.encode(&Key::Registration(RegistryKey::of_instance(&name, &id)?)),
+            patience: Patience { store: self.within, owner: self.wait },
         };
-        let value = record.encode();
-        let name = self.name;
-        match Seat::take(ask, |_| value.clone()).await {
-            Ok(seat) => Ok(InstanceRegistration { name, id, seat, record: Mutex::new(record) }),
-            Err(NotTaken::Held(pair)) => {
-                Err(InstanceError::Alive(Box::new(OtherInstance::new(name, id, &pair))))
-            }
-            Err(NotTaken::OurOwn) => Err(InstanceError::OurOwn(id)),
-            Err(NotTaken::Store(error)) => Err(InstanceError::Store(error)),
-            Err(NotTaken::Session(error)) => Err(match error {
-                RegisterError::NotYet { within } => InstanceError::NotYet { within },
-                RegisterError::Invalid(invalid) => InstanceError::Store(invalid.into()),
-                RegisterError::Refused(error) => InstanceError::Store(error),
-                RegisterError::Ttl(error) => InstanceError::Ttl(error),
-                RegisterError::Taken | RegisterError::Superseded => InstanceError::OurOwn(id),
-                RegisterError::Closed => InstanceError::Closed,
+        match ExclusiveKey::take(options, record).await {
+            Ok(key) => Ok(InstanceRegistration { name, id, key }),
+            Err(error) => Err(match error {
+                ExclusiveKeyError::Held(pair) => {
+                    InstanceError::Alive(Box::new(OtherInstance::new(name, id, &pair)))
+                }
+                ExclusiveKeyError::AlreadyRegistered => InstanceError::OurOwn(id),
+                ExclusiveKeyError::NotYet { within } => InstanceError::NotYet { within },
+                ExclusiveKeyError::Store(error) => InstanceError::Store(error),
+                ExclusiveKeyError::Closed => InstanceError::Closed,
             }),
         }
     }
@@ -148,9 +139,7 @@ impl IntoFuture for RegisterInstance {
 pub struct InstanceRegistration {
     name: ServiceName,
     id: InstanceId,
-    seat: Seat,
-    /// What is wanted in the store.
-    record: Mutex<InstanceRecord>,
+    key: ExclusiveKey<InstanceRecord>,
 }
 
 impl InstanceRegistration {
@@ -166,27 +155,27 @@ impl InstanceRegistration {
 
     /// The token, while this is certainly registered.
     pub fn token(&self) -> Option<Token> {
-        self.seat.token()
+        self.key.token()
     }
 
     /// How it stands now.
     pub fn standing(&self) -> Standing {
-        self.seat.standing()
+        self.key.status()
     }
 
     /// How it stands, now and whenever that changes.
     pub fn changes(&self) -> watch::Receiver<Standing> {
-        self.seat.changes()
+        self.key.changes()
     }
 
     /// Waits until this is not certainly registered under this token any more.
     pub async fn lost(&self, token: Token) {
-        self.seat.lost(token).await;
+        self.key.lost(token).await;
     }
 
     /// What the instance says of itself, as it is wanted in the store.
     pub fn record(&self) -> InstanceRecord {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.key.record()
     }
 
     /// Changes where it can be reached and what its users want to know of it. Its token stays.
@@ -199,12 +188,7 @@ impl InstanceRegistration {
     ///
     /// See [`UpdateError`]; one that is refused changes nothing.
     pub async fn update(&self, change: impl FnOnce(&mut InstanceRecord)) -> Result<(), UpdateError> {
-        let change = |record: &mut InstanceRecord| {
-            let (nonce, started) = (record.nonce.clone(), record.started);
-            change(record);
-            (record.nonce, record.started) = (nonce, started);
-        };
-        self.seat.update(&self.record, change, UPDATE_WITHIN).await
+        self.key.update(change, UPDATE_WITHIN).await
     }
 
     /// Withdraws it, and waits until the store was seen without it; at most 5 s.
@@ -217,7 +201,7 @@ impl InstanceRegistration {
     ///
     /// [`LeaveError`] if the store did not confirm it: then the record ends with its lease.
     pub async fn leave(self) -> Result<(), LeaveError> {
-        self.seat.leave(UPDATE_WITHIN).await
+        self.key.leave(UPDATE_WITHIN).await
     }
 }
 
@@ -249,9 +233,6 @@ pub enum InstanceError {
     /// The store will not have it, or cannot be read.
     #[error("the store refuses the instance")]
     Store(#[source] StoreError),
-    /// The TTL cannot be held.
-    #[error(transparent)]
-    Ttl(#[from] TtlTooShort),
     /// The session is closed.
     #[error("the session is closed")]
     Closed,

@@ -6,7 +6,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use metrics::{Unit, counter, gauge, histogram};
-use tenure_core::hold::End;
+use tenure_core::loss::LossReason;
 
 use crate::store::{Grant, Renewal, StoreError};
 
@@ -54,8 +54,8 @@ pub(super) fn register() {
     for result in ["ok", "gone", "error"] {
         counter!(RENEWALS, "result" => result).increment(0);
     }
-    for why in [End::Lapsed, End::Gone] {
-        counter!(LOST, "reason" => reason(why)).increment(0);
+    for why in [LossReason::Lapsed, LossReason::Revoked] {
+        counter!(LOST, "reason" => why.as_str()).increment(0);
     }
     counter!(RECOVERIES).increment(0);
     counter!(RETRIES).increment(0);
@@ -80,15 +80,8 @@ pub(super) fn remained(remained: Duration) {
     histogram!(REMAINING).record(remained);
 }
 
-pub(super) fn lost(why: End) {
-    counter!(LOST, "reason" => reason(why)).increment(1);
-}
-
-fn reason(why: End) -> &'static str {
-    match why {
-        End::Lapsed => "lapsed",
-        End::Gone => "gone",
-    }
+pub(super) fn lost(why: LossReason) {
+    counter!(LOST, "reason" => why.as_str()).increment(1);
 }
 
 pub(super) fn recovered() {

@@ -9,7 +9,7 @@ use tenure_core::session::{Plan, Session as Machine};
 use thiserror::Error;
 
 use super::shared::Shared;
-use super::{Handle, Session, drive, measure};
+use super::{Handle, Session, driver, measure};
 use crate::clock::{BootClock, Clock};
 use crate::store::Store;
 
@@ -61,7 +61,7 @@ impl SessionOptions {
         let machine = Machine::new(self.plan)?;
         measure::register();
         let shared = Arc::new(Shared::new(store, self.clock, machine, self.plan.ttl));
-        tokio::spawn(drive::drive(shared.clone()));
+        tokio::spawn(driver::drive(shared.clone()));
         Ok(Session { handle: Arc::new(Handle { shared }) })
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::hold::TtlTooShort;
-use tenure_core::session::Mode;
+use tenure_core::name::BadName;
+use tenure_core::session::{Mode, largest_put};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::perform;
 use super::shared::Shared;
 use crate::store::{Invalid, LeaseId, Revision, StoreError};
 
@@ -36,6 +36,9 @@ pub struct Registration {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
+    /// No key of a namespace has such a name. Nothing was sent, and nothing has changed.
+    #[error(transparent)]
+    InvalidName(#[from] BadName),
     /// No store would take this key or value. Nothing was sent, and nothing has changed.
     #[error("the key cannot be registered: {0}")]
     Invalid(Invalid),
@@ -120,7 +123,7 @@ impl Register {
         };
         // A key whose lease or turn is waited for anyway needs nobody to be woken; thousands of them would keep the task from its requests.
         if has_news {
-            self.shared.bell.notify_one();
+            self.shared.inbox.notify();
         }
         match tokio::time::timeout(self.within, told).await {
             Ok(Ok(answer)) => answer,
@@ -136,7 +139,7 @@ impl Register {
         let checked = limits
             .grant_ttl(ttl)
             .map(drop)
-            .and_then(|()| perform::largest_put(&self.key, &self.value).check(limits).map(drop));
+            .and_then(|()| largest_put(&self.key, &self.value).check(limits).map(drop));
         checked.map_err(|error| match error {
             StoreError::Invalid(invalid) => RegisterError::Invalid(invalid),
             other => RegisterError::Refused(other),

@@ -7,12 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tenure_core::session::{Lent, LoanId, Session as Machine, Standing, Wish};
 use tenure_core::time::Moment;
-use tokio::sync::{Notify, broadcast, oneshot, watch};
+use tokio::sync::{broadcast, oneshot, watch};
 
-use super::loan::{Answer, LoanCell};
+use super::driver::Reply;
+use super::loan::Answer;
 use super::measure::Gauge;
 use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
 use crate::clock::Clock;
+use crate::driver::requests::Inbox;
+use crate::hold::LeaseCell;
 use crate::news::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
 
@@ -26,8 +29,8 @@ pub(super) struct Shared {
     /// The TTL of what does not ask for another.
     pub(super) ttl: Duration,
     inner: Mutex<Inner>,
-    /// Rung when the machine was told something.
-    pub(super) bell: Notify,
+    /// Notified when a caller has changed the machine.
+    pub(super) inbox: Inbox<Reply>,
     pub(super) state: watch::Sender<SessionState>,
     pub(super) events: broadcast::Sender<KeyEvent>,
     /// Whether the store holds what is wanted, and nothing else of ours.
@@ -43,9 +46,9 @@ pub(super) struct Inner {
     /// Who waits for a lease.
     pub(super) borrowers: BTreeMap<LoanId, oneshot::Sender<Answer>>,
     /// Who has one.
-    pub(super) loans: BTreeMap<LoanId, (LeaseId, Arc<LoanCell>)>,
+    pub(super) loans: BTreeMap<LoanId, (LeaseId, Arc<LeaseCell>)>,
     /// What all loans of a lease share, as long as there are any: a renewal tells it to a thousand of them at once.
-    pub(super) cells: BTreeMap<LeaseId, Weak<LoanCell>>,
+    pub(super) cells: BTreeMap<LeaseId, Weak<LeaseCell>>,
     /// Keys that are perhaps wanted since, or not wanted any more: their watching has to follow.
     pub(super) follow: BTreeSet<Bytes>,
     /// When it follows at the latest.
@@ -82,7 +85,7 @@ impl Shared {
             clock,
             ttl,
             inner: Mutex::new(inner),
-            bell: Notify::new(),
+            inbox: Inbox::default(),
             state: watch::Sender::new(SessionState::Idle),
             events: broadcast::Sender::new(EVENTS_LEN),
             settled: news::Sender::new(true),
@@ -98,7 +101,7 @@ impl Shared {
         let mut inner = self.lock();
         inner.close(self.clock.now());
         drop(inner);
-        self.bell.notify_one();
+        self.inbox.notify();
     }
 
     /// A loan, or the wait for one, is over.
@@ -110,7 +113,7 @@ impl Shared {
         // Whoever waits from now on waits for what this begins.
         self.settled.send_replace(inner.machine.is_settled());
         drop(inner);
-        self.bell.notify_one();
+        self.inbox.notify();
     }
 
     /// Whether a lease may be relied upon at this moment.
@@ -146,14 +149,14 @@ impl Inner {
     }
 
     /// Notes who has a lease.
-    pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LoanCell> {
+    pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LeaseCell> {
         // One that has an end stays over; whoever borrows now has nothing to do with that.
         let shared = self.cells.get(&lent.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
         if let Some(cell) = &shared {
             cell.extend(lent.valid_until);
         }
         let cell = shared.unwrap_or_else(|| {
-            let cell = Arc::new(LoanCell::new(lent.valid_until));
+            let cell = Arc::new(LeaseCell::new(lent.valid_until));
             self.cells.retain(|_, cell| cell.strong_count() > 0);
             self.cells.insert(lent.lease, Arc::downgrade(&cell));
             cell

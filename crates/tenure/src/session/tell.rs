@@ -6,7 +6,8 @@ use tenure_core::session::Notice;
 use tracing::{debug, info, warn};
 
 use super::shared::{Inner, Shared};
-use super::{KeyEvent, LeftBehind, LoanEnd, RegisterError, Registration, SessionState, measure};
+use super::{KeyEvent, LeftBehind, RegisterError, Registration, SessionState, measure};
+use crate::hold::LossReason;
 
 impl Shared {
     pub(super) fn tell(&self, inner: &mut Inner, notice: Notice) {
@@ -42,7 +43,7 @@ impl Shared {
             }
             Notice::Recalled { loan } => {
                 if let Some((_, cell)) = inner.loans.get(&loan) {
-                    cell.end(LoanEnd::Closed);
+                    cell.end(LossReason::Closed);
                 }
                 return;
             }
@@ -51,7 +52,7 @@ impl Shared {
                 warn!(%lease, %why, keys = inner.machine.keys().len(), loans = loans.len(), "lease lost");
                 for loan in loans {
                     if let Some((_, cell)) = inner.loans.get(&loan) {
-                        cell.end(why.into());
+                        cell.end(why);
                     }
                 }
                 return;
@@ -98,7 +99,7 @@ impl Shared {
     /// Ends what is still lent, and says what is left in the store.
     pub(super) fn farewell(&self, inner: &mut Inner, report: &Result<(), LeftBehind>) {
         for (_, cell) in std::mem::take(&mut inner.loans).into_values() {
-            cell.end(LoanEnd::Closed);
+            cell.end(LossReason::Closed);
         }
         inner.gauge.set(0);
         if let Some(why) = &inner.fatal {

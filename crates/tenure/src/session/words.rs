@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::hold::End;
+use tenure_core::loss::LossReason;
 use thiserror::Error;
 
 use super::Registration;
@@ -29,7 +29,7 @@ pub enum SessionState {
     /// A lease could not be kept: whatever relied on it must have stopped. The session goes on trying to get another.
     Lost {
         /// Why; none if a lease could never be had.
-        why: Option<End>,
+        why: Option<LossReason>,
     },
     /// The session is closed, or the store can never be used again.
     Closed {

@@ -98,7 +98,7 @@ impl Etcd {
     }
 
     /// The configuration for a list of members, with the defaults of the client and the machine's own authorities for TLS.
-    pub(super) fn config(endpoints: &[String], security: Security) -> Config {
+    pub(crate) fn config(endpoints: &[String], security: Security) -> Config {
         let config = Config::new(endpoints.iter().cloned());
         match security {
             Security::Plain => config,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream;
+use futures_util::{StreamExt, TryStreamExt};
 use tenure_core::chunk::chunks;
+use tenure_core::multi_get;
 use tenure_core::revision::Token;
 
 use super::dynamic::DynEngine;
@@ -58,12 +59,32 @@ impl Store {
 
     /// Reads all keys of a selection as they were at one revision, however many there are, page by page.
     pub async fn list(&self, select: Selection) -> Result<Page, StoreError> {
+        self.list_all(Get::new(select)).await
+    }
+
+    /// Reads these keys as they were at one revision. Keys that did not exist are left out.
+    pub(crate) async fn get_each(
+        &self,
+        keys: &[Bytes],
+        revision: Revision,
+    ) -> Result<Vec<KeyValue>, StoreError> {
+        // Collected first: a stream that borrows what it maps would keep callers from sending the future to another thread.
+        let requests = multi_get::requests(keys, revision).into_iter().map(|txn| self.txn(txn));
+        let requests: Vec<_> = requests.collect();
+        let replies: Vec<_> = stream::iter(requests).buffered(CHUNKS_IN_FLIGHT).try_collect().await?;
+        Ok(multi_get::pairs(replies))
+    }
+
+    /// Reads all keys of a selection page by page, as [`Store::list`] does, but at the revision of the read if it has one, and with
+    /// or without values as it says.
+    pub(crate) async fn list_all(&self, get: Get) -> Result<Page, StoreError> {
         let mut len = PageLen::new();
-        let end = select.end();
-        let (mut pairs, mut at) = (Vec::new(), None);
-        let mut rest = select;
+        let end = get.select.end();
+        let (mut pairs, mut at) = (Vec::new(), get.at);
+        let mut rest = get.select.clone();
         loop {
-            let page = match self.get(Get { at, ..Get::new(rest.clone()).limit(len.get()) }).await {
+            let page = Get { at, select: rest.clone(), ..get.clone() }.limit(len.get());
+            let page = match self.get(page).await {
                 Ok(page) => page,
                 Err(error) if len.shrinks_for(&error) => continue,
                 Err(error) => return Err(error),

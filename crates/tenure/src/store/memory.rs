@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use futures_core::Stream;
 use tenure_core::keyspace::{Keyspace, WatchId};
 use tenure_core::time::Moment;
 use tokio::sync::Notify;
+use tokio::task::coop::poll_proceed;
 
 use crate::clock::{BootClock, Clock};
 use crate::dice;
@@ -243,9 +244,12 @@ impl Stream for Watch {
         if self.is_over {
             return Poll::Ready(None);
         }
+        // Without a budget a reader of a busy store never yields, and the timers of its worker thread are late.
+        let budget = ready!(poll_proceed(context));
         let mut state = self.shared.lock();
         if state.is_closed {
             drop(state);
+            budget.made_progress();
             self.is_over = true;
             return Poll::Ready(Some(Err(WatchEnd::Lost(StoreError::Closed))));
         }
@@ -257,6 +261,7 @@ impl Stream for Watch {
         match item {
             None => Poll::Pending,
             Some(item) => {
+                budget.made_progress();
                 self.is_over = item.is_err();
                 Poll::Ready(Some(item))
             }

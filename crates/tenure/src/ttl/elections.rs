@@ -14,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use super::drive::{self, Errand};
+use super::driver::{self, Acquisition, Subject};
 use super::leadership::Leadership;
 use super::stamp::{Nonce, Value};
 use super::storage::{Capabilities, Freed, StorageError, TtlStorage};
 use super::term::Term;
 use crate::clock::Clock;
 use crate::dice;
+use crate::hold;
 
 /// How long the work of a leader may take to stop unless told otherwise: a future that is dropped stops at once, and one that
 /// sits in a blocking call for longer than this is better left to lapse.
@@ -172,7 +173,10 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Elections<K, V, S> {
     pub async fn acquire(&self, key: K, value: V, duration: Duration) -> Result<Leadership<K>, AcquireError> {
         let shared = &self.handle.shared;
         let plan = shared.plan(duration)?;
-        let term = Arc::new(Term::new(plan, shared.clock.clone()));
+        // Most keys are texts, which `Debug` quotes.
+        let name = format!("{key:?}").trim_matches('"').into();
+        let subject = hold::Subject { kind: "election", name };
+        let term = Arc::new(Term::new(plan, shared.clock.clone(), subject));
         {
             let mut slots = shared.lock();
             if slots.is_closed {
@@ -184,8 +188,8 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Elections<K, V, S> {
             slots.terms.insert(key.clone(), term.clone());
         }
         let (reply, replied) = oneshot::channel();
-        let errand = Errand { key, stored: value.stamped(Nonce::random()), ttl: duration, term, reply };
-        shared.tasks.spawn(drive::drive(shared.clone(), errand));
+        let subject = Subject { key, stored: value.stamped(Nonce::random()), ttl: duration };
+        shared.tasks.spawn(driver::drive(shared.clone(), Acquisition { subject, term, reply }));
         // The task always answers, unless the runtime is going down with it.
         replied.await.unwrap_or(Err(AcquireError::Closed))
     }

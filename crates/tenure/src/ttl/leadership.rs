@@ -1,16 +1,14 @@
 //! What a leader holds.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
 use tenure_core::revision::Token;
 
 use super::elections::ReleaseError;
-use super::term::{Loss, Term};
+use super::term::Term;
+use crate::hold::{LossReason, Validity};
 
 /// A leadership that was acquired. It is renewed in the background; dropping it gives it back.
 ///
@@ -35,8 +33,8 @@ use super::term::{Loss, Term};
 ///
 /// # Guarantees
 ///
-/// * [`Leadership::is_valid`] is false before the storage can give the key to anybody else, also after a suspend and while the storage hangs.
-/// * [`Leadership::run`] does not poll its future once it is not valid.
+/// * [`Validity::is_valid`] is false before the storage can give the key to another candidate, also after a suspend and while the storage hangs.
+/// * [`Validity::run`] does not poll its future once it is not valid.
 ///
 /// # Not guaranteed
 ///
@@ -49,11 +47,12 @@ use super::term::{Loss, Term};
 pub struct Leadership<K> {
     key: K,
     term: Arc<Term>,
+    validity: Validity,
 }
 
 impl<K> Leadership<K> {
-    pub(super) fn new(key: K, term: Arc<Term>) -> Leadership<K> {
-        Leadership { key, term }
+    pub(super) fn new(key: K, term: Arc<Term>, validity: Validity) -> Leadership<K> {
+        Leadership { key, term, validity }
     }
 
     /// What is led.
@@ -66,54 +65,6 @@ impl<K> Leadership<K> {
         self.term.token()
     }
 
-    /// Whether the leader may act, at this very moment.
-    pub fn is_valid(&self) -> bool {
-        self.term.is_valid()
-    }
-
-    /// How long the leader may act if nothing is renewed.
-    pub fn remaining(&self) -> Duration {
-        self.term.remaining()
-    }
-
-    /// Waits until the leadership is over, and says why.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future changes nothing.
-    pub async fn lost(&self) -> Loss {
-        self.term.lost().await
-    }
-
-    /// Runs a future for as long as the leadership is valid; when it is not, the future is dropped and the reason returned.
-    ///
-    /// A release waits until the future has ended or was dropped.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future drops the work, and changes nothing about the leadership.
-    ///
-    /// # Errors
-    ///
-    /// Why the leadership was over before the work was.
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Loss> {
-        // Dropped after the work: a release must not think that the work has ended while it is being dropped.
-        let _running = self.term.begin_work()?;
-        let mut work = pin!(work);
-        let mut lost = pin!(self.lost());
-        poll_fn(|context| {
-            // The clock is asked first: in a process that was stopped nobody has noticed anything yet.
-            if let Some(loss) = self.term.loss() {
-                return Poll::Ready(Err(loss));
-            }
-            if let Poll::Ready(loss) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(loss));
-            }
-            work.as_mut().poll(context).map(Ok)
-        })
-        .await
-    }
-
     /// Gives the leadership up: permission ends, the work is stopped and waited for, then the key is deleted.
     ///
     /// # Cancellation
@@ -124,7 +75,7 @@ impl<K> Leadership<K> {
     ///
     /// See [`ReleaseError`]. After all of them the leadership is over.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        if !self.term.is_valid() {
+        if !self.is_valid() {
             return Err(ReleaseError::NotLeading);
         }
         self.term.release().await
@@ -133,7 +84,15 @@ impl<K> Leadership<K> {
 
 impl<K> Drop for Leadership<K> {
     fn drop(&mut self) {
-        self.term.leave();
+        self.term.leave(LossReason::Released);
+    }
+}
+
+impl<K> Deref for Leadership<K> {
+    type Target = Validity;
+
+    fn deref(&self) -> &Validity {
+        &self.validity
     }
 }
 

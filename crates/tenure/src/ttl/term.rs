@@ -1,53 +1,33 @@
 //! One term of leadership, as the leader, the elections and the task behind it share it.
 //!
-//! **Invariant**: whoever asks whether it is valid asks the machine and the clock, never the task: a task that was not scheduled,
-//! in a process that was stopped, cannot make anybody believe longer.
+//! **Invariant**: its [`Validity`] is extended only after an acknowledged renewal, to the deadline of the machine, and every call compares that with the
+//! clock. So a task that was not scheduled, in a process that was stopped, cannot make a leader valid for longer.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use tenure_core::leadership::{Answer, Ask, End, Leadership as Machine, Left, Plan, Standing};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
-use thiserror::Error;
-use tokio::sync::Notify;
 
+use super::driver::Reply;
 use super::elections::{ReleaseError, confirm_within};
 use crate::clock::Clock;
+use crate::driver::requests::Inbox;
+use crate::hold::{LeaseCell, LossReason, Subject, Validity};
 use crate::news;
-
-/// Why a leadership is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum Loss {
-    /// It was not renewed in time: the storage may still agree, but that can no longer be known.
-    #[error("the leadership was not renewed in time")]
-    Lapsed,
-    /// The storage holds another value, or none.
-    #[error("the leadership was taken away")]
-    Taken,
-    /// It was released, dropped or closed.
-    #[error("the leadership was given up")]
-    Released,
-}
 
 pub(super) struct Term {
     plan: Plan,
     clock: Arc<dyn Clock>,
-    inner: Mutex<Inner>,
-    /// Rung when the task has something to look at.
-    pub(super) bell: Notify,
+    machine: Mutex<Machine>,
+    /// Notified when the machine has changed.
+    pub(super) inbox: Inbox<Reply>,
     token: OnceLock<Token>,
-    /// Why permission ended, once it has.
-    loss: news::Sender<Option<Loss>>,
+    subject: Subject,
+    /// None before it leads.
+    validity: OnceLock<Validity>,
     /// How it ended, once nothing is left to do; the inner none means that it was cut short.
     over: news::Sender<Option<Option<End>>>,
-}
-
-struct Inner {
-    machine: Machine,
-    /// How many futures run under this leadership.
-    running: usize,
 }
 
 /// What the task must do next.
@@ -59,39 +39,37 @@ pub(super) struct Step {
 }
 
 impl Term {
-    pub(super) fn new(plan: Plan, clock: Arc<dyn Clock>) -> Term {
+    pub(super) fn new(plan: Plan, clock: Arc<dyn Clock>, subject: Subject) -> Term {
         let machine = Machine::new(plan, clock.now());
         Term {
             plan,
             clock,
-            inner: Mutex::new(Inner { machine, running: 0 }),
-            bell: Notify::new(),
+            machine: Mutex::new(machine),
+            inbox: Inbox::default(),
             token: OnceLock::new(),
-            loss: news::Sender::new(None),
+            subject,
+            validity: OnceLock::new(),
             over: news::Sender::new(None),
         }
     }
 
-    /// Lets the machine look at the clock and ask what it wants to ask.
+    /// Shows the time to the machine, and takes its requests.
     pub(super) fn step(&self) -> Step {
-        let mut inner = self.lock();
+        let mut machine = self.lock();
         let now = self.clock.now();
-        if inner.running == 0 {
-            inner.machine.handle_stopped(now);
+        if !self.validity.get().is_some_and(Validity::is_working) {
+            machine.handle_stopped(now);
         }
-        let asks = std::iter::from_fn(|| inner.machine.poll_ask(now)).map(|ask| (ask, now)).collect();
-        let standing = inner.machine.standing(now);
-        let step =
-            Step { asks, standing, wake: inner.machine.next_wake(), failures: inner.machine.failures() };
-        drop(inner);
-        self.publish(standing);
-        step
+        let asks = std::iter::from_fn(|| machine.poll_ask(now)).map(|ask| (ask, now)).collect();
+        let standing = machine.standing(now);
+        self.publish(&machine, standing, now);
+        Step { asks, standing, wake: machine.next_wake(), failures: machine.failures() }
     }
 
     pub(super) fn handle_answer(&self, ask: Ask, asked_at: Moment, answer: Answer, jitter: f64) {
-        let mut inner = self.lock();
+        let mut machine = self.lock();
         let now = self.clock.now();
-        inner.machine.handle_answer(ask, asked_at, answer, jitter, now);
+        machine.handle_answer(ask, asked_at, answer, jitter, now);
     }
 
     pub(super) fn note_token(&self, token: Token) {
@@ -99,31 +77,32 @@ impl Term {
         let _ = self.token.set(token);
     }
 
-    /// Withdraws permission, now, and lets the task do the rest.
-    pub(super) fn leave(&self) {
-        let mut inner = self.lock();
+    /// Ends its validity, now; the task does the rest.
+    pub(super) fn leave(&self, reason: LossReason) {
+        let mut machine = self.lock();
         let now = self.clock.now();
-        inner.machine.leave(now);
-        let standing = inner.machine.standing(now);
-        drop(inner);
-        self.publish(standing);
-        self.bell.notify_one();
+        machine.leave(now);
+        let standing = machine.standing(now);
+        if let (Standing::Stopping, Some(validity)) = (standing, self.validity.get()) {
+            validity.end(reason);
+        }
+        self.publish(&machine, standing, now);
+        drop(machine);
+        self.inbox.notify();
     }
 
     /// The task is over.
     pub(super) fn end(&self, end: Option<End>) {
-        self.leave();
-        self.loss.send_if_modified(|loss| {
-            let is_new = loss.is_none();
-            loss.get_or_insert(Loss::Released);
-            is_new
-        });
+        self.leave(LossReason::Closed);
+        if let Some(validity) = self.validity.get() {
+            validity.end(LossReason::Closed);
+        }
         self.over.send_replace(Some(end));
     }
 
     /// Gives it up and waits until that is confirmed, or cannot be.
     pub(super) async fn release(&self) -> Result<(), ReleaseError> {
-        self.leave();
+        self.leave(LossReason::Released);
         let deadline = self.clock.sleep_until(self.clock.now() + confirm_within(&self.plan));
         let mut over = self.over.subscribe();
         let end = tokio::select! {
@@ -142,77 +121,54 @@ impl Term {
     }
 
     pub(super) fn is_valid(&self) -> bool {
-        let inner = self.lock();
-        inner.machine.is_valid(self.clock.now())
+        self.validity.get().is_some_and(Validity::is_valid)
     }
 
-    pub(super) fn remaining(&self) -> Duration {
-        let inner = self.lock();
-        inner.machine.remaining(self.clock.now())
+    /// Its validity; none before it leads.
+    pub(super) fn validity(&self) -> Option<&Validity> {
+        self.validity.get()
+    }
+
+    /// Waits until a future that runs under it has ended.
+    pub(super) async fn work_ended(&self) {
+        match self.validity.get() {
+            Some(validity) => validity.work_ended().await,
+            None => std::future::pending().await,
+        }
     }
 
     pub(super) fn token(&self) -> Option<Token> {
         self.token.get().copied()
     }
 
-    /// Done when permission has ended.
-    pub(super) async fn lost(&self) -> Loss {
-        let mut loss = self.loss.subscribe();
-        let told = loss.wait_for(Option::is_some).await.map_or(None, |loss| *loss);
-        told.unwrap_or(Loss::Released)
-    }
-
-    /// Why permission has ended, if it has, by the clock and not by what the task has noticed.
-    pub(super) fn loss(&self) -> Option<Loss> {
-        let inner = self.lock();
-        loss_of(inner.machine.standing(self.clock.now()))
-    }
-
-    /// Notes that something runs under this leadership, if it still may.
-    pub(super) fn begin_work(&self) -> Result<Work<'_>, Loss> {
-        let mut inner = self.lock();
-        if let Some(loss) = loss_of(inner.machine.standing(self.clock.now())) {
-            return Err(loss);
+    /// Makes its validity that of the machine.
+    fn publish(&self, machine: &Machine, standing: Standing, now: Moment) {
+        if standing == Standing::Leading {
+            let valid_until = now + machine.remaining(now);
+            let validity = self.validity.get_or_init(|| {
+                let cell = Arc::new(LeaseCell::new(valid_until));
+                Validity::new(self.subject.clone(), cell, self.clock.clone(), self.plan.terms.ttl())
+            });
+            validity.cell().extend(valid_until);
+        } else if let (Some(reason), Some(validity)) = (loss_of(standing), self.validity.get()) {
+            validity.end(reason);
         }
-        inner.running += 1;
-        Ok(Work { term: self })
     }
 
-    fn publish(&self, standing: Standing) {
-        let Some(ended) = loss_of(standing) else { return };
-        self.loss.send_if_modified(|loss| {
-            let is_new = loss.is_none();
-            loss.get_or_insert(ended);
-            is_new
-        });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Machine> {
         // The machine asserts nothing that a panic could leave half done.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn loss_of(standing: Standing) -> Option<Loss> {
+fn loss_of(standing: Standing) -> Option<LossReason> {
     match standing {
         Standing::Acquiring | Standing::Leading => None,
-        Standing::Stopping => Some(Loss::Released),
+        Standing::Stopping => Some(LossReason::Released),
         Standing::Leaving(end) | Standing::Over(end) => Some(match end {
-            End::Lapsed => Loss::Lapsed,
-            End::Taken | End::Held => Loss::Taken,
-            End::NotTaken | End::Left(_) => Loss::Released,
+            End::Lapsed => LossReason::Lapsed,
+            End::Taken | End::Held => LossReason::Replaced,
+            End::NotTaken | End::Left(_) => LossReason::Released,
         }),
-    }
-}
-
-/// Something that runs under a leadership; a release waits until it is dropped.
-pub(super) struct Work<'a> {
-    term: &'a Term,
-}
-
-impl Drop for Work<'_> {
-    fn drop(&mut self) {
-        self.term.lock().running -= 1;
-        self.term.bell.notify_one();
     }
 }

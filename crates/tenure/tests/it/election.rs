@@ -4,6 +4,7 @@ mod asking;
 mod candidates;
 pub(crate) mod child;
 mod crowd;
+mod holders;
 mod leading;
 mod observing;
 mod since;

@@ -219,3 +219,78 @@ fn custom_balancer_gives_each_zone_its_own_tasks_and_leaves_none_behind() {
     }
     assert_eq!(said.iter().map(|line| line.matches("asia-").count()).sum::<usize>(), 3);
 }
+
+/// The addresses of a file and of real etcd, for examples that several processes share.
+fn on_file_and_etcd(claim: impl Fn(&str)) {
+    let folder = tempfile::tempdir().unwrap();
+    claim(&format!("file://{}/store.db", folder.path().display()));
+    let etcd = Etcd::start();
+    claim(&format!("etcd://{}", etcd.endpoints()));
+}
+
+#[test]
+fn fenced_transfers_of_several_processes_add_up() {
+    on_file_and_etcd(|address| {
+        let processes: Vec<Running> = (0..3).map(|_| Running::start("fenced_transfer", &[address])).collect();
+        let mut said: Vec<String> = processes.into_iter().flat_map(Running::ends).collect();
+        said.sort();
+        for (line, balance) in said.iter().zip(1..) {
+            assert!(line.starts_with(&format!("balance {balance}, token ")), "{said:?}");
+        }
+        assert_eq!(said.len(), 3, "{said:?}");
+    });
+}
+
+#[test]
+fn limited_exports_run_three_at_a_time() {
+    on_file_and_etcd(|address| {
+        let said = Running::start("limited_exports", &[address]).ends();
+        assert_eq!(said.len(), 10, "{said:?}");
+        let allowed = ["of 1", "of 2", "of 3"];
+        assert!(said.iter().all(|line| allowed.iter().any(|end| line.ends_with(end))), "{said:?}");
+        assert!(said.iter().any(|line| line.ends_with("of 3")), "{said:?}");
+    });
+}
+
+#[test]
+fn once_a_day_runs_in_one_process() {
+    on_file_and_etcd(|address| {
+        let today = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() / (24 * 3_600);
+        let day = today();
+        let first = Running::start("once_a_day", &[address]).ends();
+        let second = Running::start("once_a_day", &[address]).ends();
+        if today() != day {
+            // Midnight came between them: the second may have run too.
+            return;
+        }
+        assert!(first[0].ends_with(" bytes"), "{first:?}");
+        assert!(second[0].starts_with("done already at "), "{second:?}");
+    });
+}
+
+#[test]
+fn scheduler_health_says_who_leads() {
+    on_file_and_etcd(|address| {
+        let said = Running::start("scheduler_health", &[address, "web-1"]).ends();
+        assert_eq!(said.first().unwrap(), "well=true leader=false");
+        assert_eq!(said.last().unwrap(), "well=true leader=false");
+        let ticks = said.iter().filter(|line| line.starts_with("tick"));
+        assert_eq!(ticks.filter(|line| line.ends_with("well=true leader=true")).count(), 5, "{said:?}");
+    });
+}
+
+#[test]
+fn the_environment_names_the_store_where_the_program_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |store: Option<String>| {
+        let mut command = Command::new(binary("fenced_transfer"));
+        command.env_remove("TENURE_STORE").envs(store.map(|store| ("TENURE_STORE", store)));
+        command.output().unwrap()
+    };
+    let named = run(Some(format!("file://{}/store.db", folder.path().display())));
+    assert!(named.status.success(), "{named:?}");
+    for unnamed in [run(None), run(Some(String::new()))] {
+        assert!(!unnamed.status.success(), "{unnamed:?}");
+        assert!(String::from_utf8_lossy(&unnamed.stderr).contains("NoStore"), "{unnamed:?}");
+    }
+}

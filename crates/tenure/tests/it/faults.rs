@@ -6,6 +6,7 @@
 
 mod lost_answers;
 
+use std::ops::Deref;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,11 @@ use tenure::clock::{BootClock, Clock};
 use tenure::core::name::Namespace;
 use tenure::core::revision::Token;
 use tenure::election::{Elections, Term};
-use tenure::lock::{Guard, Locks, Lost};
+use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
 use tenure::testing::{Skew, World};
+use tenure::{Hold, LossReason, Lost};
 use tenure_fixture::Etcd;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
@@ -52,32 +54,15 @@ impl Claim {
             }
         }
     }
+}
 
-    fn is_valid(&self) -> bool {
-        match self {
-            Claim::Lock(guard) => guard.is_valid(),
-            Claim::Election(term) => term.is_valid(),
-        }
-    }
+impl Deref for Claim {
+    type Target = Hold;
 
-    fn token(&self) -> Token {
+    fn deref(&self) -> &Hold {
         match self {
-            Claim::Lock(guard) => guard.token(),
-            Claim::Election(term) => term.token(),
-        }
-    }
-
-    async fn lost(&self) -> Lost {
-        match self {
-            Claim::Lock(guard) => guard.lost().await,
-            Claim::Election(term) => term.lost().await,
-        }
-    }
-
-    async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
-        match self {
-            Claim::Lock(guard) => guard.run(work).await,
-            Claim::Election(term) => term.run(work).await,
+            Claim::Lock(guard) => guard,
+            Claim::Election(term) => term,
         }
     }
 }
@@ -100,7 +85,7 @@ async fn a_partition_ends_it_before_anybody_else_can_hold() {
         let held = Claim::get(kind, &first).await;
         world.partition("a");
         let began = world.elapsed();
-        assert_eq!(held.lost().await, Lost::Lapsed, "{kind:?}");
+        assert_eq!(held.lost().await.reason, LossReason::Lapsed, "{kind:?}");
         let lost = world.elapsed() - began;
         let next = Claim::get(kind, &second).await;
         let taken = world.elapsed() - began;
@@ -134,7 +119,7 @@ async fn a_clock_that_jumps_past_the_end_ends_it_at_once() {
             std::future::pending::<()>().await;
         });
         let began = world.elapsed();
-        assert_eq!(worked.await, Err(Lost::Lapsed), "{kind:?}");
+        assert_eq!(worked.await.unwrap_err().reason, LossReason::Lapsed, "{kind:?}");
         assert_eq!(world.elapsed(), began, "{kind:?}");
     }
 }
@@ -150,7 +135,7 @@ async fn a_process_that_was_paused_does_nothing_before_it_knows_that_it_is_over(
         world.resume("a");
         let mut polled = false;
         let worked = held.run(async { polled = true }).await;
-        assert_eq!((worked, polled), (Err(Lost::Lapsed), false), "{kind:?}");
+        assert_eq!((worked.unwrap_err().reason, polled), (LossReason::Lapsed, false), "{kind:?}");
         assert!(next.is_valid(), "{kind:?}");
     }
 }
@@ -171,7 +156,10 @@ async fn a_restart_of_etcd_shorter_than_the_ttl_is_not_noticed_and_a_longer_outa
     let lasting_term = Claim::named(Kind::Election, &lasting, "y").await;
     etcd.member(0).kill();
     let killed = Instant::now();
-    assert_eq!((soon(lock.lost()).await, soon(term.lost()).await), (Lost::Lapsed, Lost::Lapsed));
+    assert_eq!(
+        (soon(lock.lost()).await.reason, soon(term.lost()).await.reason),
+        (LossReason::Lapsed, LossReason::Lapsed)
+    );
     // The store cannot have ended the lease: it counts from when it was last renewed, and that was before the kill.
     assert!(killed.elapsed() <= Duration::from_millis(4_700), "{:?}", killed.elapsed());
     etcd.member(0).restart();

@@ -396,3 +396,60 @@ fn an_open_prefix_cannot_be_followed() {
         .block_on(async { Feed::open(Store::memory(), Selection::prefix("/f")).map(drop) });
     assert!(matches!(refusal, Err(StoreError::Invalid(Invalid::OpenPrefix(_)))));
 }
+
+/// With a hundred nodes in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.
+async fn reader_of_many_changes_lets_other_tasks_run(store: Store) {
+    const CHANGES: usize = 1_000;
+    let start = Start::After(store.put("/f/start", "").await.unwrap());
+    for n in 0..CHANGES {
+        store.put(format!("/f/{n}"), "1").await.unwrap();
+    }
+    let mut watch = store.watch(Selection::prefix("/f/"), start, Previous::Omitted).await.unwrap();
+    // From here on everything is there to be read.
+    assert!(watch.next().await.unwrap().is_ok());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counter = ran.clone();
+    tokio::spawn(async move { counter.fetch_add(1, Ordering::Relaxed) });
+    for _ in 1..CHANGES / 2 {
+        assert!(watch.next().await.unwrap().is_ok());
+    }
+    assert_eq!(ran.load(Ordering::Relaxed), 1, "the other task ran between two changes");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn reader_of_many_changes_lets_other_tasks_run_on_memory() {
+    reader_of_many_changes_lets_other_tasks_run(Store::memory()).await;
+}
+
+#[tokio::test]
+async fn reader_of_many_changes_lets_other_tasks_run_on_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = SharedFile::open(&folder.path().join("store.db")).await.unwrap();
+    reader_of_many_changes_lets_other_tasks_run(Store::new(engine)).await;
+}
+
+#[tokio::test]
+async fn reader_of_many_changes_lets_other_tasks_run_on_etcd() {
+    let server = Server::start();
+    let store = Store::open(&format!("etcd://{}", server.endpoints()).parse().unwrap()).await.unwrap();
+    reader_of_many_changes_lets_other_tasks_run(store).await;
+}
+
+#[tokio::test]
+async fn reader_of_a_large_snapshot_lets_other_tasks_run() {
+    const KEYS: usize = 1_000;
+    let store = Store::memory();
+    for n in 0..KEYS {
+        store.put(format!("/f/{n}"), "1").await.unwrap();
+    }
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counter = ran.clone();
+    tokio::spawn(async move { counter.fetch_add(1, Ordering::Relaxed) });
+    let mut feed = Feed::open(store, Selection::prefix("/f/")).unwrap();
+    for _ in 0..KEYS / 2 {
+        assert!(feed.next().await.unwrap().is_ok());
+    }
+    assert_eq!(ran.load(Ordering::Relaxed), 1, "the other task ran between two items");
+}

@@ -1,18 +1,21 @@
 //! Locks on every engine: what holders, waiters and onlookers see.
 
 mod barrier;
+mod holders;
 mod paused_member;
 mod requests;
 mod since;
 mod tries;
+mod watches;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tenure::LossReason;
 use tenure::core::name::{LockName, Namespace};
-use tenure::lock::{LockError, Locks, Lost, ReleaseError, StandError};
+use tenure::lock::{LockError, Locks, ReleaseError};
 use tenure::session::{Session, SessionState};
 use tenure::store::{Op, Selection, Store, Txn};
 use tenure_fixture::Etcd;
@@ -128,7 +131,7 @@ mod claims {
             assert_eq!(guard.lease(), elsewhere.lease());
             elsewhere.release().await.unwrap();
             let refused = soon(other.lock("x").try_once().into_future()).await;
-            assert!(matches!(refused, Err(LockError::NotHeld(StandError::Held))), "{refused:?}");
+            assert!(matches!(refused, Err(LockError::Held { .. })), "{refused:?}");
             guard.release().await.unwrap();
         }
         assert_eq!(keys(&store).await, 0);
@@ -159,12 +162,9 @@ mod claims {
     pub(super) async fn a_try_that_fails_leaves_nothing_behind(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
-        assert!(matches!(
-            soon(second.lock("x").try_once().into_future()).await,
-            Err(LockError::NotHeld(StandError::Held))
-        ));
+        assert!(matches!(soon(second.lock("x").try_once().into_future()).await, Err(LockError::Held { .. })));
         let waited = second.lock("x").wait_up_to(Duration::from_millis(200)).await;
-        assert!(matches!(waited, Err(LockError::NotHeld(StandError::Held))), "{waited:?}");
+        assert!(matches!(waited, Err(LockError::Timeout { .. })), "{waited:?}");
         wait_for_keys(&store, 1).await;
         held.release().await.unwrap();
         second.lock("x").try_once().await.unwrap().release().await.unwrap();
@@ -188,7 +188,7 @@ mod claims {
         wait_for_keys(&store, 2).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         let answer = tokio::time::timeout(Duration::from_secs(1), waiting).await.expect("at once").unwrap();
-        assert!(matches!(answer, Err(LockError::NotHeld(StandError::SessionLost(_)))), "{answer:?}");
+        assert!(matches!(answer, Err(LockError::Lost(_))), "{answer:?}");
         assert_eq!(keys(&store).await, 1);
         held.release().await.unwrap();
         assert_eq!(keys(&store).await, 0);
@@ -211,9 +211,10 @@ mod claims {
         let holder = first.view(&name("x")).await.unwrap().holders.remove(0);
         assert!(second.evict(&name("x"), &holder, "it hangs").await.unwrap());
         assert!(!second.evict(&name("x"), &holder, "it hangs").await.unwrap());
-        assert_eq!(soon(held.lost()).await, Lost::Broken);
+        let lost = soon(held.lost()).await;
+        assert_eq!(lost.reason, LossReason::Deleted);
         let next = second.lock("x").await.unwrap();
-        assert_eq!(held.release().await, Err(ReleaseError::Lost(Lost::Broken)));
+        assert_eq!(held.release().await, Err(ReleaseError::Lost(lost)));
         assert!(next.is_valid());
         next.release().await.expect("a late release frees nobody else's lock");
     }
@@ -232,7 +233,7 @@ mod claims {
         below.release().await.unwrap();
         similar.release().await.unwrap();
         for bad in ["", "a\0b", &"x".repeat(300)] {
-            assert!(matches!(locks.lock(bad).await, Err(LockError::Name(_))));
+            assert!(matches!(locks.lock(bad).await, Err(LockError::InvalidName(_))));
         }
     }
 
@@ -259,7 +260,7 @@ mod claims {
         let two = soon(second.permit("x", of).into_future()).await.unwrap();
         let third = tokio::spawn(second.permit("x", of).into_future());
         wait_for_keys(&store, 3).await;
-        assert!(matches!(first.permit("x", of).try_once().await, Err(LockError::NotHeld(StandError::Held))));
+        assert!(matches!(first.permit("x", of).try_once().await, Err(LockError::Held { .. })));
         two.release().await.unwrap();
         let third = soon(third).await.unwrap().unwrap();
         one.release().await.unwrap();
@@ -280,11 +281,11 @@ mod claims {
         let waiting = tokio::spawn(second.lock("x").into_future());
         wait_for_keys(&store, 2).await;
         session.close().await.unwrap();
-        assert!(matches!(soon(waiting).await.unwrap(), Err(LockError::NotHeld(StandError::Closed))));
+        assert!(matches!(soon(waiting).await.unwrap(), Err(LockError::Closed)));
         assert!(matches!(&*session.state().borrow(), SessionState::Closed { .. }));
         wait_for_keys(&store, 1).await;
         held.release().await.unwrap();
-        assert!(matches!(second.lock("x").await, Err(LockError::NotHeld(StandError::Closed))));
+        assert!(matches!(second.lock("x").await, Err(LockError::Closed)));
     }
 
     pub(super) async fn everybody_can_see_who_holds_and_who_waits(store: Store) {

@@ -77,7 +77,7 @@ async fn ended_tasks_are_deleted_after_keep() {
             assert!(begin.elapsed() < PATIENCE, "it is still there");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        let left = machine.json(&["kv", "range", ""]).await.to_string();
+        let left = machine.json(&["kv", "range", "/tenure/"]).await.to_string();
         assert!(!left.contains("/ended/") && !left.contains("/state/"), "{left}");
         let events = machine.ok(&["events"]).await;
         assert!(events.contains("forgotten"), "{events}");

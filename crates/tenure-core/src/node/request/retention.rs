@@ -5,8 +5,9 @@ use bytes::Bytes;
 use crate::error::StoreError;
 use crate::kv::{Get, KeyValue, Selection};
 use crate::layout::{Key, Layout};
-use crate::node::action::{EndedTask, RetentionAsk, RetentionStep};
-use crate::node::event::{EndedPage, RetentionReply};
+use crate::node::action::{EndedTask, RetentionAsk, RetentionStep, Swept};
+use crate::node::event::{EndedPage, ResultsPage, RetentionReply};
+use crate::record::{Record, ResultRecord, WallTime};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
 /// One step of retention.
@@ -37,7 +38,25 @@ pub fn retention(layout: &Layout, ask: &RetentionAsk) -> Txn {
             let entry = layout.encode(&Key::EndedTask(ended.at, ended.task.clone()));
             Txn::new().when(Condition::modified_at(entry.clone(), ended.modified)).then(Op::delete(entry))
         }
+        RetentionStep::ReadResults { among, limit } => {
+            Txn::new().then(Op::Get(Get::new(among.clone()).limit(*limit)))
+        }
+        RetentionStep::DeleteResult(swept) => delete(swept),
+        RetentionStep::ExpireCommand { command, result } => match result {
+            Some((id, result)) => {
+                let key = layout.encode(&Key::CommandResult(id.clone()));
+                delete(command).then(Op::put(key, result.clone()))
+            }
+            None => delete(command),
+        },
     }
+}
+
+/// Only what was read is deleted: a command that was sent since is another one, and a worker may have handled this one.
+fn delete(swept: &Swept) -> Txn {
+    Txn::new()
+        .when(Condition::modified_at(swept.key.clone(), swept.modified))
+        .then(Op::delete(swept.key.clone()))
 }
 
 /// What came of a step.
@@ -62,8 +81,23 @@ pub fn read_retained(
             let is_same = |pair: Option<KeyValue>| pair.is_some_and(|pair| pair.modified == ended.modified);
             if is_same(entry) && !is_same(state) { RetentionReply::Stale } else { RetentionReply::Kept }
         }
-        RetentionStep::DeleteEntry(_) if reply.succeeded => RetentionReply::Deleted,
-        RetentionStep::DeleteEntry(_) => RetentionReply::Kept,
+        RetentionStep::ReadResults { .. } => match reply.results.into_iter().next() {
+            Some(OpReply::Get(page)) => {
+                let last = page.pairs.last().map(|pair| pair.key.clone());
+                let results = page.pairs.iter().filter_map(|pair| read_result(layout, pair)).collect();
+                RetentionReply::Results(ResultsPage { results, last, more: page.more })
+            }
+            Some(OpReply::Put | OpReply::Delete { .. }) | None => RetentionReply::NotDone,
+        },
+        RetentionStep::DeleteEntry(_)
+        | RetentionStep::DeleteResult(_)
+        | RetentionStep::ExpireCommand { .. } => {
+            if reply.succeeded {
+                RetentionReply::Deleted
+            } else {
+                RetentionReply::Kept
+            }
+        }
     }
 }
 
@@ -74,8 +108,15 @@ fn read_entry(layout: &Layout, pair: &KeyValue) -> Option<EndedTask> {
     }
 }
 
-/// The keys of a prefix behind one of them.
-fn behind(prefix: Selection, after: Option<&Bytes>) -> Selection {
+/// A key that the layout does not have, and a record that cannot be read, are another program's.
+fn read_result(layout: &Layout, pair: &KeyValue) -> Option<(Swept, Option<WallTime>)> {
+    let Key::CommandResult(_) = layout.parse(&pair.key)? else { return None };
+    let record = ResultRecord::decode(&pair.value).ok()?;
+    Some((Swept { key: pair.key.clone(), modified: pair.modified }, record.expires_at))
+}
+
+/// The keys of a selection behind one of them.
+pub(in crate::node) fn behind(prefix: Selection, after: Option<&Bytes>) -> Selection {
     let next = after.and_then(|last| Selection::Key(last.clone()).end());
     match (next, prefix.end()) {
         (Some(next), Some(end)) => Selection::Range(next, end),

@@ -3,6 +3,7 @@
 use super::telling::{ms, seconds, task};
 use super::world::World;
 use crate::kv::Get;
+use crate::loss::LossReason;
 use crate::node::{Event, Outcome};
 use crate::task::{AttemptEnd, State};
 
@@ -134,7 +135,7 @@ fn claim_lost_by_living_worker_is_not_counted() {
     for starts in 2..6 {
         let lease = world.processes[0].lease.unwrap();
         world.lend_another(0);
-        world.tell(0, Event::LeaseOver { lease });
+        world.tell(0, Event::LeaseOver { lease, why: LossReason::Lapsed });
         world.pass(seconds(30));
         assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), starts));
         assert_eq!(world.open_attempts("a"), 1, "only the running one");

@@ -6,10 +6,11 @@ use super::wire::Fate;
 use super::world::World;
 use crate::balance::{Class, Demand, Load};
 use crate::layout::Key;
+use crate::loss::LossReason;
 use crate::name::NodeId;
 use crate::node::company::{Backlog, Company};
 use crate::node::request::{ClaimRequest, Reading};
-use crate::node::{Action, ClaimAnswer, Event, Feed, LossReason, Notice};
+use crate::node::{Action, ClaimAnswer, Event, Feed, Notice};
 use crate::picture::FeedItem;
 use crate::record::NodeState;
 use crate::revision::{Revision, Token};
@@ -98,7 +99,7 @@ fn a_claim_under_a_lease_that_ended_meanwhile_is_given_back_too() {
     world.pass(ms(10));
     let over = world.processes[0].lease.unwrap();
     world.lend_another(0);
-    world.tell(0, Event::LeaseOver { lease: over });
+    world.tell(0, Event::LeaseOver { lease: over, why: LossReason::Lapsed });
     world.release_answers();
     world.settle();
     assert!(world.has_noticed(0, |notice| matches!(notice, Notice::GivenBack { .. })));
@@ -301,7 +302,7 @@ fn a_lost_session_stops_every_task_and_writes_nothing_for_it() {
     world.pass(ms(8_800));
     assert_eq!(world.processes[0].handlers.len(), 0, "all have stopped before the lease is over");
     assert_eq!(world.store.revision(), before, "and nothing was written");
-    let lost = |notice: &Notice| matches!(notice, Notice::Lost { why: LossReason::Lease, .. });
+    let lost = |notice: &Notice| matches!(notice, Notice::Lost { why: LossReason::Lapsed, .. });
     assert_eq!(world.processes[0].notices.iter().filter(|notice| lost(notice)).count(), 3);
     world.processes[0].is_cut = false;
     world.pass(seconds(10));
@@ -317,7 +318,7 @@ fn a_lease_that_is_over_stops_only_what_hangs_on_it() {
     world.lend_another(0);
     world.submit("b");
     world.pass(ms(20));
-    world.tell(0, Event::LeaseOver { lease: old });
+    world.tell(0, Event::LeaseOver { lease: old, why: LossReason::Lapsed });
     world.pass(ms(5));
     world.settle();
     assert_eq!((world.starts_of("a"), world.starts_of("b")), (2, 1), "only one of them began again");
@@ -385,7 +386,7 @@ fn a_task_that_has_ended_is_accepted_and_not_run_until_it_is_forgotten() {
 fn a_stored_end_is_respected_even_if_the_record_does_not_tell_of_it() {
     let mut world = World::calm(1);
     world.put_raw(&Key::TaskState(task("a")), r#"{"state":"failed"}"#);
-    world.submit("a");
+    world.submit_as("a", "{}", None);
     world.pass(seconds(300));
     assert_eq!((world.starts_of("a"), world.exists("a"), world.owner("a")), (0, true, None));
     assert_eq!(world.processes[0].machine.tally().won, 1, "one look is enough");

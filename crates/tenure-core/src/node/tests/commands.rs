@@ -5,12 +5,10 @@ use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
-use crate::lease::LeaseId;
 use crate::name::CommandId;
 use crate::node::{Event, Notice, Outcome};
 use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused, Replaced};
 use crate::task::{Checkpoint, Message, State, StateKind};
-use crate::txn::{Op, Txn};
 
 fn kill() -> Message {
     Message::Kill { reason: None }
@@ -48,7 +46,7 @@ fn a_command_that_was_there_before_the_handler_is_obeyed_before_it_starts() {
 fn a_command_to_a_task_that_is_gone_does_not_reach_the_next_of_its_name() {
     let mut world = World::calm(1);
     let id = world.command("a", kill());
-    world.submit("a");
+    world.submit_as("a", "{}", None);
     world.settle();
     assert_eq!((world.runs_on("a"), world.outcome(&id)), (Some(0), Some(Expired)));
 }
@@ -286,52 +284,4 @@ fn a_command_to_a_dead_task_waits_until_it_expires() {
     world.settle();
     assert_eq!((world.outcome(&id), world.stands("a")), (None, Some(State::Completed)));
     assert!(world.get(&Key::TaskCommand(task("a"))).is_some());
-}
-
-#[test]
-fn the_lease_of_a_command_ends_with_it_whoever_has_sent_it() {
-    let mut world = World::calm(1);
-    world.submit("a");
-    world.settle();
-    world.command("a", Message::Checkpoint { blob: None });
-    world.command("a", Message::Pause);
-    assert_eq!(world.command_leases().len(), 1, "the one that was replaced has none any more");
-    world.settle();
-    assert_eq!((world.stands("a"), world.command_leases()), (Some(State::Paused), vec![]));
-    world.command("a", kill());
-    world.settle();
-    assert_eq!((world.exists("a"), world.command_leases()), (false, vec![]));
-}
-
-/// The answer was lost, and the claim with it: nobody tells the node that its command is gone, but the feed does.
-#[test]
-fn the_lease_of_a_command_ends_although_the_answer_to_its_end_is_lost() {
-    let mut world = World::calm(1);
-    world.submit("a");
-    world.settle();
-    world.fate = Fate::LosesAnswer;
-    world.command("a", Message::Pause);
-    world.pass(ms(500));
-    let token = world.get(&Key::TaskOwner(task("a"))).unwrap().created;
-    let lease = world.processes[0].lease.unwrap();
-    world.tell(0, Event::LeaseOver { lease });
-    world.fate = Fate::Works;
-    world.settle();
-    assert!(world.get(&Key::TaskCommand(task("a"))).is_none(), "it was done, under {token:?}");
-    assert_eq!(world.command_leases(), vec![]);
-}
-
-#[test]
-fn a_lease_under_which_others_put_a_command_is_left_alone() {
-    let mut world = World::calm(1);
-    world.submit("a");
-    world.settle();
-    let theirs = LeaseId::new(77).unwrap();
-    world.store.grant(theirs, seconds(3_600), world.now).unwrap();
-    let key = world.layout.encode(&Key::TaskCommand(task("a")));
-    let record = r#"{"command":"pause","own_lease":"4e"}"#;
-    world.apply(&Txn::new().then(Op::put_leased(key, record, theirs)));
-    world.settle();
-    assert_eq!(world.stands("a"), Some(State::Paused));
-    assert!(world.store.lease(theirs, world.now).is_some());
 }

@@ -3,6 +3,7 @@
 use super::process::Handling;
 use super::telling::{ms, seconds, task};
 use super::world::World;
+use crate::loss::LossReason;
 use crate::node::{Action, Event, Notice, Outcome, SaveAnswer, StopReason};
 use crate::revision::{Epoch, Revision, Token};
 use crate::task::Message;
@@ -68,7 +69,7 @@ fn stopping_handler_is_notified_of_lost_lease() {
         let lease = world.processes[0].lease.unwrap();
         let now = world.clock(0);
         let machine = &mut world.processes[0].machine;
-        machine.handle(Event::LeaseOver { lease }, now);
+        machine.handle(Event::LeaseOver { lease, why: LossReason::Lapsed }, now);
         let actions: Vec<Action> = std::iter::from_fn(|| machine.poll_action()).collect();
         let is_lost = |action: &Action| matches!(action, Action::Stop { why: StopReason::Lost, .. });
         assert!(actions.iter().any(is_lost), "{actions:?}");

@@ -11,7 +11,7 @@ use crate::keyspace::WatchId;
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::name::TaskId;
-use crate::node::{Event, Feed, Node, Notice, Outcome, Settings, Start};
+use crate::node::{Event, Feed, Node, Notice, Outcome, RetentionStep, Settings, Start};
 use crate::picture::Picture;
 use crate::record::{NodeLoad, NodeRecord, NodeState, Record};
 use crate::revision::Token;
@@ -63,6 +63,8 @@ pub(super) struct Process {
     pub(super) loans: BTreeMap<String, LeaseId>,
     /// How many claims each of its requests had.
     pub(super) requests: Vec<usize>,
+    /// The steps of retention that it requested.
+    pub(super) retained: Vec<RetentionStep>,
     pub(super) announced: NodeState,
     pub(super) load: NodeLoad,
     pub(super) notices: Vec<Notice>,
@@ -92,6 +94,7 @@ impl Process {
             handlers: BTreeMap::new(),
             loans: BTreeMap::new(),
             requests: Vec::new(),
+            retained: Vec::new(),
             announced: NodeState::Starting,
             load: NodeLoad::default(),
             notices: Vec::new(),

@@ -5,7 +5,8 @@ use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
-use crate::node::{Event, LossReason, Notice, Outcome, ReleaseReason};
+use crate::loss::LossReason;
+use crate::node::{Event, Notice, Outcome, ReleaseReason};
 use crate::record::WallTime;
 use crate::task::{Checkpoint, State, StateKind};
 
@@ -248,7 +249,7 @@ fn a_session_lost_in_the_middle_of_a_save_loses_neither_the_task_nor_its_state()
 fn a_state_that_cannot_be_read_is_set_aside_and_neither_run_nor_changed() {
     let mut world = World::calm(1);
     world.put_raw(&Key::TaskState(task("a")), "not json");
-    world.submit("a");
+    world.submit_as("a", "{}", None);
     world.submit("b");
     world.settle();
     assert_eq!((world.starts_of("a"), world.owner("a"), world.exists("a")), (0, None, true));

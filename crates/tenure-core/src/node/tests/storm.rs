@@ -120,7 +120,7 @@ impl World {
             Message::Kill { .. } => drop(self.killed.insert(task(name))),
             _ => {}
         }
-        self.command(name, message);
+        self.try_command(name, message);
     }
 
     /// Somebody revokes a session's lease by hand.

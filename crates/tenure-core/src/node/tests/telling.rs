@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use super::world::World;
+use crate::audit::AuditEntry;
+use crate::client::{DeleteTask, NewTask, Origin, SendCommand, SendNodeCommand, SubmitError, SubmitTasks};
 use crate::command::NodeCommand;
+use crate::error::{Cause, StoreError};
+use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
 use crate::kv::Get;
-use crate::layout::{Key, TASK_COMMAND_TTL};
-use crate::lease::LeaseId;
-use crate::name::{CommandId, TaskId};
+use crate::layout::{COMMAND_EXPIRES_AFTER, Key};
+use crate::name::{CommandId, NodeId, TaskId};
 use crate::node::{Event, Notice, Outcome};
-use crate::record::{CommandOutcome, CommandRecord, OwnerRecord, Record, ResultRecord, WallTime};
+use crate::record::{
+    AuditRecord, CommandOutcome, CommandRecord, OwnerRecord, Record, ResultRecord, WallTime,
+};
 use crate::task::{Message, State};
 use crate::txn::{Condition, Op, Txn};
 
@@ -33,8 +38,46 @@ impl World {
         world
     }
 
+    /// Runs a client's protocol. Some replies are lost in a storm, at most two: then it is settled in any case.
+    fn run<E: Exchange>(&mut self, mut exchange: E) -> E::Output {
+        let mut lost = 0;
+        loop {
+            let reply = match exchange.request() {
+                StoreRequest::Get(get) => self.store.get(&get, self.now).map(StoreReply::Page),
+                StoreRequest::Txn(txn) => self.store.apply(&txn, self.now).map(StoreReply::Txn),
+            };
+            self.announce_reads();
+            let is_write = matches!(&reply, Ok(StoreReply::Txn(reply)) if reply.succeeded);
+            let is_lost = is_write && lost < 2 && self.is_stormy && self.dice.one_in(4);
+            let reply = if is_lost { Err(StoreError::Ambiguous(Cause::new("lost"))) } else { reply };
+            lost += usize::from(is_lost);
+            if let Step::Done(output) = exchange.handle(reply) {
+                return output;
+            }
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        Origin { name: NodeId::parse("sender").unwrap(), at: self.wall() }
+    }
+
     pub(super) fn submit(&mut self, name: &str) {
-        self.submit_as(name, "{}", None);
+        let id = task(name);
+        let mut submit = SubmitTasks::default();
+        submit.push(&self.layout, NewTask::new(id.clone()), "nonce".to_owned(), self.wall());
+        while !submit.is_done() {
+            let replies: Vec<_> = submit.txns().iter().map(|txn| self.store.apply(txn, self.now)).collect();
+            submit.handle(replies);
+        }
+        self.announce_reads();
+        match &submit.into_results()[..] {
+            [Ok(_)] => {
+                self.deleted.remove(&id);
+                self.submitted.insert(id);
+            }
+            [Err(SubmitError::Exists)] => {}
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(super) fn submit_as(&mut self, name: &str, record: &str, props: Option<&str>) {
@@ -52,9 +95,8 @@ impl World {
 
     pub(super) fn delete(&mut self, name: &str) {
         let id = task(name);
-        let keys = [Key::Task(id.clone()), Key::TaskProps(id.clone()), Key::TaskOwner(id.clone())];
-        let txn = keys.iter().fold(Txn::new(), |txn, key| txn.then(Op::delete(self.layout.encode(key))));
-        self.apply(&txn);
+        let audit = AuditEntry::new(&self.layout, AuditRecord::default(), self.wall(), [0; 8]);
+        let _ = self.run(DeleteTask::exchange(&self.layout, &id, self.origin(), audit));
         self.meddled.insert(id.clone(), self.now);
         self.deleted.insert(id);
     }
@@ -66,61 +108,56 @@ impl World {
         id
     }
 
-    /// Sends a command as senders do: whoever is replaced is told.
+    /// Sends a command as clients do. One that they refuse, because the task has ended or does not exist, is put as another program does.
     pub(super) fn command(&mut self, name: &str, message: Message) -> CommandId {
-        self.send(name, message.into_command())
+        let sent = self.try_command(name, message.clone());
+        sent.unwrap_or_else(|| self.send(name, message.into_command()))
     }
 
+    /// Sends a command as clients do; none if it is refused.
+    pub(super) fn try_command(&mut self, name: &str, message: Message) -> Option<CommandId> {
+        let id = self.next_id();
+        let origin = (id.clone(), self.origin());
+        let send = SendCommand::exchange(&self.layout, &task(name), message, origin, None);
+        if !send.is_ok_and(|send| self.run(send).is_ok()) {
+            self.commands.remove(&id);
+            return None;
+        }
+        let modified = self.get(&Key::TaskCommand(task(name))).expect("it was sent").modified;
+        self.commands.insert(id.clone(), (task(name), modified));
+        Some(id)
+    }
+
+    /// Puts a command as another program does.
     pub(super) fn send(&mut self, name: &str, record: CommandRecord) -> CommandId {
         let id = self.next_id();
         let key = Key::TaskCommand(task(name));
-        let before = self.get(&key).and_then(|pair| {
-            let record = CommandRecord::decode(&pair.value).ok()?;
-            Some((record.own_lease(pair.lease), record.id?))
-        });
-        let (over, replaced) = before.unzip();
-        if let Some(replaced) = replaced {
-            let me = crate::name::NodeId::parse("sender").unwrap();
-            let result = ResultRecord::new(me, CommandOutcome::Replaced, self.wall());
-            let key = self.layout.encode(&Key::CommandResult(replaced));
-            self.apply(&Txn::new().then(Op::put(key, result.encode())));
+        let before = self.get(&key).and_then(|pair| CommandRecord::decode(&pair.value).ok()?.id);
+        if let Some(replaced) = before {
+            let result = ResultRecord::new(self.origin().name, CommandOutcome::Replaced, self.wall());
+            self.put_raw(&Key::CommandResult(replaced), std::str::from_utf8(&result.encode()).unwrap());
         }
-        let own = LeaseId::new(1_000_000 + i64::try_from(self.commands.len()).unwrap()).unwrap();
-        self.store.grant(own, TASK_COMMAND_TTL, self.now).unwrap();
-        let record = CommandRecord { id: Some(id.clone()), own_lease: Some(own.to_string()), ..record };
-        self.apply(&Txn::new().then(Op::put_leased(self.layout.encode(&key), record.encode(), own)));
-        let modified = self.store.revision();
-        if let Some(over) = over.flatten() {
-            self.end_lease(over);
-        }
-        self.commands.insert(id.clone(), (task(name), modified));
+        let expires_at = record.expires_at.or(Some(self.wall().after(COMMAND_EXPIRES_AFTER)));
+        let record = CommandRecord { id: Some(id.clone()), expires_at, ..record };
+        self.apply(&Txn::new().then(Op::put(self.layout.encode(&key), record.encode())));
+        self.commands.insert(id.clone(), (task(name), self.store.revision()));
         id
     }
 
+    /// Sends a command to a node as clients do. One to a node that is not there is put as by an older program.
     pub(super) fn order(&mut self, n: usize, command: NodeCommand) -> CommandId {
         let id = self.next_id();
         let node = self.processes[n].settings.node.clone();
+        let origin = self.origin();
+        let send = SendNodeCommand::new(&self.layout, &node, command.clone(), (id.clone(), &origin));
+        if self.run(send).is_ok() {
+            return id;
+        }
         let key = self.layout.encode(&Key::NodeCommand(node, id.clone()));
-        let record = CommandRecord { id: Some(id.clone()), ..command.into_command() };
+        let expires_at = Some(self.wall().after(COMMAND_EXPIRES_AFTER));
+        let record = CommandRecord { id: Some(id.clone()), expires_at, ..command.into_command() };
         self.apply(&Txn::new().then(Op::put(key, record.encode())));
         id
-    }
-
-    /// Somebody ends the lease of a command that is gone.
-    pub(super) fn end_lease(&mut self, lease: LeaseId) {
-        if let Some(view) = self.store.lease(lease, self.now) {
-            assert!(view.keys.is_empty(), "{lease} is ended with {:?} under it", view.keys);
-            self.store.revoke(lease, self.now).unwrap();
-        }
-    }
-
-    /// The leases of commands that have not ended.
-    pub(super) fn command_leases(&mut self) -> Vec<LeaseId> {
-        let mut leases = self.store.leases(self.now);
-        leases.retain(|lease| {
-            self.store.lease(*lease, self.now).is_some_and(|view| view.granted == TASK_COMMAND_TTL)
-        });
-        leases
     }
 
     pub(super) fn put_raw(&mut self, key: &Key, value: &str) {

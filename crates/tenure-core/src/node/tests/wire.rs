@@ -6,10 +6,9 @@ use super::world::{Item, World};
 use crate::error::{Cause, StoreError};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
-use crate::name::{ClaimId, TaskId};
-use crate::node::request::{ClaimRequest, Reading};
-use crate::node::{Answer, ClaimAsk, Event, RetentionAsk, Save, request};
-use crate::revision::{Epoch, Token};
+use crate::node::request::{ClaimRequest, NodeWrite, Reading};
+use crate::node::{ClaimAsk, Event};
+use crate::revision::Epoch;
 use crate::txn::{Op, Txn, TxnReply};
 
 /// etcd gives up a request after this long.
@@ -29,10 +28,7 @@ pub(super) enum Fate {
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
     Claim { epoch: Epoch, claims: Vec<(ClaimAsk, LeaseId)> },
-    GiveBack(TaskId, Token, ClaimId),
-    Save(Box<Save>),
-    Answer(Box<Answer>),
-    Retain(Box<RetentionAsk>),
+    Write(NodeWrite),
     Leave,
 }
 
@@ -129,12 +125,7 @@ impl World {
         let node = &self.processes[n].settings.node;
         match ask {
             Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
-            Ask::GiveBack(task, token, claim) => {
-                vec![request::give_back(&self.layout, task, *token, claim)]
-            }
-            Ask::Save(save) => vec![request::save(&self.layout, save, self.results)],
-            Ask::Answer(answer) => vec![request::answer(&self.layout, node, answer, self.results)],
-            Ask::Retain(ask) => vec![request::retention(&self.layout, ask)],
+            Ask::Write(write) => vec![write.txn(&self.layout, node)],
             Ask::Leave => {
                 let key = self.layout.encode(&Key::Node(node.clone()));
                 vec![Txn::new().then(Op::delete(key))]
@@ -147,19 +138,7 @@ fn read(layout: &Layout, ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -
     let first = |replies: Vec<Result<TxnReply, StoreError>>| replies.into_iter().next().unwrap();
     match ask {
         Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
-        Ask::GiveBack(task, token, _) => {
-            Event::GivenBack { task, token, answer: request::read_given_back(&first(replies)) }
-        }
-        Ask::Save(save) => {
-            let answer = request::read_saved(&save, first(replies));
-            Event::Saved { task: save.task, epoch: save.epoch, answer }
-        }
-        Ask::Answer(answer) => {
-            Event::Answered { epoch: answer.epoch, answer: request::read_answered(&first(replies)) }
-        }
-        Ask::Retain(ask) => {
-            Event::Retained { reply: request::read_retained(layout, &ask, first(replies)), ask }
-        }
+        Ask::Write(write) => write.read(layout, first(replies)),
         Ask::Leave => Event::Left,
     }
 }

@@ -16,9 +16,9 @@ use crate::change::{Previous, Start, WatchItem};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, KeyValue, Selection};
 use crate::layout::{Key, Layout};
-use crate::lease::LeaseId;
 use crate::limits::Limits;
 use crate::name::{CommandId, Namespace, NodeId, TaskId};
+use crate::node::request::NodeWrite;
 use crate::node::{Action, Event, Feed, Now, Outcome, Settings};
 use crate::picture::FeedItem;
 use crate::record::{NodeRecord, Record, ResultRecord, WallTime};
@@ -70,7 +70,6 @@ pub(super) struct World {
     queue: BTreeMap<(Moment, u64), (u64, Item)>,
     counter: u64,
     watches: BTreeMap<WatchId, (usize, Feed)>,
-    pub(super) results: LeaseId,
     leases: i64,
     pub(super) handling: Handling,
     /// When a claim was last ended by somebody else's hand.
@@ -86,9 +85,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(nodes: usize, seed: u64) -> World {
-        let mut store = Keyspace::new(Limits::EMBEDDED);
-        let results = LeaseId::new(1).unwrap();
-        store.grant(results, Duration::from_secs(90_000), Moment::ORIGIN).unwrap();
+        let store = Keyspace::new(Limits::EMBEDDED);
         let mut world = World {
             now: Moment::ORIGIN,
             store,
@@ -107,7 +104,6 @@ impl World {
             queue: BTreeMap::new(),
             counter: 0,
             watches: BTreeMap::new(),
-            results,
             leases: 1,
             handling: Handling::Obedient,
             meddled: BTreeMap::new(),
@@ -247,7 +243,7 @@ impl World {
                 assert!(loan.is_some(), "{nonce} is let go twice");
             }
             Action::GiveBack { task, token, claim } => {
-                self.soon(Item::Arrive(n, Ask::GiveBack(task, token, claim)), n);
+                self.soon(Item::Arrive(n, Ask::Write(NodeWrite::GiveBack(task, token, claim))), n);
             }
             Action::Start(start) => self.start(n, *start),
             Action::Stop { task, token, .. } => {
@@ -264,10 +260,12 @@ impl World {
                     .kept
                     .extend(asks.into_iter().map(|ask| (task.clone(), ask, result.clone())));
             }
-            Action::Save(save) => self.soon(Item::Arrive(n, Ask::Save(save)), n),
-            Action::Answer(answer) => self.soon(Item::Arrive(n, Ask::Answer(answer)), n),
-            Action::Retain(ask) => self.soon(Item::Arrive(n, Ask::Retain(ask)), n),
-            Action::EndLease { lease } => self.end_lease(lease),
+            Action::Save(save) => self.soon(Item::Arrive(n, Ask::Write(NodeWrite::Save(save))), n),
+            Action::Answer(answer) => self.soon(Item::Arrive(n, Ask::Write(NodeWrite::Answer(answer))), n),
+            Action::Retain(ask) => {
+                self.processes[n].retained.push(ask.step.clone());
+                self.soon(Item::Arrive(n, Ask::Write(NodeWrite::Retain(ask))), n);
+            }
             Action::Announce(state) => {
                 self.processes[n].announced = state;
                 self.put_node(n);
@@ -311,7 +309,7 @@ impl World {
     }
 
     /// Whoever watches what was changed will read it.
-    fn announce_reads(&mut self) {
+    pub(super) fn announce_reads(&mut self) {
         while let Some(watch) = self.store.poll_woken() {
             if let Some(&(n, feed)) = self.watches.get(&watch)
                 && self.processes[n].polls.insert(feed)

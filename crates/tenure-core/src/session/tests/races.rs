@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::error::StoreError;
 use crate::lease::{Grant, Renewal};
+use crate::loss::LossReason;
 use crate::revision::Epoch;
 
 /// A session that holds lease 1 and has put `/a` at revision 2, without a world: the test answers itself.
@@ -42,6 +43,27 @@ impl Lone {
     fn answer(&mut self, (epoch, wish): (Epoch, Wish), outcome: KeyOutcome, now: Moment) {
         let outcomes = vec![("/a".into(), wish, outcome)];
         self.session.handle_put(self.slot, epoch, outcomes, LeaseKnown::Yes, 1.0, now);
+    }
+
+    /// Confirms the next put, which may be of several keys.
+    fn put_everything(&mut self, ms: u64) {
+        let Some(Action::Put { slot, epoch, entries, .. }) = self.session.poll_action() else {
+            panic!("a put")
+        };
+        let done = |entry: PutEntry| (entry.key, entry.wish, KeyOutcome::Done(Revision(4)));
+        let outcomes = entries.into_iter().map(done).collect();
+        self.session.handle_put(slot, epoch, outcomes, LeaseKnown::Yes, 1.0, at(ms));
+    }
+
+    /// The next request that is no revocation, which has to be a delete.
+    fn delete(&mut self) -> Epoch {
+        loop {
+            match self.session.poll_action() {
+                Some(Action::Delete { epoch, .. }) => break epoch,
+                Some(Action::Revoke { .. }) => {}
+                other => panic!("{other:?} instead of a delete"),
+            }
+        }
     }
 
     fn notices(&mut self) -> Vec<Notice> {
@@ -129,7 +151,7 @@ fn renewal_of_a_lease_that_is_gone_ends_it_immediately() {
         let Some(Action::Renew { slot, epoch, .. }) = lone.session.poll_action() else { panic!("a renewal") };
         lone.session.handle_renewed(slot, epoch, &reply, 1.0, at(5_001));
         let notices = lone.notices();
-        assert!(matches!(notices[0], Notice::Lost { why: End::Gone, .. }), "{notices:?}");
+        assert!(matches!(notices[0], Notice::Lost { why: LossReason::Revoked, .. }), "{notices:?}");
         let next = lone.session.poll_action();
         assert!(matches!(next, Some(Action::Grant { .. })), "{next:?}");
     }
@@ -349,4 +371,49 @@ fn a_lease_that_was_perhaps_granted_is_ended() {
     world.unregister("/a");
     world.pass(3_000);
     assert!(world.session.is_settled());
+}
+
+/// A lapsed lease may still be alive in the store, so the key of a delete that failed may still be there.
+#[test]
+fn lapsed_lease_confirms_no_pending_delete() {
+    let mut world = World::new();
+    world.register("/a");
+    world.register("/b");
+    world.network = Network::Down;
+    world.unregister("/a");
+    world.pass(14_500);
+    assert_eq!(world.session.standing(world.now), Standing::Lost { why: Some(LossReason::Lapsed) });
+    let is_confirmed = |notice: &Notice| matches!(notice, Notice::Unregistered { .. });
+    assert_eq!((world.told(is_confirmed), world.stored().len()), (0, 2));
+    world.network = Network::Works;
+    world.session.handle_store_back(world.now);
+    world.pass(20_000);
+    assert_eq!((world.told(is_confirmed), world.stored()), (1, vec!["/b".into()]));
+}
+
+/// The lease lapses while a delete is in flight. The key is registered under the next lease and unregistered again before the reply to
+/// the first delete arrives. That reply says nothing about the second registration.
+#[test]
+fn late_reply_of_earlier_delete_is_ignored() {
+    let (mut lone, epoch, wish) = Lone::asks_to_put();
+    lone.answer((epoch, wish), KeyOutcome::Done(Revision(2)), at(2));
+    lone.session.register("/b".into(), "v".into(), None, Mode::Overwrite, at(3)).unwrap();
+    lone.put_everything(3);
+    lone.session.unregister(&"/a".into(), at(4));
+    let former = lone.delete();
+    lone.session.handle_time(at(60_000));
+    let Some(Action::Grant { slot, epoch, ttl }) = lone.session.poll_action() else { panic!("a grant") };
+    let grant = Grant { id: lease(2), ttl, asked_at: at(60_000) };
+    lone.session.register("/a".into(), "v".into(), None, Mode::Overwrite, at(60_000)).unwrap();
+    lone.session.handle_granted(slot, epoch, &Ok(grant), 1.0, at(60_001));
+    lone.put_everything(60_002);
+    lone.session.unregister(&"/a".into(), at(60_003));
+    let current = lone.delete();
+    lone.notices();
+    let done = |revision| vec![("/a".into(), KeyOutcome::Done(Revision(revision)))];
+    lone.session.handle_deleted(lone.slot, former, done(5), 1.0, at(60_004));
+    assert!(lone.notices().is_empty(), "the key is in the store");
+    lone.session.handle_deleted(lone.slot, current, done(9), 1.0, at(60_005));
+    let notices = lone.notices();
+    assert!(matches!(&notices[..], [Notice::Unregistered { .. }, ..]), "{notices:?}");
 }

@@ -11,9 +11,11 @@ use crate::kv::{Get, Selection};
 use crate::lease::{Grant, LeaseId, Renewal};
 use crate::limits::Limits;
 use crate::revision::Revision;
-use crate::session::{Action, KeyOutcome, LeaseKnown, LoanId, Mode, Notice, Plan, PutEntry, Session};
+use crate::session::{
+    Action, DeleteRequest, LoanId, Mode, Notice, Plan, PutProgress, PutReply, PutRequest, Session,
+};
 use crate::time::Moment;
-use crate::txn::{Comparison, Condition, Field, Op, Txn};
+use crate::txn::{Txn, TxnReply};
 
 /// What happens to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,42 +158,27 @@ impl World {
             }
             Action::Put { slot, epoch, lease, ours, entries } => {
                 self.requests.push("put");
-                let mut known = LeaseKnown::Yes;
-                let mut outcomes = Vec::new();
-                for entry in entries {
-                    let outcome = if self.is_reached() && !self.refuses_puts {
-                        self.put(&entry, lease, &ours)
-                    } else {
-                        Ok(KeyOutcome::Failed)
-                    };
-                    let outcome = match self.answer(outcome) {
-                        Ok(outcome) => outcome,
-                        Err(StoreError::LeaseNotFound) => {
-                            known = LeaseKnown::No;
-                            KeyOutcome::Failed
+                let mut whole = PutReply::default();
+                for request in PutRequest::split(lease, ours, entries, &Limits::EMBEDDED) {
+                    let reply = self.put(&request.txn());
+                    whole.merge(match request.handle(reply) {
+                        PutProgress::Done(reply) => reply,
+                        PutProgress::Each(each) => {
+                            let replies = each.txns().iter().map(|txn| self.put(txn)).collect();
+                            each.handle(replies)
                         }
-                        Err(_) => KeyOutcome::Failed,
-                    };
-                    outcomes.push((entry.key, entry.wish, outcome));
+                    });
                 }
-                self.session.handle_put(slot, epoch, outcomes, known, 1.0, now);
+                self.session.handle_put(slot, epoch, whole.outcomes, whole.lease, 1.0, now);
             }
             Action::Delete { slot, epoch, ours, keys } => {
                 self.requests.push("delete");
-                let mut outcomes = Vec::new();
-                for key in keys {
-                    if self.is_reached() {
-                        for lease in &ours {
-                            let txn = Txn::new().when(on(&key, *lease)).then(Op::delete(key.clone()));
-                            self.store.apply(&txn, now).unwrap();
-                        }
-                    }
-                    let outcome = self
-                        .answer(Ok(()))
-                        .map_or(KeyOutcome::Failed, |()| KeyOutcome::Done(self.store.revision()));
-                    outcomes.push((key, outcome));
+                let mut request = DeleteRequest::new(ours, keys);
+                while let Some(txns) = request.txns() {
+                    let replies = txns.iter().map(|txn| self.apply(txn)).collect();
+                    request.handle(replies);
                 }
-                self.session.handle_deleted(slot, epoch, outcomes, 1.0, now);
+                self.session.handle_deleted(slot, epoch, request.finish().outcomes, 1.0, now);
             }
             Action::Revoke { epoch, lease } => {
                 self.requests.push("revoke");
@@ -220,26 +207,21 @@ impl World {
         self.settle();
     }
 
-    pub(super) fn put(
-        &mut self,
-        entry: &PutEntry,
-        lease: LeaseId,
-        ours: &[LeaseId],
-    ) -> Result<KeyOutcome, StoreError> {
-        let put = || Op::put_leased(entry.key.clone(), entry.value.clone(), lease);
-        let mut guards: Vec<Option<Condition>> = match entry.mode {
-            Mode::Overwrite => vec![None],
-            Mode::Create | Mode::Restore => vec![Some(Condition::absent(entry.key.clone()))],
+    fn put(&mut self, txn: &Txn) -> Result<TxnReply, StoreError> {
+        if self.refuses_puts { Err(StoreError::Unavailable(Cause::new("no space"))) } else { self.apply(txn) }
+    }
+
+    /// Applies a transaction, as far as the network lets it through.
+    fn apply(&mut self, txn: &Txn) -> Result<TxnReply, StoreError> {
+        let result = if self.is_reached() {
+            self.store.apply(txn, self.now)
+        } else {
+            Err(StoreError::Unavailable(Cause::new("down")))
         };
-        guards.extend(ours.iter().map(|&own| Some(on(&entry.key, own))));
-        for guard in guards {
-            let txn = Txn { when: guard.into_iter().collect(), ..Txn::new() }.then(put());
-            let reply = self.store.apply(&txn, self.now)?;
-            if reply.succeeded {
-                return Ok(KeyOutcome::Done(reply.revision));
-            }
+        match (self.network, result) {
+            (Network::LosesAnswers, _) => Err(StoreError::Ambiguous(Cause::new("lost"))),
+            (Network::Works | Network::Down, result) => result,
         }
-        Ok(KeyOutcome::Taken(self.store.revision()))
     }
 
     pub(super) fn stored(&mut self) -> Vec<Bytes> {
@@ -250,9 +232,4 @@ impl World {
     pub(super) fn told(&self, wanted: impl Fn(&Notice) -> bool) -> usize {
         self.notices.iter().filter(|notice| wanted(notice)).count()
     }
-}
-
-/// The key hangs on this lease.
-pub(super) fn on(key: &Bytes, lease: LeaseId) -> Condition {
-    Condition { key: key.clone(), is: Comparison::Equal, field: Field::Lease(Some(lease)) }
 }

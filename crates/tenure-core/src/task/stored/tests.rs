@@ -224,6 +224,24 @@ proptest! {
 }
 
 /// A completed task begins anew; one that failed goes on from its checkpoint, and its earlier errors do not count.
+/// `task show` said attempt 5 of a task that three workers had tried.
+#[test]
+fn failed_task_shows_number_of_its_last_attempt() {
+    let mut task = StateRecord::default();
+    let lost = |started| Attempt {
+        node: node(),
+        started: WallTime(started),
+        ended: WallTime(started + 1),
+        end: AttemptEnd::Lost,
+    };
+    for started in 0..3 {
+        task.note_attempt(lost(started));
+    }
+    let _ = task.quarantine("3 claims in a row were lost", WallTime(9), &node()).unwrap();
+    assert_eq!((task.state, task.attempt(), task.faults), (State::Failed, 3, 0));
+    assert_eq!(task.errors.len(), 1);
+}
+
 #[test]
 fn retried_task_keeps_its_checkpoint_unless_completed() {
     let node = NodeId::parse("n").unwrap();

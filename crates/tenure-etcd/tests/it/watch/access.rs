@@ -3,22 +3,16 @@
 use std::time::Duration;
 
 use tenure_etcd::{Client, Config, Error, Secret, WatchFrom};
-use tenure_fixture::{Etcd, Proxy};
+use tenure_fixture::{Etcd, Permission, Proxy};
 
-use crate::observe::{client, one_key, prefix, put, revisions, until, watch};
+use crate::observe::{one_key, prefix, put, revisions, until, watch};
 
 /// A server with a root and a user `ann` who may use `a/`. Tokens are forgotten after three idle seconds.
-async fn guarded() -> Etcd {
+fn guarded() -> Etcd {
     let etcd = Etcd::builder().auth_token_ttl_s(3).bcrypt_cost(4).start();
-    let client = client(&etcd).await;
-    client.user_add("root", &Secret::new("root")).await.unwrap();
-    client.role_add("root").await.unwrap();
-    client.user_grant_role("root", "root").await.unwrap();
-    client.user_add("ann", &Secret::new("ann")).await.unwrap();
-    client.role_add("a").await.unwrap();
-    client.role_grant("a", "a/".into(), "a0".into()).await.unwrap();
-    client.user_grant_role("ann", "a").await.unwrap();
-    client.auth_enable().await.unwrap();
+    let access = etcd.access();
+    access.add_root("root").add_user("ann", "ann");
+    access.add_role("a").grant("a", Permission::ReadWrite, "a/").give_role("ann", "a").enable();
     etcd
 }
 
@@ -36,7 +30,7 @@ async fn let_the_token_run_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_range_that_is_not_ours_is_denied_and_disturbs_nobody() {
-    let etcd = guarded().await;
+    let etcd = guarded();
     let client = sign_in(etcd.client_urls(), "ann").await;
     let mut ours = watch(&client, prefix("a/", WatchFrom::Now)).await;
     for start in [WatchFrom::Now, WatchFrom::After(0)] {
@@ -53,7 +47,7 @@ async fn a_range_that_is_not_ours_is_denied_and_disturbs_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_ran_out_is_renewed_for_watches() {
-    let etcd = guarded().await;
+    let etcd = guarded();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = sign_in(vec![proxy.url()], "ann").await;
     let mut first = watch(&client, prefix("a/", WatchFrom::Now)).await;

@@ -5,7 +5,7 @@
 //! threads, because SQLite blocks, and because a dropped future must not stop a transaction half-way.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub(super) struct Core {
     seen: AtomicI64,
     /// When the next lease ends, in boot time, as far as this process knows.
     next_deadline_ms: AtomicI64,
-    is_over: AtomicBool,
+    over: OnceLock<StoreError>,
     /// Until when, in boot time, a holder may rely on a lease that this process granted or renewed.
     valid_until_ms: AtomicI64,
     leaving: Mutex<Leaving>,
@@ -69,7 +69,7 @@ impl Core {
             nudge: OnceLock::new(),
             seen: AtomicI64::new(0),
             next_deadline_ms: AtomicI64::new(i64::MAX),
-            is_over: AtomicBool::new(false),
+            over: OnceLock::new(),
             valid_until_ms: AtomicI64::new(0),
             leaving: Mutex::default(),
             left: Condvar::new(),
@@ -118,12 +118,17 @@ impl Core {
 
     /// Whether the store was closed or lost.
     pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+        self.over.get().is_some()
+    }
+
+    /// Why the store can take no request any more; none while it can.
+    pub(super) fn check_open(&self) -> Result<(), StoreError> {
+        self.over.get().map_or(Ok(()), |reason| Err(reason.clone()))
     }
 
     /// Ends everything for this process. The first reason stays.
     pub(super) fn end(&self, reason: &StoreError) {
-        if self.is_over.swap(true, Ordering::AcqRel) {
+        if self.over.set(reason.clone()).is_err() {
             return;
         }
         if !matches!(reason, StoreError::Closed) {
@@ -135,7 +140,7 @@ impl Core {
 
     /// Ends a store that could not be opened. `open` returns the reason; a log line would report it a second time.
     pub(super) fn refuse(&self, reason: &StoreError) {
-        if !self.is_over.swap(true, Ordering::AcqRel) {
+        if self.over.set(reason.clone()).is_ok() {
             self.stop(reason);
         }
     }

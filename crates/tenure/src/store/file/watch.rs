@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use tenure_core::keyspace::{Rows, WatchId};
 use tokio::sync::oneshot;
+use tokio::task::coop::poll_proceed;
 
 use crate::store::file::engine::Running;
 use crate::store::file::hub::Next;
@@ -115,9 +116,12 @@ impl Stream for Watch {
         if matches!(self.stage, Stage::Over) {
             return Poll::Ready(None);
         }
+        // Without a budget a reader of a busy store never yields, and the timers of its worker thread are late.
+        let budget = ready!(poll_proceed(context));
         match self.next(context) {
             None => Poll::Pending,
             Some(item) => {
+                budget.made_progress();
                 if item.is_err() {
                     self.stage = Stage::Over;
                 }

@@ -218,9 +218,8 @@ impl Writer<'_> {
     ) -> Result<Meta, StoreError> {
         let Writer { core, sql, queue, guard, ceiling, bell, store_id, sweep_in, .. } = self;
         let turn = queue.wait(|| core.alarm.arm())?;
-        if core.is_over() {
-            return Err(StoreError::Closed);
-        }
+        // The notifier may have lost the store meanwhile: its reason counts, not that the store is closed.
+        core.check_open()?;
         sql.execute(Query::BeginImmediate, [])?;
         let mut transaction = Open { sql, is_done: false };
 

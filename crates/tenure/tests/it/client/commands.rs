@@ -13,6 +13,9 @@ use tenure::store::{Condition, Op, Store, Txn};
 use super::{Actor, client, id, layout, new, node, soon};
 use crate::membership::on_every_engine;
 
+/// How long after it was sent a command expires.
+const WEEK_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
+
 impl Actor {
     /// Handles the command that waits for a task, as its owner does: in the step that deletes it, if it is still the same.
     async fn obey(&self, task: &str) -> CommandRecord {
@@ -62,6 +65,7 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
         client.submit(new("t1")).await.unwrap();
         let leases = store.leases().await.unwrap().len();
         let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
+        assert_eq!(store.leases().await.unwrap().len(), leases, "a command has no lease");
         assert_eq!(sent.replaced, None);
         let waiting = {
             let sent = sent.clone();
@@ -74,7 +78,6 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
         assert_eq!((handled.from, handled.to), (Some(StateKind::Runnable), Some(StateKind::Paused)));
         let said = handled.to_string();
         assert!(said.starts_with("handled by web-1 in ") && said.ends_with(" ms"), "{said}");
-        assert_eq!(store.leases().await.unwrap().len(), leases, "nothing is left of it but its result");
         // Asked again, it says the same.
         assert_eq!(soon(sent.wait(Duration::from_secs(20))).await.unwrap().by, node("web-1"));
     })
@@ -174,11 +177,13 @@ async fn a_command_that_nobody_handles_is_told_as_that() {
         let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
         let late = sent.wait(Duration::from_millis(50)).await;
         assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
-        // Its week is over.
-        let pair = store.get_key(layout().encode(&Key::TaskCommand(id("t1")))).await.unwrap().unwrap();
-        let lease = store.lease(pair.lease.unwrap()).await.unwrap().unwrap();
-        assert_eq!(lease.granted, Duration::from_secs(7 * 24 * 60 * 60));
-        store.revoke(pair.lease.unwrap()).await.unwrap();
+        // It has no lease, and says itself when it expires.
+        let key = layout().encode(&Key::TaskCommand(id("t1")));
+        let pair = store.get_key(key.clone()).await.unwrap().unwrap();
+        let record = CommandRecord::decode(&pair.value).unwrap();
+        assert_eq!((pair.lease, record.expires_at), (None, Some(WallTime(record.sent_at.0 + WEEK_MS))));
+        // An operator deletes it.
+        store.delete(tenure::store::Selection::key(key)).await.unwrap();
         assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
         // The task is gone.
         let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
@@ -258,25 +263,4 @@ async fn a_node_that_does_not_handle_its_commands_gets_no_more() {
     }
     let full = client.command_node(&node("web-1"), NodeCommand::Freeze).await;
     assert!(matches!(full, Err(NodeCommandError::Full(128))));
-}
-
-/// Senders that were killed cannot end the leases of their commands.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_takes_the_place_of_a_command_or_deletes_its_task_ends_its_lease() {
-    on_every_engine(|store| async move {
-        let client = client(&store);
-        client.submit(new("t1")).await.unwrap();
-        let leased = async |key| store.get_key(key).await.unwrap().and_then(|pair| pair.lease).unwrap();
-        let key = layout().encode(&Key::TaskCommand(id("t1")));
-        drop(client.command(&id("t1"), Message::Pause).await.unwrap());
-        let first = leased(key.clone()).await;
-        drop(client.command(&id("t1"), Message::Run).await.unwrap());
-        let second = leased(key.clone()).await;
-        let leases = store.leases().await.unwrap();
-        assert!(!leases.contains(&first) && leases.contains(&second), "{first} of {leases:?}");
-        client.delete(&id("t1")).await.unwrap();
-        let leases = store.leases().await.unwrap();
-        assert!(!leases.contains(&second), "{second} of {leases:?}");
-    })
-    .await;
 }

@@ -92,7 +92,8 @@ async fn forgotten_task_leaves_no_entry() {
 async fn lost_reply_does_not_retry_twice() {
     const SECOND: Duration = Duration::from_secs(1);
     let world = World::new();
-    let (ours, store) = (client(&world.store("client")), world.store("onlooker"));
+    let (ours, store) =
+        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
     ended(&ours, &store, "a").await;
     world.latency("client", SECOND);
     let retrying = tokio::spawn(async move { ours.retry(&id("a")).await });

@@ -20,7 +20,8 @@ on_every_engine! {
 mod claims {
     use std::time::Duration;
 
-    use tenure::election::{CampaignError, Elections, Lost, ProclaimError, ReleaseError, StandError};
+    use tenure::LossReason;
+    use tenure::election::{CampaignError, Elections, Lost, ProclaimError, ReleaseError};
     use tenure::store::{Op, Store, Txn};
 
     use super::super::{keys, namespace, next_value, process, soon, stand, wait_for_keys};
@@ -81,11 +82,7 @@ mod claims {
         let waiting = stand(&store, &second, "2", 2).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         let answer = tokio::time::timeout(Duration::from_secs(1), waiting).await.expect("at once").unwrap();
-        assert!(
-            matches!(answer, Err(CampaignError::NotElected(StandError::SessionLost(_)))),
-            "{:?}",
-            answer.err()
-        );
+        assert!(matches!(answer, Err(CampaignError::Lost(_))), "{:?}", answer.err());
         assert_eq!(keys(&store).await, 1);
         term.resign().await.unwrap();
         assert_eq!(second.leader().await.unwrap(), None);
@@ -96,10 +93,13 @@ mod claims {
         let ((_a, first), (session, second)) = (process(&store, "a"), process(&store, "b"));
         let term = first.campaign("1").await.unwrap();
         let held = |answer: Result<_, CampaignError>| {
-            assert!(matches!(answer, Err(CampaignError::NotElected(StandError::Held))), "{:?}", answer.err());
+            assert!(matches!(answer, Err(CampaignError::Held { .. })), "{:?}", answer.err());
         };
         held(soon(second.campaign("2").try_once().into_future()).await.map(drop));
-        held(second.campaign("2").wait_up_to(Duration::from_millis(200)).await.map(drop));
+        let wait = Duration::from_millis(200);
+        let answer = second.campaign("2").wait_up_to(wait).await;
+        let is_timeout = matches!(answer, Err(CampaignError::Timeout { after, .. }) if after == wait);
+        assert!(is_timeout, "{:?}", answer.err());
         wait_for_keys(&store, 1).await;
         let dropped = stand(&store, &second, "2", 2).await;
         dropped.abort();
@@ -107,7 +107,7 @@ mod claims {
         let waiting = stand(&store, &second, "2", 2).await;
         session.close().await.unwrap();
         let answer = soon(waiting).await.unwrap();
-        assert!(matches!(answer, Err(CampaignError::NotElected(StandError::Closed))), "{:?}", answer.err());
+        assert!(matches!(answer, Err(CampaignError::Closed)), "{:?}", answer.err());
         wait_for_keys(&store, 1).await;
         drop(term);
         wait_for_keys(&store, 0).await;
@@ -141,7 +141,10 @@ mod claims {
         assert!(term.is_valid() && !waiting.is_finished());
         // Another life of the key is not ours.
         store.txn(Txn::new().then(Op::delete(term.fence().key))).await.unwrap();
-        assert!(matches!(soon(term.proclaim("1d")).await, Err(ProclaimError::Lost(Lost::Broken))));
+        assert!(matches!(
+            soon(term.proclaim("1d")).await,
+            Err(ProclaimError::Lost(Lost { reason: LossReason::Deleted, .. }))
+        ));
         let next = soon(waiting).await.unwrap().unwrap();
         assert!(next.token() > term.token());
     }
@@ -220,13 +223,13 @@ mod claims {
         assert!(term.token() > token);
         assert!(!waiting.is_finished());
         // If it is alive after all, it is told.
-        assert_eq!(soon(former.lost()).await, Lost::Broken);
+        assert_eq!(soon(former.lost()).await.reason, LossReason::Deleted);
         wait_for_keys(&store, 2).await;
         term.resign().await.unwrap();
         let next = soon(waiting).await.unwrap().unwrap();
         // Once the place is gone there is nothing to resume.
         let again = after.campaign("1").resume(place, token).try_once().await;
-        assert!(matches!(again, Err(CampaignError::NotElected(StandError::Held))), "{:?}", again.err());
+        assert!(matches!(again, Err(CampaignError::Held { .. })), "{:?}", again.err());
         assert!(next.is_valid());
     }
 
@@ -253,7 +256,7 @@ mod claims {
         let (_session, election) = process(&store, "a");
         let huge = "x".repeat(600 * 1024);
         let answer = election.campaign(huge.clone()).await;
-        assert!(matches!(answer, Err(CampaignError::TooLarge { .. })));
+        assert!(matches!(answer, Err(CampaignError::ValueTooLarge { .. })));
         let term = election.campaign("1").await.unwrap();
         assert!(matches!(term.proclaim(huge).await, Err(ProclaimError::TooLarge { .. })));
         assert_eq!(election.leader().await.unwrap().unwrap().record.value, "1");

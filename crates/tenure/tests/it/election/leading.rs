@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use tenure::LossReason;
 use tenure::election::{Election, Elections, LeadError, Lost};
 use tenure::session::Session;
 use tenure::testing::World;
@@ -112,7 +113,10 @@ async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
             assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 2));
             session.close().await.unwrap();
             let ended = leading.await.unwrap();
-            assert!(matches!(ended, Err(LeadError::Lost(Lost::Closed))), "{ended:?}");
+            assert!(
+                matches!(ended, Err(LeadError::Lost(Lost { reason: LossReason::Closed, .. }))),
+                "{ended:?}"
+            );
         } else {
             let ended = leading.await.unwrap();
             assert!(matches!(ended, Err(LeadError::Lost(_))), "{ended:?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::core::layout::{Key, Layout, Place};
+use tenure::core::layout::{Key, Layout, QueueKey};
 use tenure::core::name::Namespace;
 use tenure::core::record::{CandidateRecord, Record};
 use tenure::store::{LeaseId, Store};
@@ -77,7 +77,7 @@ async fn candidate_listed_before_an_older_one_has_waited() {
     let mut leases = Vec::new();
     for (id, candidate) in [(9, "older"), (1, "younger")] {
         let lease = store.grant(Duration::from_secs(60), LeaseId::new(id)).await.unwrap().id;
-        let place = Place { lease, nonce: 7 };
+        let place = QueueKey { lease, nonce: 7 };
         let key = layout.encode(&Key::Candidate(election.name().clone(), place));
         let record = CandidateRecord { candidate: candidate.to_owned(), ..CandidateRecord::default() };
         store.put_leased(key, record.encode(), lease).await.unwrap();

@@ -131,7 +131,10 @@ async fn each_unlinked_file_is_noticed_by_the_next_write_renewal_and_read() {
                 1 => store.renew(lease).await.map(drop),
                 _ => store.get_key("/a").await.map(drop),
             };
-            assert!(matches!(noticed, Err(StoreError::Replaced(Replaced::Files))), "{suffix} {try_one}");
+            assert!(
+                matches!(noticed, Err(StoreError::Replaced(Replaced::Files))),
+                "{suffix} {try_one} {noticed:?}"
+            );
         }
     }
 }

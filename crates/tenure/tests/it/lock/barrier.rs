@@ -53,11 +53,11 @@ mod claims {
         let dropped = tokio::spawn(first.barrier("x", THREE).into_future());
         wait_for_keys(&store, 1).await;
         let waited = second.barrier("x", THREE).wait_up_to(Duration::from_millis(300)).await;
-        assert!(matches!(waited, Err(BarrierError::NotAll { arrived: 2, .. })), "{waited:?}");
+        assert!(matches!(waited, Err(BarrierError::Timeout { arrived: 2, .. })), "{waited:?}");
         wait_for_keys(&store, 1).await;
         dropped.abort();
         wait_for_keys(&store, 0).await;
-        assert!(matches!(first.barrier("", THREE).await, Err(BarrierError::Name(_))));
+        assert!(matches!(first.barrier("", THREE).await, Err(BarrierError::InvalidName(_))));
     }
 
     pub(super) async fn a_party_whose_place_is_lost_is_told(store: Store) {
@@ -66,7 +66,7 @@ mod claims {
         wait_for_keys(&store, 1).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         let waited = soon(waiting).await.unwrap();
-        assert!(matches!(waited, Err(BarrierError::Lost(_) | BarrierError::NotThere(_))), "{waited:?}");
+        assert!(matches!(waited, Err(BarrierError::Lost(_) | BarrierError::Closed)), "{waited:?}");
         assert_eq!(keys(&store).await, 0);
     }
 }

@@ -50,6 +50,19 @@ async fn an_uncontended_lock_is_one_request_and_its_release_another() {
     guard.release().await.unwrap();
 }
 
+/// A try and a bounded wait that succeed read no holder, as an unbounded wait does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn successful_bounded_requests_read_no_holder() {
+    let etcd = Etcd::start();
+    let (_session, locks) = process(&connect(&etcd).await);
+    locks.lock("warm").await.unwrap().release().await.unwrap();
+    let before = requests(&etcd);
+    for acquire in [locks.lock("x").try_once(), locks.lock("x").wait_up_to(Duration::from_secs(5))] {
+        acquire.await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(requests(&etcd).1, before.1, "nothing but enters and leaves");
+}
+
 /// Each in a process of its own, so nothing is shared: a waiter watches its own place and the one before it, and nobody else looks
 /// when a lock is released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,7 @@ mod claims {
     }
 
     fn is_held(refused: &Result<tenure::lock::Guard, LockError>) -> bool {
-        matches!(refused, Err(LockError::NotHeld(StandError::Held)))
+        matches!(refused, Err(LockError::Held { .. }))
     }
 
     /// Found by users: the first reply of the store shows a predecessor, and a try took that for a refusal although two permits were free.
@@ -81,10 +81,8 @@ mod claims {
             held.push(soon(first.permit("x", permits(3)).into_future()).await.unwrap());
         }
         let fourth = soon(second.permit("x", permits(5)).into_future()).await;
-        let Err(LockError::NotHeld(error @ StandError::PermitsDiffer { requested, in_use })) = fourth else {
-            panic!("{fourth:?}")
-        };
-        assert_eq!((requested.get(), in_use.get()), (5, 3));
+        let Err(error @ LockError::PermitsDiffer { given, stored }) = fourth else { panic!("{fourth:?}") };
+        assert_eq!((given.get(), stored.get()), (5, 3));
         assert_eq!(error.to_string(), "requested one of 5 permits, but the name is in use with 3 permits");
         wait_for_keys(&store, 3).await;
         drop(held);

@@ -4,10 +4,11 @@ use futures_util::future::join_all;
 use tenure::client::{Client, NewTask};
 use tenure::clock::wall_time;
 use tenure::core::command::{AfterDrain, NodeCommand};
-use tenure::core::record::{CommandOutcome, WallTime};
+use tenure::core::record::{CommandOutcome, CommandRecord, ResultRecord, WallTime};
 use tenure::core::task::Message;
 use tenure::node::{NodeEnd, Notice};
 use tenure::store::LeaseId;
+use tenure::testing::World;
 
 use super::*;
 
@@ -191,29 +192,9 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
     .await;
 }
 
-/// The leases under which nothing lies, but for those that a session keeps: they are as long as commands may wait.
-async fn empty_leases(store: &Store) -> Vec<LeaseId> {
-    let held: Vec<LeaseId> = store
-        .list(Selection::everything())
-        .await
-        .unwrap()
-        .pairs
-        .iter()
-        .filter_map(|pair| pair.lease)
-        .collect();
-    let mut empty = Vec::new();
-    for lease in store.leases().await.unwrap().into_iter().filter(|lease| !held.contains(lease)) {
-        let view = store.lease(lease).await.unwrap();
-        if view.is_some_and(|view| view.granted > Duration::from_secs(60 * 60)) {
-            empty.push(lease);
-        }
-    }
-    empty
-}
-
 /// A sender may be killed as soon as it has sent. What it left behind used to be an empty lease for a week.
 #[tokio::test]
-async fn a_command_that_is_handled_leaves_no_lease_although_its_sender_is_gone() {
+async fn command_whose_sender_is_gone_leaves_only_its_result() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
@@ -222,6 +203,7 @@ async fn a_command_that_is_handled_leaves_no_lease_although_its_sender_is_gone()
             client.submit(NewTask::new(task(id))).await.unwrap();
         }
         until("all run", async || shop.ledger.running().len() == 3).await;
+        let before = shop.store.leases().await.unwrap().len();
         let checkpoint = Message::Checkpoint { blob: None };
         for (id, message) in [("paused", Message::Pause), ("killed", kill()), ("refused", checkpoint)] {
             drop(client.command(&task(id), message).await.unwrap());
@@ -229,14 +211,44 @@ async fn a_command_that_is_handled_leaves_no_lease_although_its_sender_is_gone()
         let commands = shop.layout.task_commands();
         until("all are handled", async || shop.store.list(commands.clone()).await.unwrap().pairs.is_empty())
             .await;
-        until("no lease is empty", async || empty_leases(&shop.store).await.is_empty()).await;
-        // The last thing a node does is to end what is left of the commands it has answered.
-        drop(client.command(&task("paused"), kill()).await.unwrap());
-        until("it is killed", async || shop.state("paused").await.state == State::Killed).await;
+        assert_eq!(shop.store.leases().await.unwrap().len(), before);
+        let results = shop.store.list(shop.layout.results()).await.unwrap().pairs;
+        assert_eq!(results.len(), 3);
+        for pair in results {
+            let record = ResultRecord::decode(&pair.value).unwrap();
+            let expires_at = Some(WallTime(record.at.0 + 24 * 60 * 60 * 1_000));
+            assert_eq!((pair.lease, record.expires_at), (None, expires_at));
+        }
         worker.end().await;
-        assert_eq!(empty_leases(&shop.store).await, []);
     })
     .await;
+}
+
+/// The sender was killed before any worker had the task. A week later the key is gone with the next round of a worker.
+#[tokio::test]
+async fn expired_command_is_swept_by_worker() {
+    let world = World::new();
+    let shop = Shop::new(world.store("worker"));
+    let client = client(&shop).clock(world.clock("worker"));
+    client.submit(NewTask::new(task("t")).kind("other")).await.unwrap();
+    let sent = client.command(&task("t"), Message::Pause).await.unwrap();
+    let key = shop.key(&Key::TaskCommand(task("t")));
+    let pair = shop.store.get_key(key.clone()).await.unwrap().unwrap();
+    let mut record = CommandRecord::decode(&pair.value).unwrap();
+    // As if it had been sent a week ago.
+    record.expires_at = Some(WallTime(record.sent_at.0 - 1));
+    shop.store.put(key.clone(), record.encode()).await.unwrap();
+    world.advance(Duration::from_secs(600)).await;
+    assert!(shop.store.get_key(key.clone()).await.unwrap().is_some(), "no worker lives");
+    let session = Session::options().clock(world.clock("worker")).open(shop.store.clone()).unwrap();
+    let options = Node::options(NodeId::parse("a").unwrap()).kind("mail");
+    let node = options.start(&session, &shop.namespace, |_: Context| async { Outcome::Done }).await.unwrap();
+    world.advance(Duration::from_secs(61)).await;
+    assert_eq!(shop.store.get_key(key).await.unwrap(), None);
+    let handled = sent.wait(Duration::from_secs(5)).await.unwrap();
+    assert_eq!((handled.outcome, handled.by.as_str()), (CommandOutcome::Expired, "a"));
+    node.shutdown(PATIENCE).await.unwrap();
+    session.close().await.unwrap();
 }
 
 /// People and other programs put commands too, under leases of which we know nothing.
@@ -250,6 +262,7 @@ async fn a_command_under_a_lease_of_somebody_else_takes_nothing_else_with_it() {
         let lease = shop.store.grant(Duration::from_secs(3_600), None).await.unwrap().id;
         let (command, theirs) = (shop.key(&Key::TaskCommand(task("t"))), "theirs".as_bytes());
         let other = LeaseId::new(lease.get() + 1).unwrap();
+        // As version 0.1 marked commands that had a lease of their own.
         let pause = format!(r#"{{"command":"pause","own_lease":"{other}"}}"#);
         let txn = Txn::new().then(Op::put_leased(theirs, "1", lease)).then(Op::put_leased(
             command.clone(),

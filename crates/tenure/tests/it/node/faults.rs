@@ -4,7 +4,8 @@
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::node::{LossReason, Notice};
+use tenure::LossReason;
+use tenure::node::Notice;
 use tenure::store::file::SharedFile;
 use tenure_fixture::Etcd;
 
@@ -156,7 +157,7 @@ async fn stops_past_the_leases(place: Place) {
     .await;
     let mut lost = 0;
     while let Ok(notice) = notices.try_recv() {
-        lost += usize::from(matches!(notice, Notice::Lost { why: LossReason::Lease, .. }));
+        lost += usize::from(matches!(notice, Notice::Lost { why: LossReason::Lapsed, .. }));
     }
     assert_eq!(lost, TASKS, "each is told");
     scene.place.resume();

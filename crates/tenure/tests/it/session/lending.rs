@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tenure::LossReason;
 use tenure::clock::{Clock, VirtualClock};
-use tenure::session::{LendError, LoanEnd};
+use tenure::session::LendError;
 use tenure::store::memory::Memory;
 use tenure::store::{Engine, Grant, LeaseId, Limits, Renewal, StoreError};
 
@@ -75,7 +76,7 @@ async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
     let until = loan.valid_until();
     let end = loan.lost().await;
     assert!(store.lease(loan.lease()).await.unwrap().is_some(), "belief ends before the lease");
-    assert_eq!((end, loan.is_valid(), loan.remaining()), (LoanEnd::Lapsed, false, Duration::ZERO));
+    assert_eq!((end.reason, loan.is_valid(), loan.remaining()), (LossReason::Lapsed, false, Duration::ZERO));
     assert!(loan.valid_until() >= until && clock.now() < loan.valid_until() + Duration::from_millis(5));
     watched.hangs.store(false, Ordering::SeqCst);
     let next = session.lend().await.unwrap();
@@ -93,7 +94,7 @@ async fn a_loan_knows_by_itself_that_its_time_is_over() {
     clock.advance(Duration::from_millis(14_249));
     assert!(loan.is_valid());
     clock.advance(Duration::from_millis(1));
-    assert_eq!((loan.end(), loan.remaining()), (Some(LoanEnd::Lapsed), Duration::ZERO));
+    assert_eq!((loan.loss(), loan.remaining()), (Some(LossReason::Lapsed), Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,7 +104,7 @@ async fn a_borrower_waits_for_a_lease_and_not_longer_than_it_said() {
     assert!(matches!(answer, Err(LendError::NotYet { .. })), "{answer:?}");
     assert_eq!(session.health().leases, 0);
     session.settled().await;
-    assert!(matches!(session.lend().ttl(Duration::from_millis(10)).await, Err(LendError::Ttl(_))));
+    assert!(matches!(session.lend().ttl(Duration::from_millis(10)).await, Err(LendError::InvalidTtl(_))));
     session.close().await.unwrap();
     assert!(matches!(session.lend().await, Err(LendError::Closed)));
 }
@@ -127,7 +128,7 @@ async fn closing_ends_loans_first_and_the_lease_when_they_are_given_back() {
         let session = session.clone();
         async move { session.close().await }
     });
-    assert_eq!(loan.lost().await, LoanEnd::Closed);
+    assert_eq!(loan.lost().await.reason, LossReason::Closed);
     assert!(store.lease(lease).await.unwrap().is_some(), "whoever was told has the time to stop");
     drop(loan);
     closing.await.unwrap().unwrap();
@@ -155,12 +156,12 @@ async fn a_loan_ends_with_its_lease_on_etcd_and_the_next_one_has_another() {
     let loan = session.lend().await.unwrap();
     store.put_leased("/l/a", "mine", loan.lease()).await.unwrap();
     onlooker.revoke(loan.lease()).await.unwrap();
-    assert_eq!(loan.lost().await, LoanEnd::Gone);
+    assert_eq!(loan.lost().await.reason, LossReason::Revoked);
     let next = session.lend().await.unwrap();
     assert_ne!(next.lease(), loan.lease());
     onlooker.revoke(next.lease()).await.unwrap();
     next.report_gone();
-    assert_eq!(next.end(), Some(LoanEnd::Gone), "who heard it from the store need not wait");
+    assert_eq!(next.loss(), Some(LossReason::Revoked), "who heard it from the store need not wait");
     drop((loan, next));
     session.close().await.unwrap();
     assert_eq!(onlooker.leases().await.unwrap(), []);

@@ -225,7 +225,7 @@ async fn opened_session_registers_every_series_with_zero() {
         "tenure_lease_renewals_total{result=gone}",
         "tenure_lease_renewals_total{result=error}",
         "tenure_lease_lost_total{reason=lapsed}",
-        "tenure_lease_lost_total{reason=gone}",
+        "tenure_lease_lost_total{reason=revoked}",
         "tenure_session_recoveries_total{}",
         "tenure_session_retries_total{}",
         "tenure_registered_keys{}",
@@ -263,7 +263,7 @@ async fn what_a_session_goes_through_is_counted() {
     store.revoke(session.lease_id().unwrap()).await.unwrap();
     session.state().wait_for(|state| matches!(state, SessionState::Live { incarnation: 3 })).await.unwrap();
     session.settled().await;
-    assert_eq!(counted.sum("tenure_lease_lost_total{reason=gone}"), 1.0);
+    assert_eq!(counted.sum("tenure_lease_lost_total{reason=revoked}"), 1.0);
     assert_eq!(counted.sum("tenure_registered_keys{}"), 2.0);
     session.close().await.unwrap();
     assert_eq!(counted.sum("tenure_registered_keys{}"), 0.0);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tenure::LossReason;
 use tenure::clock::Clock;
 use tenure::core::backoff::{Growth, Jitter, Retry};
-use tenure::core::hold::End;
 use tenure::session::{Session, SessionState};
 use tenure::store::{Change, Selection, WatchItem};
 use tenure::testing::{Skew, World};
@@ -68,7 +68,7 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
     world.advance(MARGIN + ms(1)).await;
     assert_eq!(deletes(&world, &mut watch).await, 1);
     let SessionState::Lost { why } = state(&session) else { panic!("{:?}", state(&session)) };
-    assert_eq!(why, Some(End::Lapsed));
+    assert_eq!(why, Some(LossReason::Lapsed));
 }
 
 #[tokio::test]

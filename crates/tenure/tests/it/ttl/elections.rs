@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure::clock::VirtualClock;
 use tenure::ttl::{
-    AcquireError, CannotFence, Elections, Leadership, Loss, Memory, Options, ReleaseError, StorageError,
-    TtlStorage, Value,
+    AcquireError, CannotFence, Elections, Leadership, LossReason, Memory, Options, ReleaseError,
+    StorageError, TtlStorage, Value,
 };
 
 use super::faulty::{Fault, Faulty, Verb};
@@ -61,7 +61,7 @@ async fn validity_ends_to_the_millisecond_while_the_storage_hangs() {
     clock.advance(ms(1));
     assert!(!leadership.is_valid());
     assert_eq!(leadership.remaining(), Duration::ZERO);
-    assert_eq!(leadership.lost().await, Loss::Lapsed);
+    assert_eq!(leadership.lost().await.reason, LossReason::Lapsed);
 
     // The storage agrees for the margin more, and not for longer.
     clock.advance(ms(499));
@@ -80,7 +80,7 @@ async fn a_clock_that_jumped_ends_it_before_any_task_has_noticed() {
     clock.advance(Duration::from_secs(3_600));
     assert!(!leadership.is_valid());
     let was_polled = leadership.run(async { panic!("polled after the end") }).await;
-    assert_eq!(was_polled, Err::<(), Loss>(Loss::Lapsed));
+    assert_eq!(was_polled.unwrap_err().reason, LossReason::Lapsed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +89,7 @@ async fn a_storage_that_hangs_longer_than_the_ttl_ends_leadership_before_it() {
     let began = tokio::time::Instant::now();
     let leadership = acquire(&elections).await.unwrap();
     storage.always(Verb::Swap, Fault::Hang);
-    assert_eq!(leadership.lost().await, Loss::Lapsed);
+    assert_eq!(leadership.lost().await.reason, LossReason::Lapsed);
     let after = began.elapsed();
     assert!(after >= ms(3_500) && after < ms(3_520), "{after:?}");
     assert!(storage.memory.stored(&KEY.to_owned()).is_some(), "the storage still agreed");
@@ -118,7 +118,7 @@ async fn persistent_errors_lose_it_when_validity_ends() {
         let began = tokio::time::Instant::now();
         let leadership = acquire(&elections).await.unwrap();
         storage.always(Verb::Swap, fault);
-        assert_eq!(leadership.lost().await, Loss::Lapsed, "{fault:?}");
+        assert_eq!(leadership.lost().await.reason, LossReason::Lapsed, "{fault:?}");
         assert!(began.elapsed() >= ms(3_500) && began.elapsed() < ms(3_520), "{fault:?}");
         assert!(storage.requests() > 3, "{fault:?}: it was not tried again");
         assert_eq!(leadership.release().await, Err(ReleaseError::NotLeading));
@@ -202,7 +202,7 @@ async fn another_value_in_the_storage_ends_it_at_once() {
     let foreign = "somebody".to_owned();
     assert!(storage.memory.compare_and_swap(&key, &ours, &foreign, DURATION).await.unwrap());
     let began = tokio::time::Instant::now();
-    assert_eq!(leadership.lost().await, Loss::Taken);
+    assert_eq!(leadership.lost().await.reason, LossReason::Replaced);
     assert!(began.elapsed() <= ms(1_010), "{:?}", began.elapsed());
     drop(leadership);
     elections.close().await.unwrap();
@@ -237,7 +237,7 @@ async fn of_two_electors_with_the_same_value_one_leads() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         let (leader, other) = if first.is_ok() { (&first, &two) } else { (&second, &one) };
         assert_eq!(other.release(&KEY.to_owned()).await, Err(ReleaseError::NotLeading));
-        assert!(leader.as_ref().is_ok_and(Leadership::is_valid));
+        assert!(leader.as_ref().is_ok_and(|leadership| leadership.is_valid()));
         one.close().await.unwrap();
         two.close().await.unwrap();
     }

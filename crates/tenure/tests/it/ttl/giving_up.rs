@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure::ttl::{AcquireError, Elections, Loss, Memory, Options, ReleaseError, Value};
+use tenure::ttl::{AcquireError, Elections, LossReason, Memory, Options, ReleaseError, Value};
 
 use super::elections::{acquire, on_faulty};
 use super::faulty::{Fault, Faulty, Verb};
@@ -57,7 +57,7 @@ async fn a_release_stops_the_work_before_it_deletes_the_key() {
     elections.release(&key()).await.unwrap();
     assert!(began.elapsed() >= Duration::from_millis(690), "{:?}", began.elapsed());
     assert!(order.load(Ordering::SeqCst), "the key was deleted while the work went on");
-    assert_eq!(work.await.unwrap(), Err(Loss::Released));
+    assert_eq!(work.await.unwrap().unwrap_err().reason, LossReason::Released);
     assert_eq!(storage.memory.stored(&key()), None);
     assert_eq!(elections.release(&key()).await, Err(ReleaseError::NotLeading));
 }
@@ -72,7 +72,7 @@ async fn work_that_does_not_stop_keeps_the_key_until_it_lapses() {
     assert_eq!(elections.release(&key()).await, Err(ReleaseError::StillRunning));
     assert!(!leadership.is_valid());
     assert!(storage.memory.stored(&key()).is_some());
-    assert_eq!(work.await, Err(Loss::Released));
+    assert_eq!(work.await.unwrap_err().reason, LossReason::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,9 +89,9 @@ async fn the_work_is_dropped_when_the_leadership_is_lost() {
             std::future::pending::<()>().await;
         })
         .await;
-    assert_eq!(lost, Err(Loss::Lapsed));
+    assert_eq!(lost.unwrap_err().reason, LossReason::Lapsed);
     assert!(is_dropped.load(Ordering::SeqCst));
-    assert_eq!(leadership.run(async {}).await, Err(Loss::Lapsed));
+    assert_eq!(leadership.run(async {}).await.unwrap_err().reason, LossReason::Lapsed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn closing_ends_all_and_refuses_what_comes_later() {
     elections.close().await.unwrap();
     for leadership in &leaderships {
         assert!(!leadership.is_valid());
-        assert_eq!(leadership.lost().await, Loss::Released);
+        assert_eq!(leadership.lost().await.reason, LossReason::Closed);
         assert_eq!(storage.memory.stored(leadership.key()), None);
     }
     assert!(matches!(acquire(&elections).await, Err(AcquireError::Closed)));
@@ -178,7 +178,7 @@ async fn dropping_the_last_handle_gives_everything_back() {
     let (storage, elections) = on_faulty();
     let leadership = acquire(&elections).await.unwrap();
     drop(elections);
-    assert_eq!(leadership.lost().await, Loss::Released);
+    assert_eq!(leadership.lost().await.reason, LossReason::Closed);
     tokio::time::sleep(Duration::from_millis(10)).await;
     assert_eq!(storage.memory.stored(&key()), None);
 }

@@ -7,7 +7,7 @@ use tenure::clock::BootClock;
 use tenure::core::name::Namespace;
 use tenure::core::revision::Token;
 use tenure::store::{Selection, Store};
-use tenure::ttl::{AcquireError, Elections, Loss, Options, OverStore, Redis, Value};
+use tenure::ttl::{AcquireError, Elections, LossReason, Options, OverStore, Redis, Value};
 use tenure_fixture::Etcd;
 
 use crate::tokio_clock::TokioClock;
@@ -37,7 +37,7 @@ async fn a_redis_that_is_stopped_past_the_ttl_ends_leadership_before_it() {
     let leadership = one.acquire(key(), "one".into(), PATIENT).await.unwrap();
     redis.pause();
     let stopped = Instant::now();
-    assert_eq!(leadership.lost().await, Loss::Lapsed);
+    assert_eq!(leadership.lost().await.reason, LossReason::Lapsed);
     // Validity never reaches further than the duration from a request that was answered before the stop.
     assert!(stopped.elapsed() < PATIENT, "{:?}", stopped.elapsed());
     redis.resume();
@@ -53,7 +53,7 @@ async fn a_redis_that_was_killed_and_came_back_empty_has_no_leader_any_more() {
     let elections = on_redis(&redis.url()).await;
     let leadership = elections.acquire(key(), "one".into(), DURATION).await.unwrap();
     redis.restart();
-    assert_eq!(leadership.lost().await, Loss::Taken);
+    assert_eq!(leadership.lost().await.reason, LossReason::Replaced);
     let again = elections.acquire(key(), "one".into(), DURATION).await.unwrap();
     assert!(again.is_valid());
     elections.close().await.unwrap();
@@ -67,7 +67,7 @@ async fn a_redis_key_that_is_deleted_by_hand_ends_leadership_with_the_next_renew
     let leadership = one.acquire(key(), "one".into(), DURATION).await.unwrap();
     redis.ask(&["DEL", "tenure:ttl:boss"]).unwrap();
     let second = two.acquire(key(), "two".into(), DURATION).await.unwrap();
-    assert_eq!(leadership.lost().await, Loss::Taken);
+    assert_eq!(leadership.lost().await.reason, LossReason::Replaced);
     assert!(second.is_valid(), "and the loser leaves what is not its own");
     second.release().await.unwrap();
     assert_eq!(redis.ask(&["EXISTS", "tenure:ttl:boss"]).unwrap(), ":0\r\n");
@@ -154,7 +154,7 @@ async fn an_etcd_that_is_stopped_past_the_ttl_ends_leadership_before_it() {
     let leadership = elections.acquire(key(), "one".into(), PATIENT).await.unwrap();
     etcd.member(0).pause();
     let stopped = Instant::now();
-    assert_eq!(leadership.lost().await, Loss::Lapsed);
+    assert_eq!(leadership.lost().await.reason, LossReason::Lapsed);
     assert!(stopped.elapsed() < PATIENT, "{:?}", stopped.elapsed());
     etcd.member(0).resume();
     let other = Elections::new(over(&store), BootClock);
@@ -191,7 +191,7 @@ async fn a_lease_revoked_by_hand_on_etcd_ends_leadership_with_the_next_renewal()
     let leadership = elections.acquire(key(), "one".into(), DURATION).await.unwrap();
     let lease = store.leases().await.unwrap()[0];
     store.revoke(lease).await.unwrap();
-    assert_eq!(leadership.lost().await, Loss::Taken);
+    assert_eq!(leadership.lost().await.reason, LossReason::Replaced);
     elections.close().await.unwrap();
     store.close().await;
 }

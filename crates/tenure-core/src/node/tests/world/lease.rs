@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Item, MARGIN, RENEW_EVERY, TTL, World};
 use crate::layout::Key;
 use crate::lease::LeaseId;
+use crate::loss::LossReason;
 use crate::node::Event;
 use crate::revision::Token;
 use crate::txn::{Condition, Op, Txn};
@@ -25,7 +26,7 @@ impl World {
         process.incarnation = None;
         // The driver is told of its loans first. What the node asks for until it hears the rest is asked under a lease that is over.
         if let Some(lease) = process.lease {
-            self.tell(n, Event::LeaseOver { lease });
+            self.tell(n, Event::LeaseOver { lease, why: LossReason::Lapsed });
         }
         self.processes[n].lease = None;
         self.tell(n, Event::SessionLost);

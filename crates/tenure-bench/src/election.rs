@@ -1,0 +1,106 @@
+//! `tenure-bench election`: how soon the next candidate leads after a leader has resigned.
+//!
+//! The candidates are spread over three processes' worth of sessions and connections, and neighbours in the line never share one: each change
+//! of leader goes through the store. Ours and a program written by hand take turns. What the store itself takes in the same turn, one
+//! transaction and one delivery to a watch, is measured before each change.
+
+mod candidate;
+mod probe;
+mod turn;
+
+use clap::Args;
+use tenure::store::StoreUrl;
+
+use super::options::{Engine, named, positive};
+use super::place::{Place, on_each};
+use super::report::{Found, Goal, Report, Row, Verdict};
+use super::sample::{Sample, median};
+use super::turns::{Side, order};
+use crate::failure::Failure;
+use turn::Turn;
+
+/// How many candidates.
+const CROWDS: [(&str, usize); 3] = [("resign_3", 3), ("resign_100", 100), ("resign_1000", 1_000)];
+
+/// How much longer than the store itself a change may take.
+const TIMES_MOST: f64 = 2.0;
+
+#[derive(Args, Debug)]
+pub(crate) struct ElectionArgs {
+    /// How many leaders resign in one turn.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
+    n: usize,
+    /// How many candidates there are at most.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = positive)]
+    candidates_max: usize,
+    /// How many turns each side has; the figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    rounds: usize,
+    /// Which engines.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    engines: Vec<Engine>,
+    /// Which workloads, as resign_3; all if none is named.
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = workload)]
+    workloads: Vec<&'static str>,
+}
+
+fn workload(text: &str) -> Result<&'static str, String> {
+    named(text, CROWDS.iter().map(|(workload, _)| *workload))
+}
+
+/// How much is done.
+#[derive(Clone, Copy)]
+struct Size {
+    changes: usize,
+    candidates: usize,
+}
+
+pub(super) async fn run(args: &ElectionArgs, etcd: Option<&StoreUrl>) -> Result<(), Failure> {
+    let mut report = Report::default();
+    on_each(&args.engines, etcd, &mut report, async |place, report| {
+        let has = |workload: &&'static str| args.workloads.is_empty() || args.workloads.contains(workload);
+        for (workload, candidates) in CROWDS.into_iter().filter(|(workload, _)| has(workload)) {
+            // Somebody must be there to follow.
+            let candidates = candidates.min(args.candidates_max).max(2);
+            measure(place, workload, Size { changes: args.n, candidates }, args.rounds, report).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn measure(
+    place: &Place,
+    workload: &'static str,
+    size: Size,
+    rounds: usize,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut requests = [0, 0];
+    for round in 0..rounds {
+        for side in order(round) {
+            let before = place.handled().await;
+            match side {
+                Side::Ours => ours.push(Turn::take(place, side, size).await?),
+                Side::Reference if place.raw.is_none() => continue,
+                Side::Reference => theirs.push(Turn::take(place, side, size).await?),
+            }
+            requests[usize::from(side == Side::Reference)] += place.handled().await.saturating_sub(before);
+        }
+    }
+    let row = |engine, turns: &[Turn], requests: u64| {
+        let changes: Vec<Sample> = turns.iter().map(|turn| turn.changes.clone()).collect();
+        let requests = place.counter.as_ref().map(|_| requests);
+        Row { requests, ..Row::new(workload, engine, &Sample::joined(&changes)) }
+    };
+    report.row(&row(place.engine, &ours, requests[0]))?;
+    if place.raw.is_none() {
+        return Ok(());
+    }
+    report.row(&row("raw", &theirs, requests[1]))?;
+    let p50 = |sample: &Sample| sample.p50_ms().unwrap_or(f64::NAN);
+    let times = median(ours.iter().map(|turn| p50(&turn.changes) / p50(&turn.store)));
+    let names = (workload, place.engine, "txn_and_watch");
+    report.verdict(&Verdict::new(names, "p50", Found::Ratio(times), Goal::AtMost(TIMES_MOST)))
+}

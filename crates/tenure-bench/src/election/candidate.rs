@@ -1,0 +1,120 @@
+//! Those who want to lead: through the library, or written by hand with a key and a watch of the key before it.
+
+use tenure::core::name::Namespace;
+use tenure::election::{Election, Elections, Term};
+use tenure::session::Session;
+use tenure::store::{Store, StoreUrl};
+
+use crate::failure::Failure;
+use crate::lock::{Queue, Stand};
+use crate::place::{Place, close_session, open_session};
+use crate::raw::Raw;
+use crate::workload::wrong;
+
+/// As many processes as a small cluster has.
+const PARTIES: usize = 3;
+
+/// What stands for as many processes: connections, sessions and leases of their own.
+pub(super) enum Parties {
+    Ours { stores: Vec<Store>, sessions: Vec<Session> },
+    Reference { raw: Raw, lease: i64 },
+}
+
+/// One of those processes, for which any number of candidates can stand.
+#[derive(Clone)]
+pub(super) enum Party {
+    Ours(Election),
+    Reference(Queue),
+}
+
+/// Who leads.
+pub(super) enum Leader {
+    Ours(Box<Term>),
+    Reference(Queue, Stand),
+}
+
+impl Parties {
+    pub(super) async fn ours(place: &Place) -> Result<(Parties, Vec<Party>), Failure> {
+        let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
+        let (mut stores, mut sessions, mut parties) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..PARTIES {
+            // An embedded store has no connections that could be several.
+            let store = match &place.url {
+                StoreUrl::Etcd { .. } => {
+                    let store = Store::open(&place.url).await?;
+                    stores.push(store.clone());
+                    store
+                }
+                StoreUrl::Memory | StoreUrl::File(_) => place.store.clone(),
+            };
+            let session = open_session(&store)?;
+            let election = Elections::new(&session, &namespace).election("ours");
+            parties.push(Party::Ours(election.map_err(|error| wrong(error.to_string()))?));
+            sessions.push(session);
+        }
+        Ok((Parties::Ours { stores, sessions }, parties))
+    }
+
+    pub(super) async fn reference(place: &Place, raw: &Raw) -> Result<(Parties, Vec<Party>), Failure> {
+        let lease = Queue::lease(raw).await?;
+        let queue = Queue::new(raw, &place.prefix, "raw-elected", lease);
+        let mut parties = Vec::new();
+        for _ in 0..PARTIES {
+            parties.push(Party::Reference(queue.through(&place.connect_raw().await?)));
+        }
+        Ok((Parties::Reference { raw: raw.clone(), lease }, parties))
+    }
+
+    /// Where the candidates' keys are.
+    pub(super) fn line(&self, place: &Place) -> String {
+        match self {
+            Parties::Ours { .. } => format!("{}elections/ours/", place.prefix),
+            Parties::Reference { .. } => format!("{}locks/raw-elected/", place.prefix),
+        }
+    }
+
+    /// Leaves nothing behind.
+    pub(super) async fn close(self) -> Result<(), Failure> {
+        match self {
+            Parties::Ours { stores, sessions } => {
+                for session in &sessions {
+                    close_session(session).await?;
+                }
+                for store in &stores {
+                    store.close().await;
+                }
+                Ok(())
+            }
+            Parties::Reference { raw, lease } => Queue::end(&raw, lease).await,
+        }
+    }
+}
+
+impl Party {
+    /// Stands, and waits until it leads.
+    pub(super) async fn campaign(self) -> Result<Leader, Failure> {
+        match self {
+            Party::Ours(election) => {
+                let term = election.campaign("here").await;
+                Ok(Leader::Ours(Box::new(term.map_err(|error| wrong(format!("not elected: {error}")))?)))
+            }
+            Party::Reference(queue) => {
+                let queue = queue.another();
+                let stand = queue.enter().await?;
+                queue.wait(&stand).await?;
+                Ok(Leader::Reference(queue, stand))
+            }
+        }
+    }
+}
+
+impl Leader {
+    pub(super) async fn resign(self) -> Result<(), Failure> {
+        match self {
+            Leader::Ours(term) => {
+                term.resign().await.map_err(|error| wrong(format!("not resigned: {error}")))
+            }
+            Leader::Reference(queue, stand) => queue.leave(stand).await,
+        }
+    }
+}

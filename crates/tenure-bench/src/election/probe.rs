@@ -1,0 +1,95 @@
+//! What the store itself takes for a change that somebody waits for: one transaction, and then one delivery to a watch.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use tenure::store::{Change, Previous, Selection, Start, Store, WatchItem, WatchStream};
+
+use crate::failure::Failure;
+use crate::sample::Sample;
+use crate::workload::wrong;
+
+/// A key that is put before the eyes of a watch.
+pub(super) struct Probe {
+    store: Store,
+    key: String,
+    events: WatchStream,
+    took: Vec<Duration>,
+}
+
+impl Probe {
+    pub(super) async fn open(store: &Store, prefix: &str) -> Result<Probe, Failure> {
+        let key = format!("{prefix}probe");
+        let events = store.watch(Selection::key(key.clone()), Start::Now, Previous::Omitted).await?;
+        Ok(Probe { store: store.clone(), key, events, took: Vec::new() })
+    }
+
+    /// Puts once. The two run side by side; a change of leader has one after the other, so their times are added.
+    pub(super) async fn put(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        let transaction = async {
+            self.store.put(self.key.clone(), "").await?;
+            Ok::<_, Failure>(began.elapsed())
+        };
+        let delivery = async {
+            loop {
+                match self.events.next().await {
+                    Some(Ok(WatchItem::Batch { .. })) => return Ok(began.elapsed()),
+                    Some(Ok(WatchItem::Progress(_))) => {}
+                    Some(Err(end)) => return Err(Failure::from(end)),
+                    None => return Err(wrong("the watch ended")),
+                }
+            }
+        };
+        let (transaction, delivery) = tokio::try_join!(transaction, delivery)?;
+        self.took.push(transaction + delivery);
+        Ok(())
+    }
+
+    pub(super) fn sample(self) -> Sample {
+        let (total, count) = (self.took.iter().sum(), self.took.len());
+        Sample::new(self.took, total, count)
+    }
+}
+
+/// Somebody who sees candidates come.
+pub(super) struct Onlooker {
+    events: WatchStream,
+    seen: usize,
+}
+
+/// Who has not come after this long never does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Onlooker {
+    pub(super) async fn open(store: &Store, line: &str) -> Result<Onlooker, Failure> {
+        let select = Selection::prefix(line.to_owned());
+        Ok(Onlooker { events: store.watch(select, Start::Now, Previous::Omitted).await?, seen: 0 })
+    }
+
+    /// Waits until so many have come, all told.
+    pub(super) async fn came(&mut self, count: usize) -> Result<(), Failure> {
+        let coming = async {
+            while self.seen < count {
+                match self.events.next().await {
+                    Some(Ok(WatchItem::Batch { changes, .. })) => {
+                        self.seen += changes.iter().filter(|change| is_new(change)).count();
+                    }
+                    Some(Ok(WatchItem::Progress(_))) => {}
+                    Some(Err(end)) => return Err(Failure::from(end)),
+                    None => return Err(wrong("the watch ended")),
+                }
+            }
+            Ok(())
+        };
+        let came = tokio::time::timeout(PATIENCE, coming).await;
+        came.unwrap_or_else(|_| Err(wrong(format!("not everybody came within {PATIENCE:?}"))))
+    }
+}
+
+fn is_new(change: &Change) -> bool {
+    matches!(change, Change::Put { pair, .. } if pair.version == 1)
+}
+
+/// What setting up set going has come to rest by then: whoever stands watches its own place only after a while.
+pub(super) const SETTLED_AFTER: Duration = Duration::from_millis(300);

@@ -1,0 +1,96 @@
+//! One turn: a line of candidates, and leaders who resign one after the other and stand behind all others again.
+
+use std::time::Instant;
+
+use tokio::task::JoinSet;
+
+use super::Size;
+use super::candidate::{Leader, Parties, Party};
+use super::probe::{Onlooker, Probe, SETTLED_AFTER};
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::sample::Sample;
+use crate::turns::Side;
+use crate::workload::wrong;
+
+/// What one turn showed.
+pub(super) struct Turn {
+    /// From before a leader resigned until the next one led.
+    pub(super) changes: Sample,
+    /// One transaction and one delivery to a watch, one after the other.
+    pub(super) store: Sample,
+}
+
+impl Turn {
+    pub(super) async fn take(place: &Place, side: Side, size: Size) -> Result<Turn, Failure> {
+        let (parties, each) = match (side, &place.raw) {
+            (Side::Ours, _) => Parties::ours(place).await?,
+            (Side::Reference, Some(raw)) => Parties::reference(place, raw).await?,
+            (Side::Reference, None) => return Err(wrong("there is no reference")),
+        };
+        let onlooker = Onlooker::open(&place.store, &parties.line(place)).await?;
+        let probe = Probe::open(&place.store, &place.prefix).await?;
+        let crowd = Crowd { parties: each, next: 0, candidates: JoinSet::new(), onlooker };
+        // In a task of its own: the thread that waits for us would have to be woken for each step.
+        let turn = tokio::spawn(crowd.changes(probe, size)).await;
+        parties.close().await?;
+        turn.map_err(|error| wrong(format!("a turn panicked: {error}")))?
+    }
+}
+
+/// All who want to lead.
+struct Crowd {
+    parties: Vec<Party>,
+    /// Who has stood so far.
+    next: usize,
+    candidates: JoinSet<(Result<Leader, Failure>, Instant)>,
+    onlooker: Onlooker,
+}
+
+impl Crowd {
+    async fn changes(mut self, mut probe: Probe, size: Size) -> Result<Turn, Failure> {
+        for _ in 0..size.candidates {
+            self.stand().await?;
+        }
+        let (mut leader, _) = self.elected().await?;
+        tokio::time::sleep(SETTLED_AFTER).await;
+        let begin = Instant::now();
+        let mut took = Vec::with_capacity(size.changes);
+        for _ in 0..size.changes {
+            probe.put().await?;
+            let before = Instant::now();
+            let (resigned, elected) = tokio::join!(leader.resign(), self.elected());
+            resigned?;
+            let (next, at) = elected?;
+            took.push(at.duration_since(before));
+            leader = next;
+            self.stand().await?;
+        }
+        let total = begin.elapsed();
+        self.candidates.shutdown().await;
+        let count = took.len();
+        Ok(Turn { changes: Sample::new(took, total, count), store: probe.sample() })
+    }
+
+    /// One more candidate, of another party than the last; it stands when this returns.
+    async fn stand(&mut self) -> Result<(), Failure> {
+        let party = self.parties[self.next % self.parties.len()].clone();
+        self.next += 1;
+        self.candidates.spawn(async move {
+            let elected = party.campaign().await;
+            (elected, Instant::now())
+        });
+        self.onlooker.came(self.next).await
+    }
+
+    /// Who leads next, and since when.
+    async fn elected(&mut self) -> Result<(Leader, Instant), Failure> {
+        let (elected, at) = self
+            .candidates
+            .join_next()
+            .await
+            .ok_or_else(|| wrong("nobody is left to lead"))?
+            .map_err(|error| wrong(format!("a candidate panicked: {error}")))?;
+        Ok((elected?, at))
+    }
+}

@@ -1,0 +1,258 @@
+//! The etcd engine beside hand-written calls: the same work, turn by turn, on the same server in the same run.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tenure::store::StoreUrl;
+
+use super::metrics::Counter;
+use super::report::{Found, Goal, Report, Row, Verdict};
+use super::sample::{Effort, Sample, in_flight, median, one_at_a_time};
+use super::workload::{Bench, wrong};
+use crate::failure::Failure;
+use crate::internal::VALUE;
+use crate::raw::{BoxError, Raw};
+
+/// Turns for each side. Many short ones: a neighbour that takes the machine for a second spoils a few pairs and not the median.
+const ROUNDS: usize = 15;
+
+/// Puts in flight for which a turn is as long as one of single puts. A turn of a wider workload is longer by as much as it is wider: all
+/// have as many waves then, and the beginning and the end, when fewer are under way, weigh the same.
+const WIDTH_OF_A_TURN: usize = 64;
+
+/// Keys in the bulk workload, and claims in one batch, as the contract's goals name them.
+const BULK: usize = 10_000;
+const CLAIMS: usize = 100;
+
+/// Operations in one transaction, and transactions under way: what our own side does, done by hand.
+const TXN_OPS: usize = 128;
+const TXNS_IN_FLIGHT: usize = 4;
+
+/// Both sides of the comparison.
+pub(super) struct Sides<'a> {
+    pub(super) ours: Bench<'a>,
+    pub(super) raw: &'a Raw,
+    pub(super) url: &'a StoreUrl,
+}
+
+/// A workload that both sides can do.
+#[derive(Clone, Copy)]
+enum Work {
+    Put,
+    PutInFlight(usize),
+    Get,
+    Bulk,
+    Batches,
+    OneByOne,
+    Watch,
+}
+
+impl Sides<'_> {
+    /// Runs every workload on both sides, and judges.
+    pub(super) async fn run(&self, effort: Effort, report: &mut Report) -> Result<(), Failure> {
+        let effort = effort.part(ROUNDS);
+        let rate = |sample: &Sample| sample.ops_s();
+        for (name, work) in
+            [("put", Work::Put), ("put_64", Work::PutInFlight(64)), ("put_256", Work::PutInFlight(256))]
+        {
+            let pair = self.pair(name, work, effort, report).await?;
+            let ratio = pair.median_of(rate);
+            report.verdict(&Verdict::new(
+                (name, "etcd", "raw"),
+                "ops_s",
+                Found::Ratio(ratio),
+                Goal::AtLeast(0.95),
+            ))?;
+        }
+        self.pair("get", Work::Get, effort, report).await?;
+        let bulk = self.pair("put_10000_in_txns", Work::Bulk, effort, report).await?;
+        let ratio = bulk.median_of(|sample| {
+            sample.total.as_secs_f64() / f64::from(u32::try_from(sample.count).unwrap_or(1))
+        });
+        report.verdict(&Verdict::new(
+            ("put_10000_in_txns", "etcd", "raw"),
+            "total_s",
+            Found::Ratio(ratio),
+            Goal::AtMost(1.2),
+        ))?;
+        let batches = self.pair("claims_batch_100", Work::Batches, effort, report).await?;
+        let single = self.pair("claims_one_by_one", Work::OneByOne, effort, report).await?;
+        let ratio = median(batches.ours.iter().map(rate)) / median(single.ours.iter().map(rate));
+        let names = ("claims_batch_100", "etcd", "claims_one_by_one");
+        report.verdict(&Verdict::new(names, "ops_s", Found::Ratio(ratio), Goal::AtLeast(10.0)))?;
+        let watch = self.pair("watch", Work::Watch, effort.part(4), report).await?;
+        let p50 = |sample: &Sample| sample.p50_ms().unwrap_or(f64::NAN);
+        let more = median(watch.ours.iter().zip(&watch.raw).map(|(ours, raw)| p50(ours) - p50(raw)));
+        report.verdict(&Verdict::new(
+            ("watch", "etcd", "raw"),
+            "p50_more_than_raw",
+            Found::Figure(more),
+            Goal::AtMost(0.1),
+        ))
+    }
+
+    /// Runs one workload, turn by turn, each side beginning in every other round.
+    async fn pair(
+        &self,
+        name: &'static str,
+        work: Work,
+        effort: Effort,
+        report: &mut Report,
+    ) -> Result<Pair, Failure> {
+        let counter = Counter::of(self.url);
+        let mut pair = Pair { ours: Vec::new(), raw: Vec::new() };
+        let mut requests = [Some(0), Some(0)];
+        for round in 0..ROUNDS * 2 {
+            let is_ours = (round % 2 == 0) == (round / 2 % 2 == 0);
+            let before = handled(counter.as_ref()).await;
+            let sample =
+                if is_ours { self.ours(work, effort).await? } else { self.raw(work, effort).await? };
+            let after = handled(counter.as_ref()).await;
+            let side = usize::from(!is_ours);
+            requests[side] =
+                requests[side].zip(after.zip(before)).map(|(sum, (after, before))| sum + (after - before));
+            if is_ours { pair.ours.push(sample) } else { pair.raw.push(sample) }
+        }
+        for (engine, samples, requests) in
+            [("etcd", &pair.ours, requests[0]), ("raw", &pair.raw, requests[1])]
+        {
+            let row = Row::new(name, engine, &Sample::joined(samples));
+            report.row(&Row { requests, ..row })?;
+        }
+        Ok(pair)
+    }
+
+    async fn ours(&self, work: Work, effort: Effort) -> Result<Sample, Failure> {
+        match work {
+            Work::Put => self.ours.put(effort).await,
+            Work::PutInFlight(width) => {
+                self.ours.put_in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width).await
+            }
+            Work::Get => self.ours.get(effort).await,
+            Work::Bulk => self.ours.bulk(BULK.min(effort.n * ROUNDS)).await,
+            Work::Batches => self.ours.claims_in_batches(effort, CLAIMS).await,
+            Work::OneByOne => self.ours.claims_one_by_one(effort).await,
+            Work::Watch => self.ours.watch(effort).await,
+        }
+    }
+
+    async fn raw(&self, work: Work, effort: Effort) -> Result<Sample, Failure> {
+        let raw = self.raw;
+        let put = |n: usize| async move {
+            raw.put(self.key("put", n % 1_000), value()).await.map_err(failed)?;
+            Ok(())
+        };
+        match work {
+            Work::Put => one_at_a_time(effort, put).await,
+            Work::PutInFlight(width) => {
+                in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width, put).await
+            }
+            Work::Get => {
+                put(0).await?;
+                one_at_a_time(effort, |_| async {
+                    let found = raw.range(self.key("put", 0), Bytes::new()).await.map_err(failed)?;
+                    if found == 1 { Ok(()) } else { Err(wrong("a key that was put is not there")) }
+                })
+                .await
+            }
+            Work::Bulk => self.raw_bulk(BULK.min(effort.n * ROUNDS)).await,
+            Work::Batches => self.raw_batches(effort).await,
+            Work::OneByOne => {
+                let round = Instant::now();
+                one_at_a_time(effort, |n| {
+                    let key = self.key("owner", n).to_vec();
+                    async move {
+                        let key = [&key[..], format!("-raw-{round:?}").as_bytes()].concat();
+                        let is_won =
+                            raw.claim(key.into(), Bytes::from_static(b"node")).await.map_err(failed)?;
+                        if is_won { Ok(()) } else { Err(wrong("a claim without rivals was lost")) }
+                    }
+                })
+                .await
+            }
+            Work::Watch => self.raw_watch(effort).await,
+        }
+    }
+
+    async fn raw_bulk(&self, count: usize) -> Result<Sample, Failure> {
+        let begin = Instant::now();
+        let firsts = (0..count).step_by(TXN_OPS);
+        let txns = firsts.map(|first| {
+            let pairs = (first..count.min(first + TXN_OPS)).map(|n| (self.key("bulk", n), value())).collect();
+            self.raw.txn_puts(pairs, 0)
+        });
+        let done = stream::iter(txns).buffered(TXNS_IN_FLIGHT).try_collect::<Vec<_>>().await;
+        done.map_err(failed)?;
+        let total = begin.elapsed();
+        Ok(Sample::new(vec![total], total, count))
+    }
+
+    async fn raw_batches(&self, effort: Effort) -> Result<Sample, Failure> {
+        let begin = Instant::now();
+        let mut took = Vec::new();
+        let mut count = 0;
+        while count < effort.n && begin.elapsed() < effort.span_max {
+            let key = |n: usize| [&self.key("owner", n)[..], format!("-raw-{begin:?}").as_bytes()].concat();
+            let claims =
+                (count..count + CLAIMS).map(|n| (key(n).into(), Bytes::from_static(b"node"))).collect();
+            let before = Instant::now();
+            let won = self.raw.claims(claims).await.map_err(failed)?;
+            took.push(before.elapsed());
+            if won.len() != CLAIMS || !won.iter().all(|&won| won) {
+                return Err(wrong("a claim without rivals was lost"));
+            }
+            count += CLAIMS;
+        }
+        Ok(Sample::new(took, begin.elapsed(), count))
+    }
+
+    async fn raw_watch(&self, effort: Effort) -> Result<Sample, Failure> {
+        let key = self.key("watched", 0);
+        let mut events = self.raw.watch(key.clone()).await.map_err(failed)?;
+        let begin = Instant::now();
+        let mut took = Vec::new();
+        while took.len() < effort.n && begin.elapsed() < effort.span_max {
+            let before = Instant::now();
+            let event = async { (events.next().await, before.elapsed()) };
+            let (put, (event, elapsed)) = tokio::join!(self.raw.put(key.clone(), value()), event);
+            let seen = event.ok_or_else(|| wrong("the watch ended"))?.map_err(failed)?;
+            if put.map_err(failed)? != seen {
+                return Err(wrong("another revision was put than was seen"));
+            }
+            took.push(elapsed);
+        }
+        let count = took.len();
+        Ok(Sample::new(took, begin.elapsed(), count))
+    }
+
+    fn key(&self, kind: &str, n: usize) -> Bytes {
+        format!("{}{kind}/{n}", self.ours.prefix).into()
+    }
+}
+
+/// The turns of both sides.
+struct Pair {
+    ours: Vec<Sample>,
+    raw: Vec<Sample>,
+}
+
+impl Pair {
+    /// The median over the rounds of ours by theirs: the two of a round had the same neighbours.
+    fn median_of(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
+        median(self.ours.iter().zip(&self.raw).map(|(ours, raw)| figure(ours) / figure(raw)))
+    }
+}
+
+async fn handled(counter: Option<&Counter>) -> Option<u64> {
+    counter?.handled().await
+}
+
+fn value() -> Bytes {
+    Bytes::from_static(&VALUE)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+fn failed(error: BoxError) -> Failure {
+    wrong(format!("the raw reference failed: {error}"))
+}

@@ -1,0 +1,72 @@
+//! A node whose handlers wait until they are stopped, for those who kill it or look at what it costs.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tenure::core::name::{Namespace, NodeId};
+use tenure::handler::{Context, Outcome};
+use tenure::node::Node;
+use tenure::session::Session;
+use tenure::store::{Store, StoreUrl};
+use tokio::sync::mpsc;
+
+use super::{Ready, cpu_time, go_on, now_ns};
+use crate::failure::Failure;
+use crate::report::print;
+
+/// How a node in another process stands.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct Footprint {
+    /// How many tasks it owns.
+    pub(crate) tasks: usize,
+    /// How many changes of tasks it has looked at.
+    pub(crate) changes: u64,
+    /// The memory that is really there; none where the system does not tell.
+    pub(crate) rss_kib: Option<u64>,
+    /// The CPU time of the process so far.
+    cpu_ns: u64,
+    /// On the boot clock.
+    at_ns: u64,
+}
+
+impl Footprint {
+    /// The share of one core that it has used since.
+    pub(crate) fn cpu_percent_since(&self, before: &Footprint) -> f64 {
+        let span = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
+        span(before.cpu_ns, self.cpu_ns) / span(before.at_ns, self.at_ns).max(1e-9) * 100.0
+    }
+}
+
+/// Joins, and tells how it stands whenever it is told to go on.
+pub(super) async fn run(
+    (url, namespace, id): (&StoreUrl, &Namespace, &NodeId),
+    ttl: Duration,
+    told: &mut mpsc::Receiver<()>,
+) -> Result<(), Failure> {
+    let session = Session::options().ttl(ttl).open(Store::open(url).await?);
+    let session = session.map_err(|error| Failure::new(error.to_string()))?;
+    let handler = |ctx: Context| async move {
+        ctx.stopped().await;
+        Outcome::Release
+    };
+    let joined = Node::options(id.clone()).start(&session, namespace, handler).await;
+    let node = joined.map_err(|error| Failure::new(error.to_string()))?;
+    print(&Ready { ready: true })?;
+    loop {
+        go_on(told).await?;
+        print(&Footprint {
+            tasks: node.tenancy().borrow().tasks,
+            changes: node.tally().changes,
+            rss_kib: rss_kib(),
+            cpu_ns: u64::try_from(cpu_time().as_nanos()).unwrap_or(u64::MAX),
+            at_ns: now_ns(),
+        })?;
+    }
+}
+
+/// The resident memory of this process.
+fn rss_kib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}

@@ -1,0 +1,100 @@
+//! What a crowd hands from one to the next, and the clock that runs meanwhile.
+//!
+//! **Invariant**: one has it at a time. Two at once is no figure but a broken lock, and ends the benchmark.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::failure::Failure;
+use crate::sample::Sample;
+use crate::workload::wrong;
+
+/// Handed on until everybody has had it about once, and then as often as is counted.
+pub(super) struct Baton {
+    course: Mutex<Course>,
+    is_over: Notify,
+    /// Hand-offs before the clock runs: until then not everybody has come.
+    uncounted: usize,
+    counted: usize,
+}
+
+#[derive(Default)]
+struct Course {
+    is_held: bool,
+    /// When its last holder began to give it back.
+    released: Option<Instant>,
+    handed: usize,
+    began: Option<Instant>,
+    took: Vec<Duration>,
+    total: Duration,
+}
+
+impl Baton {
+    pub(super) fn new(uncounted: usize, counted: usize) -> Baton {
+        Baton { course: Mutex::default(), is_over: Notify::new(), uncounted, counted }
+    }
+
+    /// Somebody has it.
+    pub(super) fn taken(&self) -> Result<(), Failure> {
+        let now = Instant::now();
+        let mut course = self.course();
+        if std::mem::replace(&mut course.is_held, true) {
+            return Err(wrong("two held one lock at once"));
+        }
+        course.handed += 1;
+        if course.handed == self.uncounted {
+            course.began = Some(now);
+        }
+        if course.handed > self.uncounted && course.took.len() < self.counted {
+            let took = course.released.map(|released| now.duration_since(released)).unwrap_or_default();
+            course.took.push(took);
+            if course.took.len() == self.counted {
+                course.total = course.began.map(|began| now.duration_since(began)).unwrap_or_default();
+                self.is_over.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// Its holder begins to give it back.
+    pub(super) fn given_back(&self) {
+        let mut course = self.course();
+        course.is_held = false;
+        course.released = Some(Instant::now());
+    }
+
+    /// Waits until it was handed on often enough.
+    pub(super) async fn over(&self) -> Sample {
+        self.is_over.notified().await;
+        let course = self.course();
+        Sample::new(course.took.clone(), course.total, course.took.len())
+    }
+
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_at_once_end_the_benchmark() {
+        let baton = Baton::new(1, 1);
+        baton.taken().unwrap();
+        assert!(baton.taken().is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_handed_on_before_everybody_has_come_does_not_count() {
+        let baton = Baton::new(3, 2);
+        for _ in 0..6 {
+            baton.taken().unwrap();
+            baton.given_back();
+        }
+        assert_eq!(baton.over().await.count, 2);
+    }
+}

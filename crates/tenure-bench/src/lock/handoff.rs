@@ -1,0 +1,116 @@
+//! One lock that everybody wants: how fast it goes from one to the next, with all who wait in one process.
+//!
+//! Each turn has a lock of its own: what etcd remembers of a lock's past makes it slower until history is compacted.
+
+use std::sync::Arc;
+
+use tenure::core::name::Namespace;
+use tenure::lock::Locks;
+use tokio::task::JoinSet;
+
+use super::baton::Baton;
+use super::reference::{Care, Queue};
+use super::{Size, tell};
+use crate::failure::Failure;
+use crate::place::{Place, close_session, open_session};
+use crate::report::Report;
+use crate::sample::Sample;
+use crate::turns::{Contest, Side};
+use crate::workload::wrong;
+
+/// How many wait, and what the contract wants of ours by the reference.
+pub(super) const CROWDS: [(&str, usize, f64); 3] =
+    [("handoff_16", 16, 1.8), ("handoff_64", 64, 1.8), ("handoff_256", 256, 1.8)];
+
+pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+    for (workload, waiters, least) in CROWDS.into_iter().filter(|(workload, ..)| size.has(workload)) {
+        for care in Care::beside(place) {
+            let name = |side, round| format!("{side}-{waiters}-{}-{round}", care.name());
+            let contest = Contest::hold(place, size.rounds, async |side, round| match side {
+                Side::Ours => ours(place, &name("ours", round), waiters, size.locks).await,
+                Side::Reference => reference(place, (&name("raw", round), *care), waiters, size.locks).await,
+            })
+            .await?;
+            tell((workload, care.name()), place, &contest, care.goal(least), report)?;
+        }
+    }
+    Ok(())
+}
+
+async fn ours(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
+    let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
+    let session = open_session(&place.store)?;
+    let locks = Locks::new(&session, &namespace);
+    let sample = crowd(waiters, locks_len, || Waiter::Ours(locks.clone(), name.to_owned())).await?;
+    drop(locks);
+    close_session(&session).await?;
+    Ok(sample)
+}
+
+async fn reference(
+    place: &Place,
+    (name, care): (&str, Care),
+    waiters: usize,
+    locks_len: usize,
+) -> Result<Sample, Failure> {
+    // A connection for each turn, so that the watches which were dropped in one are not in the way of the next.
+    let raw = place.connect_raw().await?;
+    let lease = Queue::lease(&raw).await?;
+    let queue = Queue::new(&raw, &place.prefix, name, lease).with(care);
+    let sample = crowd(waiters, locks_len, || Waiter::Reference(queue.another())).await?;
+    Queue::end(&raw, lease).await?;
+    Ok(sample)
+}
+
+/// One of those who want the lock.
+enum Waiter {
+    Ours(Locks, String),
+    Reference(Queue),
+}
+
+impl Waiter {
+    /// Holds it for no time at all, and stands behind the others again.
+    async fn take(&self, baton: &Baton) -> Result<(), Failure> {
+        match self {
+            Waiter::Ours(locks, name) => {
+                let guard = locks.lock(name).await;
+                let guard = guard.map_err(|error| wrong(format!("not locked: {error}")))?;
+                baton.taken()?;
+                baton.given_back();
+                guard.release().await.map_err(|error| wrong(format!("not released: {error}")))
+            }
+            Waiter::Reference(queue) => {
+                let stand = queue.enter().await?;
+                queue.wait(&stand).await?;
+                baton.taken()?;
+                baton.given_back();
+                queue.leave(stand).await
+            }
+        }
+    }
+}
+
+/// Lets so many want one lock until it was handed on often enough; those who wait then are sent home.
+async fn crowd(waiters: usize, locks_len: usize, waiter: impl Fn() -> Waiter) -> Result<Sample, Failure> {
+    let baton = Arc::new(Baton::new(waiters, locks_len));
+    let mut tasks = JoinSet::new();
+    for _ in 0..waiters {
+        let (waiter, baton) = (waiter(), baton.clone());
+        tasks.spawn(async move {
+            loop {
+                if let Err(failure) = waiter.take(&baton).await {
+                    return failure;
+                }
+            }
+        });
+    }
+    let done = tokio::select! {
+        biased;
+        sample = baton.over() => Ok(sample),
+        Some(ended) = tasks.join_next() => {
+            Err(ended.unwrap_or_else(|error| wrong(format!("a task panicked: {error}"))))
+        }
+    };
+    tasks.shutdown().await;
+    done
+}

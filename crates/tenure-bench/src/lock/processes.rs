@@ -1,0 +1,212 @@
+//! One lock that everybody wants, and everybody is a process of its own.
+//!
+//! Nothing can be passed on behind the store's back, so whoever is next has to make sure of its turn with a look of its own.
+//!
+//! The processes share a clock, so each notes when it held and when it gave back, and the hand-offs are found by putting all notes in order.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use tenure::core::name::Namespace;
+use tenure::lock::Locks;
+use tenure::session::Session;
+use tenure::store::{Store, StoreUrl};
+
+use super::reference::{Care, Queue};
+use super::{Size, tell};
+use crate::child::HelperProcess;
+use crate::failure::Failure;
+use crate::internal::now_ns;
+use crate::place::{Place, close_session, connect_raw, open_session};
+use crate::report::Report;
+use crate::sample::Sample;
+use crate::turns::{Contest, Side};
+use crate::workload::wrong;
+
+pub(super) const WORKLOAD: &str = "handoff_16_processes";
+const PROCESSES: usize = 16;
+
+/// What the contract wants of ours by the reference.
+const LEAST: f64 = 0.9;
+
+/// How long a turn takes for each lock of a turn that is counted: as long as a slow machine needs, and the processes take what they can get.
+const SPAN_OF_ONE: Duration = Duration::from_micros(1_500);
+
+/// And at least this long: as many processes need a moment to wake up.
+const SPAN_MIN: Duration = Duration::from_secs(1);
+
+/// What a busy machine may add before we call a process stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who contends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Contending {
+    Ours,
+    Raw,
+    #[value(name = "raw_unchecked")]
+    RawUnchecked,
+}
+
+/// When one process held: from, and until it began to give back, on the clock that all processes share.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Contended {
+    holds_ns: Vec<(u64, u64)>,
+}
+
+pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+    // No other process sees what is in memory.
+    if place.url == StoreUrl::Memory || !size.has(WORKLOAD) {
+        return Ok(());
+    }
+    let span = SPAN_MIN.max(SPAN_OF_ONE * u32::try_from(size.locks).unwrap_or(u32::MAX));
+    for care in Care::beside(place) {
+        let contest = Contest::hold(place, size.rounds, async |side, round| match side {
+            Side::Ours => crowd(place, round, "ours", span).await,
+            Side::Reference => crowd(place, round, care.name(), span).await,
+        })
+        .await?;
+        tell((WORKLOAD, care.name()), place, &contest, care.goal(LEAST), report)?;
+    }
+    Ok(())
+}
+
+async fn crowd(place: &Place, round: usize, side: &str, span: Duration) -> Result<Sample, Failure> {
+    let span_text = format!("{}ms", span.as_millis());
+    let prefix = format!("{}{round}/", place.prefix);
+    let words = ["contend", &place.url.to_string(), &prefix, side, &span_text];
+    let mut parts = (0..PROCESSES)
+        .map(|_| HelperProcess::start(&words))
+        .collect::<Result<Vec<HelperProcess>, Failure>>()?;
+    for part in &mut parts {
+        part.ready().await?;
+    }
+    for part in &mut parts {
+        part.go().await?;
+    }
+    let mut holds = Vec::new();
+    for part in &mut parts {
+        holds.extend(part.say::<Contended>(span + PATIENCE).await?.holds_ns);
+    }
+    // Only now may they leave the line: whoever went home early would hand over to nobody.
+    for part in &mut parts {
+        part.go().await?;
+    }
+    for part in &mut parts {
+        part.ended(PATIENCE).await?;
+    }
+    handoffs(holds)
+}
+
+/// The hand-offs of everybody's holds.
+fn handoffs(mut holds_ns: Vec<(u64, u64)>) -> Result<Sample, Failure> {
+    holds_ns.sort_unstable();
+    let mut took = Vec::with_capacity(holds_ns.len());
+    for (earlier, later) in holds_ns.iter().zip(holds_ns.iter().skip(1)) {
+        let Some(gap) = later.0.checked_sub(earlier.1) else {
+            return Err(wrong("two processes held one lock at once"));
+        };
+        took.push(Duration::from_nanos(gap));
+    }
+    let (first, last) = (holds_ns.first().map_or(0, |hold| hold.0), holds_ns.last().map_or(0, |hold| hold.0));
+    let count = took.len();
+    Ok(Sample::new(took, Duration::from_nanos(last - first), count))
+}
+
+/// One of the processes.
+pub(crate) struct Contender {
+    way: Way,
+}
+
+/// How it stands in line.
+enum Way {
+    Ours(Session, Locks),
+    Raw(Queue),
+}
+
+impl Contender {
+    /// Connects, and gets a lease.
+    pub(crate) async fn open(url: &StoreUrl, prefix: &str, side: Contending) -> Result<Contender, Failure> {
+        match side {
+            Contending::Ours => {
+                let namespace = Namespace::parse(prefix.trim_matches('/'));
+                let namespace = namespace.map_err(|error| wrong(error.to_string()))?;
+                let session = open_session(&Store::open(url).await?)?;
+                let locks = Locks::new(&session, &namespace);
+                let first = locks.lock(format!("first-{}", std::process::id())).await;
+                first.map_err(not_locked)?.release().await.map_err(not_released)?;
+                Ok(Contender { way: Way::Ours(session, locks) })
+            }
+            Contending::Raw | Contending::RawUnchecked => {
+                let raw = connect_raw(url).await?;
+                let lease = Queue::lease(&raw).await?;
+                let care = if side == Contending::Raw { Care::Checks } else { Care::Trusts };
+                let queue = Queue::new(&raw, prefix, "raw-wanted", lease).with(care);
+                Ok(Contender { way: Way::Raw(queue) })
+            }
+        }
+    }
+
+    /// Takes the lock again and again, for so long.
+    pub(crate) async fn run(&self, span: Duration) -> Result<Contended, Failure> {
+        let until = tokio::time::Instant::now() + span;
+        let mut holds_ns = Vec::new();
+        while let Ok(hold) = tokio::time::timeout_at(until, self.take()).await {
+            holds_ns.push(hold?);
+        }
+        Ok(Contended { holds_ns })
+    }
+
+    async fn take(&self) -> Result<(u64, u64), Failure> {
+        match &self.way {
+            Way::Ours(_, locks) => {
+                let guard = locks.lock("ours-wanted").await.map_err(not_locked)?;
+                let hold = (now_ns(), now_ns());
+                guard.release().await.map_err(not_released)?;
+                Ok(hold)
+            }
+            Way::Raw(queue) => {
+                let stand = queue.enter().await?;
+                queue.wait(&stand).await?;
+                let hold = (now_ns(), now_ns());
+                queue.leave(stand).await?;
+                Ok(hold)
+            }
+        }
+    }
+
+    /// Leaves nothing behind.
+    pub(crate) async fn close(self) -> Result<(), Failure> {
+        match self.way {
+            Way::Ours(session, _) => close_session(&session).await,
+            Way::Raw(queue) => queue.close().await,
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+fn not_locked(error: tenure::lock::LockError) -> Failure {
+    wrong(format!("not locked: {error}"))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+fn not_released(error: tenure::lock::ReleaseError) -> Failure {
+    wrong(format!("not released: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hand_off_lasts_from_giving_back_to_the_next_hold_whoever_noted_it() {
+        let sample = handoffs(vec![(30, 31), (10, 12), (20, 21)]).unwrap();
+        assert_eq!((sample.count, sample.total), (2, Duration::from_nanos(20)));
+        assert_eq!(sample.p99_ms(), Some(9e-6));
+    }
+
+    #[test]
+    fn holds_that_overlap_end_the_benchmark() {
+        assert!(handoffs(vec![(10, 25), (20, 30)]).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! Locks that nobody else wants, taken and given back: one at a time, and many names at once. Each turn has locks of its own.
+
+use std::time::{Duration, Instant};
+
+use tenure::core::name::Namespace;
+use tenure::lock::Locks;
+use tokio::task::JoinSet;
+
+use super::reference::Queue;
+use super::{Size, tell};
+use crate::failure::Failure;
+use crate::place::{Place, close_session, open_session};
+use crate::report::Report;
+use crate::sample::Sample;
+use crate::turns::{Contest, Side};
+use crate::workload::wrong;
+
+/// How many at once, and what the contract wants of ours by the reference.
+pub(super) const WIDTHS: [(&str, usize, Option<f64>); 3] =
+    [("lock_1", 1, Some(0.95)), ("lock_16", 16, None), ("lock_64", 64, Some(2.5))];
+
+/// Locks that one of many takes, at least: with fewer, the beginning and the end of a turn would weigh too much.
+const LOCKS_OF_ONE_MIN: usize = 64;
+
+pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+    for (workload, width, least) in WIDTHS.into_iter().filter(|(workload, ..)| size.has(workload)) {
+        // A turn is as long as the one of single locks, or long enough for everybody to take a few.
+        let each = (size.locks / width).max(LOCKS_OF_ONE_MIN.min(size.locks));
+        let contest = Contest::hold(place, size.rounds, async |side, round| match side {
+            Side::Ours => ours(place, round, width, each).await,
+            Side::Reference => reference(place, round, width, each).await,
+        })
+        .await?;
+        tell((workload, "raw"), place, &contest, least, report)?;
+    }
+    Ok(())
+}
+
+async fn ours(place: &Place, round: usize, width: usize, each: usize) -> Result<Sample, Failure> {
+    let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
+    let session = open_session(&place.store)?;
+    let locks = Locks::new(&session, &namespace);
+    // The first lock gets the lease; on both sides the clock runs only after that.
+    Taker::Ours(locks.clone(), "first".to_owned()).take().await?;
+    let sample =
+        at_once(width, each, |n| Taker::Ours(locks.clone(), format!("ours-{width}-{round}-{n}"))).await?;
+    close_session(&session).await?;
+    Ok(sample)
+}
+
+async fn reference(place: &Place, round: usize, width: usize, each: usize) -> Result<Sample, Failure> {
+    let raw = place.raw.as_ref().ok_or_else(|| wrong("there is no reference"))?;
+    let lease = Queue::lease(raw).await?;
+    let name = |n| format!("raw-{width}-{round}-{n}");
+    let taker = |n| Taker::Reference(Queue::new(raw, &place.prefix, &name(n), lease));
+    let sample = at_once(width, each, taker).await?;
+    Queue::end(raw, lease).await?;
+    Ok(sample)
+}
+
+/// Somebody who takes a lock of its own, again and again.
+enum Taker {
+    Ours(Locks, String),
+    Reference(Queue),
+}
+
+impl Taker {
+    async fn take(&self) -> Result<(), Failure> {
+        match self {
+            Taker::Ours(locks, name) => {
+                let guard = locks.lock(name).await.map_err(|error| wrong(format!("not locked: {error}")))?;
+                guard.release().await.map_err(|error| wrong(format!("not released: {error}")))
+            }
+            Taker::Reference(queue) => {
+                let place = queue.enter().await?;
+                if place.before.is_some() {
+                    return Err(wrong("a lock that nobody else wants is held"));
+                }
+                queue.leave(place).await
+            }
+        }
+    }
+}
+
+/// Lets so many take their locks at once, each in a task of its own.
+async fn at_once(width: usize, each: usize, taker: impl Fn(usize) -> Taker) -> Result<Sample, Failure> {
+    let begin = Instant::now();
+    let mut tasks = JoinSet::new();
+    for n in 0..width {
+        let taker = taker(n);
+        tasks.spawn(async move {
+            let mut took: Vec<Duration> = Vec::with_capacity(each);
+            for _ in 0..each {
+                let before = Instant::now();
+                taker.take().await?;
+                took.push(before.elapsed());
+            }
+            Ok::<_, Failure>(took)
+        });
+    }
+    let mut took = Vec::with_capacity(width * each);
+    while let Some(done) = tasks.join_next().await {
+        took.extend(done.map_err(|error| wrong(format!("a task panicked: {error}")))??);
+    }
+    Ok(Sample::new(took, begin.elapsed(), width * each))
+}

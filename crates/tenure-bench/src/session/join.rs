@@ -1,0 +1,164 @@
+//! Five hundred nodes join, and every one of five hundred views sees each of them: how long from the call of `join` to the sight.
+//!
+//! The reference is a bare put of a key that as many bare watches are looking at. On both sides the next one comes when everybody has seen the
+//! one before: what is asked is how soon one who joins is seen, not how many a machine with all views in one process can take.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::{join_all, try_join_all};
+use tenure::core::name::{Namespace, NodeId};
+use tenure::membership::{Cluster, MemberEvent, MemberWatch, Membership, NewNode};
+use tenure::session::Session;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::Size;
+use super::register::open;
+use crate::failure::Failure;
+use crate::internal::VALUE;
+use crate::place::{Place, close_session, failed};
+use crate::raw::Raw;
+use crate::report::{Found, Goal, Report, Row, Verdict};
+use crate::sample::Sample;
+use crate::workload::wrong;
+
+const WORKLOAD: &str = "join_500_seen_by_500";
+const NODES: usize = 500;
+
+/// What was not seen after this long never will be.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// When somebody saw something: the first, the second, and so on.
+type Sights = Vec<Instant>;
+
+pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Result<(), Failure> {
+    let Some(raw) = &place.raw else { return Ok(()) };
+    let nodes = NODES.min(size.keys_max);
+    let counter = place.counter.as_ref();
+    let mut counted = [place.handled().await; 3];
+    let theirs = puts(place, raw, nodes).await?;
+    counted[1] = place.handled().await;
+    let ours = joins(place, nodes).await?;
+    counted[2] = place.handled().await;
+    let row = |engine, sample: &Sample, leases: usize, requests: u64| Row {
+        leases: Some(leases),
+        requests: counter.map(|_| requests),
+        ..Row::new(WORKLOAD, engine, sample)
+    };
+    report.row(&row(place.engine, &ours, nodes, counted[2] - counted[1]))?;
+    report.row(&row("raw", &theirs, 0, counted[1] - counted[0]))?;
+    let more = ours.p99_ms().unwrap_or(f64::NAN) - theirs.p99_ms().unwrap_or(f64::NAN);
+    let names = (WORKLOAD, place.engine, "raw");
+    report.verdict(&Verdict::new(names, "p99_more_than_raw", Found::Figure(more), Goal::AtMost(50.0)))
+}
+
+/// Nodes join one after the other, each with a session of its own, before the eyes of as many views.
+async fn joins(place: &Place, nodes: usize) -> Result<Sample, Failure> {
+    let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
+    let cluster = Cluster::new(place.store.clone(), &namespace);
+    let seen_by = Arc::new(Semaphore::new(0));
+    let mut views = Vec::new();
+    for _ in 0..nodes {
+        views.push(view(cluster.watch(), nodes, seen_by.clone()).await?);
+    }
+    let sessions = (0..nodes).map(|_| open(place)).collect::<Result<Vec<Session>, Failure>>()?;
+    let (mut began, mut members) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
+    for (n, session) in sessions.iter().enumerate() {
+        let id = NodeId::parse(&format!("node-{n}")).map_err(|error| wrong(error.to_string()))?;
+        began.push(Instant::now());
+        let joined = cluster.join(session, NewNode::new(id)).await;
+        members.push(joined.map_err(|error| wrong(format!("a node did not join: {error}")))?);
+        everybody(&seen_by, nodes).await?;
+    }
+    let sample = seen(&began, views).await?;
+    let left = join_all(members.into_iter().map(Membership::leave)).await;
+    left.into_iter().collect::<Result<Vec<()>, _>>().map_err(|error| wrong(error.to_string()))?;
+    for session in &sessions {
+        close_session(session).await?;
+    }
+    Ok(sample)
+}
+
+/// A view that has its first picture, and then notes when it sees each node.
+async fn view(
+    mut watch: MemberWatch,
+    nodes: usize,
+    seen_by: Arc<Semaphore>,
+) -> Result<JoinHandle<Result<Sights, Failure>>, Failure> {
+    match watch.next().await {
+        Some(Ok(MemberEvent::Snapshot(_))) => {}
+        other => return Err(wrong(format!("a view began with {other:?}"))),
+    }
+    Ok(tokio::spawn(async move {
+        let mut sights = Sights::with_capacity(nodes);
+        while sights.len() < nodes {
+            match watch.next().await {
+                Some(Ok(MemberEvent::Joined(_))) => {
+                    sights.push(Instant::now());
+                    seen_by.add_permits(1);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error.into()),
+                None => return Err(wrong("a view ended")),
+            }
+        }
+        Ok(sights)
+    }))
+}
+
+/// The same with bare calls: one key is put again and again before the eyes of as many watches.
+async fn puts(place: &Place, raw: &Raw, nodes: usize) -> Result<Sample, Failure> {
+    let key = Bytes::from(format!("{}{WORKLOAD}/raw", place.prefix));
+    let watches = try_join_all((0..nodes).map(|_| raw.watch(key.clone()))).await.map_err(failed)?;
+    let seen_by = Arc::new(Semaphore::new(0));
+    let watches = watches.into_iter().map(|mut watch| {
+        let seen_by = seen_by.clone();
+        tokio::spawn(async move {
+            let mut sights = Sights::with_capacity(nodes);
+            while sights.len() < nodes {
+                match watch.next().await {
+                    Some(Ok(_)) => {
+                        sights.push(Instant::now());
+                        seen_by.add_permits(1);
+                    }
+                    Some(Err(error)) => return Err(failed(error)),
+                    None => return Err(wrong("a bare watch ended")),
+                }
+            }
+            Ok(sights)
+        })
+    });
+    let watches: Vec<_> = watches.collect();
+    let mut began = Vec::with_capacity(nodes);
+    for _ in 0..nodes {
+        began.push(Instant::now());
+        raw.put(key.clone(), Bytes::from_static(&VALUE)).await.map_err(failed)?;
+        everybody(&seen_by, nodes).await?;
+    }
+    seen(&began, watches).await
+}
+
+/// Waits until everybody has seen one more.
+async fn everybody(seen_by: &Semaphore, count: usize) -> Result<(), Failure> {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let seen = tokio::time::timeout(PATIENCE, seen_by.acquire_many(count)).await;
+    let seen = seen.map_err(|_| wrong(format!("not every view saw it within {PATIENCE:?}")))?;
+    seen.map_err(|_| wrong("nobody looks any more"))?.forget();
+    Ok(())
+}
+
+/// How long each took to be seen by everybody. The first thing that a view sees is the first that was begun, and so on.
+async fn seen(began: &[Instant], views: Vec<JoinHandle<Result<Sights, Failure>>>) -> Result<Sample, Failure> {
+    let all = tokio::time::timeout(PATIENCE, join_all(views)).await;
+    let all = all.map_err(|_| wrong(format!("not every view saw everything within {PATIENCE:?}")))?;
+    let mut took = Vec::with_capacity(began.len() * all.len());
+    for sights in all {
+        let sights = sights.map_err(|error| wrong(format!("a view panicked: {error}")))??;
+        took.extend(sights.iter().zip(began).map(|(seen, began)| seen.duration_since(*began)));
+    }
+    let (count, total) = (began.len(), began.first().map(Instant::elapsed).unwrap_or_default());
+    Ok(Sample::new(took, total, count))
+}

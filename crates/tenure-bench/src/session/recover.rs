@@ -1,0 +1,176 @@
+//! All leases revoked by hand: how long until every key is back, as an onlooker sees it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use tenure::store::{Change, LeaseId, Previous, Selection, Start, Store, WatchItem, WatchStream};
+use tokio::sync::oneshot;
+
+use super::reference::Reference;
+use super::register::{keys_below, leases, open, register};
+use super::{Size, Turns};
+use crate::failure::Failure;
+use crate::place::{Place, close_session, failed};
+use crate::raw::Raw;
+use crate::report::{Found, Goal, Report, Verdict};
+use crate::sample::Sample;
+use crate::turns::{Side, order};
+use crate::workload::wrong;
+
+const WORKLOAD: &str = "back_after_revoke_10000";
+const KEYS: usize = 10_000;
+
+/// Keys that are not back after this long never come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Result<(), Failure> {
+    let prefix = format!("{}{WORKLOAD}/", place.prefix);
+    let keys = keys_below(&prefix, KEYS.min(size.keys_max));
+    let (mut ours, mut theirs) = (Turns::default(), Turns::default());
+    for round in 0..size.rounds {
+        for side in order(round) {
+            match (side, &place.raw) {
+                (Side::Ours, _) => recover_ours(place, &prefix, &keys, &mut ours).await?,
+                (Side::Reference, Some(raw)) => {
+                    recover_raw(place, raw, &prefix, &keys, &mut theirs).await?;
+                }
+                (Side::Reference, None) => {}
+            }
+        }
+    }
+    let counter = place.counter.as_ref();
+    report.row(&ours.row(WORKLOAD, place.engine, counter))?;
+    let seconds = Found::Figure(ours.median_s());
+    report.verdict(&Verdict::new(
+        (WORKLOAD, place.engine, "contract"),
+        "total_s",
+        seconds,
+        Goal::AtMost(1.0),
+    ))?;
+    if place.raw.is_some() {
+        report.row(&theirs.row(WORKLOAD, "raw", counter))?;
+        let ratio = Found::Ratio(ours.ratio_to(&theirs));
+        let names = (WORKLOAD, place.engine, "raw");
+        report.verdict(&Verdict::new(names, "total_s", ratio, Goal::AtMost(1.5)))?;
+    }
+    Ok(())
+}
+
+async fn recover_ours(place: &Place, prefix: &str, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
+    let session = open(place)?;
+    let leases = leases(&register(&session, keys).await?);
+    let mut onlooker = Onlooker::open(&place.store, prefix, keys).await?;
+    // Nobody is told when the session's own watch stands. A key that comes back after it was deleted by hand proves it.
+    place.store.delete(Selection::key(keys[0].clone())).await?;
+    onlooker.all_back().await?;
+    let before = place.handled().await;
+    let took = onlooker.revoke(leases.iter().copied()).await?;
+    turns.requests += place.handled().await - before;
+    turns.samples.push(Sample::new(vec![took], took, keys.len()));
+    turns.leases = leases.len();
+    close_session(&session).await
+}
+
+async fn recover_raw(
+    place: &Place,
+    raw: &Raw,
+    prefix: &str,
+    keys: &[Bytes],
+    turns: &mut Turns,
+) -> Result<(), Failure> {
+    let reference = Reference::new(raw);
+    reference.register(keys).await.map_err(failed)?;
+    let (tell, stands) = oneshot::channel();
+    let keep = reference.keep(prefix, move || {
+        // The other end waits below.
+        let _ = tell.send(());
+    });
+    let measure = async {
+        stands.await.map_err(|_| wrong("the reference's watch does not stand"))?;
+        let mut onlooker = Onlooker::open(&place.store, prefix, keys).await?;
+        let leases = reference.take_leases();
+        let before = place.handled().await;
+        let took = onlooker.revoke(leases.iter().copied().filter_map(LeaseId::new)).await?;
+        Ok::<_, Failure>((took, leases.len(), place.handled().await - before))
+    };
+    let (took, leases, requests) = tokio::select! {
+        biased;
+        measured = measure => measured?,
+        ended = keep => return Err(ended.map_or_else(failed, |()| wrong("the reference's watch ended"))),
+    };
+    turns.requests += requests;
+    turns.samples.push(Sample::new(vec![took], took, keys.len()));
+    turns.leases = leases;
+    reference.close().await.map_err(failed)
+}
+
+/// Somebody who looks at the keys and has nothing to do with them.
+struct Onlooker<'a> {
+    store: &'a Store,
+    events: WatchStream,
+    /// Seen to be deleted and not yet seen to be back.
+    missing: BTreeSet<Bytes>,
+    /// Not yet seen to be deleted.
+    untouched: BTreeSet<Bytes>,
+}
+
+impl<'a> Onlooker<'a> {
+    async fn open(store: &'a Store, prefix: &str, keys: &[Bytes]) -> Result<Onlooker<'a>, Failure> {
+        let select = Selection::prefix(prefix.to_owned());
+        let events = store.watch(select, Start::Now, Previous::Omitted).await?;
+        Ok(Onlooker { store, events, missing: BTreeSet::new(), untouched: keys.iter().cloned().collect() })
+    }
+
+    /// Ends the leases, and waits until every key was deleted and is back; says how long that took from the last answer on.
+    async fn revoke(&mut self, leases: impl Iterator<Item = LeaseId>) -> Result<Duration, Failure> {
+        self.untouched.append(&mut self.missing);
+        let store = self.store;
+        let revoking = async {
+            try_join_all(leases.map(|lease| store.revoke(lease))).await?;
+            Ok::<_, Failure>(Instant::now())
+        };
+        let back = async {
+            while !self.untouched.is_empty() {
+                self.look().await?;
+            }
+            self.all_back().await?;
+            Ok::<_, Failure>(Instant::now())
+        };
+        let (answered, back) = tokio::try_join!(revoking, back)?;
+        Ok(back.saturating_duration_since(answered))
+    }
+
+    /// Waits until something was deleted and all of it is back.
+    async fn all_back(&mut self) -> Result<(), Failure> {
+        while self.missing.is_empty() && !self.untouched.is_empty() {
+            self.look().await?;
+        }
+        while !self.missing.is_empty() {
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<(), Failure> {
+        let item = tokio::time::timeout(PATIENCE, self.events.next()).await;
+        let item = item.map_err(|_| wrong(format!("keys are not back after {PATIENCE:?}")))?;
+        let WatchItem::Batch { changes, .. } = item.ok_or_else(|| wrong("the watch ended"))?? else {
+            return Ok(());
+        };
+        for change in changes {
+            match change {
+                Change::Put { pair, .. } => {
+                    self.missing.remove(&pair.key);
+                }
+                Change::Delete { key, .. } => {
+                    self.untouched.remove(&key);
+                    self.missing.insert(key);
+                }
+            }
+        }
+        Ok(())
+    }
+}

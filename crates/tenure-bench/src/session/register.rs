@@ -1,0 +1,97 @@
+//! Registering many keys at once, from the first wish until all of them are in the store.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use tenure::session::{Registration, Session};
+use tenure::store::LeaseId;
+
+use super::reference::{KEYS_PER_LEASE, Reference};
+use super::{Size, Turns};
+use crate::failure::Failure;
+use crate::internal::VALUE;
+use crate::place::{Place, close_session, failed};
+use crate::raw::Raw;
+use crate::report::{Found, Goal, Report, Verdict};
+use crate::sample::Sample;
+use crate::turns::{Side, order};
+use crate::workload::wrong;
+
+/// What the contract names.
+const SIZES: [(&str, usize); 3] =
+    [("register_100", 100), ("register_1000", 1_000), ("register_10000", 10_000)];
+
+pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Result<(), Failure> {
+    for (workload, keys) in SIZES {
+        let keys = keys_below(&format!("{}{workload}/", place.prefix), keys.min(size.keys_max));
+        let (mut ours, mut theirs) = (Turns::default(), Turns::default());
+        for round in 0..size.rounds {
+            for side in order(round) {
+                match (side, &place.raw) {
+                    (Side::Ours, _) => register_ours(place, &keys, &mut ours).await?,
+                    (Side::Reference, Some(raw)) => register_raw(place, raw, &keys, &mut theirs).await?,
+                    (Side::Reference, None) => {}
+                }
+            }
+        }
+        let counter = place.counter.as_ref();
+        report.row(&ours.row(workload, place.engine, counter))?;
+        if place.raw.is_some() {
+            report.row(&theirs.row(workload, "raw", counter))?;
+            // The contract has a goal for the last one; the others are figures beside it.
+            if workload == "register_10000" {
+                let names = (workload, place.engine, "raw");
+                let ratio = Found::Ratio(ours.ratio_to(&theirs));
+                report.verdict(&Verdict::new(names, "total_s", ratio, Goal::AtMost(1.3)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn register_ours(place: &Place, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
+    let session = open(place)?;
+    let before = place.handled().await;
+    let begin = Instant::now();
+    let registered = register(&session, keys).await?;
+    let total = begin.elapsed();
+    turns.requests += place.handled().await - before;
+    turns.samples.push(Sample::new(vec![total], total, keys.len()));
+    turns.leases = leases(&registered).len();
+    close_session(&session).await
+}
+
+async fn register_raw(place: &Place, raw: &Raw, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
+    let reference = Reference::new(raw);
+    let before = place.handled().await;
+    let begin = Instant::now();
+    reference.register(keys).await.map_err(failed)?;
+    let total = begin.elapsed();
+    turns.requests += place.handled().await - before;
+    turns.samples.push(Sample::new(vec![total], total, keys.len()));
+    turns.leases = keys.len().div_ceil(KEYS_PER_LEASE);
+    reference.close().await.map_err(failed)
+}
+
+pub(super) fn open(place: &Place) -> Result<Session, Failure> {
+    Session::options()
+        .keys_per_lease(KEYS_PER_LEASE)
+        .open(place.store.clone())
+        .map_err(|error| wrong(format!("no session can be opened: {error}")))
+}
+
+/// All wishes at once, and then all answers.
+pub(super) async fn register(session: &Session, keys: &[Bytes]) -> Result<Vec<Registration>, Failure> {
+    let wishes = keys.iter().map(|key| session.register(key.clone(), &VALUE[..]).into_future());
+    try_join_all(wishes).await.map_err(|error| wrong(format!("a key was not registered: {error}")))
+}
+
+pub(super) fn leases(registered: &[Registration]) -> BTreeSet<LeaseId> {
+    registered.iter().map(|registration| registration.lease).collect()
+}
+
+pub(super) fn keys_below(prefix: &str, count: usize) -> Vec<Bytes> {
+    (0..count).map(|n| format!("{prefix}{n:05}").into()).collect()
+}

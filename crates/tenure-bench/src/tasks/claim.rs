@@ -1,0 +1,137 @@
+//! Ten thousand tasks and eight nodes that begin at one word: how soon every task runs, and how many claims that took.
+
+use std::time::{Duration, Instant};
+
+use super::crew::Crew;
+use super::herd::Herd;
+use super::scene::{Scene, node_ids};
+use super::{Place, Size, figure, handled};
+use crate::failure::Failure;
+use crate::report::{Found, Goal, Report, Row, Verdict};
+use crate::sample::{Sample, median};
+use crate::workload::wrong;
+
+/// Long enough that nothing ends while a busy machine submits and lists.
+const TTL: Duration = Duration::from_secs(15);
+
+/// By how many nodes the contract wants so many times the herd's rate; with others it is a figure beside that.
+const GOAL: (usize, f64) = (8, 10.0);
+
+/// The turns of one side.
+#[derive(Default)]
+struct Turns {
+    samples: Vec<Sample>,
+    tries: usize,
+    requests: u64,
+    leases: Option<usize>,
+}
+
+impl Turns {
+    fn rate(&self, round: usize) -> f64 {
+        self.samples.get(round).map_or(f64::NAN, Sample::ops_s)
+    }
+
+    fn tries_per_task(&self) -> f64 {
+        figure(self.tries) / figure(self.samples.iter().map(|sample| sample.count).sum())
+    }
+
+    fn row(&self, workload: &str, engine: &'static str, place: &Place) -> Row {
+        Row {
+            requests: place.counter.as_ref().map(|_| self.requests),
+            tries: Some(self.tries_per_task()),
+            leases: self.leases,
+            ..Row::new(workload.to_owned(), engine, &Sample::joined(&self.samples))
+        }
+    }
+}
+
+pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+    for &nodes in &size.nodes {
+        let workload = format!("claim_{}_by_{nodes}_nodes", size.tasks);
+        let (mut ours, mut herd) = (Turns::default(), Turns::default());
+        for round in 0..size.rounds {
+            // Each side begins in every other round.
+            let is_ours_first = round.is_multiple_of(2);
+            if is_ours_first {
+                claim(place, size.tasks, nodes, round, &mut ours).await?;
+            }
+            stampede(place, size.tasks, nodes, round, &mut herd).await?;
+            if !is_ours_first {
+                claim(place, size.tasks, nodes, round, &mut ours).await?;
+            }
+        }
+        report.row(&ours.row(&workload, place.engine, place))?;
+        let verdict = |reference, of, found, goal| {
+            Verdict::new((workload.clone(), place.engine, reference), of, found, goal)
+        };
+        let tries = Found::Figure(ours.tries_per_task());
+        report.verdict(&verdict("contract", "tries", tries, Goal::AtMost(1.1)))?;
+        if place.server().is_some() {
+            report.row(&herd.row(&workload, "herd", place))?;
+            let rates = (0..size.rounds).map(|round| ours.rate(round) / herd.rate(round));
+            let ratio = Found::Ratio(median(rates));
+            if let (nodes_wanted, least) = GOAL
+                && nodes == nodes_wanted
+            {
+                report.verdict(&verdict("herd", "ops_s", ratio, Goal::AtLeast(least)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Our nodes claim everything, and begin to run it.
+async fn claim(
+    place: &Place,
+    tasks: usize,
+    nodes: usize,
+    round: usize,
+    turns: &mut Turns,
+) -> Result<(), Failure> {
+    let scene = Scene::open(place, &format!("ours-{nodes}-{round}")).await?;
+    let ids = node_ids(nodes)?;
+    scene.submit(tasks).await?;
+    scene.freeze(&ids).await?;
+    let crew = Crew::join(place, &scene, &ids, TTL).await?;
+    crew.have_seen(tasks).await?;
+    let (requests, before) = (handled(place.counter.as_ref()).await, crew.tally());
+    let begin = Instant::now();
+    scene.unfreeze(&ids).await?;
+    crew.have_begun(tasks).await?;
+    let took = begin.elapsed();
+    turns.requests += handled(place.counter.as_ref()).await - requests;
+    turns.tries += usize::try_from(crew.tally().tries - before.tries).unwrap_or(usize::MAX);
+    turns.leases = Some(crew.leases());
+    turns.samples.push(Sample::new(vec![took], took, tasks));
+    let owned = scene.owners().await?.len();
+    if owned != tasks {
+        return Err(wrong(format!("{owned} of {tasks} tasks have an owner, though all have begun")));
+    }
+    crew.end().await?;
+    scene.clear().await
+}
+
+/// The herd claims everything, if there is a server that it can reach.
+async fn stampede(
+    place: &Place,
+    tasks: usize,
+    nodes: usize,
+    round: usize,
+    turns: &mut Turns,
+) -> Result<(), Failure> {
+    let Some(url) = place.server() else { return Ok(()) };
+    let scene = Scene::open(place, &format!("herd-{nodes}-{round}")).await?;
+    scene.submit(tasks).await?;
+    let herd = Herd::gather(&url, &scene, nodes, tasks).await?;
+    let requests = handled(place.counter.as_ref()).await;
+    let stampede = herd.run().await?;
+    turns.requests += handled(place.counter.as_ref()).await - requests;
+    turns.tries += stampede.tries;
+    turns.samples.push(Sample::new(vec![stampede.took], stampede.took, tasks));
+    let owned = scene.owners().await?.len();
+    if owned != tasks {
+        return Err(wrong(format!("the herd says that it has {tasks} tasks, and has {owned}")));
+    }
+    herd.end().await?;
+    scene.clear().await
+}

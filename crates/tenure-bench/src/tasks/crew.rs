@@ -1,0 +1,135 @@
+//! Nodes in this process: each with a connection and a session of its own, whose handlers wait until they are stopped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, try_join_all};
+use tenure::core::name::NodeId;
+use tenure::handler::{Context, Outcome};
+use tenure::node::{Node, Tally};
+use tenure::session::Session;
+use tokio::sync::Notify;
+
+use super::Place;
+use super::scene::Scene;
+use crate::failure::Failure;
+use crate::workload::wrong;
+
+/// What is not done after this long never will be.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Nodes that work together.
+pub(super) struct Crew {
+    members: Vec<Member>,
+    begun: Arc<Begun>,
+}
+
+struct Member {
+    node: Node,
+    session: Session,
+}
+
+/// How many handlers have begun.
+#[derive(Default)]
+struct Begun {
+    count: AtomicUsize,
+    news: Notify,
+}
+
+impl Crew {
+    /// These nodes join, all at once.
+    pub(super) async fn join(
+        place: &Place,
+        scene: &Scene,
+        nodes: &[NodeId],
+        ttl: Duration,
+    ) -> Result<Crew, Failure> {
+        let begun = Arc::new(Begun::default());
+        let joining = nodes.iter().map(|id| Member::join(place, scene, id, ttl, begun.clone()));
+        Ok(Crew { members: try_join_all(joining).await?, begun })
+    }
+
+    /// Waits until everybody has looked at so many tasks: then the picture of each is whole.
+    pub(super) async fn have_seen(&self, tasks: usize) -> Result<(), Failure> {
+        let begin = Instant::now();
+        for member in &self.members {
+            while member.node.tally().changes < tasks as u64 {
+                if begin.elapsed() > PATIENCE {
+                    return Err(wrong(format!("not every node saw every task within {PATIENCE:?}")));
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until so many handlers have begun.
+    pub(super) async fn have_begun(&self, tasks: usize) -> Result<(), Failure> {
+        let waiting = async {
+            loop {
+                let news = self.begun.news.notified();
+                if self.begun.count.load(Ordering::Relaxed) >= tasks {
+                    return;
+                }
+                news.await;
+            }
+        };
+        let late = || {
+            let count = self.begun.count.load(Ordering::Relaxed);
+            wrong(format!("{count} of {tasks} tasks have begun within {PATIENCE:?}"))
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.map_err(|_| late())
+    }
+
+    /// How much all of them have worked together.
+    pub(super) fn tally(&self) -> Tally {
+        self.members.iter().map(|member| member.node.tally()).fold(Tally::default(), |sum, one| Tally {
+            weighed: sum.weighed + one.weighed,
+            tries: sum.tries + one.tries,
+            won: sum.won + one.won,
+            timers: sum.timers + one.timers,
+            changes: sum.changes + one.changes,
+        })
+    }
+
+    /// How many leases their claims hang on.
+    pub(super) fn leases(&self) -> usize {
+        self.members.iter().map(|member| member.session.leases().len()).sum()
+    }
+
+    /// All of them give everything back and go.
+    pub(super) async fn end(self) -> Result<(), Failure> {
+        join_all(self.members.iter().map(Member::end)).await.into_iter().collect()
+    }
+}
+
+impl Member {
+    async fn join(
+        place: &Place,
+        scene: &Scene,
+        id: &NodeId,
+        ttl: Duration,
+        begun: Arc<Begun>,
+    ) -> Result<Member, Failure> {
+        let session = Session::options().ttl(ttl).open(place.open().await?);
+        let session = session.map_err(|error| wrong(format!("no session can be opened: {error}")))?;
+        let handler = move |ctx: Context| {
+            begun.count.fetch_add(1, Ordering::Relaxed);
+            begun.news.notify_waiters();
+            async move {
+                ctx.stopped().await;
+                Outcome::Release
+            }
+        };
+        let joined = Node::options(id.clone()).start(&session, &scene.namespace, handler).await;
+        let node = joined.map_err(|error| wrong(format!("{id} did not join: {error}")))?;
+        Ok(Member { node, session })
+    }
+
+    async fn end(&self) -> Result<(), Failure> {
+        self.node.shutdown(PATIENCE).await.map_err(|error| wrong(error.to_string()))?;
+        self.session.close().await.map_err(|left| wrong(left.to_string()))?;
+        Ok(())
+    }
+}

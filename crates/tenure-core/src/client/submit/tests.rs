@@ -1,0 +1,100 @@
+//! What a submission makes of lost replies, on a store that no other client uses.
+
+use super::super::tests::Shop;
+use super::*;
+use crate::error::Cause;
+use crate::name::Namespace;
+use crate::task::State;
+
+fn submission(nonce: &str) -> Submission {
+    let layout = Layout::new(&Namespace::parse("t").unwrap());
+    let task = NewTask::new(TaskId::parse("t1").unwrap());
+    Submission::new(&layout, task, (nonce.to_owned(), WallTime(1)))
+}
+
+fn lost() -> Result<TxnReply, StoreError> {
+    Err(StoreError::Ambiguous(Cause::new("cut off")))
+}
+
+fn stored(shop: &mut Shop, submission: &Submission) -> Option<TaskRecord> {
+    shop.get(&submission.keys.task).map(|pair| TaskRecord::decode(&pair.value).unwrap())
+}
+
+fn puts(shop: &mut Shop, submission: &Submission) -> i64 {
+    shop.get(&submission.keys.task).map_or(0, |pair| pair.version)
+}
+
+fn end(shop: &mut Shop, submission: &Submission, state: State) {
+    let record = StateRecord { state, ..StateRecord::default() };
+    let txn = Txn::new()
+        .then(Op::delete(submission.keys.task.clone()))
+        .then(Op::put(submission.keys.state.clone(), record.encode()));
+    shop.apply(&txn).unwrap();
+}
+
+#[test]
+fn applied_submission_is_recognised_by_nonce() {
+    let (mut shop, mut submission) = (Shop::new(), submission("n"));
+    shop.apply(&submission.txn()).unwrap();
+    assert!(submission.handle(lost()).is_none());
+    let again = shop.apply(&submission.txn());
+    assert!(matches!(submission.handle(again), Some(Ok(Submitted::Accepted))));
+    assert_eq!(puts(&mut shop, &submission), 1);
+}
+
+#[test]
+fn unapplied_submission_is_applied_once() {
+    let (mut shop, mut submission) = (Shop::new(), submission("n"));
+    assert!(submission.handle(lost()).is_none());
+    let again = shop.apply(&submission.txn());
+    assert!(matches!(submission.handle(again), Some(Ok(Submitted::Accepted))));
+    assert_eq!(puts(&mut shop, &submission), 1);
+}
+
+#[test]
+fn task_of_another_client_exists() {
+    let (mut shop, mut first) = (Shop::new(), submission("first"));
+    shop.apply(&submission("other").txn()).unwrap();
+    assert!(first.handle(lost()).is_none());
+    let again = shop.apply(&first.txn());
+    assert!(matches!(first.handle(again), Some(Err(SubmitError::Exists))));
+}
+
+/// The reply was lost, and a worker ran the task to its end before the next request: a second submission would be one too many.
+#[test]
+fn task_that_may_have_run_is_not_submitted_again() {
+    let (mut shop, mut submission) = (Shop::new(), submission("n"));
+    shop.apply(&submission.txn()).unwrap();
+    assert!(submission.handle(lost()).is_none());
+    end(&mut shop, &submission, State::Completed);
+    let again = shop.apply(&submission.txn());
+    assert!(matches!(submission.handle(again), Some(Err(SubmitError::Unknown(_)))));
+    assert_eq!(puts(&mut shop, &submission), 0);
+}
+
+#[test]
+fn failure_after_lost_reply_is_unknown() {
+    let mut with_lost = submission("n");
+    assert!(with_lost.handle(lost()).is_none());
+    assert!(matches!(with_lost.handle(Err(StoreError::Closed)), Some(Err(SubmitError::Unknown(_)))));
+    assert!(matches!(submission("n").handle(Err(StoreError::Closed)), Some(Err(SubmitError::Store(_)))));
+}
+
+#[test]
+fn third_lost_reply_is_unknown() {
+    let mut submission = submission("n");
+    assert!(submission.handle(lost()).is_none());
+    assert!(submission.handle(lost()).is_none());
+    assert!(matches!(submission.handle(lost()), Some(Err(SubmitError::Unknown(_)))));
+}
+
+#[test]
+fn earlier_end_is_reported_and_marked() {
+    let (mut shop, mut submission) = (Shop::new(), submission("n"));
+    end(&mut shop, &submission, State::Failed);
+    let reply = shop.apply(&submission.txn());
+    assert!(submission.handle(reply).is_none());
+    let reply = shop.apply(&submission.txn());
+    assert!(matches!(submission.handle(reply), Some(Ok(Submitted::Ended(StateKind::Failed)))));
+    assert!(stored(&mut shop, &submission).unwrap().ended);
+}

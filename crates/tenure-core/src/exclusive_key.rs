@@ -1,0 +1,327 @@
+//! One key with one owner: taken when it is free, kept through a session, and released for good when another process owns it.
+//!
+//! A member's key and the key of a service instance are exclusive keys. The session puts the key under its leases and puts it again after
+//! a loss. This machine decides when the session registers the key, whether the stored key is this owner's, and under which token.
+//!
+//! Intuition: the record contains a nonce that no other owner writes. Replies are lost and leases are replaced, so the stored key itself
+//! shows who owns it. A reply of the session only shows when to read it.
+//!
+//! ```text
+//!             free                 stored              own nonce            leave
+//!   Waiting ────────► Registering ────────► Confirming ────────► Kept ───────────────► Leaving ────► Over
+//!      ▲                   │ taken                                │ taken    other nonce ▲
+//!      └──── Rereading ◄───┘                                      └────► Replaced ───────┘ (or session closed)
+//! ```
+//!
+//! **Invariant** (G1): the status is `Member` only while the key was last read with this owner's nonce, and the session holds the lease
+//! that it was read under.
+//!
+//! **Invariant** (G4): a key is only created or replaced by its owner, never overwritten.
+//!
+//! **Invariant** (G6): the token is the create revision of the key as it was read, so a create whose reply was lost is found by its nonce.
+//!
+//! **Invariant**: the key is withdrawn only while the session keeps it registered for this owner, so a later owner in the same session is
+//! not withdrawn instead.
+//!
+//! **Invariant**: a reply to an older registration changes nothing.
+
+mod messages;
+mod phase;
+mod read;
+mod record;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::error::StoreError;
+use crate::kv::KeyValue;
+use crate::lease::LeaseId;
+use crate::picture::FeedItem;
+use crate::revision::{Epoch, Revision, Token};
+use crate::time::Moment;
+
+use phase::{ObservedOwner, Pending, Phase, Purpose};
+use record::nonce_of;
+
+pub use messages::{
+    Action, ExclusiveKeyError, Notice, RegisterReply, RegistrationStatus, ReplacedBy, SessionView,
+    UpdateError,
+};
+pub use read::ReadKey;
+pub use record::IdentifiedRecord;
+
+/// How long taking a key may last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// The bound for the store.
+    pub store: Duration,
+    /// How long to wait until another owner is gone.
+    pub owner: Duration,
+}
+
+/// One exclusive key, from the wait until it is free to its end.
+#[derive(Clone, Debug)]
+pub struct ExclusiveKey<R> {
+    /// The record that is stored, or will be.
+    record: R,
+    patience: Patience,
+    /// Until when another owner may be gone.
+    owner_until: Moment,
+    /// Until when the key may be taken, if no other process owns it.
+    take_until: Moment,
+    phase: Phase,
+    session: SessionView,
+    /// What the feed has shown so far. It counts when the feed is whole.
+    incoming: ObservedOwner,
+    /// The owner as last read, and the revision of that read.
+    read: Option<(ObservedOwner, Revision)>,
+    epoch: Epoch,
+    /// The registration whose reply is expected.
+    pending: Option<Pending<R>>,
+    newest: Option<Token>,
+    status: RegistrationStatus,
+    actions: VecDeque<Action>,
+    notices: VecDeque<Notice>,
+}
+
+impl<R: IdentifiedRecord> ExclusiveKey<R> {
+    /// Takes the key with this record as soon as it is free.
+    pub fn new(record: R, patience: Patience, now: Moment) -> ExclusiveKey<R> {
+        let owner_until = now + patience.owner;
+        ExclusiveKey {
+            record,
+            patience,
+            owner_until,
+            take_until: owner_until.max(now + patience.store),
+            phase: Phase::Waiting,
+            session: SessionView::default(),
+            incoming: ObservedOwner::None,
+            read: None,
+            epoch: Epoch(0),
+            pending: None,
+            newest: None,
+            status: RegistrationStatus::Lost,
+            actions: VecDeque::new(),
+            notices: VecDeque::new(),
+        }
+    }
+
+    /// The feed of the key shows something.
+    pub fn handle_item(&mut self, item: FeedItem, now: Moment) {
+        match item {
+            FeedItem::Begin => {}
+            FeedItem::Put(pair) => self.incoming = self.owner_of(pair),
+            FeedItem::Delete { .. } => self.incoming = ObservedOwner::None,
+            FeedItem::Whole(revision) => {
+                let owner = self.incoming.clone();
+                self.observe(owner, revision, now);
+            }
+        }
+    }
+
+    /// The key can not be followed any more.
+    pub fn handle_feed_end(&mut self, error: StoreError, now: Moment) {
+        match self.phase {
+            Phase::Waiting | Phase::Rereading | Phase::Registering | Phase::Confirming { .. } => {
+                self.fail(ExclusiveKeyError::Store(error));
+            }
+            // Without reads it is not known who owns the key, now or later.
+            Phase::Kept | Phase::Replaced => self.end(RegistrationStatus::Left),
+            Phase::Leaving { .. } => self.finish_leave(Notice::LeaveUnconfirmed),
+            Phase::Over => {}
+        }
+        self.advance(now);
+    }
+
+    /// The reply to [`Action::Read`].
+    pub fn handle_read(&mut self, reply: Result<(Option<KeyValue>, Revision), StoreError>, now: Moment) {
+        let (pair, revision) = match reply {
+            Ok(read) => read,
+            Err(error) => return self.handle_feed_end(error, now),
+        };
+        let owner = pair.map_or(ObservedOwner::None, |pair| self.owner_of(pair));
+        match (self.phase, &owner) {
+            // The other owner is known, or it is gone again.
+            (Phase::Rereading, _) => self.phase = Phase::Waiting,
+            (Phase::Replaced, ObservedOwner::None | ObservedOwner::This(..)) => {
+                self.end(RegistrationStatus::Left);
+            }
+            (_, _) => {}
+        }
+        self.observe(owner, revision, now);
+    }
+
+    /// The session's reply to a registration.
+    pub fn handle_registered(&mut self, epoch: Epoch, reply: RegisterReply, now: Moment) {
+        let Some(pending) = self.pending.take_if(|pending| pending.epoch == epoch) else { return };
+        match self.phase {
+            Phase::Registering => self.handle_created(reply),
+            Phase::Kept => self.handle_kept(pending, reply),
+            // It was withdrawn meanwhile.
+            Phase::Waiting
+            | Phase::Rereading
+            | Phase::Confirming { .. }
+            | Phase::Replaced
+            | Phase::Leaving { .. }
+            | Phase::Over => {}
+        }
+        self.advance(now);
+    }
+
+    /// What the session reports now. Comes before the notices of every other event are taken.
+    pub fn handle_session(&mut self, session: SessionView, now: Moment) {
+        self.session = session;
+        self.advance(now);
+    }
+
+    /// Time has passed.
+    pub fn handle_time(&mut self, now: Moment) {
+        self.advance(now);
+    }
+
+    /// Changes the record and registers it again. Token and identity stay.
+    ///
+    /// # Errors
+    ///
+    /// The key is not this owner's any more; nothing changed.
+    pub fn update(
+        &mut self,
+        change: impl FnOnce(&mut R),
+        within: Duration,
+        now: Moment,
+    ) -> Result<Epoch, UpdateError> {
+        match (&self.phase, &self.status) {
+            (Phase::Kept, _) => {}
+            (Phase::Replaced, _) | (_, RegistrationStatus::Displaced(_)) => {
+                return Err(UpdateError::Displaced);
+            }
+            (_, _) => return Err(UpdateError::Left),
+        }
+        let before = self.record.clone();
+        change(&mut self.record);
+        self.record.keep_identity(&before);
+        let purpose = Purpose::Update { before, within, until: Some(now + within) };
+        let epoch = self.expect_reply(purpose);
+        self.actions.push_back(Action::Replace { epoch, value: self.record.encode() });
+        Ok(epoch)
+    }
+
+    /// Withdraws the key, and waits until this moment for it to be deleted.
+    pub fn leave(&mut self, until: Moment, now: Moment) {
+        let was_read = self.is_followed();
+        self.release();
+        if matches!(self.status, RegistrationStatus::Displaced(_)) {
+            // Another process's key was read in its place.
+            self.finish_leave(Notice::Left);
+            return;
+        }
+        if !was_read {
+            // The feed was closed with the key's end; a new one begins.
+            (self.incoming, self.read) = (ObservedOwner::None, None);
+        }
+        self.phase = Phase::Leaving { until };
+        self.advance(now);
+    }
+
+    /// Withdraws the key, and ends.
+    pub fn release(&mut self) {
+        let status = match self.status {
+            RegistrationStatus::Displaced(_) => self.status.clone(),
+            RegistrationStatus::Member(_) | RegistrationStatus::Lost | RegistrationStatus::Left => {
+                RegistrationStatus::Left
+            }
+        };
+        self.end(status);
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next notice.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// When to call [`ExclusiveKey::handle_time`] if nothing else happens.
+    pub fn next_wake(&self) -> Option<Moment> {
+        match self.phase {
+            Phase::Waiting if self.other().is_some() => Some(self.owner_until),
+            Phase::Waiting | Phase::Rereading | Phase::Registering | Phase::Confirming { .. } => {
+                Some(self.take_until)
+            }
+            Phase::Kept | Phase::Replaced => self.pending.as_ref().and_then(Pending::until),
+            Phase::Leaving { until } => Some(until),
+            Phase::Over => None,
+        }
+    }
+
+    /// Whether the driver follows the key with a feed.
+    pub fn is_followed(&self) -> bool {
+        !self.is_over()
+    }
+
+    /// Whether the machine has ended. It may still be asked to [`leave`](ExclusiveKey::leave).
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// Whether the key is still to be taken.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting | Phase::Rereading)
+    }
+
+    /// The lease that the own key was last read under.
+    pub fn lease(&self) -> Option<LeaseId> {
+        match &self.read {
+            Some((ObservedOwner::This(_, lease), _)) => *lease,
+            Some((ObservedOwner::None | ObservedOwner::Other(_), _)) | None => None,
+        }
+    }
+
+    /// The status, given what the session reports at this moment.
+    pub fn status(&self, session: SessionView) -> RegistrationStatus {
+        match self.phase {
+            Phase::Kept => self.decide(session),
+            _ => self.status.clone(),
+        }
+    }
+
+    /// The newest token that the key had as this owner's; none if it never was.
+    pub fn newest_token(&self) -> Option<Token> {
+        self.newest
+    }
+
+    /// The record that is stored, or will be.
+    pub fn record(&self) -> &R {
+        &self.record
+    }
+
+    fn owner_of(&self, pair: KeyValue) -> ObservedOwner {
+        if nonce_of(&pair.value).as_deref() == Some(self.record.nonce()) {
+            ObservedOwner::This(Token(pair.created), pair.lease)
+        } else {
+            ObservedOwner::Other(pair)
+        }
+    }
+
+    /// The other owner, if the key was last read with one.
+    fn other(&self) -> Option<&KeyValue> {
+        match &self.read {
+            Some((ObservedOwner::Other(pair), _)) => Some(pair),
+            Some((ObservedOwner::None | ObservedOwner::This(..), _)) | None => None,
+        }
+    }
+
+    /// Two sources show the key, the feed and reads. The newer one counts.
+    fn observe(&mut self, owner: ObservedOwner, revision: Revision, now: Moment) {
+        if self.read.as_ref().is_none_or(|(_, at)| *at <= revision) {
+            self.read = Some((owner, revision));
+        }
+        self.advance(now);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! A barrier on a queue: which parties pass together.
+//!
+//! Intuition: the first so many keys that have not passed are a round. A party that sees its round complete writes the round's last token into its own
+//! key, and only then goes on. A slow party sees that mark, even after others of its round have ended.
+//!
+//! **Invariant**: a party that is not in a round does not pass with it: a round is named by its last token, and takes all parties up to that token.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use crate::revision::Token;
+
+/// The keys of a barrier, each with the round it has passed in, if it has.
+#[derive(Clone, Debug, Default)]
+pub struct BarrierRound {
+    /// The keys.
+    pub queue_keys: BTreeMap<Token, Option<Token>>,
+}
+
+impl BarrierRound {
+    /// The round in which a key passes; none as long as it must wait.
+    pub fn of(&self, own: Token, parties: NonZeroU32) -> Option<Token> {
+        // Somebody of our round has seen it complete.
+        let covers = |round: &&Token| own <= **round;
+        if let Some(round) = self.queue_keys.values().flatten().filter(covers).min() {
+            return Some(*round);
+        }
+        let earlier = self.queue_keys.values().flatten().max().copied();
+        let mut waiting = self.queue_keys.keys().filter(|token| Some(**token) > earlier);
+        let last = waiting.nth(parties.get() as usize - 1).copied();
+        last.filter(|last| own <= *last)
+    }
+
+    /// Whether all parties of a round have passed or ended, so that no party needs the mark any more.
+    pub fn is_over(&self, round: Token) -> bool {
+        self.queue_keys.range(..=round).all(|(_, passed)| passed.is_some())
+    }
+
+    /// How many have come and not passed.
+    pub fn waiting(&self) -> usize {
+        self.queue_keys.values().filter(|passed| passed.is_none()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::revision::Revision;
+
+    fn token(n: i64) -> Token {
+        Token(Revision(n))
+    }
+
+    fn round(queue_keys: &[(i64, Option<i64>)]) -> BarrierRound {
+        BarrierRound {
+            queue_keys: queue_keys.iter().map(|(own, passed)| (token(*own), passed.map(token))).collect(),
+        }
+    }
+
+    const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
+
+    #[test]
+    fn nobody_passes_before_all_have_come() {
+        let two = round(&[(1, None), (2, None)]);
+        assert_eq!(two.of(token(1), THREE), None);
+        let three = round(&[(1, None), (2, None), (5, None), (6, None)]);
+        assert_eq!(three.of(token(1), THREE), Some(token(5)));
+        assert_eq!(three.of(token(5), THREE), Some(token(5)));
+        assert_eq!(three.of(token(6), THREE), None, "the fourth waits for the next round");
+    }
+
+    #[test]
+    fn a_slow_party_passes_by_the_mark_of_one_that_has() {
+        let later = round(&[(1, Some(5)), (5, None)]);
+        assert_eq!(later.of(token(5), THREE), Some(token(5)));
+        assert!(!later.is_over(token(5)), "the mark must stay until it was seen");
+        assert!(round(&[(1, Some(5)), (5, Some(5)), (7, None)]).is_over(token(5)));
+    }
+
+    #[test]
+    fn those_who_have_passed_do_not_count_for_the_next_round() {
+        let next = round(&[(1, Some(5)), (5, Some(5)), (7, None), (8, None)]);
+        assert_eq!(next.of(token(7), THREE), None);
+        let next = round(&[(5, None), (1, Some(5)), (7, None), (8, None), (9, None)]);
+        assert_eq!(next.of(token(7), THREE), Some(token(9)), "a slow one of the last round does not count");
+        assert_eq!(next.of(token(5), THREE), Some(token(5)));
+    }
+}

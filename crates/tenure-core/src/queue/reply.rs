@@ -1,0 +1,339 @@
+//! What the store's replies to a queue's requests mean.
+//!
+//! The reply becomes a [`QueueReply`] for the machine, or a second read: a foreign key under the queue's prefix hides the predecessor,
+//! and then the whole queue up to the own key is read.
+//!
+//! **Invariant** (G6): a request whose outcome is unknown is reported as unknown, never as failed.
+//!
+//! **Invariant** (G5): a predecessor, or that there is none, is reported only together with the own key at its token, from one revision.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::request::{QueueKind, QueueRequests};
+use super::{
+    AfterLeave, EnterGuard, EnterReply, LeaveReply, Predecessor, PredecessorLookup, PredecessorReply,
+    QueueOutput, WaiterId,
+};
+use crate::error::StoreError;
+use crate::kv::{Get, KeyValue, Page};
+use crate::layout::QueueKey;
+use crate::revision::{Epoch, Token};
+use crate::txn::{OpReply, TxnReply};
+
+/// The preferred candidates at the revision at which an own key was seen to be the first; none if they were not read, or are too many.
+pub type PriorityWaiters = Option<Arc<[KeyValue]>>;
+
+/// The reply to an action, in the machine's terms.
+#[derive(Clone, Debug)]
+pub enum QueueReply {
+    /// To [`QueueOutput::Enter`].
+    Enter(WaiterId, Epoch, EnterReply, PriorityWaiters),
+    /// To [`QueueOutput::ReadPredecessor`].
+    Predecessor(WaiterId, Epoch, PredecessorReply, PriorityWaiters),
+    /// To [`QueueOutput::Leave`].
+    Leave(WaiterId, Epoch, LeaveReply, PriorityWaiters),
+}
+
+impl QueueReply {
+    /// Whether the request is sent again after a backoff.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            QueueReply::Enter(_, _, reply, _) => matches!(reply, EnterReply::NotDone | EnterReply::Unknown),
+            QueueReply::Predecessor(_, _, reply, _) => matches!(reply, PredecessorReply::NotDone),
+            QueueReply::Leave(_, _, reply, _) => matches!(reply, LeaveReply::NotDone | LeaveReply::Unknown),
+        }
+    }
+}
+
+/// What follows from the reply of the store.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// The reply is complete.
+    Done(QueueReply),
+    /// One more read is needed.
+    Read(SecondRead),
+}
+
+/// A read of the whole queue up to an own key, because foreign keys hide its predecessor.
+#[derive(Clone, Debug)]
+pub struct SecondRead {
+    queue: Bytes,
+    own: QueueKey,
+    token: Token,
+    purpose: Purpose,
+}
+
+#[derive(Clone, Debug)]
+enum Purpose {
+    Enter(Entering),
+    Read(Looking),
+}
+
+impl SecondRead {
+    fn new(queue: &Bytes, (own, token): (QueueKey, Token), purpose: Purpose) -> SecondRead {
+        SecondRead { queue: queue.clone(), own, token, purpose }
+    }
+
+    /// The read.
+    pub fn get(&self) -> Get {
+        Get::prefix(self.queue.clone()).created_max(self.token.0).keys_only()
+    }
+
+    /// Reads its reply.
+    ///
+    /// The own key is read again with the others. The first reply may be old: when the own key has gone since, and its predecessors too,
+    /// there is no predecessor, and the own key would hold without being there.
+    pub fn handle(self, reply: Result<Page, StoreError>) -> QueueReply {
+        let SecondRead { queue, own, token, purpose } = self;
+        let predecessor = reply.ok().and_then(|page| {
+            let is_own =
+                |pair: &KeyValue| pair.created == token.0 && queue_key_of(&queue, &pair.key) == Some(own);
+            page.pairs.iter().any(is_own).then(|| {
+                let older = page.pairs.iter().filter(|pair| pair.created < token.0);
+                let queue_keys =
+                    older.filter_map(|pair| Some((pair.created, queue_key_of(&queue, &pair.key)?)));
+                queue_keys.max_by_key(|(created, _)| *created).map(|(_, queue_key)| queue_key)
+            })
+        });
+        match (purpose, predecessor) {
+            (Purpose::Enter(entering), Some(predecessor)) => {
+                entering.reply(EnterReply::Stored { token, predecessor })
+            }
+            // The key is stored, only its predecessor is not known: a second enter reads it.
+            (Purpose::Enter(entering), None) => entering.reply(EnterReply::Unknown),
+            (Purpose::Read(looking), Some(predecessor)) => {
+                looking.reply(PredecessorReply::Stored { predecessor })
+            }
+            (Purpose::Read(looking), None) => looking.reply(PredecessorReply::NotDone),
+        }
+    }
+}
+
+/// An enter whose reply is being read.
+#[derive(Clone, Debug)]
+struct Entering {
+    id: WaiterId,
+    epoch: Epoch,
+    kind: QueueKind,
+    /// Whether this very request put the key.
+    is_new: bool,
+}
+
+impl Entering {
+    fn reply(self, entered: EnterReply) -> QueueReply {
+        // A key that was put into an empty queue is not behind any preferred candidate.
+        let is_alone = matches!(entered, EnterReply::Stored { predecessor: None, .. }) && self.is_new;
+        let priority: PriorityWaiters =
+            (is_alone && self.kind == QueueKind::Election).then(|| Arc::new([]) as Arc<[KeyValue]>);
+        QueueReply::Enter(self.id, self.epoch, entered, priority)
+    }
+
+    fn done(self, entered: EnterReply) -> Progress {
+        Progress::Done(self.reply(entered))
+    }
+}
+
+/// A read whose reply is being interpreted.
+#[derive(Clone, Debug)]
+struct Looking {
+    id: WaiterId,
+    epoch: Epoch,
+    /// The preferred candidates that the first reply contained.
+    priority: PriorityWaiters,
+}
+
+impl Looking {
+    fn reply(self, looked: PredecessorReply) -> QueueReply {
+        let priority =
+            self.priority.filter(|_| matches!(looked, PredecessorReply::Stored { predecessor: None }));
+        QueueReply::Predecessor(self.id, self.epoch, looked, priority)
+    }
+
+    fn done(self, looked: PredecessorReply) -> Progress {
+        Progress::Done(self.reply(looked))
+    }
+}
+
+impl QueueRequests {
+    /// Reads the reply to the transaction of an action.
+    pub fn handle(
+        &self,
+        queue: &Bytes,
+        action: QueueOutput,
+        reply: Result<TxnReply, StoreError>,
+    ) -> Progress {
+        match action {
+            QueueOutput::Enter { id, epoch, queue_key, lookup, guard, .. } => {
+                let is_new = reply.as_ref().is_ok_and(|reply| reply.succeeded);
+                let entering = Entering { id, epoch, kind: self.kind, is_new };
+                match reply {
+                    Ok(reply) => entered(queue, (queue_key, lookup, guard), reply, entering),
+                    Err(error) => entering.done(not_entered(error)),
+                }
+            }
+            QueueOutput::ReadPredecessor { id, epoch, queue_key, token, predecessor } => {
+                let looking = Looking { id, epoch, priority: None };
+                match reply {
+                    Ok(reply) => looked(queue, (queue_key, token, predecessor), reply, looking),
+                    Err(_) => looking.done(PredecessorReply::NotDone),
+                }
+            }
+            QueueOutput::Leave { id, epoch, after, settles, .. } => {
+                let (left, priority) = left(queue, (after, settles), reply);
+                Progress::Done(QueueReply::Leave(id, epoch, left, priority))
+            }
+        }
+    }
+}
+
+/// The queue key that a stored key is; none if it is foreign.
+pub fn queue_key_of(queue: &[u8], key: &[u8]) -> Option<QueueKey> {
+    std::str::from_utf8(key.strip_prefix(queue)?).ok().and_then(QueueKey::parse)
+}
+
+fn not_entered(error: StoreError) -> EnterReply {
+    match error {
+        StoreError::LeaseNotFound => EnterReply::LeaseGone,
+        StoreError::Ambiguous(_) => EnterReply::Unknown,
+        StoreError::Invalid(_) | StoreError::Denied(_) => EnterReply::Refused(error),
+        error if error.is_fatal() => EnterReply::Refused(error),
+        _ => EnterReply::NotDone,
+    }
+}
+
+fn entered(
+    queue: &Bytes,
+    (own, lookup, guard): (QueueKey, PredecessorLookup, EnterGuard),
+    reply: TxnReply,
+    entering: Entering,
+) -> Progress {
+    let is_new = reply.succeeded;
+    let mut pages = pages(reply.results).into_iter();
+    let guard_now = if is_new { guard } else { guard_in(pages.next()) };
+    let found: Vec<KeyValue> = pages.flat_map(|page| page.pairs).collect();
+    let token = if is_new {
+        Token(reply.revision)
+    } else {
+        let key = own.key_in(queue);
+        match found.iter().find(|pair| pair.key == key) {
+            Some(mine) => Token(mine.created),
+            None if guard_now != guard => return entering.done(EnterReply::Stale { guard: guard_now }),
+            // This request was applied twice, and the key of the first was deleted before the second was.
+            None => return entering.done(EnterReply::NotDone),
+        }
+    };
+    let second_read =
+        |entering| Progress::Read(SecondRead::new(queue, (own, token), Purpose::Enter(entering)));
+    match lookup {
+        PredecessorLookup::Skip => entering.done(EnterReply::Joined { token }),
+        PredecessorLookup::Others | PredecessorLookup::All if is_new => match nearest(queue, &found) {
+            Ok(predecessor) => entering.done(EnterReply::Stored { token, predecessor }),
+            Err(Foreign) => second_read(entering),
+        },
+        PredecessorLookup::Others | PredecessorLookup::All => second_read(entering),
+    }
+}
+
+fn looked(
+    queue: &Bytes,
+    (own, token, seen): (QueueKey, Token, Predecessor),
+    reply: TxnReply,
+    looking: Looking,
+) -> Progress {
+    let is_still_there = reply.succeeded;
+    let mut pages = pages(reply.results).into_iter();
+    let is_own = |page: Page| {
+        page.pairs.first().is_some_and(|pair| pair.created == token.0 && pair.key == own.key_in(queue))
+    };
+    match pages.next().map(is_own) {
+        None => return looking.done(PredecessorReply::NotDone),
+        Some(false) => return looking.done(PredecessorReply::Missing),
+        Some(true) => {}
+    }
+    let rest = match seen {
+        Predecessor::Nearest(predecessor) | Predecessor::Holder(predecessor) if is_still_there => {
+            return looking.done(PredecessorReply::Stored { predecessor: Some(predecessor) });
+        }
+        Predecessor::Unknown | Predecessor::Nearest(_) => match pages.next() {
+            Some(rest) => rest.pairs,
+            None => return looking.done(PredecessorReply::NotDone),
+        },
+        Predecessor::Holder(_) | Predecessor::None => Vec::new(),
+    };
+    let looking = Looking { priority: preferred(pages.next()), ..looking };
+    match nearest(queue, &rest) {
+        Ok(predecessor) => looking.done(PredecessorReply::Stored { predecessor }),
+        Err(Foreign) => Progress::Read(SecondRead::new(queue, (own, token), Purpose::Read(looking))),
+    }
+}
+
+fn left(
+    queue: &Bytes,
+    (after, settles): (AfterLeave, Option<EnterGuard>),
+    reply: Result<TxnReply, StoreError>,
+) -> (LeaveReply, PriorityWaiters) {
+    let gone = |was_there, first, guard| LeaveReply::Gone { was_there, first, guard };
+    let reply = match reply {
+        Ok(reply) => reply,
+        // Every key and every lost enter under the lease ended with it.
+        Err(StoreError::LeaseNotFound) => return (gone(false, Vec::new(), None), None),
+        // Such a store takes no further request; the key ends with its lease.
+        Err(error) if error.is_fatal() => return (gone(false, Vec::new(), None), None),
+        Err(StoreError::Ambiguous(_)) => return (LeaveReply::Unknown, None),
+        Err(_) => return (LeaveReply::NotDone, None),
+    };
+    let was_there = matches!(reply.results.first(), Some(OpReply::Delete { count }) if *count > 0);
+    let mut pages = pages(reply.results).into_iter();
+    let guard = settles
+        .map(|_| if reply.succeeded { EnterGuard(Some(reply.revision)) } else { guard_in(pages.next()) });
+    let Some(page) = pages.next() else { return (gone(was_there, Vec::new(), guard), None) };
+    let mut first = queue_keys(queue, &page);
+    if let AfterLeave::Successor(next, token) = after
+        && first.first() != Some(&(next, token))
+    {
+        // It is deleted, or was put again with another token.
+        first.clear();
+    }
+    (gone(was_there, first, guard), preferred(pages.next()))
+}
+
+/// The enter guard that a page contains.
+fn guard_in(page: Option<Page>) -> EnterGuard {
+    EnterGuard(page.and_then(|page| Some(page.pairs.first()?.modified)))
+}
+
+/// The preferred candidates, if they were read and the page contains all.
+fn preferred(page: Option<Page>) -> PriorityWaiters {
+    page.filter(|page| !page.more).map(|page| page.pairs.into())
+}
+
+/// The queue keys of a page, in its order; foreign keys are left out.
+fn queue_keys(queue: &Bytes, page: &Page) -> Vec<(QueueKey, Token)> {
+    page.pairs
+        .iter()
+        .filter_map(|pair| Some((queue_key_of(queue, &pair.key)?, Token(pair.created))))
+        .collect()
+}
+
+/// A foreign key is among those that were read, and others may be behind it.
+struct Foreign;
+
+/// The newest of the keys that were read before the own one.
+fn nearest(queue: &Bytes, found: &[KeyValue]) -> Result<Option<QueueKey>, Foreign> {
+    let mut nearest = None;
+    for pair in found {
+        let queue_key = queue_key_of(queue, &pair.key).ok_or(Foreign)?;
+        nearest = nearest.max(Some((pair.created, queue_key)));
+    }
+    Ok(nearest.map(|(_, queue_key)| queue_key))
+}
+
+fn pages(results: Vec<OpReply>) -> Vec<Page> {
+    let page = |result| match result {
+        OpReply::Get(page) => Some(page),
+        OpReply::Put | OpReply::Delete { .. } => None,
+    };
+    results.into_iter().filter_map(page).collect()
+}

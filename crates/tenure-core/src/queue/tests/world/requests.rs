@@ -1,0 +1,124 @@
+//! The requests of a queue as a store applies them, with the faults of the moment.
+
+use super::{Fate, LATE_MAX, NONCES, Pending, World};
+use crate::error::{Cause, StoreError};
+use crate::kv::Get;
+use crate::queue::{AfterLeave, Predecessor, PredecessorLookup, Progress, QueueOutput, SecondRead};
+use crate::record::WallTime;
+use crate::txn::{Op, Txn, TxnReply};
+
+impl World {
+    /// Applies a request and puts its reply in flight.
+    pub(super) fn perform(&mut self, process: usize, pending: Pending) {
+        match pending {
+            Pending::QueueOutput(action) => self.perform_action(process, action),
+            Pending::Read(read) => self.perform_read(process, read),
+        }
+    }
+
+    fn perform_action(&mut self, process: usize, action: QueueOutput) {
+        self.requests.push(name_of(&action));
+        self.check_action(process, &action);
+        let txn = self.builders[process].txn(&self.queue(), action, &bytes::Bytes::new(), WallTime(1));
+        let is_read = matches!(action, QueueOutput::ReadPredecessor { .. });
+        let reply = self.apply(txn, is_read);
+        match self.builders[process].handle(&self.queue(), action, reply) {
+            Progress::Done(reply) => self.answers.push((process, reply)),
+            // Other requests may come between the two.
+            Progress::Read(read) => self.asked.push((process, Pending::Read(read))),
+        }
+    }
+
+    fn perform_read(&mut self, process: usize, read: SecondRead) {
+        self.requests.push("second read");
+        let page = match self.fate {
+            Fate::Works => self.store.get(&read.get(), self.now),
+            Fate::NotDone | Fate::LosesAnswer | Fate::Late => Err(unavailable()),
+        };
+        self.answers.push((process, read.handle(page)));
+    }
+
+    fn apply(&mut self, txn: Txn, is_read: bool) -> Result<TxnReply, StoreError> {
+        match self.fate {
+            Fate::Works => self.store.apply(&txn, self.now),
+            Fate::NotDone => Err(unavailable()),
+            Fate::LosesAnswer | Fate::Late if is_read => Err(unavailable()),
+            Fate::LosesAnswer => {
+                // Its lease may be gone.
+                let _ = self.store.apply(&txn, self.now);
+                Err(ambiguous())
+            }
+            Fate::Late => {
+                self.late.push((self.now + LATE_MAX, txn));
+                Err(ambiguous())
+            }
+        }
+    }
+
+    /// What the machine promises about its requests.
+    fn check_action(&mut self, process: usize, action: &QueueOutput) {
+        match *action {
+            QueueOutput::Enter { queue_key, mode, lookup, may_be_stored, .. } => {
+                self.modes.insert(queue_key, mode);
+                let there = self.store.get(&Get::key(self.key(queue_key)), self.now).unwrap();
+                assert!(may_be_stored || there.pairs.is_empty(), "no other client puts this key");
+                if lookup == PredecessorLookup::Others && self.fate == Fate::Works {
+                    // The read passes over the keys of this process that are before the own one.
+                    let passed = NONCES * process as u64..queue_key.nonce;
+                    let queue = self.line_now();
+                    let left = queue
+                        .values()
+                        .find(|there| there.lease == queue_key.lease && passed.contains(&there.nonce));
+                    assert_eq!(left, None, "a key of this process is there and would be passed over");
+                }
+            }
+            QueueOutput::ReadPredecessor {
+                queue_key,
+                token,
+                predecessor: Predecessor::Nearest(predecessor) | Predecessor::Holder(predecessor),
+                ..
+            } => {
+                let queue = self.line_now();
+                if queue.get(&token) == Some(&queue_key)
+                    && queue.range(..token).any(|(_, there)| *there == predecessor)
+                {
+                    let nearest = queue.range(..token).next_back().map(|(_, queue_key)| *queue_key);
+                    assert_eq!(nearest, Some(predecessor), "a key came between");
+                }
+            }
+            QueueOutput::ReadPredecessor { .. } | QueueOutput::Leave { .. } => {}
+        }
+    }
+
+    /// Puts or deletes a key under the queue's prefix that is no queue key.
+    pub(super) fn toggle_foreign(&mut self) {
+        let key = [&self.queue()[..], b"foreign"].concat();
+        let there = self.store.get(&Get::key(key.clone()), self.now).unwrap();
+        let op = if there.pairs.is_empty() { Op::put(key, "") } else { Op::delete(key) };
+        self.store.apply(&Txn::new().then(op), self.now).unwrap();
+    }
+}
+
+fn name_of(action: &QueueOutput) -> &'static str {
+    match action {
+        QueueOutput::Enter { lookup: PredecessorLookup::Skip, .. } => "join",
+        QueueOutput::Enter { .. } => "enter",
+        QueueOutput::ReadPredecessor {
+            predecessor: Predecessor::Unknown | Predecessor::Nearest(_), ..
+        } => "look",
+        QueueOutput::ReadPredecessor { predecessor: Predecessor::Holder(_) | Predecessor::None, .. } => {
+            "look for itself"
+        }
+        QueueOutput::Leave { after: AfterLeave::Nothing, .. } => "leave",
+        QueueOutput::Leave { after: AfterLeave::Successor(..), .. } => "leave to the next",
+        QueueOutput::Leave { after: AfterLeave::Queue, .. } => "leave and read",
+    }
+}
+
+fn unavailable() -> StoreError {
+    StoreError::Unavailable(Cause::new("the request did not arrive"))
+}
+
+fn ambiguous() -> StoreError {
+    StoreError::Ambiguous(Cause::new("the reply was lost"))
+}

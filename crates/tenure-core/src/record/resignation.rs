@@ -1,0 +1,28 @@
+//! That a term ended by a request of its leader, and when.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Record, UnknownFields, WallTime};
+use crate::revision::Token;
+
+/// The end of a term, under `resigned/<election>/<lease>`: put in the transaction that deletes the candidate key.
+///
+/// A store's history shows a resignation and an expiry as the same delete. This record is the difference: a candidate key that went
+/// without it went with its lease.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ResignationRecord {
+    /// The token of the term.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Token>,
+    /// The token of the candidate that the term was handed to, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heir: Option<Token>,
+    /// When, by the clock of the process that requested it.
+    #[serde(default)]
+    pub at: WallTime,
+    /// What newer programs wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+impl Record for ResignationRecord {}

@@ -1,0 +1,284 @@
+//! The store requests of a session for its keys, and what their replies mean. Leases are granted, renewed and revoked by their own calls.
+//!
+//! Keys travel in transactions as large as the store takes. Keys that may overwrite need no condition. Keys that may not are put together
+//! if all are absent; otherwise the reply shows which exist, and each is put by itself, under the condition that makes it this session's.
+//!
+//! **Invariant** (G4): a key of another client is neither replaced nor deleted, unless its registration says that it may be overwritten.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{KeyOutcome, LeaseKnown, Mode, PutEntry, Wish};
+use crate::error::StoreError;
+use crate::kv::KeyValue;
+use crate::lease::LeaseId;
+use crate::limits::Limits;
+use crate::revision::Revision;
+use crate::txn::{Comparison, Condition, Field, LeaseChoice, Op, OpReply, Txn, TxnReply};
+
+/// What a condition or a read adds to the bytes of a put, beside its key.
+const CLAUSE_BYTES: usize = 32;
+
+/// The largest request in which this one key is ever put: what fits into it fits into all.
+pub fn largest_put(key: &Bytes, value: &Bytes) -> Txn {
+    // A lease of any number takes the same space.
+    let put = Op::Put { key: key.clone(), value: value.clone(), lease: LeaseChoice::Detach };
+    Txn { otherwise: vec![Op::get(key.clone())], ..Txn::new() }.when(Condition::absent(key.clone())).then(put)
+}
+
+/// The result of a put.
+#[derive(Clone, Debug)]
+pub struct PutReply {
+    /// For each key.
+    pub outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
+    /// Whether the store still knew the lease.
+    pub lease: LeaseKnown,
+    /// The last error.
+    pub error: Option<StoreError>,
+}
+
+impl Default for PutReply {
+    fn default() -> PutReply {
+        PutReply { outcomes: Vec::new(), lease: LeaseKnown::Yes, error: None }
+    }
+}
+
+impl PutReply {
+    /// Adds the result of another part of the same put.
+    pub fn merge(&mut self, part: PutReply) {
+        self.outcomes.extend(part.outcomes);
+        if part.lease == LeaseKnown::No {
+            self.lease = LeaseKnown::No;
+        }
+        self.error = part.error.or(self.error.take());
+    }
+
+    fn of(entries: Vec<PutEntry>, outcome: &KeyOutcome) -> PutReply {
+        let outcomes = entries.into_iter().map(|entry| (entry.key, entry.wish, outcome.clone())).collect();
+        PutReply { outcomes, ..PutReply::default() }
+    }
+}
+
+/// Keys that are put under a lease in one transaction.
+#[derive(Clone, Debug)]
+pub struct PutRequest {
+    lease: LeaseId,
+    /// A key on one of these is this session's.
+    ours: Arc<[LeaseId]>,
+    entries: Vec<PutEntry>,
+}
+
+/// What follows from the reply to a [`PutRequest`].
+#[derive(Clone, Debug)]
+pub enum PutProgress {
+    /// The reply is complete.
+    Done(PutReply),
+    /// Some key exists: each is put by itself.
+    Each(PutEach),
+}
+
+impl PutRequest {
+    /// Splits entries into requests that the store accepts.
+    pub fn split(
+        lease: LeaseId,
+        ours: Vec<LeaseId>,
+        mut entries: Vec<PutEntry>,
+        limits: &Limits,
+    ) -> Vec<PutRequest> {
+        let ours: Arc<[LeaseId]> = ours.into();
+        // Keys that may overwrite need no condition; one that may not would fail the others of its transaction.
+        entries.sort_by_key(|entry| entry.mode != Mode::Overwrite);
+        let mut groups: Vec<Vec<PutEntry>> = Vec::new();
+        let mut bytes = 0;
+        for entry in entries {
+            let size = CLAUSE_BYTES + entry.value.len() + 3 * (CLAUSE_BYTES + entry.key.len());
+            let fits = groups.last().is_some_and(|group| {
+                group.len() < limits.txn_ops_max
+                    && bytes + size <= limits.request_bytes_max
+                    && (group[0].mode == Mode::Overwrite) == (entry.mode == Mode::Overwrite)
+            });
+            if fits && let Some(group) = groups.last_mut() {
+                bytes += size;
+                group.push(entry);
+            } else {
+                bytes = size;
+                groups.push(vec![entry]);
+            }
+        }
+        groups.into_iter().map(|entries| PutRequest { lease, ours: ours.clone(), entries }).collect()
+    }
+
+    /// The transaction.
+    pub fn txn(&self) -> Txn {
+        let mut txn = Txn::new();
+        for entry in &self.entries {
+            txn.then.push(Op::put_leased(entry.key.clone(), entry.value.clone(), self.lease));
+            if entry.mode != Mode::Overwrite {
+                txn.when.push(Condition::absent(entry.key.clone()));
+                txn.otherwise.push(Op::get(entry.key.clone()));
+            }
+        }
+        txn
+    }
+
+    /// The result if the transaction is not sent, because the lease may have expired.
+    pub fn not_sent(self) -> PutReply {
+        PutReply::of(self.entries, &KeyOutcome::Failed)
+    }
+
+    /// Reads the reply.
+    pub fn handle(self, reply: Result<TxnReply, StoreError>) -> PutProgress {
+        match reply {
+            Ok(reply) if reply.succeeded => {
+                PutProgress::Done(PutReply::of(self.entries, &KeyOutcome::Done(reply.revision)))
+            }
+            Ok(reply) => PutProgress::Each(PutEach::new(self, reply)),
+            Err(StoreError::LeaseNotFound) => {
+                let reply = PutReply::of(self.entries, &KeyOutcome::Failed);
+                PutProgress::Done(PutReply { lease: LeaseKnown::No, ..reply })
+            }
+            Err(error) => {
+                let reply = PutReply::of(self.entries, &refusal(error.clone()));
+                PutProgress::Done(PutReply { error: Some(error), ..reply })
+            }
+        }
+    }
+}
+
+/// Keys that are put one by one, each under the condition that makes it this session's.
+#[derive(Clone, Debug)]
+pub struct PutEach {
+    entries: Vec<PutEntry>,
+    txns: Vec<Txn>,
+    /// The keys that another client has.
+    reply: PutReply,
+}
+
+impl PutEach {
+    fn new(request: PutRequest, seen: TxnReply) -> PutEach {
+        let PutRequest { lease, ours, entries } = request;
+        let mut each = PutEach { entries: Vec::new(), txns: Vec::new(), reply: PutReply::default() };
+        for (entry, result) in entries.into_iter().zip(seen.results) {
+            let condition = match found(result) {
+                None => Condition::absent(entry.key.clone()),
+                Some(pair) => match pair.lease.filter(|lease| ours.contains(lease)) {
+                    Some(own) => is_under(entry.key.clone(), own),
+                    None => {
+                        let taken = KeyOutcome::Taken(seen.revision);
+                        each.reply.outcomes.push((entry.key, entry.wish, taken));
+                        continue;
+                    }
+                },
+            };
+            let put = Op::put_leased(entry.key.clone(), entry.value.clone(), lease);
+            each.txns.push(Txn::new().when(condition).then(put));
+            each.entries.push(entry);
+        }
+        each
+    }
+
+    /// The transactions, each with a reply of its own.
+    pub fn txns(&self) -> Vec<Txn> {
+        self.txns.clone()
+    }
+
+    /// The result if they are not sent, because the lease may have expired.
+    pub fn not_sent(self) -> PutReply {
+        let mut reply = self.reply;
+        reply.merge(PutReply::of(self.entries, &KeyOutcome::Failed));
+        reply
+    }
+
+    /// Reads the replies, in the order of the transactions.
+    pub fn handle(self, replies: Vec<Result<TxnReply, StoreError>>) -> PutReply {
+        let mut whole = self.reply;
+        for (entry, reply) in self.entries.into_iter().zip(replies) {
+            let outcome = match reply {
+                Ok(reply) if reply.succeeded => KeyOutcome::Done(reply.revision),
+                // It changed between the two requests: the machine tries again later.
+                Ok(_) => KeyOutcome::Failed,
+                Err(StoreError::LeaseNotFound) => {
+                    whole.lease = LeaseKnown::No;
+                    KeyOutcome::Failed
+                }
+                Err(error) => {
+                    whole.error = Some(error.clone());
+                    refusal(error)
+                }
+            };
+            whole.outcomes.push((entry.key, entry.wish, outcome));
+        }
+        whole
+    }
+}
+
+/// The result of a delete.
+#[derive(Clone, Debug)]
+pub struct DeleteReply {
+    /// For each key.
+    pub outcomes: Vec<(Bytes, KeyOutcome)>,
+    /// The last error.
+    pub error: Option<StoreError>,
+}
+
+/// Deletes keys that are under one of this session's leases. A key of another client is left alone, and that is no failure.
+#[derive(Clone, Debug)]
+pub struct DeleteRequest {
+    ours: Vec<LeaseId>,
+    reply: DeleteReply,
+}
+
+impl DeleteRequest {
+    /// Deletes these keys if they are under one of these leases.
+    pub fn new(ours: Vec<LeaseId>, keys: Vec<Bytes>) -> DeleteRequest {
+        let outcomes = keys.into_iter().map(|key| (key, KeyOutcome::Done(Revision::ZERO))).collect();
+        DeleteRequest { ours, reply: DeleteReply { outcomes, error: None } }
+    }
+
+    /// The next transactions, each with a reply of its own; none if all were sent.
+    ///
+    /// Transactions that travel together must not touch each other's keys, so each lease has its own round. Nearly always there is one.
+    pub fn txns(&self) -> Option<Vec<Txn>> {
+        let lease = *self.ours.last()?;
+        let delete = |(key, _): &(Bytes, KeyOutcome)| {
+            Txn::new().when(is_under(key.clone(), lease)).then(Op::delete(key.clone()))
+        };
+        Some(self.reply.outcomes.iter().map(delete).collect())
+    }
+
+    /// Reads the replies to the last transactions.
+    pub fn handle(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
+        self.ours.pop();
+        for ((_, outcome), reply) in self.reply.outcomes.iter_mut().zip(replies) {
+            if let Err(error) = reply {
+                self.reply.error = Some(error.clone());
+                *outcome = refusal(error);
+            }
+        }
+    }
+
+    /// The result.
+    pub fn finish(self) -> DeleteReply {
+        self.reply
+    }
+}
+
+/// What can never be done is refused; the machine retries everything else.
+fn refusal(error: StoreError) -> KeyOutcome {
+    match error {
+        StoreError::Invalid(_) | StoreError::Denied(_) => KeyOutcome::Refused(error),
+        _ => KeyOutcome::Failed,
+    }
+}
+
+fn found(result: OpReply) -> Option<KeyValue> {
+    match result {
+        OpReply::Get(mut page) => page.pairs.pop(),
+        OpReply::Put | OpReply::Delete { .. } => None,
+    }
+}
+
+fn is_under(key: Bytes, lease: LeaseId) -> Condition {
+    Condition { key, is: Comparison::Equal, field: Field::Lease(Some(lease)) }
+}

@@ -1,0 +1,422 @@
+//! The driver of a node: feeds replies, feed items and handler events to the machine, and carries out its outputs.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure_core::fence::Fence;
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::{NodeId, TaskId};
+use tenure_core::node::request::{Habit, NodeWrite};
+use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, Tally};
+use tenure_core::record::{NodeLoad, NodeRecord, NodeState};
+use tenure_core::revision::Token;
+use tenure_core::time::Moment;
+use tokio::sync::{broadcast, mpsc, watch};
+use tracing::{debug, info, warn};
+
+use super::claims::{self, Claimed, Loans};
+use super::feeds::{Feeds, News};
+use super::measure::Measure;
+use super::options::Gauge;
+use super::run::Handlers;
+use super::words::{NodeEnd, Tenancy};
+use super::writes::{self, Outbox};
+use crate::clock::{Clock, wall_time};
+use crate::dice;
+use crate::driver::requests::Inbox;
+use crate::driver::{self, Drive, Event as Woken, Next};
+use crate::hold::LossReason;
+use crate::membership::{Membership, Standing};
+use crate::news;
+use crate::session::Session;
+use crate::store::{LeaseId, Store};
+
+/// Requests with writes under way together: one travels while the other is worked on.
+const WRITES_IN_FLIGHT: usize = 2;
+
+/// What a user asks of the task.
+pub(super) enum Wish {
+    /// End by then.
+    Shutdown(Moment),
+}
+
+/// Everything the task holds.
+pub(super) struct Driver {
+    pub(super) machine: Machine,
+    pub(super) store: Store,
+    pub(super) session: Session,
+    pub(super) layout: Layout,
+    pub(super) node: NodeId,
+    pub(super) handlers: Handlers,
+    pub(super) gauge: Option<Gauge>,
+    pub(super) grace: Duration,
+    pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
+    pub(super) notices: broadcast::Sender<Notice>,
+    pub(super) tenancy: watch::Sender<Tenancy>,
+    pub(super) tally: news::Sender<Tally>,
+    pub(super) measure: Measure,
+}
+
+/// The reply to a request.
+enum Done {
+    Claimed(Claimed),
+    Written(Vec<Event>),
+    Left,
+}
+
+/// What happens outside.
+enum Input {
+    LeaseOver(LeaseId, LossReason),
+    Standing(Standing),
+    Wish(Wish),
+    Handler(Event),
+    Seen(Followed, News),
+}
+
+/// What is in flight.
+struct UnderWay {
+    inbox: Arc<Inbox<Done>>,
+    outbox: Outbox,
+    writes: usize,
+    loans: Loans,
+    habit: Arc<Mutex<Habit>>,
+    place: mpsc::UnboundedSender<PlaceWish>,
+    /// Whether the node has its place, as the machine was told last.
+    incarnation: Option<Token>,
+    end: Option<Vec<TaskId>>,
+}
+
+/// The driver's task.
+struct NodeTask {
+    driver: Driver,
+    under_way: UnderWay,
+    feeds: Feeds,
+    standing: watch::Receiver<Standing>,
+    clock: Arc<dyn Clock>,
+    measure_at: Option<Moment>,
+    /// Why it ends, if the machine did not decide that.
+    why: Option<NodeEnd>,
+    end: Option<NodeEnd>,
+}
+
+impl Driver {
+    /// Runs until the machine has nothing more to do; returns why it ended.
+    pub(super) async fn drive(self, membership: Membership) -> NodeEnd {
+        let clock = self.session.clock().clone();
+        let (place, wishes) = mpsc::unbounded_channel();
+        let standing = membership.changes();
+        let first = membership.standing();
+        let feeds = match Feeds::open(&self.store, &self.layout) {
+            Ok(feeds) => feeds,
+            Err(error) => return NodeEnd::Store(error),
+        };
+        let inbox = Arc::new(Inbox::default());
+        let under_way = UnderWay {
+            inbox: inbox.clone(),
+            outbox: Outbox::default(),
+            writes: 0,
+            loans: Loans::default(),
+            habit: Arc::default(),
+            place,
+            incarnation: None,
+            end: None,
+        };
+        let keeping = keep_place(membership, wishes);
+        inbox.send(async move {
+            keeping.await;
+            Done::Left
+        });
+        let measure_at = self.gauge.as_ref().map(|_| clock.now());
+        let mut task = NodeTask {
+            driver: self,
+            under_way,
+            feeds,
+            standing,
+            clock: clock.clone(),
+            measure_at,
+            why: None,
+            end: None,
+        };
+        task.driver.see_standing(&first, &mut task.under_way, &clock);
+        driver::run(&mut task, &inbox, &clock).await;
+        task.end.unwrap_or(NodeEnd::Left { running: Vec::new() })
+    }
+
+    fn handle(&mut self, event: Event, clock: &Arc<dyn Clock>) {
+        self.measure.told(&event);
+        self.machine.handle(event, now(clock));
+    }
+
+    /// Tells the machine whether the node has its place.
+    fn see_standing(&mut self, standing: &Standing, under_way: &mut UnderWay, clock: &Arc<dyn Clock>) {
+        let token = match standing {
+            Standing::Member(token) => Some(*token),
+            Standing::Lost | Standing::Displaced(_) | Standing::Left => None,
+        };
+        if under_way.incarnation == token {
+            return;
+        }
+        if under_way.incarnation.take().is_some() {
+            self.handle(Event::SessionLost, clock);
+        }
+        if let Some(incarnation) = token {
+            under_way.incarnation = token;
+            self.handle(Event::Joined { incarnation }, clock);
+        }
+    }
+
+    fn finish(&mut self, done: Done, under_way: &mut UnderWay, clock: &Arc<dyn Clock>) {
+        match done {
+            Done::Claimed(mut claimed) => {
+                under_way.loans.end(&mut claimed);
+                let Claimed { epoch, answers, .. } = claimed;
+                self.handle(Event::ClaimsAnswered { epoch, answers }, clock);
+            }
+            Done::Written(events) => {
+                under_way.writes -= 1;
+                for event in events {
+                    self.handle(event, clock);
+                }
+            }
+            Done::Left => self.handle(Event::Left, clock),
+        }
+    }
+
+    /// Carries out what the machine wants, and tells what it has to say.
+    fn act(&mut self, under_way: &mut UnderWay) {
+        while let Some(action) = self.machine.poll_action() {
+            self.carry_out(action, under_way);
+        }
+        while under_way.writes < WRITES_IN_FLIGHT && !under_way.outbox.is_empty() {
+            let writes = under_way.outbox.next_request();
+            let (store, layout, node) = (self.store.clone(), self.layout.clone(), self.node.clone());
+            let sending = writes::send(store, layout, node, writes);
+            under_way.inbox.send(async move { Done::Written(sending.await) });
+            under_way.writes += 1;
+        }
+        while let Some(notice) = self.machine.poll_notice() {
+            log(&self.node, &notice);
+            self.measure.noticed(&notice);
+            if let Notice::Lost { task, token, why } = &notice {
+                self.handlers.lose(task.clone(), *token, *why);
+            }
+            // Nobody has to listen.
+            let _ = self.notices.send(notice);
+        }
+        self.measure.owns(self.machine.owned());
+        let tenancy = Tenancy {
+            tasks: self.machine.owned(),
+            peers: self.machine.peers(),
+            is_member: under_way.incarnation.is_some(),
+        };
+        self.tenancy.send_if_modified(|shown| {
+            let is_news = *shown != tenancy;
+            *shown = tenancy;
+            is_news
+        });
+        self.tally.send_replace(self.machine.tally());
+    }
+
+    fn carry_out(&mut self, action: Action, under_way: &mut UnderWay) {
+        match action {
+            Action::Claim { epoch, claims } => {
+                self.measure.tried(claims.len());
+                let claims = under_way.loans.begin(claims);
+                let (store, session) = (self.store.clone(), self.session.clone());
+                let habit = under_way.habit.clone();
+                let asking = claims::ask(store, session, self.layout.clone(), epoch, claims, habit);
+                under_way.inbox.send(async move { Done::Claimed(asking.await) });
+            }
+            Action::LetGo { nonce } => under_way.loans.let_go(&nonce),
+            Action::GiveBack { task, token, claim } => {
+                under_way.outbox.push(NodeWrite::GiveBack(task, token, claim));
+            }
+            Action::Start(start) => {
+                let key = self.layout.encode(&Key::TaskOwner(start.task.clone()));
+                let fence = Fence { key, token: start.token };
+                // The machine lets a loan go only when its task has ended here.
+                if let Some(loan) = under_way.loans.of(start.lease) {
+                    self.handlers.start(*start, fence, loan);
+                }
+            }
+            Action::Stop { task, token, why, until } => self.handlers.stop(task, token, why, until),
+            Action::Abort { task, token } => self.handlers.abort(task, token),
+            Action::AskCheckpoint { task, token } => self.handlers.ask_checkpoint(task, token),
+            Action::CheckpointAnswered { asks, result, .. } => {
+                self.handlers.answer_checkpoint(&asks, &result);
+            }
+            Action::Save(save) => under_way.outbox.push(NodeWrite::Save(save)),
+            Action::Answer(answer) => under_way.outbox.push(NodeWrite::Answer(answer)),
+            Action::Retain(ask) => under_way.outbox.push(NodeWrite::Retain(ask)),
+            // The place is kept until the machine is done with it, so somebody listens.
+            Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
+            Action::Publish(load) => drop(under_way.place.send(PlaceWish::Publish(load))),
+            Action::Leave => drop(under_way.place.send(PlaceWish::Leave)),
+            Action::Finish { running } => under_way.end = Some(running),
+        }
+    }
+}
+
+impl Drive for NodeTask {
+    type Input = Input;
+    type Reply = Done;
+
+    async fn step(&mut self) -> Next {
+        self.driver.act(&mut self.under_way);
+        if let Some(running) = self.under_way.end.take() {
+            self.driver.handlers.abandon();
+            // Requests in flight are dropped with the driver; they may be applied all the same.
+            self.end = Some(self.why.take().unwrap_or(NodeEnd::Left { running }));
+            return Next::End;
+        }
+        let wake = self.driver.machine.next_wake(now(&self.clock));
+        Next::Wait(wake.into_iter().chain(self.measure_at).min())
+    }
+
+    fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
+        let NodeTask { driver: Driver { handlers, wishes, .. }, under_way, feeds, standing, .. } = self;
+        let loans = &mut under_way.loans;
+        let rare = async move {
+            tokio::select! {
+                biased;
+                (lease, why) = loans.next_end() => Input::LeaseOver(lease, why),
+                Ok(()) = standing.changed() => Input::Standing(standing.borrow_and_update().clone()),
+                Some(wish) = wishes.recv() => Input::Wish(wish),
+            }
+        };
+        let frequent = async move {
+            tokio::select! {
+                biased;
+                event = handlers.next() => Input::Handler(event),
+                (feed, news) = feeds.next() => Input::Seen(feed, news),
+            }
+        };
+        (rare, frequent)
+    }
+
+    fn handle(&mut self, event: Woken<Input, Done>) {
+        let NodeTask { driver, under_way, clock, .. } = self;
+        match event {
+            Woken::Reply(done) => driver.finish(done, under_way, clock),
+            Woken::Input(Input::LeaseOver(lease, why)) => {
+                driver.handle(Event::LeaseOver { lease, why }, clock);
+            }
+            Woken::Input(Input::Wish(Wish::Shutdown(deadline))) => {
+                driver.handle(Event::Shutdown { deadline }, clock);
+            }
+            Woken::Input(Input::Handler(event)) => driver.handle(event, clock),
+            Woken::Input(Input::Standing(standing)) => self.handle_standing(&standing),
+            Woken::Input(Input::Seen(feed, news)) => self.handle_news(feed, news),
+            Woken::Wake => {
+                driver.handle(Event::Time, clock);
+                self.measure();
+            }
+        }
+    }
+}
+
+impl NodeTask {
+    fn handle_standing(&mut self, standing: &Standing) {
+        let NodeTask { driver, under_way, clock, .. } = self;
+        let is_displaced = matches!(standing, Standing::Displaced(_)) && self.why.is_none();
+        if is_displaced {
+            warn!(node = %driver.node, "somebody else has this node's id: it ends");
+            self.why = Some(NodeEnd::Displaced);
+        }
+        driver.see_standing(standing, under_way, clock);
+        if is_displaced {
+            driver.handle(Event::Shutdown { deadline: clock.now() + driver.grace }, clock);
+        }
+    }
+
+    fn handle_news(&mut self, feed: Followed, news: News) {
+        let NodeTask { driver, clock, .. } = self;
+        let at = now(clock);
+        for item in news.items {
+            driver.machine.handle(Event::Seen(feed, item), at);
+        }
+        let Some(error) = news.end else { return };
+        warn!(node = %driver.node, %error, "the store cannot be followed any more: the node ends");
+        self.feeds.close();
+        if self.why.is_none() {
+            self.why = Some(NodeEnd::Store(error));
+            driver.handle(Event::SessionLost, clock);
+            driver.handle(Event::Shutdown { deadline: clock.now() + driver.grace }, clock);
+        }
+    }
+
+    /// Reads the gauge when it is due.
+    fn measure(&mut self) {
+        let NodeTask { driver, clock, measure_at, .. } = self;
+        if let Some(gauge) = &driver.gauge
+            && measure_at.is_some_and(|at| at <= clock.now())
+        {
+            let event = Event::Measured(gauge.read());
+            *measure_at = Some(clock.now() + gauge.every);
+            driver.handle(event, clock);
+        }
+    }
+}
+
+/// What the machine wants of the node's own key.
+enum PlaceWish {
+    Announce(NodeState),
+    Publish(NodeLoad),
+    Leave,
+}
+
+/// Keeps the node's own key, as it is wished, until it is to go or nobody wishes anything any more.
+async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<PlaceWish>) {
+    let mut next = wishes.recv().await;
+    while let Some(wish) = next {
+        next = match wish {
+            PlaceWish::Announce(state) => {
+                let change = |record: &mut NodeRecord| record.state = state;
+                change_record(&membership, change, &mut wishes).await
+            }
+            PlaceWish::Publish(load) => {
+                let change = |record: &mut NodeRecord| record.load = Some(load);
+                change_record(&membership, change, &mut wishes).await
+            }
+            PlaceWish::Leave => {
+                let node = membership.id().clone();
+                if let Err(error) = membership.leave().await {
+                    info!(%node, %error, "the node's key is left to its lease");
+                }
+                return;
+            }
+        };
+    }
+}
+
+/// Changes the node's own record, and returns the next wish. A newer one does not wait for the reply: what was changed stays wanted.
+async fn change_record(
+    membership: &Membership,
+    change: impl FnOnce(&mut NodeRecord),
+    wishes: &mut mpsc::UnboundedReceiver<PlaceWish>,
+) -> Option<PlaceWish> {
+    tokio::select! {
+        biased;
+        changed = membership.update(change) => {
+            if let Err(error) = changed {
+                debug!(node = %membership.id(), %error, "node record not updated yet");
+            }
+            wishes.recv().await
+        }
+        newer = wishes.recv() => newer,
+    }
+}
+
+/// Logs what happened. What was set aside needs an operator.
+fn log(node: &NodeId, notice: &Notice) {
+    match notice {
+        Notice::SetAside { task, why } => info!(%node, %task, %why, "task set aside"),
+        Notice::CommandSetAside { key } => info!(%node, %key, "node command set aside"),
+        _ => debug!(%node, ?notice, "node"),
+    }
+}
+
+fn now(clock: &Arc<dyn Clock>) -> Now {
+    Now { at: clock.now(), wall: wall_time(), jitter: dice::throw() }
+}

@@ -1,0 +1,365 @@
+//! The driver of a session: feeds replies and changes of watched keys to the machine, and sends its requests.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::revision::Epoch;
+use tenure_core::session::{Action, DeleteReply, Notice, PutReply, SlotId};
+use tenure_core::time::Moment;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::own_keys::{OwnKeys, Sighting};
+use super::perform;
+use super::shared::{Inner, Shared};
+use super::{LeftBehind, SessionState, measure};
+use crate::dice;
+use crate::driver::{self, Drive, Event, Next};
+use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
+
+/// How long closing tries to delete keys and revoke leases; what it cannot reach then ends by itself.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often at most the return of the store ends all backoffs. An engine may report that it is back while requests still fail; without this
+/// the session would then send requests as fast as it can.
+const BACK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long keys may wait to be watched while others are still being put. Watched from the start, ten thousand keys would come back as
+/// ten thousand events while they are registered; what happens to them before they are watched is in the watch's first listing.
+const FOLLOW_WITHIN: Duration = Duration::from_millis(500);
+
+/// The reply to a request.
+pub(super) enum Reply {
+    Granted { slot: SlotId, epoch: Epoch, id: LeaseId, ttl: Duration, answer: Result<Grant, StoreError> },
+    Renewed(SlotId, Epoch, Result<Renewal, StoreError>),
+    Put(SlotId, Epoch, PutReply),
+    Deleted(SlotId, Epoch, DeleteReply),
+    Revoked(LeaseId, Epoch, Result<Revision, StoreError>),
+}
+
+/// What happens outside.
+enum Input {
+    CloseIsLate,
+    StoreLost(StoreError),
+    StoreBack,
+    Seen(Vec<Sighting>),
+}
+
+/// The driver's task.
+struct SessionTask {
+    shared: Arc<Shared>,
+    own_keys: OwnKeys,
+    back: StoreBack,
+    /// Completes once at most, and is not polled again: a session ends with its store.
+    lost: Pin<Box<dyn Future<Output = StoreError> + Send>>,
+    is_lost: bool,
+    /// Whether the machine waits for the store to come back.
+    is_waiting: bool,
+    close_by: Option<Instant>,
+    is_late: bool,
+}
+
+/// Runs until the session is closed and its leases are revoked, or left to end.
+pub(super) async fn drive(shared: Arc<Shared>) {
+    let store = shared.store.clone();
+    let mut task = SessionTask {
+        own_keys: OwnKeys::new(store.clone()),
+        back: StoreBack::new(store.clone()),
+        lost: Box::pin(async move { store.lost().await }),
+        is_lost: false,
+        is_waiting: false,
+        close_by: None,
+        is_late: false,
+        shared: shared.clone(),
+    };
+    driver::run(&mut task, &shared.inbox, &shared.clock).await;
+    task.own_keys.close().await;
+    shared.end();
+}
+
+impl Drive for SessionTask {
+    type Input = Input;
+    type Reply = Reply;
+
+    async fn step(&mut self) -> Next {
+        if self.is_late {
+            return Next::End;
+        }
+        let shared = &self.shared;
+        let step = shared.step();
+        if step.has_lost {
+            // A task that watches the state must be able to see the loss before another lease hides it.
+            tokio::task::yield_now().await;
+        }
+        for action in step.actions {
+            shared.inbox.send(perform(shared.clone(), action));
+        }
+        if step.may_follow {
+            shared.follow(&mut self.own_keys);
+        }
+        if step.is_over {
+            return Next::End;
+        }
+        if step.is_closing {
+            self.close_by.get_or_insert_with(|| Instant::now() + CLOSE_WITHIN);
+        }
+        self.is_waiting = step.is_waiting;
+        Next::Wait(step.wake)
+    }
+
+    fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
+        let SessionTask { own_keys, back, lost, is_lost, is_waiting, close_by, .. } = self;
+        let rare = async move {
+            tokio::select! {
+                biased;
+                () = at(*close_by) => Input::CloseIsLate,
+                error = lost, if !*is_lost => Input::StoreLost(error),
+                () = back.next(), if *is_waiting => Input::StoreBack,
+            }
+        };
+        (rare, async move { Input::Seen(own_keys.next().await) })
+    }
+
+    fn handle(&mut self, event: Event<Input, Reply>) {
+        let shared = &self.shared;
+        let input = match event {
+            Event::Reply(reply) => return shared.handle_reply(reply),
+            Event::Input(input) => input,
+            Event::Wake => return,
+        };
+        let now = shared.clock.now();
+        let mut inner = shared.lock();
+        match input {
+            Input::CloseIsLate => self.is_late = true,
+            Input::StoreLost(error) => {
+                self.is_lost = true;
+                inner.note(Some(&error), now);
+            }
+            Input::StoreBack => inner.machine.handle_store_back(now),
+            Input::Seen(sightings) => sightings.into_iter().for_each(|sighting| inner.see(sighting, now)),
+        }
+    }
+}
+
+/// Waits for the store to come back, without missing it between two waits.
+struct StoreBack {
+    store: Store,
+    waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    last: Option<Instant>,
+}
+
+impl StoreBack {
+    fn new(store: Store) -> StoreBack {
+        StoreBack { store, waiting: None, last: None }
+    }
+
+    async fn next(&mut self) {
+        let (store, not_before) = (self.store.clone(), self.last.map(|last| last + BACK_EVERY));
+        let waiting = self.waiting.get_or_insert_with(|| {
+            Box::pin(async move {
+                store.returned().await;
+                at(Some(not_before.unwrap_or_else(Instant::now))).await;
+            })
+        });
+        waiting.as_mut().await;
+        self.waiting = None;
+        self.last = Some(Instant::now());
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn perform(shared: Arc<Shared>, action: Action) -> Reply {
+    let store = &shared.store;
+    match action {
+        Action::Grant { slot, epoch, ttl } => {
+            // This process chooses the id, so that a lease whose grant was not answered can be revoked.
+            let (id, answer) = match random_id() {
+                Ok(id) => (id, store.grant(ttl, Some(id)).await),
+                Err(error) => (LeaseId::from_random([0; 8]), Err(error)),
+            };
+            Reply::Granted { slot, epoch, id, ttl, answer }
+        }
+        Action::Renew { slot, epoch, lease } => Reply::Renewed(slot, epoch, store.renew(lease).await),
+        Action::Put { slot, epoch, lease, ours, entries } => {
+            let is_held = || shared.is_held(lease);
+            Reply::Put(slot, epoch, perform::put(store, lease, ours, entries, &is_held).await)
+        }
+        Action::Delete { slot, epoch, ours, keys } => {
+            Reply::Deleted(slot, epoch, perform::delete(store, ours, keys).await)
+        }
+        Action::Revoke { epoch, lease } => Reply::Revoked(lease, epoch, store.revoke(lease).await),
+    }
+}
+
+fn random_id() -> Result<LeaseId, StoreError> {
+    dice::try_bytes().map(LeaseId::from_random)
+}
+
+/// What the machine wants next.
+struct Step {
+    actions: Vec<Action>,
+    wake: Option<Moment>,
+    /// Something waits for the store to come back.
+    is_waiting: bool,
+    is_closing: bool,
+    /// The watching of keys may begin and end.
+    may_follow: bool,
+    /// A lease was lost.
+    has_lost: bool,
+    /// Everything is tidied up, or nothing ever can be.
+    is_over: bool,
+}
+
+impl Shared {
+    /// Shows the machine the time, publishes its events, and takes its requests.
+    fn step(&self) -> Step {
+        let mut inner = self.lock();
+        let now = self.clock.now();
+        inner.machine.handle_time(now);
+        let mut is_over = inner.fatal.is_some();
+        let mut has_lost = false;
+        while let Some(notice) = inner.machine.poll_notice() {
+            is_over |= matches!(notice, Notice::Closed);
+            has_lost |= matches!(notice, Notice::Lost { .. });
+            self.tell(&mut inner, notice);
+        }
+        let may_follow = inner.may_follow(now);
+        let step = Step {
+            actions: std::iter::from_fn(|| inner.machine.poll_action()).collect(),
+            wake: inner.machine.next_wake().into_iter().chain(inner.follow_by).min(),
+            may_follow,
+            is_waiting: inner.machine.is_waiting(),
+            is_closing: inner.is_closing,
+            has_lost,
+            is_over,
+        };
+        let keys = inner.machine.keys().len();
+        inner.gauge.set(keys);
+        let state = inner.describe(now);
+        self.settled
+            .send_if_modified(|settled| std::mem::replace(settled, inner.machine.is_settled()) != *settled);
+        drop(inner);
+        self.state.send_if_modified(|before| {
+            let is_news = before.is_other(&state);
+            if is_news {
+                *before = state;
+            }
+            is_news
+        });
+        step
+    }
+
+    fn handle_reply(&self, reply: Reply) {
+        let mut inner = self.lock();
+        let now = self.clock.now();
+        let jitter = dice::throw();
+        match reply {
+            Reply::Granted { slot, epoch, id, ttl, answer } => {
+                measure::granted(&answer);
+                inner.note(answer.as_ref().err(), now);
+                inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
+                if matches!(answer, Err(StoreError::Ambiguous(_))) {
+                    inner.machine.handle_doubtful_grant(id, ttl, now);
+                }
+            }
+            Reply::Renewed(slot, epoch, answer) => {
+                measure::renewed(&answer);
+                inner.note(answer.as_ref().err(), now);
+                inner.machine.handle_renewed(slot, epoch, &answer, jitter, now);
+            }
+            Reply::Put(slot, epoch, put) => {
+                // Who may not write one key may still write others.
+                inner.note(put.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(), now);
+                inner.machine.handle_put(slot, epoch, put.outcomes, put.lease, jitter, now);
+            }
+            Reply::Deleted(slot, epoch, deleted) => {
+                inner.note(
+                    deleted.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(),
+                    now,
+                );
+                inner.machine.handle_deleted(slot, epoch, deleted.outcomes, jitter, now);
+            }
+            Reply::Revoked(lease, epoch, answer) => {
+                if let Err(error) = &answer {
+                    debug!(%lease, %error, "lease not revoked");
+                }
+                inner.machine.handle_revoked(lease, epoch, &answer, jitter, now);
+            }
+        }
+    }
+
+    /// Begins and ends the watching of keys.
+    fn follow(&self, own_keys: &mut OwnKeys) {
+        let mut inner = self.lock();
+        for key in std::mem::take(&mut inner.follow) {
+            match inner.machine.wish(&key) {
+                Some(_) => own_keys.add(&key),
+                None => own_keys.remove(&key),
+            }
+        }
+    }
+
+    /// The driver has ended: reports what is left, and ends what others still hold.
+    fn end(&self) {
+        let mut inner = self.lock();
+        let remains = inner.machine.remains(self.clock.now());
+        let left = LeftBehind {
+            leases: remains.leases,
+            keys: remains.keys,
+            loans: remains.loans,
+            holds: std::mem::take(&mut inner.unreleased)
+                .into_iter()
+                .filter_map(|(name, owner)| owner.is_alive().then_some(name))
+                .collect(),
+            within: remains.within,
+        };
+        let report = if left.leases == 0 { Ok(()) } else { Err(left) };
+        let why = inner.fatal.clone();
+        self.farewell(&mut inner, &report);
+        drop(inner);
+        self.settled.send_replace(true);
+        self.state.send_replace(SessionState::Closed { why });
+        self.ended.send_replace(Some(report));
+    }
+}
+
+impl Inner {
+    /// Whether the watching of keys may follow what is wanted: once everything is stored, or has taken long enough.
+    fn may_follow(&mut self, now: Moment) -> bool {
+        if self.follow.is_empty() {
+            return false;
+        }
+        let by = *self.follow_by.get_or_insert(now + FOLLOW_WITHIN);
+        let may_follow = now >= by || self.machine.is_settled();
+        if may_follow {
+            self.follow_by = None;
+        }
+        may_follow
+    }
+
+    fn see(&mut self, sighting: Sighting, now: Moment) {
+        match sighting {
+            Sighting::Put { key, value, lease, revision } => {
+                self.machine.handle_key_put(&key, &value, lease, revision, now);
+            }
+            Sighting::Deleted { key, revision } => self.machine.handle_key_deleted(&key, revision, now),
+            Sighting::Listed { select, present, revision } => {
+                let keys = self.machine.keys();
+                let absent: Vec<_> =
+                    keys.filter(|key| select.contains(key) && !present.contains(*key)).cloned().collect();
+                for key in absent {
+                    self.machine.handle_key_deleted(&key, revision, now);
+                }
+            }
+            Sighting::Blind(error) => self.note(Some(&error), now),
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The front door: one handle that gives locks, elections, members, services and tasks of a namespace.
+//!
+//! Everything here is thin: the requests check names and pass them on to the modules that do the work.
+
+mod builder;
+mod election;
+mod lock;
+mod members;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_core::layout::Layout;
+use tenure_core::name::{BadName, ElectionName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
+
+use crate::client::{Client, NewTask, SubmitError, Submitted};
+use crate::election::Elections;
+use crate::error::{CloseError, ConnectError};
+use crate::events::Events;
+use crate::id::IntoId;
+use crate::identity::Identity;
+use crate::lock::Locks;
+use crate::membership::Cluster;
+use crate::once::Once;
+use crate::service::Services;
+use crate::session::{Health, Session};
+use crate::snapshot::SnapshotRequest;
+use crate::store::Store;
+use election::Terms;
+
+pub use builder::{Source, TenureBuilder};
+pub use election::{Campaign, Election};
+pub use lock::{Barrier, BarrierWait, LockRequest, RwLock, Semaphore};
+pub use members::{Join, Members, Register, RegisterInstance, Service};
+pub use worker::WorkerBuilder;
+
+/// What every request of the front door is when it is awaited.
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Makes a request awaitable by its `send`.
+macro_rules! request {
+    ($name:ty => $output:ty) => {
+        impl std::future::IntoFuture for $name {
+            type Output = $output;
+            type IntoFuture = $crate::tenure::BoxFuture<$output>;
+
+            fn into_future(self) -> Self::IntoFuture {
+                Box::pin(self.send())
+            }
+        }
+    };
+}
+use request;
+
+/// A namespace of a store, through one session. Cheap to clone; all clones are one session.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::builder()
+///     .store("memory:")
+///     .namespace("shop")
+///     .identity("web-1")
+///     .ttl(Duration::from_secs(10))
+///     .connect()
+///     .await?;
+///
+/// let guard = tenure.lock("deploy").reason("release 4.2").timeout(Duration::from_secs(60)).await?;
+/// let term = tenure.election("scheduler").campaign().try_now().await?;
+/// assert!(tenure.election("scheduler").is_leader());
+///
+/// term.resign().await?;
+/// guard.release().await?;
+/// tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// * Clones and handles of other namespaces ([`Tenure::namespace`]) share one session: one lease, renewed once for all of them.
+/// * Nothing is sent before a request is awaited, and no lease is granted before one is needed.
+/// * Whatever is held is known to be lost before the store can give it to another process; see [`Validity`](crate::Validity).
+///
+/// # Cancellation
+///
+/// Dropping the future of a request withdraws it in the background. Dropping the last handle closes the session in the background.
+#[derive(Clone)]
+pub struct Tenure {
+    shared: Arc<Shared>,
+    scope: Arc<Scope>,
+}
+
+/// What all handles share.
+struct Shared {
+    session: Session,
+    identity: Identity,
+    ttl: Duration,
+    /// Whether `close` closes the store: a store that was given open may have other users.
+    owns_store: bool,
+    terms: Terms,
+    /// One for each namespace in use, so that handles of one namespace share their drivers.
+    scopes: Mutex<BTreeMap<Namespace, Weak<Scope>>>,
+}
+
+/// The drivers of a namespace.
+struct Scope {
+    namespace: Namespace,
+    layout: Layout,
+    locks: Locks,
+    elections: Elections,
+    client: Client,
+}
+
+impl Tenure {
+    /// Connects to a store, with the defaults of [`Tenure::builder`].
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`] says why it is not connected. It never contains a password.
+    ///
+    /// # Cancellation
+    ///
+    /// Leaves nothing open; a store file that did not exist may exist then, empty.
+    pub async fn connect(store: impl Into<Source>) -> Result<Tenure, ConnectError> {
+        Tenure::builder().store(store).connect().await
+    }
+
+    /// A connection with options.
+    pub fn builder() -> TenureBuilder {
+        TenureBuilder::default()
+    }
+
+    fn new(session: Session, namespace: Namespace, shared: (Identity, Duration), owns_store: bool) -> Tenure {
+        let (identity, ttl) = shared;
+        let scopes = Mutex::default();
+        let shared = Shared { session, identity, ttl, owns_store, terms: Terms::default(), scopes };
+        let shared = Arc::new(shared);
+        let scope = shared.scope(namespace);
+        Tenure { shared, scope }
+    }
+
+    /// A handle on another namespace, on the same session.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](crate::InvalidName) if no namespace has such a name.
+    pub fn namespace(&self, name: impl IntoId<Namespace>) -> Result<Tenure, BadName> {
+        let scope = self.shared.scope(name.into_id()?);
+        Ok(Tenure { shared: self.shared.clone(), scope })
+    }
+
+    /// The namespace of this handle.
+    pub fn current_namespace(&self) -> &Namespace {
+        &self.scope.namespace
+    }
+
+    /// What other processes see of this one.
+    pub fn identity(&self) -> &Identity {
+        &self.shared.identity
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        self.shared.session.store()
+    }
+
+    /// The session: keys under leases of this process, and its states and events.
+    pub fn session(&self) -> &Session {
+        &self.shared.session
+    }
+
+    /// The health of the session, all at one moment. Sends nothing.
+    pub fn health(&self) -> Health {
+        self.shared.session.health()
+    }
+
+    /// A lock that one process holds. Nothing is sent before the result is awaited.
+    pub fn lock(&self, name: impl IntoId<LockName>) -> LockRequest {
+        LockRequest::exclusive(&self.scope.locks, name.into_id())
+    }
+
+    /// A lock that many readers or one writer hold.
+    pub fn rw_lock(&self, name: impl IntoId<LockName>) -> RwLock {
+        RwLock::new(&self.scope.locks, name.into_id())
+    }
+
+    /// A number of permits. All callers of the name must use the same number.
+    pub fn semaphore(&self, name: impl IntoId<LockName>, permits: u32) -> Semaphore {
+        Semaphore::new(&self.scope.locks, name.into_id(), permits)
+    }
+
+    /// A point that a number of parties pass together. All callers of the name must use the same number.
+    pub fn barrier(&self, name: impl IntoId<LockName>, parties: u32) -> Barrier {
+        Barrier::new(&self.scope.locks, name.into_id(), parties)
+    }
+
+    /// All locks of the namespace: who holds what, who waits, and breaking a hold.
+    pub fn locks(&self) -> Locks {
+        self.scope.locks.clone()
+    }
+
+    /// Work that runs at most once in each period of this length, whichever process does it. A wrong name is reported by its run.
+    pub fn once(&self, name: impl IntoId<LockName>, every: Duration) -> Once {
+        let (session, Scope { locks, namespace, .. }) = (&self.shared.session, &*self.scope);
+        let once = Once::with_locks(locks.clone(), session, namespace, name.into_id(), every);
+        once.identity(self.shared.identity.clone())
+    }
+
+    /// One election. A wrong name is reported by its requests.
+    pub fn election(&self, name: impl IntoId<ElectionName>) -> Election {
+        Election::new(&self.scope.elections, &self.scope.namespace, name.into_id(), &self.shared.terms)
+    }
+
+    /// All elections of the namespace.
+    pub fn elections(&self) -> Elections {
+        self.scope.elections.clone()
+    }
+
+    /// Registers a key of the namespace, `registry/KEY`, for as long as the session lives.
+    pub fn register(&self, key: impl IntoId<RegistryKey>, value: impl Into<Bytes>) -> Register {
+        Register::new(&self.shared.session, &self.scope.layout, key.into_id(), value.into())
+    }
+
+    /// Joins the members of the namespace under this id.
+    pub fn join(&self, node: impl IntoId<NodeId>) -> Join {
+        Join::new(self.cluster(), &self.shared, node.into_id())
+    }
+
+    /// The members of the namespace.
+    pub fn members(&self) -> Members {
+        Members::new(self.cluster())
+    }
+
+    /// One service: its instances, and registering one.
+    pub fn service(&self, name: impl IntoId<ServiceName>) -> Service {
+        Service::new(self.services(), &self.shared, name.into_id())
+    }
+
+    /// All services of the namespace.
+    pub fn services(&self) -> Services {
+        let services = Services::new(self.store().clone(), &self.scope.namespace);
+        services.clock(self.shared.session.clock().clone())
+    }
+
+    /// Submits a task.
+    ///
+    /// # Errors
+    ///
+    /// See [`SubmitError`].
+    ///
+    /// # Cancellation
+    ///
+    /// The task may have been submitted or not.
+    pub async fn submit(&self, task: NewTask) -> Result<Submitted, SubmitError> {
+        self.scope.client.submit(task).await
+    }
+
+    /// The tasks of the namespace: reading, commands, waiting for their end.
+    pub fn tasks(&self) -> Client {
+        self.scope.client.clone()
+    }
+
+    /// A worker that claims and runs tasks of the namespace, about to be started.
+    pub fn worker(&self, node: impl IntoId<NodeId>) -> WorkerBuilder {
+        WorkerBuilder::new(&self.shared, &self.scope.namespace, node.into_id())
+    }
+
+    /// What happened in the namespace, from the history that the store keeps.
+    pub fn events(&self) -> Events {
+        Events::new(self.store(), &self.scope.namespace).clock(self.shared.session.clock().clone())
+    }
+
+    /// Members, tasks, locks and elections of the namespace at one revision.
+    pub fn snapshot(&self) -> SnapshotRequest {
+        SnapshotRequest::new(self.store(), &self.scope.namespace)
+    }
+
+    /// Ends everything of this session, in all namespaces: new requests fail, holds become invalid with
+    /// [`LossReason::Closed`](crate::LossReason::Closed), registrations are deleted, leases are revoked, and the store is closed if
+    /// [`TenureBuilder::connect`] opened it.
+    ///
+    /// Release guards, resign terms and shut workers down before: a lease with a live guard or term is not revoked. Takes 5 s at most. All callers
+    /// get the same result.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError`] names what was still held. It expires with its lease.
+    ///
+    /// # Cancellation
+    ///
+    /// The session is closed in the background, and the store stays open until its last handle is dropped.
+    pub async fn close(&self) -> Result<(), CloseError> {
+        let closed = self.shared.session.close().await;
+        if self.shared.owns_store {
+            self.store().close().await;
+        }
+        Ok(closed?)
+    }
+
+    fn cluster(&self) -> Cluster {
+        let cluster = Cluster::new(self.store().clone(), &self.scope.namespace);
+        cluster.clock(self.shared.session.clock().clone())
+    }
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tenure({} in {:?})", self.scope.namespace, self.shared.session)
+    }
+}
+
+impl Shared {
+    /// The drivers of a namespace: those in use, or new ones.
+    fn scope(&self, namespace: Namespace) -> Arc<Scope> {
+        let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(scope) = scopes.get(&namespace).and_then(Weak::upgrade) {
+            return scope;
+        }
+        scopes.retain(|_, scope| scope.strong_count() > 0);
+        let scope = Arc::new(Scope::open(&self.session, &self.identity, namespace.clone()));
+        scopes.insert(namespace, Arc::downgrade(&scope));
+        scope
+    }
+}
+
+impl Scope {
+    fn open(session: &Session, identity: &Identity, namespace: Namespace) -> Scope {
+        let client = Client::new(session.store().clone(), &namespace)
+            .clock(session.clock().clone())
+            .identity(identity.clone());
+        // A name that cannot be the sender of a command is replaced by the one that the client has anyway.
+        let client = match NodeId::parse(&identity.name()) {
+            Ok(name) => client.named(name),
+            Err(_) => client,
+        };
+        Scope {
+            layout: Layout::new(&namespace),
+            locks: Locks::new(session, &namespace).identity(identity.clone()),
+            elections: Elections::new(session, &namespace).identity(identity.clone()),
+            client,
+            namespace,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Events and snapshots of a namespace: what happened, and how everything stands at one revision.
+
+mod events;
+mod snapshot;
+
+use tenure::client::{Client, NewTask};
+use tenure::core::name::{Namespace, TaskId};
+use tenure::lock::{Guard, Locks};
+use tenure::session::Session;
+use tenure::store::Store;
+
+fn namespace() -> Namespace {
+    Namespace::parse("t").unwrap()
+}
+
+fn locks(store: &Store) -> Locks {
+    Locks::new(&Session::open(store.clone()).unwrap(), &namespace())
+}
+
+async fn submit(store: &Store, id: &str) {
+    let task = NewTask::new(TaskId::parse(id).unwrap()).kind("mail");
+    Client::new(store.clone(), &namespace()).submit(task).await.unwrap();
+}
+
+/// Holds a lock and releases it.
+async fn hold(locks: &Locks, name: &str) {
+    let guard: Guard = locks.lock(name).await.unwrap();
+    guard.release().await.unwrap();
+}
