@@ -14,9 +14,9 @@ use futures_util::future::try_join_all;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tenure::clock::{BootClock, Clock};
-use tenure::core::name::{Namespace, NodeId};
 use tenure::session::Session;
 use tenure::store::{Change, Previous, Selection, Start, Store, StoreUrl, WatchItem};
+use tenure_core::name::{Namespace, NodeId};
 
 use crate::failure::Failure;
 use crate::lock::{Contender, Contending};

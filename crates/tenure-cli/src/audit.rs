@@ -2,9 +2,9 @@
 
 use tenure::Identity;
 use tenure::audit::{self, AuditAction, AuditEntry, AuditRecord};
-use tenure::core::layout::Layout;
-use tenure::core::name::Namespace;
 use tenure::store::{Condition, Op, Selection, Store, StoreError, Txn, TxnReply};
+use tenure_core::layout::Layout;
+use tenure_core::name::Namespace;
 
 use crate::connect::Decision;
 use crate::failure::Failure;

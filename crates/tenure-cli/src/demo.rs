@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use tenure::client::{Client, NewTask, TaskFilter};
-use tenure::core::name::TaskId;
 use tenure::election::Elections;
 use tenure::session::Session;
+use tenure_core::name::TaskId;
 
 pub(crate) use crew::run as play_worker;
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tenure::core::name::{ElectionName, Namespace};
 use tenure::election::{Election, ElectionList, ElectionView, Elections};
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure_core::name::{ElectionName, Namespace};
 
 use self::shape::Shown;
 use crate::duration;

@@ -4,10 +4,10 @@ mod line;
 
 use clap::Args;
 use futures_util::StreamExt;
-use tenure::core::layout::Layout;
-use tenure::core::name::Namespace;
 use tenure::events::{Event, EventKind, Events};
 use tenure::store::{Get, Revision, Store, StoreError};
+use tenure_core::layout::Layout;
+use tenure_core::name::Namespace;
 
 use self::line::Line;
 use crate::failure::{Code, Failure};

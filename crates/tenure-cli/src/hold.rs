@@ -12,7 +12,7 @@ mod who;
 use std::time::Duration;
 
 use tenure::clock::wall_time;
-use tenure::core::record::WallTime;
+use tenure_core::record::WallTime;
 
 pub(crate) use holding::{Acquired, Run, taken};
 pub(crate) use line::{Line, Look, NotHeld, Progress, Wait};

@@ -6,9 +6,9 @@ use clap::Subcommand;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tenure::audit::{AuditAction, AuditRecord};
-use tenure::core::layout::Layout;
-use tenure::core::name::Namespace;
 use tenure::store::{Get, LeaseId, LeaseView, Store, StoreError};
+use tenure_core::layout::Layout;
+use tenure_core::name::Namespace;
 
 use crate::audit::Trail;
 use crate::confirm::ConfirmArgs;

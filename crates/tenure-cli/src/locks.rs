@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use clap::Subcommand;
 use serde::Serialize;
 use tenure::Identity;
-use tenure::core::name::{LockName, Namespace};
-use tenure::core::revision::Token;
 use tenure::lock::{Holder, LockList, LockView, Locks};
 use tenure::session::Session;
 use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
+use tenure_core::name::{LockName, Namespace};
+use tenure_core::revision::Token;
 
 use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};

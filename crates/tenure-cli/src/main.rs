@@ -41,8 +41,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, ValueEnum};
 use mimalloc::MiMalloc;
 use tenure::client::Client;
-use tenure::core::name::{Namespace, NodeId};
 use tenure::store::Store;
+use tenure_core::name::{Namespace, NodeId};
 
 use crate::cli::{Cli, Command, PartCommand};
 use crate::connect::{Decision, Purpose};

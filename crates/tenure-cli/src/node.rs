@@ -7,12 +7,12 @@ mod plan;
 
 use clap::{Args, Subcommand};
 use tenure::client::Client;
-use tenure::core::command::{Balance, NodeCommand as Order};
-use tenure::core::layout::Layout;
-use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::record::{NodeState, WallTime};
 use tenure::membership::Node;
 use tenure::snapshot::ClusterSnapshot;
+use tenure_core::command::{Balance, NodeCommand as Order};
+use tenure_core::layout::Layout;
+use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::record::{NodeState, WallTime};
 
 use crate::failure::{Code, Failure};
 use crate::output::Output;

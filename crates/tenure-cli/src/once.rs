@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tenure::core::name::LockName;
-use tenure::core::queue::LockMode;
 use tenure::lock::Guard;
 use tenure::once::{Begun, Decision, EVERY_MIN, RunGate, RunGateError, RunRecord, lock_of};
+use tenure_core::name::LockName;
+use tenure_core::queue::LockMode;
 
 use crate::cli::Global;
 use crate::duration;

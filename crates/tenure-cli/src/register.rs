@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures_util::future;
 use rustix::process::Signal;
-use tenure::core::name::Namespace;
 use tenure::session::{RegisterError, Registration, Session, SessionState};
 use tenure::store::Store;
+use tenure_core::name::Namespace;
 use tokio::sync::watch;
 
 use self::pairs::Pair;

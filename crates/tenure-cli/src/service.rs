@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tenure::core::name::{Namespace, ServiceName};
 use tenure::service::Services;
 use tenure::store::Store;
+use tenure_core::name::{Namespace, ServiceName};
 
 use self::shape::{SetAside, Shown};
 use crate::failure::{Code, Failure};

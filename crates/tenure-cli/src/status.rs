@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tenure::client::{Client, TaskView};
-use tenure::core::layout::Layout;
-use tenure::core::name::Namespace;
-use tenure::core::task::StateKind;
 use tenure::snapshot::{ClusterSnapshot, ElectionView, LockView, SnapshotRequest};
 use tenure::store::{Get, LeaseId, Store, StoreError};
+use tenure_core::layout::Layout;
+use tenure_core::name::Namespace;
+use tenure_core::task::StateKind;
 
 use self::warnings::Warning;
 use crate::failure::Failure;

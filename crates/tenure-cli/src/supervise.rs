@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tenure::clock::{BootClock, Clock};
-use tenure::core::time::Moment;
+use tenure_core::time::Moment;
 use tokio::signal::unix;
 use tokio::sync::watch;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use tenure::client::{Client, TaskView};
-use tenure::core::name::{NodeId, TaskId};
-use tenure::core::task::{Message, StateKind};
+use tenure_core::name::{NodeId, TaskId};
+use tenure_core::task::{Message, StateKind};
 
 pub(crate) use asking::{PatienceArgs, acknowledged, settled};
 pub(crate) use shape::unreadable;

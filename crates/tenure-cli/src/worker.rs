@@ -19,13 +19,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tenure::client::Client;
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::record::{FrozenRecord, Record};
 use tenure::membership::JoinError;
 use tenure::node::{NodeEnd, Notice};
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::record::{FrozenRecord, Record};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};

@@ -17,11 +17,11 @@ pub use registry::root as registered;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::core::name::Namespace;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::store::etcd::{Config, Etcd, Secret};
 use tenure::store::{StoreError, StoreUrl};
+use tenure_core::name::Namespace;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -48,7 +48,7 @@ pub fn run(options: &ClientOptions) -> Result<(), String> {
     rustix::process::setpgid(None, None).map_err(|error| format!("no group of its own: {error}"))?;
     #[cfg(tenure_sabotage)]
     let broken = match options.against {
-        Against::Broken(rule) => Some(tenure::core::sabotage::Sabotage::of(rule)),
+        Against::Broken(rule) => Some(tenure_core::sabotage::Sabotage::of(rule)),
         Against::Tenure | Against::Plain | Against::Etcdctl => None,
     };
     // One thread: a rule is broken on a thread, and two cores have enough to do.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tenure::core::dice;
+use tenure_core::dice;
 
 /// Small, good enough for schedules, and every seed is a good one.
 #[derive(Clone, Debug)]

@@ -10,9 +10,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure::core::fence::Verifier;
-use tenure::core::revision::Token;
 use tenure::store::Revision;
+use tenure_core::fence::Verifier;
+use tenure_core::revision::Token;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
 use crate::history::{Stamp, now};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tenure::core::sabotage::Rule;
 use tenure::store::StoreUrl;
+use tenure_core::sabotage::Rule;
 
 use crate::rig::Fault;
 

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure::core::layout::{Key, Layout};
-use tenure::core::revision::Token;
 use tenure::store::{Change, Previous, Revision, Selection, Start, Store, WatchItem};
 use tenure::testing::World;
+use tenure_core::layout::{Key, Layout};
+use tenure_core::revision::Token;
 
 use crate::belief::Beliefs;
 

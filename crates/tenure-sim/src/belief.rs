@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure::core::queue::LockMode;
-use tenure::core::revision::Token;
 use tenure::store::Revision;
+use tenure_core::queue::LockMode;
+use tenure_core::revision::Token;
 
 use crate::history::{Fact, History};
 

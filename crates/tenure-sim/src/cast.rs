@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure::core::name::Namespace;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::testing::{ParticipantClock, World};
+use tenure_core::name::Namespace;
 use tokio::sync::Notify;
 
 use crate::belief::Beliefs;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tenure::core::layout::{Key, Layout};
-use tenure::core::revision::Token;
 use tenure::store::{LeaseId, Selection, Store};
 use tenure::testing::{Fate, Skew};
+use tenure_core::layout::{Key, Layout};
+use tenure_core::revision::Token;
 
 use crate::cast::Cast;
 use crate::dice::Dice;

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure::core::queue::LockMode;
-use tenure::core::revision::Token;
-use tenure::core::task::StateKind;
 use tenure::testing::World;
+use tenure_core::queue::LockMode;
+use tenure_core::revision::Token;
+use tenure_core::task::StateKind;
 
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use tenure::core::sabotage::Rule;
+use tenure_core::sabotage::Rule;
 use tenure_sim::play::{play, play_all};
 
 const USAGE: &str =

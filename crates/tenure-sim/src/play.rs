@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::TaskId;
-use tenure::core::sabotage::Rule;
-use tenure::core::task::Message;
 use tenure::lock::Locks;
 use tenure::membership::Cluster;
 use tenure::testing::{Fate, World};
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::TaskId;
+use tenure_core::sabotage::Rule;
+use tenure_core::task::Message;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -136,7 +136,7 @@ pub fn play(seed: u64, broken: Option<Rule>) -> Story {
         .build()
         .expect("a runtime of one thread needs nothing");
     #[cfg(tenure_sabotage)]
-    let _sabotage = broken.map(tenure::core::sabotage::Sabotage::of);
+    let _sabotage = broken.map(tenure_core::sabotage::Sabotage::of);
     #[cfg(not(tenure_sabotage))]
     assert!(broken.is_none(), "a rule can be broken only in a build with `--cfg tenure_sabotage`");
     runtime.block_on(day(Plan::of(seed)))
@@ -264,7 +264,7 @@ async fn finish_tasks(stage: &Stage, plan: &Plan) {
         }
         workload::orders::thaw(stage, &client).await;
         for task in &listing.tasks {
-            if task.state_kind() == Some(tenure::core::task::StateKind::Paused) {
+            if task.state_kind() == Some(tenure_core::task::StateKind::Paused) {
                 workload::commands::send(stage, "onlooker", &client, &task.id, Message::Run).await;
             }
         }

@@ -11,11 +11,11 @@ pub mod ttl;
 use std::future::Future;
 use std::time::Duration;
 
-use tenure::core::fence::Fence;
-use tenure::core::layout::Layout;
-use tenure::core::queue::LockMode;
-use tenure::core::revision::Token;
 use tenure::store::{Op, Store, Txn};
+use tenure_core::fence::Fence;
+use tenure_core::layout::Layout;
+use tenure_core::queue::LockMode;
+use tenure_core::revision::Token;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

@@ -8,12 +8,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use tenure::client::{Client, NewTask, TaskFilter};
-use tenure::core::name::{Namespace, NodeId, TaskId};
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::node::balance::{Balancer, Loads, Offer, Parting, Verdict};
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure::{Namespace, NodeId, TaskId};
 
 /// How long a task waits for a node of its zone.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -6,12 +6,12 @@ use std::error::Error;
 use std::io::Write;
 
 use rusqlite::Connection;
-use tenure::core::fence::{Stale, Verifier};
-use tenure::core::name::{LockName, Namespace};
-use tenure::core::revision::Token;
+use tenure::Token;
+use tenure::fence::{Stale, Verifier};
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::{Op, Revision, Store, Txn};
+use tenure::{LockName, Namespace};
 
 const DATA: &str = "/example/guarded_write/balance";
 

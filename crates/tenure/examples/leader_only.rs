@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::core::name::Namespace;
+use tenure::Namespace;
 use tenure::election::{Elections, Term};
 use tenure::session::Session;
 use tenure::store::Store;

@@ -7,11 +7,11 @@ use std::io::Write;
 use std::time::Duration;
 
 use tenure::client::{Client, NewTask};
-use tenure::core::name::{Namespace, NodeId, TaskId};
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure::{Namespace, NodeId, TaskId};
 
 const TASKS: usize = 12;
 

@@ -38,8 +38,8 @@ pub use wait::{Ended, Ends, WaitTaskError};
 ///
 /// ```
 /// use tenure::client::{Client, NewTask, Submitted};
-/// use tenure::core::name::{Namespace, TaskId};
-/// use tenure::core::task::StateKind;
+/// use tenure::{Namespace, TaskId};
+/// use tenure::client::StateKind;
 /// use tenure::store::Store;
 ///
 /// # #[tokio::main(flavor = "current_thread")]

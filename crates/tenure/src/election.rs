@@ -3,7 +3,7 @@
 //! The same line as that of locks, with a value that everybody can see and that its leader can change. **No election can promise that a
 //! leader's effects exclude those of the next one**: a leader can be paused between its last look at its term and its write. What a term
 //! gives is a *token* that grows with every leader; let whatever is written refuse a smaller one ([`Hold::fence`](crate::hold::Hold::fence) inside the store, a
-//! [`Verifier`](crate::core::fence::Verifier) outside).
+//! [`Verifier`](crate::fence::Verifier) outside).
 
 mod ask;
 mod campaign;
@@ -38,7 +38,7 @@ pub use crate::hold::{Lost, ReleaseError};
 /// The elections of a namespace, on a session. Cheap to clone.
 ///
 /// ```
-/// use tenure::core::name::Namespace;
+/// use tenure::Namespace;
 /// use tenure::election::Elections;
 /// use tenure::session::Session;
 /// use tenure::store::Store;

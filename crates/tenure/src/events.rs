@@ -30,7 +30,7 @@ pub use tenure_core::events::{
 ///
 /// ```
 /// use futures_util::StreamExt;
-/// use tenure::core::name::Namespace;
+/// use tenure::Namespace;
 /// use tenure::events::{EventKind, Events, LockEvent};
 /// use tenure::lock::Locks;
 /// use tenure::session::Session;

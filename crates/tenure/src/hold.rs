@@ -51,7 +51,7 @@ pub struct Lost {
 ///
 /// ```
 /// use tenure::store::{Op, Txn};
-/// # use tenure::core::name::Namespace;
+/// # use tenure::Namespace;
 /// # use tenure::lock::Locks;
 /// # use tenure::session::Session;
 /// # use tenure::store::Store;

@@ -42,6 +42,11 @@ mod news;
 
 pub mod hold;
 
+/// Conditions and verifiers that refuse writes of earlier holders.
+pub mod fence {
+    pub use tenure_core::fence::{Fence, Stale, Verifier};
+}
+
 pub mod store;
 
 pub mod feed;
@@ -116,8 +121,6 @@ pub use tenure_core::name::{
 };
 pub use tenure_core::revision::Token;
 pub use tenure_core::time::Moment;
-
-pub use tenure_core as core;
 
 /// The README's example, compiled and run with the other examples.
 #[cfg(doctest)]

@@ -2,7 +2,7 @@
 //!
 //! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last look
 //! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
-//! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`Verifier`](crate::core::fence::Verifier) outside), and a late write of an earlier holder does nothing.
+//! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`Verifier`](crate::fence::Verifier) outside), and a late write of an earlier holder does nothing.
 
 mod acquire;
 mod barrier;
@@ -34,7 +34,7 @@ pub use crate::hold::{Lost, ReleaseError};
 /// The locks of a namespace, on a session. Cheap to clone.
 ///
 /// ```
-/// use tenure::core::name::Namespace;
+/// use tenure::Namespace;
 /// use tenure::lock::Locks;
 /// use tenure::session::Session;
 /// use tenure::store::Store;

@@ -45,7 +45,7 @@ pub type MemberView = View<Nodes>;
 /// The nodes of a namespace. Cheap to clone. Whoever only looks needs no session.
 ///
 /// ```
-/// use tenure::core::name::{Namespace, NodeId};
+/// use tenure::{Namespace, NodeId};
 /// use tenure::membership::{Cluster, NewNode};
 /// use tenure::session::Session;
 /// use tenure::store::Store;

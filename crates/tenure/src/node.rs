@@ -35,7 +35,7 @@ pub use words::{NodeEnd, ShutdownError, Tenancy};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::core::name::{Namespace, NodeId};
+/// use tenure::{Namespace, NodeId};
 /// use tenure::handler::{Context, Outcome};
 /// use tenure::node::Node;
 /// use tenure::session::Session;

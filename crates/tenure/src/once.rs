@@ -39,7 +39,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::core::name::Namespace;
+/// use tenure::Namespace;
 /// use tenure::once::{Once, Run};
 /// use tenure::session::Session;
 /// use tenure::store::Store;

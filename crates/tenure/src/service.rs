@@ -41,7 +41,7 @@ pub type InstanceView = View<NamedInstances>;
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
-/// use tenure::core::name::{InstanceId, Namespace, ServiceName};
+/// use tenure::{InstanceId, Namespace, ServiceName};
 /// use tenure::service::{NewInstance, Picker, Services};
 /// use tenure::session::Session;
 /// use tenure::store::Store;

@@ -19,7 +19,7 @@ const TRIES_MAX: usize = 3;
 /// A snapshot of a namespace, about to be read. Awaiting it gives a [`ClusterSnapshot`].
 ///
 /// ```
-/// use tenure::core::name::Namespace;
+/// use tenure::Namespace;
 /// use tenure::lock::Locks;
 /// use tenure::session::Session;
 /// use tenure::snapshot::{Part, SnapshotRequest};

@@ -1,9 +1,9 @@
 //! Those who want to lead: through the library, or written by hand with a key and a watch of the key before it.
 
-use tenure::core::name::Namespace;
 use tenure::election::{Election, Elections, Term};
 use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
+use tenure_core::name::Namespace;
 
 use crate::failure::Failure;
 use crate::lock::{Queue, Stand};

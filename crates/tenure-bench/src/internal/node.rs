@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::core::name::{Namespace, NodeId};
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
+use tenure_core::name::{Namespace, NodeId};
 use tokio::sync::mpsc;
 
 use super::{Ready, cpu_time, go_on, now_ns};

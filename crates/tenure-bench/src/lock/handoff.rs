@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use tenure::core::name::Namespace;
 use tenure::lock::Locks;
+use tenure_core::name::Namespace;
 use tokio::task::JoinSet;
 
 use super::baton::Baton;

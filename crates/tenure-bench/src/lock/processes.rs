@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use tenure::core::name::Namespace;
 use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
+use tenure_core::name::Namespace;
 
 use super::reference::{Care, Queue};
 use super::{Size, tell};

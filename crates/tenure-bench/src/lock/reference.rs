@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tenure::core::record::{HolderRecord, Record};
+use tenure_core::record::{HolderRecord, Record};
 
 use crate::failure::Failure;
 use crate::place::{Place, TTL, failed};

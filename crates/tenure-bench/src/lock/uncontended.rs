@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::core::name::Namespace;
 use tenure::lock::Locks;
+use tenure_core::name::Namespace;
 use tokio::task::JoinSet;
 
 use super::reference::Queue;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{join_all, try_join_all};
-use tenure::core::name::{Namespace, NodeId};
 use tenure::membership::{Cluster, MemberEvent, MemberWatch, Membership, NewNode};
 use tenure::session::Session;
+use tenure_core::name::{Namespace, NodeId};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
-use tenure::core::name::NodeId;
 use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, Tally};
 use tenure::session::Session;
+use tenure_core::name::NodeId;
 use tokio::sync::Notify;
 
 use super::Place;

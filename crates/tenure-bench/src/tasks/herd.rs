@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
-use tenure::core::layout::{Key, Layout};
+use tenure_core::layout::{Key, Layout};
 
 use super::scene::{Scene, task_id};
 use crate::failure::Failure;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use futures_util::StreamExt;
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::TaskId;
 use tenure::store::{Change, Previous, Start, WatchItem, WatchStream};
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::TaskId;
 
 use super::crew::PATIENCE;
 use super::scene::Scene;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure::client::{Client, NewTask, Submitted};
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::record::{OwnerRecord, Record};
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::record::{OwnerRecord, Record};
 
 use super::Place;
 use crate::failure::Failure;

@@ -10,9 +10,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tenure::core::layout;
-use tenure::core::name::Namespace;
 use tenure::store::{Security, StoreUrl};
+use tenure_core::layout;
+use tenure_core::name::Namespace;
 
 use super::address;
 use super::patience::Patience;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::core::balance::{BadThreshold, Balancer, Fair, Loads, Offer, Parting, Verdict};
-use tenure::core::name::{Namespace, NodeId};
 use tenure::election::Elections;
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::session::Session;
+use tenure_core::balance::{BadThreshold, Balancer, Fair, Loads, Offer, Parting, Verdict};
+use tenure_core::name::{Namespace, NodeId};
 
 use super::ledger::{Entry, Mark, Pen, now_ns};
 use crate::cli::Global;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::core::layout::Layout;
-use tenure::core::name::Namespace;
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure_core::layout::Layout;
+use tenure_core::name::Namespace;
 
 use crate::cli::Global;
 use crate::connect;

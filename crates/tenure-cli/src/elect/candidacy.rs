@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure::core::name::ElectionName;
 use tenure::election::{Election, ElectionView, Elections, Leader, Term};
 use tenure::store::{LeaseId, StoreError};
+use tenure_core::name::ElectionName;
 
 use super::ElectArgs;
 use crate::hold::{Line, Look, NotHeld, Stage, Wait};

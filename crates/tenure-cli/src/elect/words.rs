@@ -1,8 +1,8 @@
 //! What is said when leading begins and when it ends.
 
 use serde::Serialize;
-use tenure::core::revision::Token;
 use tenure::election::Term;
+use tenure_core::revision::Token;
 
 use super::SCHEMA;
 use super::candidacy::Candidacy;

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::core::name::ElectionName;
-use tenure::core::revision::Token;
 use tenure::election::{Answer, AskError, Candidate, Election, ElectionView, Leader};
 use tenure::store::Revision;
+use tenure_core::name::ElectionName;
+use tenure_core::revision::Token;
 
 use super::shape::Person;
 use super::{ResignArgs, SCHEMA, TransferArgs, shown_by};

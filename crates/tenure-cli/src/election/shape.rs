@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::core::layout::QueueKey;
-use tenure::core::record::{AskRecord, CandidateRecord};
-use tenure::core::revision::Token;
 use tenure::election::{Candidate, ElectionView, Leader};
 use tenure::store::LeaseId;
+use tenure_core::layout::QueueKey;
+use tenure_core::record::{AskRecord, CandidateRecord};
+use tenure_core::revision::Token;
 
 use crate::node::said;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
-use tenure::core::revision::Token;
 use tenure::election::{Election, Gap, Observation, TermEnd};
 use tenure::store::StoreError;
+use tenure_core::revision::Token;
 
 use super::SCHEMA;
 use crate::duration;

@@ -249,9 +249,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use tenure::core::revision::Token;
     use tenure::events::Leaderless;
     use tenure::store::Revision;
+    use tenure_core::revision::Token;
 
     fn text(outcome: TermOutcome, min_ms: u64, max_ms: Option<u64>) -> String {
         let leaderless =

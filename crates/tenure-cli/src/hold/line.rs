@@ -6,12 +6,12 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use tenure::clock::{BootClock, Clock};
-use tenure::core::time::Moment;
 use tenure::election::CampaignError;
 use tenure::hold::{Hold, Lost};
 use tenure::lock::LockError;
 use tenure::session::{InvalidTtl, LendError};
 use tenure::store::{LeaseId, Reach, StoreError};
+use tenure_core::time::Moment;
 
 use super::stage::{Stage, Stop};
 use super::timing::Timing;

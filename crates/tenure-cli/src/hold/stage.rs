@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tenure::Identity;
 use tenure::clock::{BootClock, Clock};
-use tenure::core::name::Namespace;
-use tenure::core::time::Moment;
 use tenure::session::Session;
 use tenure::store::{Store, StoreError};
+use tenure_core::name::Namespace;
+use tenure_core::time::Moment;
 
 use super::terms::{self, HoldArgs};
 use super::timing::{Timing, warn_of_long};

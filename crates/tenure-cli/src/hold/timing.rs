@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-use tenure::core::hold::Terms;
-use tenure::core::time::Moment;
+use tenure_core::hold::Terms;
+use tenure_core::time::Moment;
 use thiserror::Error;
 
 use crate::duration;

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use tenure::core::revision::Revision;
 use tenure::store::{LeaseId, Selection};
+use tenure_core::revision::Revision;
 
 use crate::failure::Failure;
 use crate::output::is_treacherous;

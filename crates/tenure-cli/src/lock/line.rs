@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tenure::core::name::LockName;
-use tenure::core::queue::LockMode;
 use tenure::lock::{Guard, Locks};
 use tenure::store::{LeaseId, StoreError};
+use tenure_core::name::LockName;
+use tenure_core::queue::LockMode;
 
 use super::waiting;
 use crate::failure::Failure;

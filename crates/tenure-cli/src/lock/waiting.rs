@@ -1,8 +1,8 @@
 //! What is said to one who waits: who holds, since when, and how many come first.
 
-use tenure::core::record::HolderRecord;
 use tenure::lock::LockView;
 use tenure::store::LeaseId;
+use tenure_core::record::HolderRecord;
 
 use crate::hold::ago;
 
@@ -43,11 +43,11 @@ pub(crate) fn held_for(record: &HolderRecord) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tenure::clock::wall_time;
-    use tenure::core::layout::QueueKey;
-    use tenure::core::name::LockName;
-    use tenure::core::record::WallTime;
-    use tenure::core::revision::{Revision, Token};
     use tenure::lock::Holder;
+    use tenure_core::layout::QueueKey;
+    use tenure_core::name::LockName;
+    use tenure_core::record::WallTime;
+    use tenure_core::revision::{Revision, Token};
 
     use super::*;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::client::{Client, Handled, NodeCommandError, Sent, WaitCommandError};
-use tenure::core::command::NodeCommand as Order;
-use tenure::core::name::NodeId;
+use tenure_core::command::NodeCommand as Order;
+use tenure_core::name::NodeId;
 
 use super::{SCHEMA, not_there};
 use crate::duration;

@@ -6,12 +6,12 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
 use tenure::client::{Client, Handled, Sent, WaitCommandError};
-use tenure::core::board::Board;
-use tenure::core::command::{AfterDrain, NodeCommand as Order};
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::NodeId;
 use tenure::feed::{Feed, FeedItem};
 use tenure::store::{Selection, StoreError};
+use tenure_core::board::Board;
+use tenure_core::command::{AfterDrain, NodeCommand as Order};
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::NodeId;
 use tokio::time::Instant;
 
 use super::SCHEMA;

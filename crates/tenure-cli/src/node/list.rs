@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::core::name::{Namespace, NodeId};
 use tenure::membership::Node;
 use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
 use tenure::store::Store;
+use tenure_core::name::{Namespace, NodeId};
 
 use super::{SCHEMA, not_there, said, state_of};
 use crate::failure::Failure;

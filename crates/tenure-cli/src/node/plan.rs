@@ -11,15 +11,15 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::client::Client;
-use tenure::core::balance::{
+use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
+use tenure_core::balance::{
     AcceptAll, Balancer, Cooling, Crowd, Demand, Fair, Held, Holdings, Loads, Parting, Rendezvous, Terms,
     Weighted, partings,
 };
-use tenure::core::board::Board;
-use tenure::core::command::{Balance, NodeCommand as Order};
-use tenure::core::name::{Namespace, NodeId};
-use tenure::core::time::Moment;
-use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
+use tenure_core::board::Board;
+use tenure_core::command::{Balance, NodeCommand as Order};
+use tenure_core::name::{Namespace, NodeId};
+use tenure_core::time::Moment;
 
 use super::asking::{send, unheard};
 use super::{SCHEMA, not_there, state_of};

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tenure::core::name::Namespace;
 use tenure::once::LastRun;
+use tenure_core::name::Namespace;
 
 use crate::cli::Global;
 use crate::connect::{self, Purpose};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use tenure::core::name::Namespace;
 use tenure::session::{KeyEvent, Registration, Session, SessionState};
 use tenure::store::{Revision, StoreError};
+use tenure_core::name::Namespace;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
-use tenure::core::name::InstanceId;
-use tenure::core::record::InstanceValue;
 use tenure::service::Instance;
+use tenure_core::name::InstanceId;
+use tenure_core::record::InstanceValue;
 
 use crate::node::said;
 use crate::remaining::in_seconds;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
-use tenure::core::name::InstanceId;
 use tenure::service::{Instance, InstanceEvent, InstanceWatch, Services};
 use tenure::store::{Revision, StoreError};
+use tenure_core::name::InstanceId;
 
 use super::shape::{SetAside, Shown};
 use super::{NameArg, SCHEMA};

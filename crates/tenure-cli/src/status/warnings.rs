@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tenure::client::TaskView;
-use tenure::core::name::NodeId;
-use tenure::core::record::NodeState;
 use tenure::snapshot::ClusterSnapshot;
+use tenure_core::name::NodeId;
+use tenure_core::record::NodeState;
 
 use crate::task::unreadable;
 

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::core::time::Moment;
+use tenure_core::time::Moment;
 
 /// A second Ctrl-C within this time means it: shorter, and hands are too slow; longer, and two that have nothing to do with each
 /// other would kill.

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use tenure::core::time::Moment;
+use tenure_core::time::Moment;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 

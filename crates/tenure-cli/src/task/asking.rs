@@ -6,9 +6,9 @@ use clap::Args;
 use serde::Serialize;
 use tenure::client::{Client, CommandError, Handled, Replaced, Sent, WaitCommandError};
 use tenure::clock::wall_time;
-use tenure::core::name::TaskId;
-use tenure::core::record::{CommandOutcome, WallTime};
-use tenure::core::task::{Message, StateKind};
+use tenure_core::name::TaskId;
+use tenure_core::record::{CommandOutcome, WallTime};
+use tenure_core::task::{Message, StateKind};
 
 use super::{SCHEMA, nothing_known};
 use crate::duration;

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use tenure::client::{Client, TaskFilter};
-use tenure::core::task::StateKind;
+use tenure_core::task::StateKind;
 
 use super::shape::Shown;
 use super::{SCHEMA, parse_node};

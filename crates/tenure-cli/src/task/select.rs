@@ -3,8 +3,8 @@
 use clap::Args;
 use futures_util::{StreamExt, stream};
 use tenure::client::{Client, TaskView};
-use tenure::core::name::TaskId;
-use tenure::core::task::StateKind;
+use tenure_core::name::TaskId;
+use tenure_core::task::StateKind;
 
 use super::list::FilterArgs;
 use super::parse;

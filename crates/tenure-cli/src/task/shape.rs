@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tenure::client::TaskView;
-use tenure::core::task::{State, StateKind, StateRecord};
+use tenure_core::task::{State, StateKind, StateRecord};
 
 use crate::node::said;
 

@@ -7,9 +7,9 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::client::{Client, TaskDossier};
-use tenure::core::name::TaskId;
-use tenure::core::record::CommandRecord;
-use tenure::core::task::{AttemptEnd, Checkpoint, Step, TaskError};
+use tenure_core::name::TaskId;
+use tenure_core::record::CommandRecord;
+use tenure_core::task::{AttemptEnd, Checkpoint, Step, TaskError};
 
 use super::shape::Shown;
 use super::{SCHEMA, nothing_known};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tenure::client::{Client, Ended, WaitTaskError};
-use tenure::core::name::TaskId;
-use tenure::core::task::StateKind;
+use tenure_core::name::TaskId;
+use tenure_core::task::StateKind;
 
 use super::{SCHEMA, nothing_known};
 use crate::duration;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use tenure::core::name::NodeId;
-use tenure::core::task::ERRORS_LEN_MAX;
-use tenure::core::task::retry::ErrorRate;
 use tenure::node::{Node, NodeOptions};
+use tenure_core::name::NodeId;
+use tenure_core::task::ERRORS_LEN_MAX;
+use tenure_core::task::retry::ErrorRate;
 
 use super::choice::{self, Balance, Limits, Match};
 use super::keep::KeepArgs;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tenure::client::{Client, TaskFilter};
-use tenure::core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
-use tenure::core::name::check_text;
-use tenure::core::node::Wanted;
 use tenure::node::{NodeOptions, memory};
+use tenure_core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
+use tenure_core::name::check_text;
+use tenure_core::node::Wanted;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -186,7 +186,7 @@ pub(super) fn check_labels(labels: &[(String, String)]) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use tenure::core::record::TaskRecord;
+    use tenure_core::record::TaskRecord;
 
     use super::*;
 

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use rustix::process::Signal;
 use tenure::clock::wall_time;
-use tenure::core::record::WallTime;
-use tenure::core::time::Moment;
 use tenure::handler::{Context, Handler, Outcome};
 use tenure::node::StopReason;
+use tenure_core::record::WallTime;
+use tenure_core::time::Moment;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use tenure::core::task::CHECKPOINT_BYTES_MAX;
 use tenure::handler::Context;
+use tenure_core::task::CHECKPOINT_BYTES_MAX;
 
 /// The file of one run of one task. It is removed with this.
 pub(super) struct Progress {

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 use tenure::clock::wall_time;
-use tenure::core::record::FrozenRecord;
 use tenure::hold::LossReason;
 use tenure::node::Notice;
+use tenure_core::record::FrozenRecord;
 
 use crate::output::Output;
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tenure::client::Client;
-use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::task::retry::ErrorRate;
 use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, NodeOptions};
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::task::retry::ErrorRate;
 use tenure_etcd::{Config, Secret};
 use tenure_fixture::{Etcd, granted_user};
 use tokio::sync::mpsc;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::client::{Client, NewTask, SubmitError, TaskFilter};
-use tenure::core::name::{NodeId, TaskId};
-use tenure::core::task::Message;
 use tenure::handler::{Context, Handler, Outcome as Ending};
 use tenure::node::{Node, ShutdownError};
+use tenure_core::name::{NodeId, TaskId};
+use tenure_core::task::Message;
 use tokio::task::JoinHandle;
 
 use super::lock::{count, thinking};

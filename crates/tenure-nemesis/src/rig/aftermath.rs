@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use tenure::client::{Client, TaskFilter};
-use tenure::core::layout::{Key, Layout, Life as Stay};
-use tenure::core::name::{Namespace, TaskId};
-use tenure::core::task::{Message, StateKind};
 use tenure::store::{KeyValue, Selection};
+use tenure_core::layout::{Key, Layout, Life as Stay};
+use tenure_core::name::{Namespace, TaskId};
+use tenure_core::task::{Message, StateKind};
 
 use super::Rig;
 use crate::check::settled;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use tenure::core::sabotage::Rule;
+use tenure_core::sabotage::Rule;
 
 use super::means::Means;
 use super::network::Shape;

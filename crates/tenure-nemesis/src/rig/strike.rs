@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::Namespace;
 use tenure::store::{KeyValue, LeaseId, Selection};
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::Namespace;
 use tenure_fixture::Mode;
 
 use super::fault::Hits;

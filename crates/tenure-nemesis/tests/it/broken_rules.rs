@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::core::sabotage::Rule;
+use tenure_core::sabotage::Rule;
 use tenure_nemesis::options::{Against, Kind, Options};
 
 use super::{options, play};

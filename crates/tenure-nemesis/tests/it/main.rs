@@ -8,7 +8,7 @@ mod own_network;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure::core::sabotage::Rule;
+use tenure_core::sabotage::Rule;
 use tenure_nemesis::options::{Against, Kind, Options, Roads};
 use tenure_nemesis::rig::{Fault, Report, run};
 

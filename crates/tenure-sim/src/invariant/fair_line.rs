@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::core::queue::LockMode;
-use tenure::core::record::{HolderRecord, Record};
-use tenure::core::revision::Token;
 use tenure::store::KeyValue;
+use tenure_core::queue::LockMode;
+use tenure_core::record::{HolderRecord, Record};
+use tenure_core::revision::Token;
 
 use super::{Invariant, Replay};
 use crate::audit::line_of;

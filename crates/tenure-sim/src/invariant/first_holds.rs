@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tenure::core::layout::Key;
-use tenure::core::revision::Token;
+use tenure_core::layout::Key;
+use tenure_core::revision::Token;
 
 use super::{Invariant, Replay};
 use crate::audit::line_of;

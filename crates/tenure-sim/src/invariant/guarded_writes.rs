@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::core::revision::Token;
 use tenure::store::Change;
+use tenure_core::revision::Token;
 
 use super::{Invariant, Replay};
 use crate::audit::line_of;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::core::layout::Key;
-use tenure::core::record::Record;
-use tenure::core::task::{StateKind, StateRecord};
 use tenure::store::Change;
+use tenure_core::layout::Key;
+use tenure_core::record::Record;
+use tenure_core::task::{StateKind, StateRecord};
 
 use super::Invariant;
 use crate::play::Story;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure::core::task::StateKind;
+use tenure_core::task::StateKind;
 
 use super::Invariant;
 use crate::history::Fact;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::core::queue::LockMode;
+use tenure_core::queue::LockMode;
 
 use super::Invariant;
 use crate::history::Fact;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
 use tenure::clock::wall_time;
-use tenure::core::name::TaskId;
-use tenure::core::record::WallTime;
-use tenure::core::task::Message;
+use tenure_core::name::TaskId;
+use tenure_core::record::WallTime;
+use tenure_core::task::Message;
 
 use super::Stage;
 use crate::cast::{Player, namespace};

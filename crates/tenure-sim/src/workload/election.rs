@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure::core::queue::LockMode;
 use tenure::election::{Election, Elections, Term};
+use tenure_core::queue::LockMode;
 
 use super::{Believing, Stage, patience};
 use crate::audit::election_line;

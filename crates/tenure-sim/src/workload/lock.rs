@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::core::queue::LockMode;
 use tenure::lock::{Guard, Locks};
+use tenure_core::queue::LockMode;
 
 use super::{Stage, patience};
 use crate::audit::lock_line;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
-use tenure::core::command::{AfterDrain, Balance, NodeCommand};
-use tenure::core::layout::Key;
-use tenure::core::name::NodeId;
+use tenure_core::command::{AfterDrain, Balance, NodeCommand};
+use tenure_core::layout::Key;
+use tenure_core::name::NodeId;
 
 use super::Stage;
 use crate::cast::namespace;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tenure::client::{Client, NewTask, SubmitError, Submitted};
-use tenure::core::name::{NodeId, TaskId};
-use tenure::core::queue::LockMode;
-use tenure::core::record::WallTime;
-use tenure::core::task::StateRecord;
-use tenure::core::task::retry::Decision;
 use tenure::handler::{Context, Handler, Outcome};
 use tenure::node::Node;
 use tenure::store::{Op, Txn};
+use tenure_core::name::{NodeId, TaskId};
+use tenure_core::queue::LockMode;
+use tenure_core::record::WallTime;
+use tenure_core::task::StateRecord;
+use tenure_core::task::retry::Decision;
 
 use super::{REGISTERS, Stage};
 use crate::audit::task_line;

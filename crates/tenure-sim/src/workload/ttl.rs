@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure::core::queue::LockMode;
-use tenure::core::revision::Token;
 use tenure::store::Revision;
 use tenure::ttl::{Elections, OverStore};
+use tenure_core::queue::LockMode;
+use tenure_core::revision::Token;
 
 use super::Stage;
 use crate::audit::ttl_line;

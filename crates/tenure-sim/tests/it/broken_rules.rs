@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use tenure::core::sabotage::Rule;
+use tenure_core::sabotage::Rule;
 use tenure_sim::invariant::Violation;
 use tenure_sim::play::play_all;
 

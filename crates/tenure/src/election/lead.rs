@@ -39,7 +39,7 @@ impl Campaign {
     /// What the work spawned is not dropped with it: let it end with the future, or look at the term.
     ///
     /// ```
-    /// # use tenure::core::name::Namespace;
+    /// # use tenure::Namespace;
     /// # use tenure::election::Elections;
     /// # use tenure::session::Session;
     /// # use tenure::store::Store;

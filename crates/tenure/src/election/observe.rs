@@ -47,7 +47,7 @@ pub struct Observation {
 ///
 /// ```
 /// use futures_util::StreamExt;
-/// use tenure::core::name::Namespace;
+/// use tenure::Namespace;
 /// use tenure::election::Elections;
 /// use tenure::session::Session;
 /// use tenure::store::Store;

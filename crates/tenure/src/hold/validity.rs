@@ -22,7 +22,7 @@ use crate::clock::Clock;
 /// use tenure::lock::Locks;
 /// use tenure::session::Session;
 /// use tenure::store::Store;
-/// # use tenure::core::name::Namespace;
+/// # use tenure::Namespace;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

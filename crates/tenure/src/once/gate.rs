@@ -20,7 +20,7 @@ use crate::store::{Store, StoreError};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::core::name::{LockName, Namespace};
+/// use tenure::{LockName, Namespace};
 /// use tenure::lock::Locks;
 /// use tenure::once::{Begun, Decision, RunGate};
 /// use tenure::session::Session;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tenure::audit::{AUDIT_KEEP, AuditAction, AuditRecord};
 use tenure::client::{Client, NewTask};
-use tenure::core::layout::Layout;
-use tenure::core::name::{LockName, Namespace, TaskId};
-use tenure::core::record::Record;
-use tenure::core::task::Message;
 use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::testing::{Fate, World};
+use tenure_core::layout::Layout;
+use tenure_core::name::{LockName, Namespace, TaskId};
+use tenure_core::record::Record;
+use tenure_core::task::Message;
 use tenure_fixture::Etcd;
 
 fn namespace() -> Namespace {

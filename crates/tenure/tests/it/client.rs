@@ -10,12 +10,12 @@ use std::time::Duration;
 use tenure::client::{
     BadProps, Client, DeleteError, ForgetError, NewTask, SubmitError, Submitted, TaskFilter, WaitTaskError,
 };
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::record::{NodeRecord, OwnerRecord, Record, TaskRecord, WallTime};
-use tenure::core::task::{Message, State, StateKind, StateRecord};
 use tenure::store::{Condition, LeaseId, Op, Selection, Store, Txn};
 use tenure::testing::World;
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::record::{NodeRecord, OwnerRecord, Record, TaskRecord, WallTime};
+use tenure_core::task::{Message, State, StateKind, StateRecord};
 
 use crate::membership::on_every_engine;
 

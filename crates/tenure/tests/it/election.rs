@@ -14,10 +14,10 @@ mod transfer;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure::core::name::Namespace;
 use tenure::election::{CampaignError, Election, Elections, Observation, Observe, Term};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
+use tenure_core::name::Namespace;
 use tenure_fixture::Etcd;
 use tokio::task::JoinHandle;
 

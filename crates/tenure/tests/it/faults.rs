@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock::{BootClock, Clock};
-use tenure::core::name::Namespace;
-use tenure::core::revision::Token;
 use tenure::election::{Elections, Term};
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
 use tenure::testing::{Skew, World};
 use tenure::{Hold, LossReason, Lost};
+use tenure_core::name::Namespace;
+use tenure_core::revision::Token;
 use tenure_fixture::Etcd;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};

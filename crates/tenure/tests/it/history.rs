@@ -4,10 +4,10 @@ mod events;
 mod snapshot;
 
 use tenure::client::{Client, NewTask};
-use tenure::core::name::{Namespace, TaskId};
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure_core::name::{Namespace, TaskId};
 
 fn namespace() -> Namespace {
     Namespace::parse("t").unwrap()

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use tenure::client::{Client, NewTask};
-use tenure::core::name::{Namespace, NodeId, TaskId};
 use tenure::election::Elections;
 use tenure::handler::Outcome;
 use tenure::lock::Locks;
@@ -16,6 +15,7 @@ use tenure::membership::Cluster;
 use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::{Previous, Selection, Start, Store};
+use tenure_core::name::{Namespace, NodeId, TaskId};
 use tenure_fixture::{Etcd, Member};
 
 /// How long what was told to end may take.

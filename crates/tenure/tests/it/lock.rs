@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure::LossReason;
-use tenure::core::name::{LockName, Namespace};
 use tenure::lock::{LockError, Locks, ReleaseError};
 use tenure::session::{Session, SessionState};
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure_core::name::{LockName, Namespace};
 use tenure_fixture::Etcd;
 
 async fn connect(etcd: &Etcd) -> Store {

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tenure::core::name::{Namespace, NodeId};
-use tenure::core::record::NodeState;
-use tenure::core::revision::Token;
 use tenure::membership::{
     Cluster, JoinError, MemberEvent, MemberWatch, Members, Membership, NewNode, Standing, UpdateError,
 };
 use tenure::session::Session;
 use tenure::store::file::SharedFile;
 use tenure::store::{Selection, Store};
+use tenure_core::name::{Namespace, NodeId};
+use tenure_core::record::NodeState;
+use tenure_core::revision::Token;
 use tenure_fixture::Etcd;
 
 /// How long anything here may take before it counts as never: far more than a busy machine needs.

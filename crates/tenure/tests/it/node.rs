@@ -14,15 +14,15 @@ use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::{Namespace, NodeId, TaskId};
-use tenure::core::record::{OwnerRecord, Record, TaskRecord};
-use tenure::core::revision::Token;
-use tenure::core::task::{State, StateKind, StateRecord};
 use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, NodeOptions};
 use tenure::session::Session;
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::record::{OwnerRecord, Record, TaskRecord};
+use tenure_core::revision::Token;
+use tenure_core::task::{State, StateKind, StateRecord};
 use tokio::sync::watch;
 
 pub(crate) use crate::membership::{PATIENCE, is_empty, namespace, on_every_engine};

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure::core::name::Namespace;
-use tenure::core::record::WallTime;
 use tenure::lock::{Locks, Lost};
 use tenure::once::{Once, OnceError, Run, lock_of};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
 use tenure::testing::{Fate, World};
+use tenure_core::name::Namespace;
+use tenure_core::record::WallTime;
 use tokio::task::AbortHandle;
 
 use crate::membership::on_every_engine;

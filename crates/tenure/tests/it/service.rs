@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tenure::core::name::{InstanceId, ServiceName};
 use tenure::service::{InstanceError, InstanceEvent, NewInstance, Picker, Services, Standing};
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure_core::name::{InstanceId, ServiceName};
 use tenure_fixture::Etcd;
 
 use crate::membership::{PATIENCE, connect, is_empty, namespace, on_every_engine};

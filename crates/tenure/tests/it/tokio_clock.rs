@@ -1,9 +1,9 @@
 //! The runtime's own clock as a store's: with paused time, a suite that waits for leases takes no time at all.
 
 use tenure::clock::{Clock, Sleep};
-use tenure::core::time::Moment;
 use tenure::store::memory::Memory;
 use tenure::store::{Limits, Store};
+use tenure_core::time::Moment;
 use tokio::time::Instant;
 
 /// Counts from when it was made, in the runtime's time.

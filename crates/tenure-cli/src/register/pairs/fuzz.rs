@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use tenure::core::layout::{Key, Layout};
-use tenure::core::name::Namespace;
+use tenure_core::layout::{Key, Layout};
+use tenure_core::name::Namespace;
 
 use super::parse;
 use crate::failure::Failure;

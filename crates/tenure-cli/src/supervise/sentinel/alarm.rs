@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Result;
-use tenure::core::time::Moment;
+use tenure_core::time::Moment;
 
 /// Rings at a moment.
 pub(super) struct Alarm {

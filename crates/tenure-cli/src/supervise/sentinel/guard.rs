@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tenure::clock::{BootClock, Clock};
-use tenure::core::time::Moment;
+use tenure_core::time::Moment;
 
 use super::super::{descendants, signals};
 use super::GUARDING;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tenure::client::{CommandError, NodeCommandError, WaitCommandError};
-use tenure::core::command::{AfterDrain, Balance, NodeCommand};
-use tenure::core::layout::Key;
-use tenure::core::name::CommandId;
-use tenure::core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
-use tenure::core::task::{Message, StateKind};
 use tenure::store::{Condition, Op, Store, Txn};
+use tenure_core::command::{AfterDrain, Balance, NodeCommand};
+use tenure_core::layout::Key;
+use tenure_core::name::CommandId;
+use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
+use tenure_core::task::{Message, StateKind};
 
 use super::{Actor, client, id, layout, new, node, soon};
 use crate::membership::on_every_engine;

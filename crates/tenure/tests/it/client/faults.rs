@@ -5,12 +5,12 @@ use std::time::Duration;
 use tenure::client::{
     Client, CommandError, DeleteError, ForgetError, NodeCommandError, Sent, SubmitError, Submitted,
 };
-use tenure::core::command::NodeCommand;
-use tenure::core::layout::Key;
-use tenure::core::record::CommandOutcome;
-use tenure::core::task::{Message, StateKind};
 use tenure::store::Store;
 use tenure::testing::World;
+use tenure_core::command::NodeCommand;
+use tenure_core::layout::Key;
+use tenure_core::record::CommandOutcome;
+use tenure_core::task::{Message, StateKind};
 use tokio::task::JoinHandle;
 
 use super::{Actor, client, id, layout, new, node};

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tenure::client::{Client, NewTask, SubmitError, Submitted, TaskFilter, WaitTaskError, new_task_ids};
-use tenure::core::layout::Key;
-use tenure::core::name::TaskId;
-use tenure::core::record::Record;
-use tenure::core::task::{State, StateKind, StateRecord};
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure_core::layout::Key;
+use tenure_core::name::TaskId;
+use tenure_core::record::Record;
+use tenure_core::task::{State, StateKind, StateRecord};
 use tenure_fixture::Etcd;
 
 use super::{client, layout};

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tenure::client::{Client, RetryError, Submitted};
-use tenure::core::layout::Key;
-use tenure::core::record::{Record, WallTime};
-use tenure::core::task::{Message, StateKind, StateRecord};
 use tenure::store::{Op, Store, Txn};
 use tenure::testing::World;
+use tenure_core::layout::Key;
+use tenure_core::record::{Record, WallTime};
+use tenure_core::task::{Message, StateKind, StateRecord};
 
 use super::{Actor, client, id, layout, new, node, stored};
 use crate::membership::on_every_engine;

@@ -133,8 +133,8 @@ async fn a_killed_leader_that_is_restarted_in_time_leads_on() {
     let mut leader = Process::start("leader", &format!("etcd://{}", etcd.endpoints()));
     let said = leader.hear().await;
     let (place, token) = said.split_once(' ').unwrap();
-    let place = tenure::core::layout::QueueKey::parse(place).unwrap();
-    let token = tenure::core::revision::Token(tenure::store::Revision(token.parse().unwrap()));
+    let place = tenure_core::layout::QueueKey::parse(place).unwrap();
+    let token = tenure_core::revision::Token(tenure::store::Revision(token.parse().unwrap()));
     let ((_a, other), (_b, restarted)) = (process(&store, "other"), process(&store, "leader"));
     let waiting = stand(&store, &other, "other", 2).await;
     leader.kill().await;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tenure::core::layout::{Key, Layout, QueueKey};
-use tenure::core::name::Namespace;
-use tenure::core::record::{CandidateRecord, Record};
 use tenure::store::{LeaseId, Store};
 use tenure::testing::World;
+use tenure_core::layout::{Key, Layout, QueueKey};
+use tenure_core::name::Namespace;
+use tenure_core::record::{CandidateRecord, Record};
 
 use super::{next, next_value, on_every_engine, process};
 

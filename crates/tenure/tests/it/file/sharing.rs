@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tenure::clock::{BootClock, Clock};
-use tenure::core::time::Moment;
 use tenure::store::file::Retention;
 use tenure::store::{
     Change, Engine, Get, LeaseChoice, Op, Previous, Revision, Selection, Start, Store, StoreError, Txn,
     WatchEnd, WatchItem, WatchStream,
 };
+use tenure_core::time::Moment;
 use tokio::time::timeout;
 
 use super::child::Process;

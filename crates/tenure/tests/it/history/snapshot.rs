@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tenure::core::name::{NodeId, TaskId};
 use tenure::election::Elections;
 use tenure::membership::{Cluster, NewNode};
 use tenure::session::Session;
 use tenure::snapshot::{Part, SnapshotRequest};
 use tenure::store::memory::Memory;
 use tenure::store::{Engine, Get, Op, OpReply, Page, Revision, Store, StoreError, Txn, TxnReply, Values};
+use tenure_core::name::{NodeId, TaskId};
 
 use super::{locks, namespace, submit};
 use crate::membership::on_every_engine;

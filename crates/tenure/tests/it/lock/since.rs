@@ -1,8 +1,8 @@
 //! Since when a lock is held: the time in the queue does not count.
 
-use tenure::core::record::WallTime;
 use tenure::lock::Holder;
 use tenure::testing::{Fate, World};
+use tenure_core::record::WallTime;
 
 use super::*;
 

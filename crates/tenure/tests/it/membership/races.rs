@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tenure::core::record::{NodeRecord, Record};
 use tenure::store::memory::Memory;
 use tenure::store::{Engine, Get, Page, Previous, Start, StoreError, WatchStream};
+use tenure_core::record::{NodeRecord, Record};
 use tokio::sync::Notify;
 
 use super::*;

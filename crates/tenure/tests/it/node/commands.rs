@@ -3,12 +3,12 @@
 use futures_util::future::join_all;
 use tenure::client::{Client, NewTask};
 use tenure::clock::wall_time;
-use tenure::core::command::{AfterDrain, NodeCommand};
-use tenure::core::record::{CommandOutcome, CommandRecord, ResultRecord, WallTime};
-use tenure::core::task::Message;
 use tenure::node::{NodeEnd, Notice};
 use tenure::store::LeaseId;
 use tenure::testing::World;
+use tenure_core::command::{AfterDrain, NodeCommand};
+use tenure_core::record::{CommandOutcome, CommandRecord, ResultRecord, WallTime};
+use tenure_core::task::Message;
 
 use super::*;
 

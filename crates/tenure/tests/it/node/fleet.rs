@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use tenure::client::{Client, NewTask};
-use tenure::core::layout::Key;
-use tenure::core::name::TaskId;
-use tenure::core::record::{NodeRecord, NodeState, OwnerRecord, Record, TaskRecord};
-use tenure::core::task::StateKind;
 use tenure::store::Store;
 use tenure::store::file::SharedFile;
+use tenure_core::layout::Key;
+use tenure_core::name::TaskId;
+use tenure_core::record::{NodeRecord, NodeState, OwnerRecord, Record, TaskRecord};
+use tenure_core::task::StateKind;
 use tenure_fixture::Etcd;
 
 use super::{PATIENCE, Shop, Worker};
@@ -231,7 +231,7 @@ async fn short_tasks(store: Store) {
     println!("longest idle with room {longest:?} ({task}), all ended after {:?}", begun.elapsed());
     assert!(longest <= IDLE_MAX, "{task} had no owner for {longest:?} although there was room");
     let states = shop.store.list(shop.layout.states()).await.unwrap().pairs;
-    let state = |value: &[u8]| tenure::core::task::StateRecord::decode(value).unwrap().state.kind();
+    let state = |value: &[u8]| tenure_core::task::StateRecord::decode(value).unwrap().state.kind();
     assert_eq!(states.len(), fleet.tasks * KINDS.len());
     assert!(states.iter().all(|pair| state(&pair.value) == StateKind::Completed));
     shop.ledger.check();

@@ -1,9 +1,9 @@
 //! A claim whose answer arrives when the session is lost: never run, given back, and told.
 
-use tenure::core::balance::Crowd;
-use tenure::core::record::{NodeRecord, NodeState};
-use tenure::core::time::Moment;
 use tenure::node::Notice;
+use tenure_core::balance::Crowd;
+use tenure_core::record::{NodeRecord, NodeState};
+use tenure_core::time::Moment;
 use tenure_fixture::{Etcd, Mode, Proxy};
 
 use super::*;
@@ -17,7 +17,7 @@ fn name_for_the_last() -> String {
     let node = |id: &str| NodeId::parse(id).unwrap();
     let mut crowd = Crowd::new();
     for id in SILENT.iter().chain(&["a"]) {
-        crowd.set(&node(id), tenure::core::balance::Load::default(), Moment::ORIGIN);
+        crowd.set(&node(id), tenure_core::balance::Load::default(), Moment::ORIGIN);
     }
     let names = (0..10_000).map(|n| format!("t{n}"));
     let mut last = names.filter(|name| crowd.rank(&node("a"), &task(name)) == SILENT.len());

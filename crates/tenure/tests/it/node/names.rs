@@ -1,7 +1,7 @@
 //! One task's end leaves others alone, and what has ended does not come back.
 
 use tenure::client::{Client, NewTask, Submitted};
-use tenure::core::task::Message;
+use tenure_core::task::Message;
 
 use super::*;
 

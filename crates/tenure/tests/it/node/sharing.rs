@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::Deserialize;
-use tenure::core::layout::Key;
-use tenure::core::record::{Record, TaskRecord};
-use tenure::core::task::{State, StateKind};
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::node::balance::{Balancer, Loads, Offer, Parting, Verdict};
 use tenure::session::Session;
 use tenure::store::{Op, Store, Txn};
+use tenure_core::layout::Key;
+use tenure_core::record::{Record, TaskRecord};
+use tenure_core::task::{State, StateKind};
 
 use super::{PATIENCE, Shop, task, until, until_acquainted};
-use tenure::core::name::NodeId;
+use tenure_core::name::NodeId;
 
 /// Refuses the first offers without a wait, then takes everything.
 struct Fickle {

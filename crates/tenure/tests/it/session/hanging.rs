@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::clock::Clock;
-use tenure::core::time::Moment;
 use tenure::store::memory::Memory;
 use tenure::store::{
     Cause, Engine, Grant, LeaseChoice, LeaseId, Limits, Op, Renewal, StoreError, Txn, TxnReply,
 };
+use tenure_core::time::Moment;
 
 use super::*;
 use crate::tokio_clock::TokioClock;

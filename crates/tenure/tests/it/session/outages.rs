@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::core::backoff::{Growth, Jitter, Retry};
 use tenure::store::LeaseId;
+use tenure_core::backoff::{Growth, Jitter, Retry};
 
 use super::flaky::{Flaky, Weather};
 use super::observing::Log;

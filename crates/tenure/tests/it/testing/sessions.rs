@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tenure::LossReason;
 use tenure::clock::Clock;
-use tenure::core::backoff::{Growth, Jitter, Retry};
 use tenure::session::{Session, SessionState};
 use tenure::store::{Change, Selection, WatchItem};
 use tenure::testing::{Skew, World};
+use tenure_core::backoff::{Growth, Jitter, Retry};
 
 use super::{deletes, ms, s, seen, watch_all};
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::clock::Clock;
-use tenure::core::revision::Token;
 use tenure::ttl::{Capabilities, Freed, Memory, StorageError, TtlStorage};
+use tenure_core::revision::Token;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verb {

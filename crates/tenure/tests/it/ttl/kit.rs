@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use tempfile::TempDir;
 use tenure::clock::BootClock;
-use tenure::core::name::Namespace;
 use tenure::store::Store;
 use tenure::ttl::conformance::{self, Report};
 use tenure::ttl::{Memory, OverStore, Redis};
+use tenure_core::name::Namespace;
 use tenure_fixture::Etcd;
 
 use super::wrong::{Flaw, Wrong};

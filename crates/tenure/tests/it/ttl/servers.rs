@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure::clock::BootClock;
-use tenure::core::name::Namespace;
-use tenure::core::revision::Token;
 use tenure::store::{Selection, Store};
 use tenure::ttl::{AcquireError, Elections, LossReason, Options, OverStore, Redis, Value};
+use tenure_core::name::Namespace;
+use tenure_core::revision::Token;
 use tenure_fixture::Etcd;
 
 use crate::tokio_clock::TokioClock;

@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tenure::clock::Clock;
-use tenure::core::revision::{Revision, Token};
-use tenure::core::time::Moment;
 use tenure::ttl::{Capabilities, Freed, StorageError, TtlStorage};
+use tenure_core::revision::{Revision, Token};
+use tenure_core::time::Moment;
 
 use crate::tokio_clock::TokioClock;
 
