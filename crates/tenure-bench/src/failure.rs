@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
-use tenure::store::{StoreError, WatchEnd};
+use tenure::store::{StoreError, WatchError};
 
 /// Why a measurement ended without its figures.
 #[derive(Debug)]
@@ -51,8 +51,8 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<WatchEnd> for Failure {
-    fn from(end: WatchEnd) -> Failure {
+impl From<WatchError> for Failure {
+    fn from(end: WatchError) -> Failure {
         chain(&end)
     }
 }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn failure_names_its_causes() {
-        let lost = WatchEnd::Lost(StoreError::Unavailable(Cause::new("connection refused")));
+        let lost = WatchError::Lost(StoreError::Unavailable(Cause::new("connection refused")));
         let text = Failure::from(lost).to_string();
         assert_eq!(text, "the watch was lost: the store cannot be reached: connection refused");
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::store::{Security, StoreUrl};
+use tenure::store::{StoreUrl, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -19,7 +19,7 @@ impl Counter {
     /// None where the pages cannot be read without TLS.
     pub(super) fn of(url: &StoreUrl) -> Option<Counter> {
         match url {
-            StoreUrl::Etcd { endpoints, security: Security::Plain } => {
+            StoreUrl::Etcd { endpoints, security: Transport::Plain } => {
                 Some(Counter { endpoints: endpoints.clone() })
             }
             StoreUrl::Etcd { .. } | StoreUrl::Memory | StoreUrl::File(_) => None,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tenure::store::{Security, StoreUrl};
+use tenure::store::{StoreUrl, Transport};
 
 /// An engine to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -18,7 +18,7 @@ pub(crate) fn etcd(text: &str) -> Result<StoreUrl, String> {
     let members = text.split(',').map(|member| member.trim().trim_start_matches("http://"));
     let url = format!("etcd://{}", members.collect::<Vec<_>>().join(","));
     match url.parse() {
-        Ok(url @ StoreUrl::Etcd { security: Security::Plain, .. }) => Ok(url),
+        Ok(url @ StoreUrl::Etcd { security: Transport::Plain, .. }) => Ok(url),
         Ok(url) => Err(format!("{url} is not an etcd without TLS")),
         Err(error) => Err(format!("{error}")),
     }

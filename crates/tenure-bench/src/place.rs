@@ -5,7 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tenure::clock::{BootClock, Clock};
 use tenure::session::Session;
-use tenure::store::{Security, Selection, Store, StoreUrl};
+use tenure::store::{Selection, Store, StoreUrl, Transport};
 
 use super::metrics::Counter;
 use super::options::Engine;
@@ -138,7 +138,7 @@ pub(super) fn root() -> String {
 /// Bare calls to the first member of an etcd.
 pub(super) async fn connect_raw(url: &StoreUrl) -> Result<Raw, Failure> {
     match url {
-        StoreUrl::Etcd { endpoints, security: Security::Plain } if !endpoints.is_empty() => {
+        StoreUrl::Etcd { endpoints, security: Transport::Plain } if !endpoints.is_empty() => {
             Raw::connect(&format!("http://{}", endpoints[0])).await.map_err(failed)
         }
         StoreUrl::Etcd { .. } | StoreUrl::Memory | StoreUrl::File(_) => {

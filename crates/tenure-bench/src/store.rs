@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 use tenure::store::{Durability, Selection, Store, StoreUrl};
 
 use super::etcd::Sides;
@@ -65,7 +65,7 @@ async fn memory(effort: Effort, report: &mut Report) -> Result<(), Failure> {
 async fn file(effort: Effort, report: &mut Report) -> Result<(), Failure> {
     let folder = temporary_folder()?;
     let path = folder.path().join("store.db");
-    let store = Store::new(SharedFile::open(&path).await?);
+    let store = Store::new(FileEngine::open(&path).await?);
     let done = file_at(&store, &path, effort, report).await;
     store.close().await;
     done?;
@@ -74,7 +74,7 @@ async fn file(effort: Effort, report: &mut Report) -> Result<(), Failure> {
 
 /// The same file engine when every commit waits for the disk: alone, and with 64 that share a commit.
 async fn file_to_disk(path: &Path, effort: Effort, report: &mut Report) -> Result<(), Failure> {
-    let options = SharedFile::options().durability(Durability::PowerLoss);
+    let options = FileEngine::options().durability(Durability::PowerLoss);
     let store = Store::new(options.open(path).await?);
     let bench = Bench { store: &store, prefix: "/bench/" };
     let alone = bench.put(effort).await?;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure::store::etcd::Etcd;
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 use tenure::store::{Store, StoreError, StoreUrl, Unusable};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
@@ -135,7 +135,7 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
 
 /// Opens a store file, and makes it, in a folder for its owner alone, if there is none.
 pub(crate) async fn open_file(path: &Path) -> Result<Store, StoreError> {
-    Ok(Store::new(SharedFile::open(path).await?))
+    Ok(Store::new(FileEngine::open(path).await?))
 }
 
 fn flags(global: &Global) -> Values {

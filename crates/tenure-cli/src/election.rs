@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tenure::election::{Election, ElectionList, ElectionView, Elections};
+use tenure::election::{Election, ElectionList, ElectionSnapshot, Elections};
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure_core::name::{ElectionName, Namespace};
@@ -128,7 +128,7 @@ async fn list(elections: &Elections, store: &Store, output: &Output) -> Result<(
         let (backend, revision) = (store.info().kind, revision.to_string());
         return output.object(&Answer { schema: SCHEMA, elections, backend, revision });
     }
-    let row = |view: &ElectionView| {
+    let row = |view: &ElectionSnapshot| {
         let leader = view.leader.as_ref();
         let dash = || "-".to_owned();
         vec![

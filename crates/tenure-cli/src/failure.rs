@@ -11,7 +11,7 @@ use std::io;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tenure::store::{Denied, Invalid, Replaced, StoreError, Unusable, WatchEnd};
+use tenure::store::{Denied, Invalid, Replaced, StoreError, Unusable, WatchError};
 
 pub(crate) use access::set_namespace;
 
@@ -232,11 +232,11 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<WatchEnd> for Failure {
-    fn from(end: WatchEnd) -> Failure {
+impl From<WatchError> for Failure {
+    fn from(end: WatchError) -> Failure {
         match end {
-            WatchEnd::Compacted { at } => StoreError::Compacted { at: Some(at) }.into(),
-            WatchEnd::Lost(error) => Failure::from(error).while_doing("the watch was lost"),
+            WatchError::Compacted { at } => StoreError::Compacted { at: Some(at) }.into(),
+            WatchError::Lost(error) => Failure::from(error).while_doing("the watch was lost"),
         }
     }
 }

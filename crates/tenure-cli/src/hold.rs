@@ -12,7 +12,7 @@ mod who;
 use std::time::Duration;
 
 use tenure::clock::wall_time;
-use tenure_core::record::WallTime;
+use tenure_core::record::Timestamp;
 
 pub(crate) use holding::{Acquired, Run, taken};
 pub(crate) use line::{Line, Look, NotHeld, Progress, Wait};
@@ -24,6 +24,6 @@ pub(crate) use who::introduce;
 use crate::duration;
 
 /// How long ago that was, by two clocks that need not agree.
-pub(crate) fn ago(since: WallTime) -> String {
+pub(crate) fn ago(since: Timestamp) -> String {
     duration::said(Duration::from_millis(wall_time().0.saturating_sub(since.0)))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Subcommand;
 use serde::Serialize;
 use tenure::Identity;
-use tenure::lock::{Holder, LockList, LockView, Locks};
+use tenure::lock::{Holder, LockList, LockSnapshot, Locks};
 use tenure::session::Session;
 use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
 use tenure_core::name::{LockName, Namespace};
@@ -121,7 +121,7 @@ struct ShownWaiter {
 }
 
 impl Shown {
-    fn new(view: &LockView, leases: &BTreeMap<LeaseId, LeaseView>) -> Shown {
+    fn new(view: &LockSnapshot, leases: &BTreeMap<LeaseId, LeaseView>) -> Shown {
         let holder = |holder: &Holder| {
             let lease = leases.get(&holder.place.lease);
             let record = holder.record.clone();
@@ -171,7 +171,7 @@ async fn list(locks: &Locks, store: &Store, output: &Output) -> Result<(), Failu
         let locks = views.iter().map(|view| Shown::new(view, &leases)).collect();
         return output.object(&Answer { schema: SCHEMA, locks, backend, revision });
     }
-    let row = |view: &LockView| {
+    let row = |view: &LockSnapshot| {
         let first = view.holders.first();
         let fence = first.map_or("-".to_owned(), |first| first.token.to_string());
         let by = first.map_or("-".to_owned(), |first| first.record.identity().to_string());
@@ -305,7 +305,7 @@ async fn take(
 }
 
 /// Whose place is meant.
-fn victims(view: &LockView, token: Option<Token>, force: bool) -> Result<Vec<&Holder>, Failure> {
+fn victims(view: &LockSnapshot, token: Option<Token>, force: bool) -> Result<Vec<&Holder>, Failure> {
     let name = &view.name;
     let Some(by) = held_by(view) else {
         return Err(Failure::new(Code::NotFound, format!("nobody holds '{name}'"))

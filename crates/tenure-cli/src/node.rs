@@ -12,7 +12,7 @@ use tenure::snapshot::ClusterSnapshot;
 use tenure_core::command::{Balance, NodeCommand as Order};
 use tenure_core::layout::Layout;
 use tenure_core::name::{Namespace, NodeId, TaskId};
-use tenure_core::record::{NodeState, WallTime};
+use tenure_core::record::{MemberState, Timestamp};
 
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -142,14 +142,14 @@ pub(crate) async fn run(
 }
 
 /// A time, if there is one: other writers of this layout say none.
-pub(crate) fn said(time: WallTime) -> Option<String> {
-    (time != WallTime::default()).then(|| time.to_string())
+pub(crate) fn said(time: Timestamp) -> Option<String> {
+    (time != Timestamp::default()).then(|| time.to_string())
 }
 
 /// The state of a node, for people: one that is frozen says so.
 fn state_of(snapshot: &ClusterSnapshot, node: &Node) -> String {
     match (node.record.state, snapshot.frozen.get(&node.id)) {
-        (NodeState::Ready, Some(frozen)) => frozen.to_string(),
+        (MemberState::Ready, Some(frozen)) => frozen.to_string(),
         (state, _) => state.as_str().to_owned(),
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tenure::lock::Guard;
-use tenure::once::{Begun, Decision, EVERY_MIN, RunGate, RunGateError, RunRecord, lock_of};
+use tenure::once::{Begun, Decision, EVERY_MIN, OnceRecord, RunGate, RunGateError, lock_of};
 use tenure_core::name::LockName;
 use tenure_core::queue::LockMode;
 
@@ -135,7 +135,7 @@ impl Once<'_> {
             Ok(run) => {
                 if !run.outcome.is_lost {
                     let exit_code = Some(run.outcome.exit_code());
-                    self.note_end(&guard, RunRecord { exit_code, ..begun }).await;
+                    self.note_end(&guard, OnceRecord { exit_code, ..begun }).await;
                 }
                 Ok(self.line.finish(stage, guard, run, Duration::ZERO, signals).await)
             }
@@ -180,7 +180,7 @@ impl Once<'_> {
     }
 
     /// The run of this period: ends with 124.
-    fn done(&self, last: &RunRecord) -> Stop {
+    fn done(&self, last: &OnceRecord) -> Stop {
         let key = self.key();
         let end = match last.exit_code {
             Some(code) => format!("it ended with {code}"),
@@ -200,7 +200,7 @@ impl Once<'_> {
     }
 
     /// Notes that a run begins: only while we hold the lock, and only if it is still due.
-    async fn begin(&self, guard: &Guard) -> Result<RunRecord, Stop> {
+    async fn begin(&self, guard: &Guard) -> Result<OnceRecord, Stop> {
         match self.gate.begin(guard.fence()).await {
             Ok(Begun::Begun { record, ignored }) => {
                 if let Some(last) = ignored {
@@ -227,7 +227,7 @@ impl Once<'_> {
     }
 
     /// Notes how it ended, for people and for `--retry-failed`. A store that does not take it keeps nobody waiting.
-    async fn note_end(&self, guard: &Guard, record: RunRecord) {
+    async fn note_end(&self, guard: &Guard, record: OnceRecord) {
         let noted = tokio::time::timeout(NOTE_WITHIN, self.gate.finish(&guard.fence(), &record)).await;
         if !matches!(noted, Ok(Ok(true))) {
             self.stage.output.note(&format!("how '{}' ended could not be noted; the run counts", self.name));

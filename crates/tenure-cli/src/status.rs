@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tenure::client::{Client, TaskView};
-use tenure::snapshot::{ClusterSnapshot, ElectionView, LockView, SnapshotRequest};
+use tenure::snapshot::{ClusterSnapshot, ElectionSnapshot, LockSnapshot, SnapshotRequest};
 use tenure::store::{Get, LeaseId, Store, StoreError};
 use tenure_core::layout::Layout;
 use tenure_core::name::Namespace;
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 use self::warnings::Warning;
 use crate::failure::Failure;
@@ -128,7 +128,7 @@ async fn leases(
     Ok(leases)
 }
 
-fn shown_election(election: &ElectionView) -> ShownElection {
+fn shown_election(election: &ElectionSnapshot) -> ShownElection {
     let leader = election.leader.as_ref();
     ShownElection {
         name: election.name.to_string(),
@@ -138,7 +138,7 @@ fn shown_election(election: &ElectionView) -> ShownElection {
     }
 }
 
-fn shown_lock(lock: &LockView) -> ShownLock {
+fn shown_lock(lock: &LockSnapshot) -> ShownLock {
     ShownLock {
         name: lock.name.to_string(),
         fence: lock.holders.first().map(|holder| holder.token.to_string()),
@@ -164,7 +164,7 @@ fn shown_nodes(snapshot: &ClusterSnapshot) -> Vec<ShownNode> {
 fn count(tasks: &[TaskView]) -> Tasks {
     let mut by_state = BTreeMap::new();
     for task in tasks {
-        *by_state.entry(task.state_kind().map_or("unreadable", StateKind::as_str)).or_default() += 1;
+        *by_state.entry(task.state_kind().map_or("unreadable", TaskState::as_str)).or_default() += 1;
     }
     Tasks { total: tasks.len(), by_state, unclaimed: warnings::unclaimed(tasks).count() }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use tenure::client::{Client, TaskView};
 use tenure_core::name::{NodeId, TaskId};
-use tenure_core::task::{Message, StateKind};
+use tenure_core::task::{TaskMessage, TaskState};
 
 pub(crate) use asking::{PatienceArgs, acknowledged, settled};
 pub(crate) use shape::unreadable;
@@ -119,11 +119,11 @@ const RETRY_ALL: Act = Act { applies: has_ended, ..RETRY };
 const FORGET: Act = Act { verb: "forget", doing: "forgetting", done: "forgotten", applies: has_ended };
 
 fn was_not_completed(task: &TaskView) -> bool {
-    has_ended(task) && task.state_kind() != Some(StateKind::Completed)
+    has_ended(task) && task.state_kind() != Some(TaskState::Completed)
 }
 
 fn has_ended(task: &TaskView) -> bool {
-    task.state_kind().is_some_and(StateKind::is_terminal)
+    task.state_kind().is_some_and(TaskState::is_terminal)
 }
 
 /// Refuses what is wrong whatever the store holds.
@@ -149,26 +149,26 @@ pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failur
 
 /// Runs a verb.
 pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
-    let ask = async |args: &AskArgs, message: Message| {
+    let ask = async |args: &AskArgs, message: TaskMessage| {
         asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
     };
     match command {
         TaskCommand::Ls(args) => list::list(args, client, output).await,
         TaskCommand::Show(args) => show::show(&parse(&args.id)?, client, output).await,
         TaskCommand::History(args) => show::history(&parse(&args.id)?, client, output).await,
-        TaskCommand::Pause(args) => ask(args, Message::Pause).await,
-        TaskCommand::Resume(args) => ask(args, Message::Run).await,
-        TaskCommand::Release(args) => ask(args, Message::Release).await,
-        TaskCommand::Checkpoint(args) => ask(args, Message::Checkpoint { blob: None }).await,
+        TaskCommand::Pause(args) => ask(args, TaskMessage::Pause).await,
+        TaskCommand::Resume(args) => ask(args, TaskMessage::Run).await,
+        TaskCommand::Release(args) => ask(args, TaskMessage::Release).await,
+        TaskCommand::Checkpoint(args) => ask(args, TaskMessage::Checkpoint { blob: None }).await,
         TaskCommand::Kill(args) => {
             let kill = async |id: TaskId| {
-                let message = Message::Kill { reason: args.select.reason.clone() };
+                let message = TaskMessage::Kill { reason: args.select.reason.clone() };
                 asking::ask(&id, message, &args.patience, client, output).await
             };
             args.select.each(&KILL, client, output, kill).await
         }
         TaskCommand::Sleep(args) => {
-            let message = Message::Sleep { until: asking::until(&args.until)? };
+            let message = TaskMessage::Sleep { until: asking::until(&args.until)? };
             asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
         }
         TaskCommand::Wait(args) => {
@@ -180,7 +180,7 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
             args.each(&RM, client, output, async |id| removing::remove(&id, client, output).await).await
         }
         TaskCommand::Retry(args) => {
-            let act = if args.names(StateKind::Completed) { RETRY_ALL } else { RETRY };
+            let act = if args.names(TaskState::Completed) { RETRY_ALL } else { RETRY };
             args.each(&act, client, output, async |id| removing::retry(&id, client, output).await).await
         }
         TaskCommand::Forget(args) => {

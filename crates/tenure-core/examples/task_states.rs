@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use tenure_core::task::state::TABLE;
-use tenure_core::task::{MessageKind, StateKind};
+use tenure_core::task::{TaskMessageKind, TaskState};
 
 const HEAD: &str = "\
 # The states of a task
@@ -32,14 +32,14 @@ Otherwise it says `sleep` for ten minutes.
 
 fn main() -> std::io::Result<()> {
     let mut page = HEAD.to_owned();
-    let columns = MessageKind::ALL.map(|message| format!(" {message} |")).concat();
-    page += &format!("| |{columns}\n|---|{}\n", "---|".repeat(MessageKind::ALL.len()));
-    for state in StateKind::ALL {
+    let columns = TaskMessageKind::ALL.map(|message| format!(" {message} |")).concat();
+    page += &format!("| |{columns}\n|---|{}\n", "---|".repeat(TaskMessageKind::ALL.len()));
+    for state in TaskState::ALL {
         let cell = |message| {
             let rule = TABLE.iter().find(|(from, said, _)| (*from, *said) == (state, message));
             rule.map_or_else(|| " – |".to_owned(), |(_, _, to)| format!(" `{to}` |"))
         };
-        page += &format!("| `{state}` |{}\n", MessageKind::ALL.map(cell).concat());
+        page += &format!("| `{state}` |{}\n", TaskMessageKind::ALL.map(cell).concat());
     }
     page += TAIL;
     std::io::stdout().write_all(page.as_bytes())

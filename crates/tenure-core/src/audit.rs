@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::kv::Selection;
 use crate::layout::{AUDIT_KEEP, Key, Layout};
 use crate::name::{CommandId, CommandIds};
-use crate::record::{AuditRecord, Record, WallTime};
+use crate::record::{AuditRecord, Record, Timestamp};
 use crate::txn::{Op, Txn};
 
 /// A record that is about to be put.
@@ -24,7 +24,7 @@ pub struct AuditEntry {
 
 impl AuditEntry {
     /// The entry for a record of this time, under an id with these random bytes.
-    pub fn new(layout: &Layout, record: AuditRecord, now: WallTime, random: [u8; 8]) -> AuditEntry {
+    pub fn new(layout: &Layout, record: AuditRecord, now: Timestamp, random: [u8; 8]) -> AuditEntry {
         // Ids of one millisecond are in no order: the revisions of the records have it.
         let key = layout.encode(&Key::Audit(CommandIds::default().next(now, random)));
         let oldest_kept = Key::Audit(CommandId::first_at(now.before(AUDIT_KEEP)));

@@ -53,7 +53,7 @@ pub struct Retry {
 /// A rule of waiting that would not wait, or wait without end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum BadRetry {
+pub enum InvalidBackoff {
     /// Trying again at once, for ever, is an attack on the store.
     #[error("the first wait must be longer than nothing")]
     InitialZero,
@@ -101,12 +101,12 @@ impl Retry {
         Retry { initial: Duration::from_millis(100), cap: Duration::from_secs(2), ..Retry::REQUEST };
 
     /// Refuses a rule that would hammer the store.
-    pub fn check(&self) -> Result<(), BadRetry> {
+    pub fn check(&self) -> Result<(), InvalidBackoff> {
         if self.initial.is_zero() {
-            return Err(BadRetry::InitialZero);
+            return Err(InvalidBackoff::InitialZero);
         }
         if self.cap < self.initial {
-            return Err(BadRetry::CapBelowInitial { cap: self.cap, initial: self.initial });
+            return Err(InvalidBackoff::CapBelowInitial { cap: self.cap, initial: self.initial });
         }
         Ok(())
     }
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_rule_that_would_hammer_the_store_is_refused() {
         let zero = Retry { initial: Duration::ZERO, ..Retry::DEFAULT };
-        assert_eq!(zero.check(), Err(BadRetry::InitialZero));
+        assert_eq!(zero.check(), Err(InvalidBackoff::InitialZero));
         assert!(Retry { cap: Duration::from_millis(1), ..Retry::DEFAULT }.check().is_err());
         assert!(Retry::DEFAULT.check().is_ok());
     }

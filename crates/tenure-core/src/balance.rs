@@ -9,20 +9,20 @@
 //! the task's kind and labels and has room: nodes publish both in their records.
 //!
 //! ```
-//! use tenure_core::balance::{Balancer, Loads, Offer, Parting, Verdict};
+//! use tenure_core::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
 //!
 //! /// Runs mail and nothing else.
 //! struct OnlyMail;
 //!
 //! impl Balancer for OnlyMail {
-//!     fn may_claim(&mut self, offer: &Offer<'_>, _: &Loads<'_>) -> Verdict {
+//!     fn may_claim(&mut self, offer: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
 //!         match offer.record.kind.as_deref() {
 //!             Some("mail") => Verdict::Take,
 //!             _ => Verdict::wait_secs(60, "it is not mail"),
 //!         }
 //!     }
 //!
-//!     fn release(&mut self, _: &Loads<'_>) -> Vec<Parting> {
+//!     fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Parting> {
 //!         Vec::new()
 //!     }
 //!
@@ -52,14 +52,14 @@ use crate::record::TaskRecord;
 use crate::time::Moment;
 
 pub use accept_all::AcceptAll;
-pub use capacity::{BadCapacity, Capacity, Resource};
+pub use capacity::{Capacity, InvalidCapacity, Resource};
 pub use class::{Class, Demand, Profiles};
-pub use cooling::{COOL_DOWN, Cooling, Release, TAKE_BACK_AFTER};
-pub use crowd::{Crowd, Level, Load, Measure, Terms};
+pub use cooling::{COOL_DOWN, Cooldowns, Release, TAKE_BACK_AFTER};
+pub use crowd::{Level, Load, Measure, Terms, WorkerLoads};
 pub use fair::Fair;
-pub use holdings::{Held, Holdings, weight_of};
+pub use holdings::{Held, OwnedTasks, weight_of};
 pub use rendezvous::Rendezvous;
-pub use share::{BadThreshold, Order};
+pub use share::{InvalidThreshold, Order};
 pub use weighted::Weighted;
 pub use words::{Parting, Reason, Verdict};
 
@@ -71,11 +71,11 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Decides for one node. It is told everything, remembers what it likes, and never waits.
 pub trait Balancer: Send {
     /// Whether the node should take a task that nobody owns. Asked very often: it should look at numbers, not at all tasks.
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict;
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict;
 
     /// What the node should give away now, the first first, each with the reason. Nothing is done by saying so: a dry run asks too, and the
     /// node may give away fewer at a time.
-    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting>;
+    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting>;
 
     /// What it is called.
     fn name(&self) -> &'static str;
@@ -92,7 +92,7 @@ pub struct Offer<'a> {
     pub weight: u64,
     /// Which nodes accept it.
     pub class: Class,
-    /// How many willing nodes that accept it come before this one by rendezvous; see [`Crowd::rank`].
+    /// How many willing nodes that accept it come before this one by rendezvous; see [`WorkerLoads::rank`].
     pub rank: usize,
     /// How long this node has seen it without an owner.
     pub unowned_for: Duration,
@@ -103,19 +103,19 @@ pub struct Offer<'a> {
 
 /// Who has how much, as one node sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Loads<'a> {
+pub struct ClusterLoad<'a> {
     /// The node that decides.
     pub me: &'a NodeId,
     /// The nodes that take tasks: ready, not draining, not frozen, not on their way out; this one among them if it is.
-    pub willing: &'a Crowd,
+    pub willing: &'a WorkerLoads,
     /// What no node owns, by the nodes that accept it.
     pub unowned: &'a Demand,
     /// What of it this node is just claiming.
     pub claiming: &'a Demand,
     /// What this node has, tasks that it is just claiming among them.
-    pub own: &'a Holdings,
+    pub own: &'a OwnedTasks,
     /// What this node has just given away.
-    pub cooling: &'a Cooling,
+    pub cooling: &'a Cooldowns,
     /// How much of a resource is used, if somebody measures one.
     pub resource: Option<Resource>,
     /// Whether this node is giving tasks away already and could not give them all at once. Then it goes on down to its share, although it may be
@@ -125,7 +125,7 @@ pub struct Loads<'a> {
     pub now: Moment,
 }
 
-impl Loads<'_> {
+impl ClusterLoad<'_> {
     /// What no node owns or is being claimed here, of tasks that only nodes can take that accept this class.
     pub fn unowned_of(&self, class: Class) -> Load {
         self.unowned.within(class) - self.claiming.within(class)
@@ -150,7 +150,7 @@ impl Loads<'_> {
 }
 
 /// What a node does about an offer: its balancer's verdict, unless the node gave the task away a moment ago.
-pub fn consider(balancer: &mut dyn Balancer, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+pub fn consider(balancer: &mut dyn Balancer, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
     if !loads.is_willing() {
         return Verdict::Wait { again_in: PATIENCE, why: Reason::NotWilling };
     }
@@ -162,7 +162,7 @@ pub fn consider(balancer: &mut dyn Balancer, offer: &Offer<'_>, loads: &Loads<'_
 }
 
 /// What a node releases: what its balancer returns, as far as the node has it and a peer can take it, each task once.
-pub fn partings(balancer: &mut dyn Balancer, loads: &Loads<'_>) -> Vec<Parting> {
+pub fn partings(balancer: &mut dyn Balancer, loads: &ClusterLoad<'_>) -> Vec<Parting> {
     let mut seen = BTreeSet::new();
     let mut rooms: BTreeMap<&NodeId, u64> = BTreeMap::new();
     let mut partings = balancer.release(loads);

@@ -20,7 +20,7 @@ pub enum Start {
 
 /// Whether a change carries what was there before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Previous {
+pub enum PreviousValues {
     /// Without.
     #[default]
     Omitted,
@@ -101,7 +101,7 @@ impl WatchItem {
 
 /// Why a watch ended; always its last item.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum WatchEnd {
+pub enum WatchError {
     /// History between the last item and `at` is gone: list again.
     #[error("history up to {at} was compacted away before it was delivered")]
     Compacted {

@@ -19,7 +19,7 @@ mod write;
 
 use crate::error::{Cause, StoreError};
 use crate::name::NodeId;
-use crate::record::WallTime;
+use crate::record::Timestamp;
 
 pub use command::{CommandError, Replaced, SendCommand};
 pub use delete::{DeleteError, DeleteTask, Deleted};
@@ -29,7 +29,7 @@ pub use listing::{ReadAllStates, TaskStates, read_states, state_keys};
 pub use node_command::{NodeCommandError, SendNodeCommand, unfreeze_absent};
 pub use read::{CommandReply, ReadCommandReply, ReadEffort, ReadTask};
 pub use retry::{RetryError, RetryTask};
-pub use submit::{BadProps, InvalidText, NewTask, PROPS_BYTES_MAX, SubmitError, SubmitTasks, Submitted};
+pub use submit::{InvalidProps, InvalidText, NewTask, PROPS_BYTES_MAX, SubmitError, SubmitTasks, Submitted};
 pub use write::{Settled, TaskExchange, TaskWrite};
 
 /// How often a client reads again because another one changed what it was about to change. Each turn means that another client got through,
@@ -45,7 +45,7 @@ pub struct Origin {
     /// What others see as the sender of its commands.
     pub name: NodeId,
     /// When it sends, by its clock.
-    pub at: WallTime,
+    pub at: Timestamp,
 }
 
 /// Other clients changed it again and again: nothing was done.

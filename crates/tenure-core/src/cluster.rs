@@ -16,13 +16,13 @@ use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
 use crate::name::{NodeId, TaskId};
 use crate::picture::FeedItem;
-use crate::record::{FrozenRecord, NodeRecord, NodeState, Record};
+use crate::record::{FrozenRecord, MemberRecord, MemberState, Record};
 use crate::revision::Revision;
-use crate::roster::{Nodes, Roster, Snapshot};
+use crate::roster::{Nodes, PresenceSet, Snapshot};
 use crate::task::StateRecord;
 use crate::time::Moment;
 
-pub use queues::{Candidate, ElectionView, Holder, Leader, LockView, elections_in, locks_in};
+pub use queues::{Candidate, ElectionSnapshot, Holder, Leader, LockSnapshot, elections_in, locks_in};
 
 /// A part of the state of a namespace. Reading one costs nothing for the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -68,7 +68,7 @@ pub struct ClusterSnapshot {
     /// What was read.
     pub parts: BTreeSet<Part>,
     /// The members, and the node keys that cannot be read.
-    pub members: Snapshot<NodeId, NodeRecord>,
+    pub members: Snapshot<NodeId, MemberRecord>,
     /// The nodes that take no new tasks, also those that are not alive.
     pub frozen: BTreeMap<NodeId, FrozenRecord>,
     /// How many commands each node has not handled, also for those that are not alive.
@@ -80,15 +80,15 @@ pub struct ClusterSnapshot {
     /// The states of the tasks that have a stored one; or why it cannot be read.
     pub states: BTreeMap<TaskId, Result<StateRecord, String>>,
     /// The locks that have a holder or a waiter, by name.
-    pub locks: Vec<LockView>,
+    pub locks: Vec<LockSnapshot>,
     /// The elections that have a candidate, by name.
-    pub elections: Vec<ElectionView>,
+    pub elections: Vec<ElectionSnapshot>,
 }
 
 impl ClusterSnapshot {
     /// Whether a node is a member that takes new tasks.
     pub fn takes_tasks(&self, node: &NodeId) -> bool {
-        let is_ready = |member: &NodeRecord| member.state == NodeState::Ready;
+        let is_ready = |member: &MemberRecord| member.state == MemberState::Ready;
         !self.frozen.contains_key(node) && self.members.get(node).is_some_and(|one| is_ready(&one.record))
     }
 
@@ -113,7 +113,7 @@ pub struct ClusterFold {
     layout: Layout,
     revision: Revision,
     parts: BTreeSet<Part>,
-    roster: Roster<Nodes>,
+    roster: PresenceSet<Nodes>,
     frozen: BTreeMap<NodeId, FrozenRecord>,
     pending_commands: BTreeMap<NodeId, usize>,
     owners: BTreeMap<TaskId, Owner>,
@@ -133,7 +133,7 @@ impl ClusterFold {
             parts.insert(Part::Tasks);
         }
         ClusterFold {
-            roster: Roster::new(Nodes(layout.clone())),
+            roster: PresenceSet::new(Nodes(layout.clone())),
             board: Board::new(layout.clone()),
             layout,
             revision,

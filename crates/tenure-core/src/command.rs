@@ -1,7 +1,7 @@
 //! What a node can be told, and how commands travel: `{"command":"stop_task","parameters":{"task":"t1"}}`.
 //!
 //! People and other programs write commands too, so nothing about one is trusted: what cannot be understood is an error that says why, so that
-//! its sender can be told. What a task can be told is a [`Message`](crate::task::Message), and travels in the same way.
+//! its sender can be told. What a task can be told is a [`TaskMessage`](crate::task::TaskMessage), and travels in the same way.
 
 use std::fmt;
 
@@ -63,8 +63,8 @@ impl NodeCommand {
     ///
     /// # Errors
     ///
-    /// [`BadCommand`] says what cannot be understood.
-    pub fn parse(record: &CommandRecord) -> Result<NodeCommand, BadCommand> {
+    /// [`InvalidCommand`] says what cannot be understood.
+    pub fn parse(record: &CommandRecord) -> Result<NodeCommand, InvalidCommand> {
         let given = |command| Given { command, parameters: &record.parameters };
         Ok(match record.command.as_str() {
             "freeze" => NodeCommand::Freeze,
@@ -81,7 +81,7 @@ impl NodeCommand {
                 Some(Value::Bool(true)) => AfterDrain::StayFrozen,
                 Some(_) => return Err(given("drain").wrong("stay_frozen", "true or false")),
             }),
-            unknown => return Err(BadCommand::unknown("a node", unknown)),
+            unknown => return Err(InvalidCommand::unknown("a node", unknown)),
         })
     }
 
@@ -113,7 +113,7 @@ impl fmt::Display for NodeCommand {
 /// Why a command cannot be understood.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum BadCommand {
+pub enum InvalidCommand {
     /// No command is called that.
     #[error("there is no command {word:?} to {to}")]
     Unknown {
@@ -144,11 +144,11 @@ pub enum BadCommand {
     },
 }
 
-impl BadCommand {
-    pub(crate) fn unknown(to: &'static str, word: &str) -> BadCommand {
+impl InvalidCommand {
+    pub(crate) fn unknown(to: &'static str, word: &str) -> InvalidCommand {
         /// How much of a word that is no command is said back.
         const WORD_CHARS_MAX: usize = 40;
-        BadCommand::Unknown { to, word: word.chars().take(WORD_CHARS_MAX).collect() }
+        InvalidCommand::Unknown { to, word: word.chars().take(WORD_CHARS_MAX).collect() }
     }
 }
 
@@ -159,11 +159,11 @@ pub(crate) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    pub(crate) fn needed(&self, name: &'static str, what: &'static str) -> Result<&'a Value, BadCommand> {
-        self.parameters.get(name).ok_or(BadCommand::Missing { command: self.command, name, what })
+    pub(crate) fn needed(&self, name: &'static str, what: &'static str) -> Result<&'a Value, InvalidCommand> {
+        self.parameters.get(name).ok_or(InvalidCommand::Missing { command: self.command, name, what })
     }
 
-    pub(crate) fn text(&self, name: &'static str) -> Result<Option<String>, BadCommand> {
+    pub(crate) fn text(&self, name: &'static str) -> Result<Option<String>, InvalidCommand> {
         match self.parameters.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -171,11 +171,11 @@ impl<'a> Given<'a> {
         }
     }
 
-    pub(crate) fn wrong(&self, name: &'static str, what: &'static str) -> BadCommand {
-        BadCommand::Wrong { command: self.command, name, what }
+    pub(crate) fn wrong(&self, name: &'static str, what: &'static str) -> InvalidCommand {
+        InvalidCommand::Wrong { command: self.command, name, what }
     }
 
-    fn task(&self) -> Result<TaskId, BadCommand> {
+    fn task(&self) -> Result<TaskId, InvalidCommand> {
         let value = self.needed("task", "the id of a task")?;
         let id = value.as_str().and_then(|text| TaskId::parse(text).ok());
         id.ok_or(self.wrong("task", "the id of a task"))
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::record::Record;
 
-    fn parse(json: &str) -> Result<NodeCommand, BadCommand> {
+    fn parse(json: &str) -> Result<NodeCommand, InvalidCommand> {
         NodeCommand::parse(&CommandRecord::decode(json.as_bytes()).unwrap())
     }
 

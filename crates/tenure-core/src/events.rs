@@ -22,9 +22,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::name::{ElectionName, LockName, NodeId, TaskId};
-use crate::record::{AuditRecord, CommandOutcome, NodeState, WallTime};
+use crate::record::{AuditRecord, CommandOutcome, MemberState, Timestamp};
 use crate::revision::{Revision, Token};
-use crate::task::StateKind;
+use crate::task::TaskState;
 
 pub use fold::EventFold;
 
@@ -35,7 +35,7 @@ pub struct Event {
     /// The revision at which it happened.
     pub revision: Revision,
     /// When, if a record of the change contains that: by the clock of the process that wrote it. The store counts revisions, not time.
-    pub at: Option<WallTime>,
+    pub at: Option<Timestamp>,
     /// The audit record of the command that caused it: by which process, and why.
     pub audit: Option<AuditRecord>,
     /// What happened.
@@ -141,16 +141,16 @@ pub enum TaskEvent {
     /// Its state changed.
     StateChanged {
         /// The state before.
-        from: StateKind,
+        from: TaskState,
         /// The state now.
-        to: StateKind,
+        to: TaskState,
         /// The node that changed it.
         node: Option<NodeId>,
     },
     /// It reached a terminal state.
     Ended {
         /// The state.
-        state: StateKind,
+        state: TaskState,
         /// The node that ended it, or that owned it.
         node: Option<NodeId>,
         /// Why, for a task that failed or was killed.
@@ -178,14 +178,14 @@ pub enum NodeEvent {
         /// Its incarnation.
         token: Token,
         /// Its state.
-        state: NodeState,
+        state: MemberState,
     },
     /// Its state changed.
     StateChanged {
         /// The state before.
-        from: NodeState,
+        from: MemberState,
         /// The state now.
-        to: NodeState,
+        to: MemberState,
     },
     /// Its key is gone: it left, or its lease ended.
     Left,

@@ -37,7 +37,7 @@ use crate::error::StoreError;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
 use crate::picture::FeedItem;
-use crate::revision::{Epoch, Revision, Token};
+use crate::revision::{RequestId, Revision, Token};
 use crate::time::Moment;
 
 use phase::{ObservedOwner, Pending, Phase, Purpose};
@@ -75,7 +75,7 @@ pub struct ExclusiveKey<R> {
     incoming: ObservedOwner,
     /// The owner as last read, and the revision of that read.
     read: Option<(ObservedOwner, Revision)>,
-    epoch: Epoch,
+    epoch: RequestId,
     /// The registration whose reply is expected.
     pending: Option<Pending<R>>,
     newest: Option<Token>,
@@ -97,7 +97,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
             session: SessionView::default(),
             incoming: ObservedOwner::None,
             read: None,
-            epoch: Epoch(0),
+            epoch: RequestId(0),
             pending: None,
             newest: None,
             status: RegistrationStatus::Lost,
@@ -152,7 +152,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     }
 
     /// The session's reply to a registration.
-    pub fn handle_registered(&mut self, epoch: Epoch, reply: RegisterReply, now: Moment) {
+    pub fn handle_registered(&mut self, epoch: RequestId, reply: RegisterReply, now: Moment) {
         let Some(pending) = self.pending.take_if(|pending| pending.epoch == epoch) else { return };
         match self.phase {
             Phase::Registering => self.handle_created(reply),
@@ -189,7 +189,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         change: impl FnOnce(&mut R),
         within: Duration,
         now: Moment,
-    ) -> Result<Epoch, UpdateError> {
+    ) -> Result<RequestId, UpdateError> {
         match (&self.phase, &self.status) {
             (Phase::Kept, _) => {}
             (Phase::Replaced, _) | (_, RegistrationStatus::Displaced(_)) => {

@@ -5,7 +5,7 @@
 //! holder, and to remember the largest it has seen.
 //!
 //! Inside the store nothing has to be remembered: the write itself carries the condition that the holder's key is still the one that
-//! was created at its token. Outside, a [`Verifier`] remembers.
+//! was created at its token. Outside, a [`FenceVerifier`] remembers.
 //!
 //! **Invariant**: a verifier never admits a smaller token after a larger one of the same name.
 
@@ -50,18 +50,18 @@ pub struct Stale {
 
 /// Refuses stale tokens, for resources outside the store. It remembers one token for each name.
 ///
-/// It protects what is written under the same lock (or in the same transaction) as the call of [`Verifier::admit`]: a check that is apart from
+/// It protects what is written under the same lock (or in the same transaction) as the call of [`FenceVerifier::admit`]: a check that is apart from
 /// its write is none. It must live as long as what it protects; a resource that outlives its process keeps the token beside its data instead, as
 /// a column that only ever grows.
 #[derive(Clone, Debug, Default)]
-pub struct Verifier {
+pub struct FenceVerifier {
     seen: BTreeMap<String, Token>,
 }
 
-impl Verifier {
+impl FenceVerifier {
     /// Has seen nothing yet.
-    pub fn new() -> Verifier {
-        Verifier::default()
+    pub fn new() -> FenceVerifier {
+        FenceVerifier::default()
     }
 
     /// Lets a holder in, unless a later one was here before.
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_smaller_token_is_refused_after_a_larger_one_of_the_same_name() {
-        let mut verifier = Verifier::new();
+        let mut verifier = FenceVerifier::new();
         let token = |n| Token(Revision(n));
         assert_eq!(verifier.admit("a", token(5)), Ok(()));
         assert_eq!(verifier.admit("a", token(5)), Ok(()), "the same holder again");

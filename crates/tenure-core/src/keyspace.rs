@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, Previous, Start, WatchEnd, WatchItem};
+use crate::change::{Change, PreviousValues, Start, WatchError, WatchItem};
 use crate::error::StoreError;
 use crate::kv::{Get, KeyValue, Page, Selection};
 use crate::lease::{LeaseId, LeaseView};
@@ -176,13 +176,17 @@ impl Keyspace {
     }
 
     /// The next item of a watch; none if there is nothing to tell now. After an error the watch is over.
-    pub fn poll_watch(&mut self, id: WatchId, previous: Previous) -> Option<Result<WatchItem, WatchEnd>> {
+    pub fn poll_watch(
+        &mut self,
+        id: WatchId,
+        previous: PreviousValues,
+    ) -> Option<Result<WatchItem, WatchError>> {
         loop {
             let revision = self.watchers.next_revision(id, self.revision)?;
             let compacted = self.history.compacted();
             if revision <= compacted {
                 self.unwatch(id);
-                return Some(Err(WatchEnd::Compacted { at: compacted }));
+                return Some(Err(WatchError::Compacted { at: compacted }));
             }
             let (select, _) = self.watchers.position(id)?;
             let changes: Vec<Change> = self
@@ -192,8 +196,8 @@ impl Keyspace {
                 .iter()
                 .filter(|change| select.contains(change.key()))
                 .map(|change| match previous {
-                    Previous::Included => change.clone(),
-                    Previous::Omitted => change.clone().without_previous(),
+                    PreviousValues::Included => change.clone(),
+                    PreviousValues::Omitted => change.clone().without_previous(),
                 })
                 .collect();
             self.watchers.delivered(id, revision, self.revision);

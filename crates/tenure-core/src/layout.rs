@@ -16,10 +16,10 @@ use bytes::Bytes;
 use crate::kv::Selection;
 use crate::lease::LeaseId;
 use crate::name::{
-    BadName, ClaimId, CommandId, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey,
+    ClaimId, CommandId, ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey,
     ServiceName, TaskId,
 };
-use crate::record::WallTime;
+use crate::record::Timestamp;
 
 pub use catalogue::{AUDIT_KEEP, COMMAND_EXPIRES_AFTER, Life, RESULT_EXPIRES_AFTER};
 
@@ -44,7 +44,7 @@ pub enum Key {
     /// `state/<task>`: how it stands, also after it has ended.
     TaskState(TaskId),
     /// `ended/<time>/<task>`: a task ended then, by the clock of its node. Stays as long as the final state.
-    EndedTask(WallTime, TaskId),
+    EndedTask(Timestamp, TaskId),
     /// `commands/<task>`: a command to a task. Expires after a week.
     TaskCommand(TaskId),
     /// `results/<command>`: how a command ended. Expires after a day.
@@ -181,7 +181,7 @@ impl Layout {
                 [root, "tasks/", &task, "/attempts/", &claim].concat()
             }
             Key::TaskState(task) => [root, "state/", &segment(task.as_str())].concat(),
-            Key::EndedTask(WallTime(ms), task) => {
+            Key::EndedTask(Timestamp(ms), task) => {
                 [root, "ended/", &format!("{ms:016x}"), "/", &segment(task.as_str())].concat()
             }
             Key::TaskCommand(task) => [root, "commands/", &segment(task.as_str())].concat(),
@@ -373,8 +373,8 @@ impl RegistryKey {
     ///
     /// # Errors
     ///
-    /// [`BadName::TooLong`] if both together are longer than a registration may be.
-    pub fn of_instance(name: &ServiceName, instance: &InstanceId) -> Result<RegistryKey, BadName> {
+    /// [`InvalidName::TooLong`] if both together are longer than a registration may be.
+    pub fn of_instance(name: &ServiceName, instance: &InstanceId) -> Result<RegistryKey, InvalidName> {
         RegistryKey::parse(&[SERVICES, &segment(name.as_str()), "/", &segment(instance.as_str())].concat())
     }
 
@@ -399,10 +399,10 @@ pub fn folder_name(namespace: &Namespace) -> String {
 }
 
 /// The time in a key: sixteen digits, so that keys sort by it.
-fn ended_at(segment: &str) -> Option<WallTime> {
+fn ended_at(segment: &str) -> Option<Timestamp> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_time = segment.len() == 16 && segment.bytes().all(is_digit);
-    is_time.then(|| u64::from_str_radix(segment, 16).ok().map(WallTime)).flatten()
+    is_time.then(|| u64::from_str_radix(segment, 16).ok().map(Timestamp)).flatten()
 }
 
 fn command_id(segment: &str) -> Option<CommandId> {

@@ -27,7 +27,7 @@ use crate::hold::{self, Hold};
 use crate::loss::LossReason;
 use crate::time::Moment;
 
-pub use words::{Answer, Ask, End, Fencing, Left, Plan, Standing};
+pub use words::{Answer, Ask, End, FencingSupport, Left, Plan, Standing};
 
 /// How many first waits fit into a TTL: with 40, three failures in a row cost less than a fifth of the TTL.
 const FIRST_WAIT_PART: u32 = 40;
@@ -337,8 +337,8 @@ impl Leadership {
             self.delete(End::Lapsed, now);
         } else {
             let token = match self.plan.fencing {
-                Fencing::Token => Token::Wanted { at: now },
-                Fencing::None => Token::Known,
+                FencingSupport::Token => Token::Wanted { at: now },
+                FencingSupport::None => Token::Known,
             };
             self.phase = Phase::Leading(Holding { hold, began_at: now, swap_asked_at: None, token });
         }

@@ -29,7 +29,7 @@ pub const NAMESPACE_BYTES_MAX: usize = 256;
 /// Why a text is not a name.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum BadName {
+pub enum InvalidName {
     /// A name has at least one character.
     #[error("a name must not be empty")]
     Empty,
@@ -49,18 +49,18 @@ pub enum BadName {
     EmptySegment(String),
 }
 
-fn check(text: &str, bytes_max: usize) -> Result<(), BadName> {
+fn check(text: &str, bytes_max: usize) -> Result<(), InvalidName> {
     if text.is_empty() {
-        return Err(BadName::Empty);
+        return Err(InvalidName::Empty);
     }
     if text.len() > bytes_max {
-        return Err(BadName::TooLong(text.len()));
+        return Err(InvalidName::TooLong(text.len()));
     }
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Ok(());
     }
     match text.char_indices().find(|(_, c)| is_treacherous(*c)) {
-        Some((at, found)) => Err(BadName::Control { found, at }),
+        Some((at, found)) => Err(InvalidName::Control { found, at }),
         None => Ok(()),
     }
 }
@@ -117,7 +117,7 @@ macro_rules! names {
 
         impl $name {
             /// Reads a name; refuses what is empty, too long or has control characters.
-            pub fn parse(text: &str) -> Result<$name, BadName> {
+            pub fn parse(text: &str) -> Result<$name, InvalidName> {
                 check(text, NAME_BYTES_MAX)?;
                 Ok($name { head: head_of(text), text: text.into() })
             }
@@ -179,17 +179,17 @@ macro_rules! names {
         }
 
         impl FromStr for $name {
-            type Err = BadName;
+            type Err = InvalidName;
 
-            fn from_str(text: &str) -> Result<$name, BadName> {
+            fn from_str(text: &str) -> Result<$name, InvalidName> {
                 $name::parse(text)
             }
         }
 
         impl TryFrom<String> for $name {
-            type Error = BadName;
+            type Error = InvalidName;
 
-            fn try_from(text: String) -> Result<$name, BadName> {
+            fn try_from(text: String) -> Result<$name, InvalidName> {
                 $name::parse(&text)
             }
         }
@@ -227,12 +227,12 @@ pub struct Namespace(String);
 
 impl Namespace {
     /// Reads a namespace. One leading and one trailing `/` are ignored; empty segments are refused.
-    pub fn parse(text: &str) -> Result<Namespace, BadName> {
+    pub fn parse(text: &str) -> Result<Namespace, InvalidName> {
         let trimmed = text.strip_prefix('/').unwrap_or(text);
         let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
         check(trimmed, NAMESPACE_BYTES_MAX)?;
         if trimmed.split('/').any(str::is_empty) {
-            return Err(BadName::EmptySegment(text.to_owned()));
+            return Err(InvalidName::EmptySegment(text.to_owned()));
         }
         Ok(Namespace(trimmed.to_owned()))
     }
@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn a_name_has_1_to_256_bytes() {
-        assert_eq!(TaskId::parse(""), Err(BadName::Empty));
+        assert_eq!(TaskId::parse(""), Err(InvalidName::Empty));
         assert!(TaskId::parse(&"x".repeat(256)).is_ok());
-        assert_eq!(TaskId::parse(&"x".repeat(257)), Err(BadName::TooLong(257)));
-        assert_eq!(TaskId::parse(&"ä".repeat(129)), Err(BadName::TooLong(258)));
+        assert_eq!(TaskId::parse(&"x".repeat(257)), Err(InvalidName::TooLong(257)));
+        assert_eq!(TaskId::parse(&"ä".repeat(129)), Err(InvalidName::TooLong(258)));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn what_would_forge_a_log_line_or_a_terminal_is_refused() {
         for text in ["a\0", "a\nb", "\x1b[2J", "a\u{7f}", "a\u{85}", "a\u{202e}b"] {
-            assert!(matches!(NodeId::parse(text), Err(BadName::Control { .. })), "{text:?}");
+            assert!(matches!(NodeId::parse(text), Err(InvalidName::Control { .. })), "{text:?}");
         }
         for text in ["a b", "a/b", "..", "%2F", "owner", "näme", "日本"] {
             assert!(NodeId::parse(text).is_ok(), "{text:?}");

@@ -56,8 +56,8 @@ use crate::lease::LeaseId;
 use crate::loss::LossReason;
 use crate::name::{ClaimId, TaskId};
 use crate::picture::FeedItem;
-use crate::record::{NodeState, WallTime};
-use crate::revision::{Epoch, Token};
+use crate::record::{MemberState, Timestamp};
+use crate::revision::{RequestId, Token};
 use crate::task::retry::ErrorPolicy;
 use crate::time::Moment;
 
@@ -76,20 +76,20 @@ use timers::{Timer, Timers};
 
 pub use crate::record::Wanted;
 pub use action::{
-    Action, After, Answer, AttemptWrite, ClaimAsk, CommandCheck, EndedEntry, EndedTask, Mark, RetentionAsk,
-    RetentionStep, Save, Start, StopReason, Swept,
+    Action, After, Answer, AttemptWrite, ClaimRequest, CommandCheck, EndedEntry, EndedTask, Mark,
+    RetentionAsk, RetentionStep, Save, Start, StopReason, Swept,
 };
 pub use event::{
-    ClaimAnswer, EndedPage, Event, Feed, GaveBack, Now, OrderAnswer, Outcome, ResultsPage, RetentionReply,
-    SaveAnswer, Won,
+    ClaimReply, CommandResultReply, EndedPage, Event, Feed, Now, Outcome, ReleaseReply, ResultsPage,
+    RetentionReply, StateWriteReply, Won,
 };
 pub use notice::{Notice, ReleaseReason};
 pub use retention::Keep;
-pub use settings::{Insistence, LOST_CLAIMS_MAX, Settings};
+pub use settings::{LOST_CLAIMS_MAX, StopMode, WorkerConfig};
 
 /// One node.
 pub struct Node {
-    settings: Settings,
+    settings: WorkerConfig,
     layout: Layout,
     policy: Box<dyn ErrorPolicy>,
     board: Board,
@@ -113,11 +113,11 @@ pub struct Node {
     /// Which of them use no capacity.
     slots: Slots,
     /// Those of them that sleep, by when they wake.
-    sleepers: BTreeSet<(WallTime, TaskId)>,
+    sleepers: BTreeSet<(Timestamp, TaskId)>,
     timers: Timers,
-    epoch: Epoch,
+    epoch: RequestId,
     drain_told: usize,
-    tally: Tally,
+    tally: WorkerStats,
     actions: VecDeque<Action>,
     notices: VecDeque<Notice>,
 }
@@ -139,7 +139,7 @@ enum Standing {
 
 /// How much a node has worked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct WorkerStats {
     /// How often it was thought about whether to claim a task.
     pub weighed: u64,
     /// How many claims were sent.
@@ -155,7 +155,7 @@ pub struct Tally {
 impl Node {
     /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
     pub fn new(
-        settings: Settings,
+        settings: WorkerConfig,
         layout: Layout,
         balancer: Box<dyn Balancer>,
         policy: Box<dyn ErrorPolicy>,
@@ -179,9 +179,9 @@ impl Node {
             slots: Slots::default(),
             sleepers: BTreeSet::new(),
             timers: Timers::default(),
-            epoch: Epoch(0),
+            epoch: RequestId(0),
             drain_told: usize::MAX,
-            tally: Tally::default(),
+            tally: WorkerStats::default(),
             actions: VecDeque::new(),
             notices: VecDeque::new(),
             settings,
@@ -206,9 +206,9 @@ impl Node {
             Event::Joined { incarnation } => {
                 self.incarnation = Some(incarnation);
                 self.actions.push_back(Action::Announce(match self.standing {
-                    Standing::Working => NodeState::Ready,
+                    Standing::Working => MemberState::Ready,
                     Standing::Draining | Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
-                        NodeState::Draining
+                        MemberState::Draining
                     }
                 }));
                 if self.timers.at(&Timer::Periodic).is_none() {
@@ -298,7 +298,7 @@ impl Node {
     }
 
     /// How much it has worked.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> WorkerStats {
         self.tally
     }
 
@@ -349,7 +349,7 @@ impl Node {
         self.is_willing() && self.board.is_fresh()
     }
 
-    fn next_epoch(&mut self) -> Epoch {
+    fn next_epoch(&mut self) -> RequestId {
         self.epoch = self.epoch.next();
         self.epoch
     }

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::name::{LockName, NAME_BYTES_MAX};
-use crate::record::{RunRecord, WallTime};
+use crate::record::{OnceRecord, Timestamp};
 use crate::rendezvous;
 
 pub use request::{BeginRun, Begun, EndRun};
@@ -56,15 +56,15 @@ pub enum Decision {
     /// No run of this period counts.
     Due {
         /// A run that was recorded in the future, by a clock that is wrong, and does not count.
-        ignored: Option<RunRecord>,
+        ignored: Option<OnceRecord>,
     },
     /// This run counts for this period.
-    Done(RunRecord),
+    Done(OnceRecord),
 }
 
 impl OnceRule {
     /// Whether something is to be run at `now`, if this is the record of its last run.
-    pub fn decide(&self, last: Option<&RunRecord>, now: WallTime) -> Decision {
+    pub fn decide(&self, last: Option<&OnceRecord>, now: Timestamp) -> Decision {
         let Some(last) = last else { return Decision::Due { ignored: None } };
         let is_counted = match self.counted {
             CountedRuns::Begun => true,
@@ -79,12 +79,12 @@ impl OnceRule {
     }
 
     /// The number of the period that a moment is in.
-    pub fn period(&self, at: WallTime) -> u128 {
+    pub fn period(&self, at: Timestamp) -> u128 {
         u128::from(at.0) / self.every.as_millis().max(1)
     }
 
     /// How long until the next period begins.
-    pub fn until_next(&self, now: WallTime) -> Duration {
+    pub fn until_next(&self, now: Timestamp) -> Duration {
         let every = self.every.as_millis().max(1);
         let left = every - u128::from(now.0) % every;
         Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX))
@@ -103,7 +103,7 @@ enum RunAge {
 }
 
 impl RunAge {
-    fn of(started: WallTime, now: WallTime, every: Duration) -> RunAge {
+    fn of(started: Timestamp, now: Timestamp, every: Duration) -> RunAge {
         let rule = OnceRule { every, counted: CountedRuns::default() };
         match rule.period(started).cmp(&rule.period(now)) {
             Ordering::Less => RunAge::Earlier,
@@ -114,7 +114,7 @@ impl RunAge {
 }
 
 /// Whether a run was recorded by a clock that is too far ahead of this one.
-pub fn is_in_future(started: WallTime, now: WallTime) -> bool {
+pub fn is_in_future(started: Timestamp, now: Timestamp) -> bool {
     u128::from(started.0.saturating_sub(now.0)) > AHEAD_MAX.as_millis()
 }
 

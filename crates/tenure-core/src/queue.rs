@@ -49,7 +49,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::layout::{PriorityClass, QueueKey};
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
-use crate::revision::{Epoch, Revision, Token};
+use crate::revision::{RequestId, Revision, Token};
 use crate::sabotage::{Rule, is_broken};
 use crate::time::Moment;
 
@@ -136,7 +136,7 @@ impl WaitQueue {
     pub fn enter_ranked(&mut self, lease: LeaseId, mode: LockMode, rank: PriorityClass) -> WaiterId {
         let id = WaiterId(self.count());
         let queue_key = self.new_key(lease, rank);
-        let epoch = Epoch(self.count());
+        let epoch = RequestId(self.count());
         let guard = self.guard(lease);
         let waiter = Waiter::new(queue_key, mode, WaiterState::Entering { epoch, guard });
         self.waiters.insert(id, Box::new(waiter));
@@ -174,7 +174,7 @@ impl WaitQueue {
     pub fn handle_entered(
         &mut self,
         id: WaiterId,
-        epoch: Epoch,
+        epoch: RequestId,
         answer: EnterReply,
         jitter: f64,
         now: Moment,
@@ -253,7 +253,7 @@ impl WaitQueue {
     pub fn handle_predecessor(
         &mut self,
         id: WaiterId,
-        epoch: Epoch,
+        epoch: RequestId,
         answer: PredecessorReply,
         jitter: f64,
         now: Moment,
@@ -292,7 +292,14 @@ impl WaitQueue {
     }
 
     /// The reply to [`QueueOutput::Leave`].
-    pub fn handle_left(&mut self, id: WaiterId, epoch: Epoch, answer: LeaveReply, jitter: f64, now: Moment) {
+    pub fn handle_left(
+        &mut self,
+        id: WaiterId,
+        epoch: RequestId,
+        answer: LeaveReply,
+        jitter: f64,
+        now: Moment,
+    ) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         let WaiterState::Leaving { token, next: NextRequest::Sent { epoch: asked } } = waiter.state else {
             return;

@@ -26,7 +26,7 @@ pub use accepts::{NodeLoad, Wanted};
 pub use audit::{AuditAction, AuditRecord};
 pub use identity::Identity;
 pub use resignation::ResignationRecord;
-pub use wall_time::BadTime;
+pub use wall_time::InvalidTimestamp;
 pub use work::{CommandOutcome, CommandRecord, FrozenRecord, OwnerRecord, ResultRecord, TaskRecord};
 
 /// The version of all records that this program writes.
@@ -38,7 +38,7 @@ pub const RECORD_BYTES_MAX: usize = 512 * 1024;
 /// Why a stored value is not the record that should be there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum BadRecord {
+pub enum InvalidRecord {
     /// Too large to be one of ours.
     #[error("a record of {0} bytes, at most {RECORD_BYTES_MAX} are read")]
     TooLarge(usize),
@@ -53,14 +53,16 @@ pub enum BadRecord {
     },
 }
 
-impl BadRecord {
+impl InvalidRecord {
     /// Why, in words that never show what was stored: values may be secret, and serde quotes them.
     pub fn reason(&self) -> String {
         match self {
-            BadRecord::Malformed(error) if !error.is_data() => {
+            InvalidRecord::Malformed(error) if !error.is_data() => {
                 format!("not JSON from line {} column {} on", error.line(), error.column())
             }
-            BadRecord::TooLarge(_) | BadRecord::Malformed(_) | BadRecord::Newer { .. } => self.to_string(),
+            InvalidRecord::TooLarge(_) | InvalidRecord::Malformed(_) | InvalidRecord::Newer { .. } => {
+                self.to_string()
+            }
         }
     }
 }
@@ -68,7 +70,7 @@ impl BadRecord {
 /// Milliseconds since 1970, UTC: for people and across reboots, never for deciding who holds what.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct WallTime(pub u64);
+pub struct Timestamp(pub u64);
 
 /// A value that is stored under one of our keys.
 pub trait Record: Serialize + DeserializeOwned {
@@ -88,7 +90,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// # Errors
     ///
     /// Why they are not this record.
-    fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
+    fn decode(bytes: &[u8]) -> Result<Self, InvalidRecord> {
         Self::decode_patiently(bytes)
     }
 
@@ -97,22 +99,25 @@ pub trait Record: Serialize + DeserializeOwned {
     /// # Errors
     ///
     /// Why they are not this record.
-    fn decode_patiently(bytes: &[u8]) -> Result<Self, BadRecord> {
+    fn decode_patiently(bytes: &[u8]) -> Result<Self, InvalidRecord> {
         if bytes.len() > RECORD_BYTES_MAX {
-            return Err(BadRecord::TooLarge(bytes.len()));
+            return Err(InvalidRecord::TooLarge(bytes.len()));
         }
         if let Some(record) = Self::of_empty().filter(|_| bytes.is_empty()) {
             return Ok(record);
         }
-        let mut fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(BadRecord::Malformed)?;
+        let mut fields: Map<String, Value> =
+            serde_json::from_slice(bytes).map_err(InvalidRecord::Malformed)?;
         match fields.remove("v").as_ref().map(Value::as_u64) {
             None | Some(Some(0..=RECORD_VERSION)) => {}
-            Some(Some(found)) => return Err(BadRecord::Newer { found }),
+            Some(Some(found)) => return Err(InvalidRecord::Newer { found }),
             Some(None) => {
-                return Err(BadRecord::Malformed(serde::de::Error::custom("its version is not a number")));
+                return Err(InvalidRecord::Malformed(serde::de::Error::custom(
+                    "its version is not a number",
+                )));
             }
         }
-        serde_json::from_value(Value::Object(fields)).map_err(BadRecord::Malformed)
+        serde_json::from_value(Value::Object(fields)).map_err(InvalidRecord::Malformed)
     }
 }
 
@@ -130,7 +135,7 @@ pub type UnknownFields = Map<String, Value>;
 
 /// A node that is alive, under `nodes/<node>`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct NodeRecord {
+pub struct MemberRecord {
     /// Where it can be reached, if it says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -141,7 +146,7 @@ pub struct NodeRecord {
     pub incarnation: u64,
     /// When this life began.
     #[serde(default)]
-    pub started: WallTime,
+    pub started: Timestamp,
     /// Random, one for each life: by it a writer knows its own record again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
@@ -153,7 +158,7 @@ pub struct NodeRecord {
     pub labels: BTreeMap<String, String>,
     /// Whether it takes work.
     #[serde(default)]
-    pub state: NodeState,
+    pub state: MemberState,
     /// By which balancer it takes tasks and gives them away; none if it has none, or does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancer: Option<String>,
@@ -182,7 +187,7 @@ pub struct InstanceRecord {
     pub metadata: Value,
     /// When it was registered.
     #[serde(default)]
-    pub started: WallTime,
+    pub started: Timestamp,
     /// Random, one for each registration: by it a writer knows its own record again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
@@ -202,9 +207,9 @@ pub enum InstanceValue {
 
 impl InstanceValue {
     /// Reads a stored value. An object with a version or an address is a record; only a record can be wrong.
-    pub fn read(value: &Bytes) -> Result<InstanceValue, BadRecord> {
+    pub fn read(value: &Bytes) -> Result<InstanceValue, InvalidRecord> {
         if value.len() > RECORD_BYTES_MAX {
-            return Err(BadRecord::TooLarge(value.len()));
+            return Err(InvalidRecord::TooLarge(value.len()));
         }
         let fields: Option<Map<String, Value>> = serde_json::from_slice(value).ok();
         match fields {
@@ -247,7 +252,7 @@ impl std::fmt::Debug for InstanceValue {
 /// Whether a node takes work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NodeState {
+pub enum MemberState {
     /// Not yet.
     #[default]
     Starting,
@@ -257,13 +262,13 @@ pub enum NodeState {
     Draining,
 }
 
-impl NodeState {
+impl MemberState {
     /// As it is stored and shown.
     pub const fn as_str(self) -> &'static str {
         match self {
-            NodeState::Starting => "starting",
-            NodeState::Ready => "ready",
-            NodeState::Draining => "draining",
+            MemberState::Starting => "starting",
+            MemberState::Ready => "ready",
+            MemberState::Draining => "draining",
         }
     }
 }
@@ -291,10 +296,10 @@ pub struct HolderRecord {
     pub reason: String,
     /// When it entered the queue.
     #[serde(default, alias = "since")]
-    pub queued: WallTime,
+    pub queued: Timestamp,
     /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acquired: Option<WallTime>,
+    pub acquired: Option<Timestamp>,
     /// Beside whom it can hold.
     #[serde(default, skip_serializing_if = "is_exclusive")]
     pub mode: LockMode,
@@ -348,10 +353,10 @@ pub struct CandidateRecord {
     pub priority: i32,
     /// When it entered the queue.
     #[serde(default, alias = "since")]
-    pub queued: WallTime,
+    pub queued: Timestamp,
     /// When its term began; none while it waits, and until the term has lasted long enough to be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acquired: Option<WallTime>,
+    pub acquired: Option<Timestamp>,
     /// The TTL of its lease in milliseconds, written with `acquired`: bounds how long no process led if the lease expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
@@ -360,7 +365,7 @@ pub struct CandidateRecord {
     pub leads: bool,
     /// What somebody else has asked of it, if it leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<AskRecord>,
+    pub asked: Option<StepDownRecord>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
@@ -401,7 +406,7 @@ impl CandidateRecord {
 
 /// That somebody asks a leader to go.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct AskRecord {
+pub struct StepDownRecord {
     /// Who asks.
     #[serde(default)]
     pub by: String,
@@ -415,10 +420,10 @@ pub struct AskRecord {
 
 /// When a command that runs once per period was last run, under `once/<name>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct RunRecord {
+pub struct OnceRecord {
     /// When it was started, by the clock of the machine that ran it.
     #[serde(default)]
-    pub started: WallTime,
+    pub started: Timestamp,
     /// The code it ended with; none while it runs, and if nobody could say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
@@ -457,11 +462,11 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-impl Record for NodeRecord {}
+impl Record for MemberRecord {}
 impl Record for InstanceRecord {}
 impl Record for HolderRecord {}
 impl Record for CandidateRecord {}
-impl Record for RunRecord {}
+impl Record for OnceRecord {}
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //!
 //! A [`Revision`] counts the store's changes. A [`Token`] is the revision at which an owner's key was created:
 //! strictly increasing per name, so a resource that remembers the largest token it saw can refuse a holder that
-//! was deposed. An [`Epoch`] counts the questions a machine asked, so that late answers are recognised.
+//! was deposed. An [`RequestId`] counts the questions a machine asked, so that late answers are recognised.
 
 use std::fmt;
 
@@ -57,12 +57,12 @@ impl fmt::Display for Token {
 
 /// Which question an answer belongs to; an answer from an older epoch is undone, never trusted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Epoch(pub u64);
+pub struct RequestId(pub u64);
 
-impl Epoch {
+impl RequestId {
     /// The epoch after this one.
     #[must_use]
-    pub const fn next(self) -> Epoch {
-        Epoch(self.0 + 1)
+    pub const fn next(self) -> RequestId {
+        RequestId(self.0 + 1)
     }
 }

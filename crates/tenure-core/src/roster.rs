@@ -31,9 +31,9 @@ pub use words::{Member, News, SetAside, Snapshot};
 
 /// The members of one kind.
 #[derive(Clone, Debug)]
-pub struct Roster<K: Kind> {
+pub struct PresenceSet<K: Kind> {
     kind: K,
-    members: BTreeMap<K::Id, Arc<MemberOf<K>>>,
+    members: BTreeMap<K::Id, Arc<PresenceOf<K>>>,
     set_aside: BTreeMap<K::Id, SetAside<K::Id>>,
     /// What was seen since the last whole picture, newest word for each.
     pending: BTreeMap<K::Id, Seen<K::Record>>,
@@ -43,7 +43,7 @@ pub struct Roster<K: Kind> {
     heard: Moment,
     footing: Footing,
     /// The last snapshot that was taken, for as long as it holds.
-    taken: Option<SnapshotOf<K>>,
+    taken: Option<PresenceSnapshotOf<K>>,
 }
 
 /// What the picture rests on.
@@ -67,18 +67,18 @@ enum Seen<R> {
 }
 
 /// What a roster of this kind tells.
-pub type NewsOf<K> = News<<K as Kind>::Id, <K as Kind>::Record>;
+pub type PresenceEventOf<K> = News<<K as Kind>::Id, <K as Kind>::Record>;
 
 /// What a roster of this kind shows.
-pub type SnapshotOf<K> = Snapshot<<K as Kind>::Id, <K as Kind>::Record>;
+pub type PresenceSnapshotOf<K> = Snapshot<<K as Kind>::Id, <K as Kind>::Record>;
 
 /// A member on a roster of this kind.
-pub type MemberOf<K> = Member<<K as Kind>::Id, <K as Kind>::Record>;
+pub type PresenceOf<K> = Member<<K as Kind>::Id, <K as Kind>::Record>;
 
-impl<K: Kind> Roster<K> {
+impl<K: Kind> PresenceSet<K> {
     /// Knows nobody yet.
-    pub fn new(kind: K) -> Roster<K> {
-        Roster {
+    pub fn new(kind: K) -> PresenceSet<K> {
+        PresenceSet {
             kind,
             members: BTreeMap::new(),
             set_aside: BTreeMap::new(),
@@ -91,7 +91,7 @@ impl<K: Kind> Roster<K> {
     }
 
     /// Something came from the feed.
-    pub fn handle_item(&mut self, item: FeedItem, now: Moment, told: &mut impl Extend<NewsOf<K>>) {
+    pub fn handle_item(&mut self, item: FeedItem, now: Moment, told: &mut impl Extend<PresenceEventOf<K>>) {
         match item {
             FeedItem::Begin => self.fall_to(Footing::Broken, told),
             FeedItem::Put(pair) => {
@@ -110,7 +110,7 @@ impl<K: Kind> Roster<K> {
     }
 
     /// The store answered a question that was asked at `asked`, so a picture that is being followed was right then.
-    pub fn handle_answer(&mut self, asked: Moment, told: &mut impl Extend<NewsOf<K>>) {
+    pub fn handle_answer(&mut self, asked: Moment, told: &mut impl Extend<PresenceEventOf<K>>) {
         match (self.footing, self.whole_at) {
             (Footing::Followed, Some(_)) => self.heard = self.heard.max(asked),
             (Footing::Unanswered, Some(revision)) => {
@@ -124,14 +124,14 @@ impl<K: Kind> Roster<K> {
     }
 
     /// The store did not answer.
-    pub fn handle_silence(&mut self, told: &mut impl Extend<NewsOf<K>>) {
+    pub fn handle_silence(&mut self, told: &mut impl Extend<PresenceEventOf<K>>) {
         if self.footing == Footing::Followed {
             self.fall_to(Footing::Unanswered, told);
         }
     }
 
     /// The whole picture as it was last known; none before there was one.
-    pub fn snapshot(&mut self) -> Option<SnapshotOf<K>> {
+    pub fn snapshot(&mut self) -> Option<PresenceSnapshotOf<K>> {
         let revision = self.whole_at?;
         let taken = self.taken.get_or_insert_with(|| Snapshot {
             revision,
@@ -143,7 +143,7 @@ impl<K: Kind> Roster<K> {
     }
 
     /// One member, as last known.
-    pub fn get(&self, id: &K::Id) -> Option<&Arc<MemberOf<K>>> {
+    pub fn get(&self, id: &K::Id) -> Option<&Arc<PresenceOf<K>>> {
         self.members.get(id)
     }
 
@@ -182,7 +182,7 @@ impl<K: Kind> Roster<K> {
         Seen::Here { token: Token(pair.created), lease: pair.lease, modified: pair.modified, record }
     }
 
-    fn fall_to(&mut self, footing: Footing, told: &mut impl Extend<NewsOf<K>>) {
+    fn fall_to(&mut self, footing: Footing, told: &mut impl Extend<PresenceEventOf<K>>) {
         match std::mem::replace(&mut self.footing, footing) {
             Footing::Followed => told.extend([News::Stale { heard: self.heard }]),
             // Whoever was told so is not told again, and who has no picture has none that could be old.
@@ -191,7 +191,7 @@ impl<K: Kind> Roster<K> {
         }
     }
 
-    fn make_whole(&mut self, revision: Revision, now: Moment, told: &mut impl Extend<NewsOf<K>>) {
+    fn make_whole(&mut self, revision: Revision, now: Moment, told: &mut impl Extend<PresenceEventOf<K>>) {
         let mut news = Vec::new();
         for (id, seen) in std::mem::take(&mut self.pending) {
             self.apply(id, seen, &mut news);
@@ -215,7 +215,7 @@ impl<K: Kind> Roster<K> {
     }
 
     /// Takes one change in and says what differs.
-    fn apply(&mut self, id: K::Id, seen: Seen<K::Record>, news: &mut Vec<NewsOf<K>>) {
+    fn apply(&mut self, id: K::Id, seen: Seen<K::Record>, news: &mut Vec<PresenceEventOf<K>>) {
         let was_set_aside = self.set_aside.remove(&id).is_some();
         let before = self.members.remove(&id);
         match seen {

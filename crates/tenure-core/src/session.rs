@@ -55,11 +55,11 @@ use slot::{Slot, Trouble};
 pub use entry::Mode;
 pub use plan::Plan;
 pub use request::{DeleteReply, DeleteRequest, PutEach, PutProgress, PutReply, PutRequest, largest_put};
-pub use words::{Action, KeyOutcome, LeaseKnown, Lent, Notice, PutEntry, Remains, Standing, Try};
+pub use words::{Action, KeyOutcome, KeyPut, LeaseLookup, Lent, Notice, Standing, Try, Unreleased};
 
 /// One lease of the session, through all its incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SlotId(u64);
+pub struct LeaseSlotId(u64);
 
 /// Which `register` of a key is meant; a later one of the same key has a larger number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,16 +67,16 @@ pub struct Wish(u64);
 
 /// Which `lend` is meant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LoanId(u64);
+pub struct LeaseUserId(u64);
 
 /// A session's decisions.
 #[derive(Clone, Debug)]
 pub struct Session {
     plan: Plan,
-    slots: BTreeMap<SlotId, Slot>,
+    slots: BTreeMap<LeaseSlotId, Slot>,
     entries: BTreeMap<Bytes, Entry>,
     /// Where each loan is, waiting or lent.
-    loans: BTreeMap<LoanId, SlotId>,
+    loans: BTreeMap<LeaseUserId, LeaseSlotId>,
     /// Leases that nobody needs any more.
     endings: BTreeMap<LeaseId, Ending>,
     counter: u64,
@@ -163,11 +163,11 @@ impl Session {
 
     /// Lends a lease to one who puts keys under it. [`Session::lent`] says which, at once if a lease is held, and otherwise when
     /// [`Notice::Lent`] has come. The lease is kept until it is lost or the loan is given back.
-    pub fn lend(&mut self, ttl: Option<Duration>, now: Moment) -> Result<LoanId, TtlTooShort> {
+    pub fn lend(&mut self, ttl: Option<Duration>, now: Moment) -> Result<LeaseUserId, TtlTooShort> {
         let ttl = ttl.unwrap_or(self.plan.ttl);
         let terms = Terms::new(ttl)?;
         self.lapse(now);
-        let loan = LoanId(self.count());
+        let loan = LeaseUserId(self.count());
         let id = self.slot_for(terms, ttl);
         self.loans.insert(loan, id);
         if let Some(slot) = self.slots.get_mut(&id) {
@@ -179,7 +179,7 @@ impl Session {
     }
 
     /// The lease that a loan has; none if it waits for one or has ended.
-    pub fn lent(&self, loan: LoanId) -> Option<Lent> {
+    pub fn lent(&self, loan: LeaseUserId) -> Option<Lent> {
         let slot = self.slots.get(self.loans.get(&loan)?)?;
         let holding = slot.holding().filter(|_| slot.loans.contains(&loan))?;
         Some(Lent {
@@ -192,7 +192,7 @@ impl Session {
     }
 
     /// A loan is not needed any more, or not waited for. Nothing of it may be under way.
-    pub fn give_back(&mut self, loan: LoanId, now: Moment) {
+    pub fn give_back(&mut self, loan: LeaseUserId, now: Moment) {
         self.lapse(now);
         let Some(id) = self.loans.remove(&loan) else { return };
         if let Some(slot) = self.slots.get_mut(&id) {
@@ -367,8 +367,8 @@ impl Session {
     }
 
     /// What would be left in the store if nothing more were done from now on.
-    pub fn remains(&self, now: Moment) -> Remains {
-        let mut remains = Remains::default();
+    pub fn remains(&self, now: Moment) -> Unreleased {
+        let mut remains = Unreleased::default();
         for slot in self.slots.values() {
             remains.leases += slot.ours().count() + usize::from(slot.is_asking_at_all());
             remains.keys += slot.leaving.len() + slot.members.len();
@@ -394,13 +394,13 @@ impl Session {
     }
 
     /// A slot of this TTL with room, or a new one.
-    fn slot_for(&mut self, terms: Terms, ttl: Duration) -> SlotId {
+    fn slot_for(&mut self, terms: Terms, ttl: Duration) -> LeaseSlotId {
         let room = self.plan.keys_per_lease;
         let found = self.slots.iter().find(|(_, slot)| slot.accepts(ttl) && slot.load() < room);
         if let Some((&id, _)) = found {
             return id;
         }
-        let id = SlotId(self.count());
+        let id = LeaseSlotId(self.count());
         self.slots.insert(id, Slot::new(terms, self.plan.retry));
         id
     }

@@ -1,20 +1,20 @@
 //! One task's life: how it stands, what may be said to it, and what that does.
 //!
 //! A task is said something by people (commands), by its handler (done, failed, release) and by the node that runs it. All of them speak
-//! in [`Message`]s, and one table says what each does in each state: see [`state`]. What is stored is a [`StateRecord`]: the state
+//! in [`TaskMessage`]s, and one table says what each does in each state: see [`state`]. What is stored is a [`StateRecord`]: the state
 //! with the errors, the checkpoint and the last steps; it does its own arithmetic and is told the time. [`retry`] says what becomes
 //! of a task that failed, and [`command`] how a message travels as a command.
 //!
 //! ```
 //! use tenure_core::name::NodeId;
-//! use tenure_core::record::WallTime;
-//! use tenure_core::task::{Message, State, StateRecord};
+//! use tenure_core::record::Timestamp;
+//! use tenure_core::task::{TaskMessage, State, StateRecord};
 //!
-//! let (node, now) = (NodeId::parse("web-1")?, WallTime(1_000));
+//! let (node, now) = (NodeId::parse("web-1")?, Timestamp(1_000));
 //! let mut task = StateRecord::default(); // what a task without a stored state is
-//! task.apply(Message::Pause, now, &node)?;
+//! task.apply(TaskMessage::Pause, now, &node)?;
 //! assert_eq!(task.state, State::Paused);
-//! let refused = task.apply(Message::Complete, now, &node).unwrap_err();
+//! let refused = task.apply(TaskMessage::Complete, now, &node).unwrap_err();
 //! assert_eq!(refused.to_string(), "a paused task does not take complete");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -31,5 +31,5 @@ mod stored;
 
 pub use attempt::{ATTEMPTS_LEN_MAX, Attempt, AttemptEnd, AttemptRecord};
 pub use checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointTooLarge};
-pub use state::{IllegalTransition, Message, MessageKind, State, StateKind, transition};
+pub use state::{IllegalTransition, State, TaskMessage, TaskMessageKind, TaskState, transition};
 pub use stored::{Applied, ERRORS_LEN_MAX, HISTORY_LEN_MAX, StateRecord, Step, TaskError};

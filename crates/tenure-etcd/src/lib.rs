@@ -47,4 +47,4 @@ pub use lease::{Grant, LeaseView};
 pub use member::{Alarm, Member, Status};
 pub use secret::Secret;
 pub use version::{Defect, Version, known_defects};
-pub use watch::{Event, WatchEnd, WatchFrom, WatchItem, WatchSpec, Watcher};
+pub use watch::{Event, WatchError, WatchFrom, WatchItem, WatchSpec, Watcher};

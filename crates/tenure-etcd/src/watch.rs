@@ -128,7 +128,7 @@ impl WatchItem {
 
 /// Why a watcher ended; it is the last thing it says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WatchEnd {
+pub enum WatchError {
     /// What comes next was removed by compaction: list again, then watch after that revision.
     #[error("the history up to revision {at} was compacted away")]
     Compacted {
@@ -176,7 +176,7 @@ struct Batch {
 /// # Not guaranteed
 ///
 /// A watcher that reads too slowly is cancelled at the server and continued when it has caught up; if compaction is
-/// faster, it ends with [`WatchEnd::Compacted`].
+/// faster, it ends with [`WatchError::Compacted`].
 ///
 /// # Cancellation
 ///
@@ -197,7 +197,7 @@ impl Watcher {
 }
 
 impl Stream for Watcher {
-    type Item = Result<WatchItem, WatchEnd>;
+    type Item = Result<WatchItem, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         // Without a budget a reader of a busy watch never yields, and the timers of its worker thread are late.

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure::store::Revision;
-use tenure_core::fence::Verifier;
+use tenure_core::fence::FenceVerifier;
 use tenure_core::revision::Token;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
@@ -26,7 +26,7 @@ pub struct Ledger {
 
 #[derive(Debug, Default)]
 struct Inner {
-    verifier: Verifier,
+    verifier: FenceVerifier,
     values: BTreeMap<String, u64>,
     entries: Vec<Entry>,
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure::testing::World;
 use tenure_core::queue::LockMode;
 use tenure_core::revision::Token;
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug)]
@@ -119,7 +119,7 @@ pub enum Fact {
         /// Which.
         task: String,
         /// How.
-        state: Option<StateKind>,
+        state: Option<TaskState>,
     },
     /// How a view and the store stood at the very end.
     View {

@@ -13,7 +13,7 @@ use tenure::testing::{Fate, World};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::TaskId;
 use tenure_core::sabotage::Rule;
-use tenure_core::task::Message;
+use tenure_core::task::TaskMessage;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -264,8 +264,8 @@ async fn finish_tasks(stage: &Stage, plan: &Plan) {
         }
         workload::orders::thaw(stage, &client).await;
         for task in &listing.tasks {
-            if task.state_kind() == Some(tenure_core::task::StateKind::Paused) {
-                workload::commands::send(stage, "onlooker", &client, &task.id, Message::Run).await;
+            if task.state_kind() == Some(tenure_core::task::TaskState::Paused) {
+                workload::commands::send(stage, "onlooker", &client, &task.id, TaskMessage::Run).await;
             }
         }
         tokio::time::sleep(Duration::from_millis(1_500)).await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure::client::{Client, NewTask, TaskFilter};
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
-use tenure::node::balance::{Balancer, Loads, Offer, Parting, Verdict};
+use tenure::node::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::{Namespace, NodeId, TaskId};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Zone(&'static str);
 
 impl Balancer for Zone {
-    fn may_claim(&mut self, offer: &Offer<'_>, _: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, offer: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
         let is_ours = offer.record.labels.get("zone").is_none_or(|zone| zone == self.0);
         if is_ours || offer.waited >= PATIENCE {
             return Verdict::Take;
@@ -30,7 +30,7 @@ impl Balancer for Zone {
         Verdict::wait_secs(1, "it waits for a node of its zone")
     }
 
-    fn release(&mut self, _: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Parting> {
         Vec::new()
     }
 

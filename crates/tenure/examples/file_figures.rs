@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tenure::clock::{BootClock, Clock};
-use tenure::store::file::SharedFile;
-use tenure::store::{Change, Durability, Get, Limits, Op, Previous, Selection, Start, Store, Txn, WatchItem};
+use tenure::store::file::FileEngine;
+use tenure::store::{
+    Change, Durability, Get, Limits, Op, PreviousValues, Selection, Start, Store, Txn, WatchItem,
+};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -56,7 +58,7 @@ async fn all(only: Option<&str>) -> Outcome {
 
 async fn open(path: &Path, durability: Durability) -> Outcome<Store> {
     let limits = Limits { ttl_min: Duration::from_millis(1), ..Limits::EMBEDDED };
-    Ok(Store::new(SharedFile::options().limits(limits).durability(durability).open(path).await?))
+    Ok(Store::new(FileEngine::options().limits(limits).durability(durability).open(path).await?))
 }
 
 /// One process: puts one after the other, reads, and groups of 64.
@@ -96,7 +98,7 @@ async fn events() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("store.db");
     let store = open(&path, Durability::Machine).await?;
-    let mut watch = store.watch(Selection::prefix("/told/"), Start::Now, Previous::Omitted).await?;
+    let mut watch = store.watch(Selection::prefix("/told/"), Start::Now, PreviousValues::Omitted).await?;
     let mut teller = another("tell", &path)?;
     let mut took = Vec::new();
     while took.len() < TOLD {
@@ -175,7 +177,7 @@ async fn expiry() -> Outcome {
     let path = folder.path().join("store.db");
     let store = open(&path, Durability::Machine).await?;
     let mut other = another("idle", &path)?;
-    let mut watch = store.watch(Selection::prefix("/l/"), Start::Now, Previous::Omitted).await?;
+    let mut watch = store.watch(Selection::prefix("/l/"), Start::Now, PreviousValues::Omitted).await?;
     let mut due = std::collections::BTreeMap::new();
     for n in 0..400_u64 {
         let grant = store.grant(Duration::from_millis(1_000 + n * 7), None).await?;
@@ -216,7 +218,7 @@ async fn idle() -> Outcome {
 
 async fn stay_idle(path: &Path) -> Outcome {
     let store = open(path, Durability::Machine).await?;
-    let mut watch = store.watch(Selection::everything(), Start::Now, Previous::Omitted).await?;
+    let mut watch = store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await?;
     let span = Duration::from_secs(10);
     let before = processor_time()?;
     // Nobody writes in the measured case; in the other this process is killed.

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use rusqlite::Connection;
 use tenure::Token;
-use tenure::fence::{Stale, Verifier};
+use tenure::fence::{FenceVerifier, Stale};
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::{Op, Revision, Store, Txn};
@@ -61,7 +61,7 @@ async fn inside_the_store(store: &Store, paused: &Guard, guard: &Guard) -> Resul
 /// A resource in the memory of one process: the check and the write are one step, under one lock.
 #[derive(Default)]
 struct Account {
-    verifier: Verifier,
+    verifier: FenceVerifier,
     balance: i64,
 }
 

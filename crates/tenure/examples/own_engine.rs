@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure::conformance;
 use tenure::store::memory::Memory;
 use tenure::store::{
-    Engine, Get, Grant, LeaseId, LeaseView, Page, Previous, Renewal, Revision, Selection, Start, Store,
+    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start, Store,
     StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
@@ -46,7 +46,7 @@ impl Engine for Counting {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.inner.watch(select, start, previous).await
     }

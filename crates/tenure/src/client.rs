@@ -29,7 +29,7 @@ pub use answer::{Handled, Sent, WaitCommandError};
 pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
 pub use submit::new_task_ids;
 pub use tenure_core::client::{
-    BadProps, CommandError, DeleteError, Deleted, ForgetError, InvalidText, NewTask, NodeCommandError,
+    CommandError, DeleteError, Deleted, ForgetError, InvalidProps, InvalidText, NewTask, NodeCommandError,
     PROPS_BYTES_MAX, Replaced, RetryError, SubmitError, Submitted,
 };
 pub use wait::{Ended, Ends, WaitTaskError};
@@ -39,7 +39,7 @@ pub use wait::{Ended, Ends, WaitTaskError};
 /// ```
 /// use tenure::client::{Client, NewTask, Submitted};
 /// use tenure::{Namespace, TaskId};
-/// use tenure::client::StateKind;
+/// use tenure::client::TaskState;
 /// use tenure::store::Store;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,7 +50,7 @@ pub use wait::{Ended, Ends, WaitTaskError};
 /// assert_eq!(client.submit(mail).await?, Submitted::Accepted);
 ///
 /// let task = client.get(&TaskId::parse("mail-1")?).await?.expect("it was submitted");
-/// assert_eq!(task.state_kind(), Some(StateKind::Runnable));
+/// assert_eq!(task.state_kind(), Some(TaskState::Runnable));
 /// # Ok(())
 /// # }
 /// ```

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tenure_core::record::WallTime;
+use tenure_core::record::Timestamp;
 use tenure_core::time::Moment;
 use tokio::sync::oneshot;
 
@@ -75,13 +75,13 @@ impl Clock for BootClock {
 }
 
 /// The time on the wall: for people and across reboots, never for deciding who holds what.
-pub fn wall_time() -> WallTime {
+pub fn wall_time() -> Timestamp {
     #[cfg(feature = "testing")]
     if let Some(wall) = crate::testing::fate::wall() {
         return wall;
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A clock that stands still until it is told to go on: for tests that must not wait.

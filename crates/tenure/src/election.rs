@@ -3,7 +3,7 @@
 //! The same line as that of locks, with a value that everybody can see and that its leader can change. **No election can promise that a
 //! leader's effects exclude those of the next one**: a leader can be paused between its last look at its term and its write. What a term
 //! gives is a *token* that grows with every leader; let whatever is written refuse a smaller one ([`Hold::fence`](crate::hold::Hold::fence) inside the store, a
-//! [`Verifier`](crate::fence::Verifier) outside).
+//! [`FenceVerifier`](crate::fence::FenceVerifier) outside).
 
 mod ask;
 mod campaign;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tenure_core::cluster::elections_in;
 use tenure_core::layout::Layout;
-use tenure_core::name::{BadName, ElectionName, Namespace};
+use tenure_core::name::{ElectionName, InvalidName, Namespace};
 use tenure_core::queue::QueueKind;
 
 use crate::clock::Clock;
@@ -31,7 +31,7 @@ pub use campaign::{Campaign, CampaignError};
 pub use lead::LeadError;
 pub use observe::{Gap, Observation, Observe, TermEnd};
 pub use term::{ProclaimError, Term, TransferError};
-pub use view::{Candidate, ElectionList, ElectionView, Leader};
+pub use view::{Candidate, ElectionList, ElectionSnapshot, Leader};
 
 pub use crate::hold::{Lost, ReleaseError};
 
@@ -118,7 +118,7 @@ impl Elections {
     }
 
     /// One election. Asks nothing of the store.
-    pub fn election(&self, name: impl AsRef<str>) -> Result<Election, BadName> {
+    pub fn election(&self, name: impl AsRef<str>) -> Result<Election, InvalidName> {
         Ok(self.open(&ElectionName::parse(name.as_ref())?))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::name::BadName;
+use tenure_core::name::InvalidName;
 use thiserror::Error;
 
 use crate::client::SubmitError;
@@ -11,8 +11,8 @@ use crate::hold::{CommitError, LossReason, Lost, ReleaseError};
 use crate::lock::{BarrierError, LockError};
 use crate::membership::JoinError;
 use crate::service::InstanceError;
-use crate::session::{BadOptions, LeftBehind, RegisterError};
-use crate::store::{BadStoreUrl, StoreError};
+use crate::session::{InvalidOptions, LeftBehind, RegisterError};
+use crate::store::{InvalidStoreUrl, StoreError};
 
 /// A result whose error is [`enum@Error`] unless another one is named.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -37,10 +37,10 @@ pub enum ConnectError {
     NoStore,
     /// The text is not the address of a store.
     #[error(transparent)]
-    InvalidUrl(#[from] BadStoreUrl),
+    InvalidUrl(#[from] InvalidStoreUrl),
     /// No namespace has such a name.
     #[error("invalid namespace: {0}")]
-    InvalidNamespace(#[from] BadName),
+    InvalidNamespace(#[from] InvalidName),
     /// A user was given for a store that has no users.
     #[error("only etcd has users, not the store {engine}")]
     NoUsers {
@@ -49,7 +49,7 @@ pub enum ConnectError {
     },
     /// The TTL is too short for a session.
     #[error(transparent)]
-    InvalidOptions(#[from] BadOptions),
+    InvalidOptions(#[from] InvalidOptions),
     /// The store was not opened.
     #[error("the store was not opened")]
     Store(#[from] StoreError),
@@ -126,7 +126,7 @@ fn held(holds: &[String], leases: usize) -> String {
 #[error(transparent)]
 pub enum Error {
     /// A text is not a name.
-    InvalidName(#[from] BadName),
+    InvalidName(#[from] InvalidName),
     /// Not connected.
     Connect(#[from] ConnectError),
     /// Not everything was ended.

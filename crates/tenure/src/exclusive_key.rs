@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use tenure_core::exclusive_key::{
     Action, ExclusiveKey as Machine, Notice, Patience, RegisterReply, SessionView,
 };
-use tenure_core::revision::{Epoch, Token};
+use tenure_core::revision::{RequestId, Token};
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -175,10 +175,10 @@ struct Shared<R> {
 struct Inner<R> {
     machine: Machine<R>,
     /// A registration that has yet to be awaited by the keeper.
-    registering: Option<(Epoch, Registering)>,
+    registering: Option<(RequestId, Registering)>,
     /// A read that has yet to be sent by the keeper.
     is_read_requested: bool,
-    update: Option<(Epoch, oneshot::Sender<Result<(), UpdateError>>)>,
+    update: Option<(RequestId, oneshot::Sender<Result<(), UpdateError>>)>,
     taken: Option<Result<Token, ExclusiveKeyError>>,
     left: Option<LeaveEnd>,
 }
@@ -268,7 +268,7 @@ impl<R: IdentifiedRecord> Shared<R> {
         }
     }
 
-    fn register(&self, inner: &mut Inner<R>, epoch: Epoch, value: Bytes, attempt: Attempt) {
+    fn register(&self, inner: &mut Inner<R>, epoch: RequestId, value: Bytes, attempt: Attempt) {
         // The machine knows the bounds. Create-only: a value of this session is replaced, that of another client is not.
         let register = self.session.register(self.key.clone(), value).create_only().within(Duration::MAX);
         let mut registering = register.into_future();

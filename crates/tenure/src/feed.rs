@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 use crate::dice;
 use crate::store::page::PageLen;
 use crate::store::{
-    Cause, Get, Page, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchItem,
+    Cause, Get, Page, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError, WatchItem,
     WatchStream,
 };
 
@@ -167,10 +167,10 @@ impl Feed {
                 Some(Ok(WatchItem::Progress(revision))) => {
                     self.picture.handle_progress(revision, &mut self.ready);
                 }
-                Some(Err(WatchEnd::Compacted { at })) => {
+                Some(Err(WatchError::Compacted { at })) => {
                     self.on_break(StoreError::Compacted { at: Some(at) });
                 }
-                Some(Err(WatchEnd::Lost(error))) => self.on_break(error),
+                Some(Err(WatchError::Lost(error))) => self.on_break(error),
                 None => {
                     self.on_break(StoreError::Unavailable(Cause::new("the watch ended without a reason")));
                 }
@@ -256,7 +256,9 @@ fn list(store: &Store, select: Selection, at: Option<Revision>, len: PageLen) ->
 
 fn watch(store: &Store, select: &Selection, after: Revision) -> State {
     let (store, select) = (store.clone(), select.clone());
-    State::Opening(Box::pin(async move { store.watch(select, Start::After(after), Previous::Omitted).await }))
+    State::Opening(Box::pin(async move {
+        store.watch(select, Start::After(after), PreviousValues::Omitted).await
+    }))
 }
 
 /// What is left of a selection after its key `last`.

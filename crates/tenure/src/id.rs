@@ -3,8 +3,7 @@
 //! **Invariant**: an id of one kind is never accepted as a name of another kind.
 
 use tenure_core::name::{
-    BadName as InvalidName, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey, ServiceName,
-    TaskId,
+    ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName, TaskId,
 };
 
 use crate::identity::{self, Identity};

@@ -44,7 +44,7 @@ pub mod hold;
 
 /// Conditions and verifiers that refuse writes of earlier holders.
 pub mod fence {
-    pub use tenure_core::fence::{Fence, Stale, Verifier};
+    pub use tenure_core::fence::{Fence, FenceVerifier, Stale};
 }
 
 pub mod store;
@@ -116,8 +116,7 @@ pub use store::{Revision, Store, StoreError};
 
 pub use tenure_core::fence::Fence;
 pub use tenure_core::name::{
-    BadName as InvalidName, ElectionName, InstanceId, LockName, Namespace, NodeId, RegistryKey, ServiceName,
-    TaskId,
+    ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName, TaskId,
 };
 pub use tenure_core::revision::Token;
 pub use tenure_core::time::Moment;

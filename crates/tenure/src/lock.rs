@@ -2,7 +2,7 @@
 //!
 //! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last look
 //! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
-//! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`Verifier`](crate::fence::Verifier) outside), and a late write of an earlier holder does nothing.
+//! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`FenceVerifier`](crate::fence::FenceVerifier) outside), and a late write of an earlier holder does nothing.
 
 mod acquire;
 mod barrier;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::layout::Layout;
-use tenure_core::name::{BadName, LockName, Namespace};
+use tenure_core::name::{InvalidName, LockName, Namespace};
 use tenure_core::queue::{LockMode, QueueKind};
 use tenure_core::record::HolderRecord;
 
@@ -27,7 +27,7 @@ use crate::store::Store;
 pub use acquire::{Acquire, LockError};
 pub use barrier::{Barrier, BarrierError};
 pub use guard::Guard;
-pub use view::{Holder, LockList, LockView};
+pub use view::{Holder, LockList, LockSnapshot};
 
 pub use crate::hold::{Lost, ReleaseError};
 
@@ -118,14 +118,14 @@ impl Locks {
     }
 
     /// A barrier whose name was checked before; a wrong one is reported when it is awaited.
-    pub(crate) fn barrier_of(&self, name: Result<LockName, BadName>, parties: NonZeroU32) -> Barrier {
+    pub(crate) fn barrier_of(&self, name: Result<LockName, InvalidName>, parties: NonZeroU32) -> Barrier {
         let queue = name.map(|name| self.queue(&name));
         let holder = HolderRecord { mode: LockMode::Permit { of: parties }, ..(*self.holder).clone() };
         Barrier::new(self.queues.clone(), self.store.clone(), holder, queue, parties)
     }
 
     /// A request for a name that was checked before; a wrong one is reported when it is awaited.
-    pub(crate) fn request(&self, name: Result<LockName, BadName>, mode: LockMode) -> Acquire {
+    pub(crate) fn request(&self, name: Result<LockName, InvalidName>, mode: LockMode) -> Acquire {
         let queue = name.map(|name| self.queue(&name));
         Acquire::new(self.queues.clone(), (self.holder.clone(), mode), queue)
     }

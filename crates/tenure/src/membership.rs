@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_core::layout::Layout;
 use tenure_core::name::{Namespace, NodeId};
-use tenure_core::record::{NodeRecord, NodeState};
+use tenure_core::record::{MemberRecord, MemberState};
 use tenure_core::revision::Token;
 use tokio::sync::watch;
 
@@ -28,13 +28,13 @@ pub use join::{Join, JoinError, NewNode, OtherNode};
 const UPDATE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A node that is alive.
-pub type Node = Member<NodeId, NodeRecord>;
+pub type Node = Member<NodeId, MemberRecord>;
 
 /// All nodes that are alive, at one revision.
-pub type Members = Snapshot<NodeId, NodeRecord>;
+pub type Members = Snapshot<NodeId, MemberRecord>;
 
 /// What happens among the nodes; see [`News`].
-pub type MemberEvent = News<NodeId, NodeRecord>;
+pub type MemberEvent = News<NodeId, MemberRecord>;
 
 /// A stream of [`MemberEvent`]s; see [`Follower`].
 pub type MemberWatch = Follower<Nodes>;
@@ -154,7 +154,7 @@ impl fmt::Debug for Cluster {
 /// Dropping the future of a change leaves the change wanted. Dropping the future of [`Membership::leave`] goes on leaving in the background.
 pub struct Membership {
     id: NodeId,
-    key: ExclusiveKey<NodeRecord>,
+    key: ExclusiveKey<MemberRecord>,
 }
 
 impl Membership {
@@ -190,12 +190,12 @@ impl Membership {
     }
 
     /// What this node says of itself, as it is wanted in the store.
-    pub fn record(&self) -> NodeRecord {
+    pub fn record(&self) -> MemberRecord {
         self.key.record()
     }
 
     /// Says whether it takes work.
-    pub async fn set_state(&self, state: NodeState) -> Result<(), UpdateError> {
+    pub async fn set_state(&self, state: MemberState) -> Result<(), UpdateError> {
         self.update(|record| record.state = state).await
     }
 
@@ -219,7 +219,7 @@ impl Membership {
     /// # Errors
     ///
     /// See [`UpdateError`]; one that is refused changes nothing.
-    pub async fn update(&self, change: impl FnOnce(&mut NodeRecord)) -> Result<(), UpdateError> {
+    pub async fn update(&self, change: impl FnOnce(&mut MemberRecord)) -> Result<(), UpdateError> {
         self.key.update(change, UPDATE_WITHIN).await
     }
 

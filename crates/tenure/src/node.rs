@@ -28,8 +28,8 @@ pub use measure::describe_metrics;
 pub use memory::memory;
 pub use options::NodeOptions;
 pub use tenure_core::balance;
-pub use tenure_core::node::{Keep, Notice, ReleaseReason, StopReason, Tally};
-pub use words::{NodeEnd, ShutdownError, Tenancy};
+pub use tenure_core::node::{Keep, Notice, ReleaseReason, StopReason, WorkerStats};
+pub use words::{NodeEnd, ShutdownError, WorkerStatus};
 
 /// A node that takes tasks and runs them. Cheap to clone; all clones are one node.
 ///
@@ -81,8 +81,8 @@ struct Shared {
     grace: Duration,
     wish: mpsc::UnboundedSender<Wish>,
     notices: broadcast::Sender<Notice>,
-    tenancy: watch::Receiver<Tenancy>,
-    tally: news::Receiver<Tally>,
+    tenancy: watch::Receiver<WorkerStatus>,
+    tally: news::Receiver<WorkerStats>,
     end: news::Receiver<Option<NodeEnd>>,
 }
 
@@ -110,12 +110,12 @@ impl Node {
     }
 
     /// How many tasks it owns and whether it has its place, now and whenever that changes.
-    pub fn tenancy(&self) -> watch::Receiver<Tenancy> {
+    pub fn tenancy(&self) -> watch::Receiver<WorkerStatus> {
         self.shared.tenancy.clone()
     }
 
     /// How much it has worked so far: what it looked at, which claims it sent, and how many of them it won.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> WorkerStats {
         *self.shared.tally.borrow()
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backoff::Retry;
-use tenure_core::name::{BadName, LockName, Namespace};
+use tenure_core::name::{InvalidName, LockName, Namespace};
 use thiserror::Error;
 use tracing::{debug, warn};
 
@@ -25,7 +25,7 @@ use crate::store::StoreError;
 
 pub use gate::{LastRun, RunGate, RunGateError, list};
 pub use tenure_core::once::{AHEAD_MAX, Begun, Decision, EVERY_MIN, lock_of};
-pub use tenure_core::record::RunRecord;
+pub use tenure_core::record::OnceRecord;
 
 /// How long the store may take to record how a run ended. The work is done and the record of its begin counts, so only a later
 /// `retry_failed` needs it; longer, and the lock is released later.
@@ -87,7 +87,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 pub struct Once {
     locks: Locks,
     clock: Arc<dyn Clock>,
-    gate: Result<RunGate, BadName>,
+    gate: Result<RunGate, InvalidName>,
     reason: String,
 }
 
@@ -99,7 +99,7 @@ pub enum Run<T> {
     /// It did not run.
     Skipped {
         /// The run that counts, or goes on. None if another process holds the lock and has not recorded its run yet.
-        last: Option<RunRecord>,
+        last: Option<OnceRecord>,
     },
 }
 
@@ -109,7 +109,7 @@ pub enum Run<T> {
 pub enum OnceError<E> {
     /// Nothing has such a name. Nothing was sent.
     #[error(transparent)]
-    InvalidName(BadName),
+    InvalidName(InvalidName),
     /// The clocks of two hosts differ by more than such a period. Nothing was sent.
     #[error("a period of {every:?} is shorter than {EVERY_MIN:?}")]
     PeriodTooShort {
@@ -187,7 +187,7 @@ impl Once {
         locks: Locks,
         session: &Session,
         namespace: &Namespace,
-        name: Result<LockName, BadName>,
+        name: Result<LockName, InvalidName>,
         every: Duration,
     ) -> Once {
         let clock = session.clock().clone();
@@ -301,14 +301,14 @@ impl Once {
             release(guard).await;
             return not_begun(begun);
         };
-        if let Some(RunRecord { started, node, .. }) = ignored {
+        if let Some(OnceRecord { started, node, .. }) = ignored {
             warn!(name = %gate.name(), %started, node, "run recorded in the future ignored");
         }
         let guard = Arc::new(guard);
         let fence = guard.fence();
         let result = guard.run(work(guard.clone())).await.map_err(OnceError::Lost)?;
         let exit_code = Some(u8::from(result.is_err()));
-        let record = RunRecord { exit_code, ..record };
+        let record = OnceRecord { exit_code, ..record };
         let finished = gate.finish(&fence, &record);
         let finishing = self.clock.sleep_until(self.clock.now() + FINISH_WITHIN);
         let is_recorded = tokio::select! {

@@ -20,8 +20,8 @@ use crate::feed::{Feed, FeedItem};
 use crate::store::{Get, Selection, Store, StoreError};
 
 pub use tenure_core::roster::{
-    Instances, Kind, Member, MemberOf, NamedInstances, News, NewsOf, Nodes, Roster, SetAside, Snapshot,
-    SnapshotOf,
+    Instances, Kind, Member, NamedInstances, News, Nodes, PresenceEventOf, PresenceOf, PresenceSet,
+    PresenceSnapshotOf, SetAside, Snapshot,
 };
 
 pub use view::View;
@@ -46,9 +46,13 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// # Errors
 ///
 /// What the store says to a read.
-pub async fn list<K: Kind>(store: &Store, select: Selection, kind: K) -> Result<SnapshotOf<K>, StoreError> {
+pub async fn list<K: Kind>(
+    store: &Store,
+    select: Selection,
+    kind: K,
+) -> Result<PresenceSnapshotOf<K>, StoreError> {
     let page = store.list(select).await?;
-    let mut roster = Roster::new(kind);
+    let mut roster = PresenceSet::new(kind);
     let mut told = Vec::new();
     for pair in page.pairs {
         roster.handle_item(FeedItem::Put(pair), Moment::ORIGIN, &mut told);
@@ -87,10 +91,10 @@ pub struct Follower<K: Kind> {
     store: Store,
     clock: Arc<dyn Clock>,
     feed: Feed,
-    roster: Arc<Mutex<Roster<K>>>,
+    roster: Arc<Mutex<PresenceSet<K>>>,
     question: Question,
     /// Told by the roster, not yet read.
-    ready: VecDeque<NewsOf<K>>,
+    ready: VecDeque<PresenceEventOf<K>>,
 }
 
 /// Whether the store still answers.
@@ -115,11 +119,11 @@ impl<K: Kind> Follower<K> {
     ) -> Result<Follower<K>, StoreError> {
         let feed = Feed::open(store.clone(), select)?;
         let question = Question::Resting(clock.sleep_until(clock.now() + ASK_AFTER));
-        let roster = Arc::new(Mutex::new(Roster::new(kind)));
+        let roster = Arc::new(Mutex::new(PresenceSet::new(kind)));
         Ok(Follower { store, clock, feed, roster, question, ready: VecDeque::new() })
     }
 
-    fn roster(&self) -> MutexGuard<'_, Roster<K>> {
+    fn roster(&self) -> MutexGuard<'_, PresenceSet<K>> {
         lock(&self.roster)
     }
 
@@ -170,7 +174,7 @@ impl<K: Kind> Follower<K> {
 }
 
 impl<K: Kind> Stream for Follower<K> {
-    type Item = Result<NewsOf<K>, StoreError>;
+    type Item = Result<PresenceEventOf<K>, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -207,7 +211,7 @@ impl<K: Kind> std::fmt::Debug for Follower<K> {
     }
 }
 
-fn lock<K: Kind>(roster: &Mutex<Roster<K>>) -> MutexGuard<'_, Roster<K>> {
+fn lock<K: Kind>(roster: &Mutex<PresenceSet<K>>) -> MutexGuard<'_, PresenceSet<K>> {
     roster.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -27,7 +27,7 @@ use shared::Shared;
 
 pub use loan::{InvalidTtl, Lend, LendError, Loan};
 pub use measure::describe_metrics;
-pub use options::{BadOptions, SessionOptions};
+pub use options::{InvalidOptions, SessionOptions};
 pub use register::{Register, RegisterError, Registration};
 pub use words::{Health, KeyEvent, LeftBehind, SessionState};
 
@@ -88,7 +88,7 @@ impl Drop for Handle {
 
 impl Session {
     /// A session with a TTL of 15 s. Must be called inside a tokio runtime, on which its task runs.
-    pub fn open(store: Store) -> Result<Session, BadOptions> {
+    pub fn open(store: Store) -> Result<Session, InvalidOptions> {
         Session::options().open(store)
     }
 

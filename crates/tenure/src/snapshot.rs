@@ -10,7 +10,9 @@ use tenure_core::name::Namespace;
 
 use crate::store::{Get, KeyValue, Revision, Selection, Store, StoreError};
 
-pub use tenure_core::cluster::{Candidate, ClusterSnapshot, ElectionView, Holder, Leader, LockView, Part};
+pub use tenure_core::cluster::{
+    Candidate, ClusterSnapshot, ElectionSnapshot, Holder, Leader, LockSnapshot, Part,
+};
 
 /// How often a snapshot begins again because the store has compacted its revision meanwhile. A store that compacts faster than it can be read
 /// this often will do so the next time too.

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use futures_core::Stream;
 
-pub use tenure_core::change::{Change, Previous, Start, WatchEnd, WatchItem};
+pub use tenure_core::change::{Change, PreviousValues, Start, WatchError, WatchItem};
 pub use tenure_core::error::{
     Access, Cause, Denied, Invalid, KeyRange, MissingGrant, Replaced, StoreError, TlsFailure, Unusable,
 };
@@ -34,10 +34,10 @@ pub use tenure_core::revision::Revision;
 pub use tenure_core::txn::{Comparison, Condition, Field, LeaseChoice, Op, OpReply, Txn, TxnReply};
 
 pub use handle::Store;
-pub use url::{BadStoreUrl, Security, StoreUrl};
+pub use url::{InvalidStoreUrl, StoreUrl, Transport};
 
 /// What a watch yields; an error is always its last item.
-pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchItem, WatchEnd>> + Send>>;
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchItem, WatchError>> + Send>>;
 
 /// What a store is and what can be relied upon.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,12 +115,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Watches keys: each revision exactly once, whole, in order, without gaps after `start`.
     ///
     /// When the call has returned, a watch from [`Start::Now`] or [`Start::Recent`] misses nothing that is committed from then on. History that is gone shows
-    /// as the stream's first item, [`WatchEnd::Compacted`]. The engine resumes by itself what it can; dropping the stream ends the watch.
+    /// as the stream's first item, [`WatchError::Compacted`]. The engine resumes by itself what it can; dropping the stream ends the watch.
     fn watch(
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> impl Future<Output = Result<WatchStream, StoreError>> + Send;
 
     /// Grants a lease, under an id of the caller's choice or of the engine's. The revision stays.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::layout::Layout;
-use tenure_core::name::{BadName, ElectionName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
+use tenure_core::name::{ElectionName, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
 
 use crate::client::{Client, NewTask, SubmitError, Submitted};
 use crate::election::Elections;
@@ -154,7 +154,7 @@ impl Tenure {
     /// # Errors
     ///
     /// [`InvalidName`](crate::InvalidName) if no namespace has such a name.
-    pub fn namespace(&self, name: impl IntoId<Namespace>) -> Result<Tenure, BadName> {
+    pub fn namespace(&self, name: impl IntoId<Namespace>) -> Result<Tenure, InvalidName> {
         let scope = self.shared.scope(name.into_id()?);
         Ok(Tenure { shared: self.shared.clone(), scope })
     }

@@ -77,7 +77,7 @@ pub use crate::hold::{LossReason, Lost};
 pub use elections::{AcquireError, CannotFence, Elections, Key, LeftBehind, Options, ReleaseError};
 pub use leadership::Leadership;
 pub use memory::Memory;
-pub use over_store::OverStore;
+pub use over_store::StoreStorage;
 #[cfg(feature = "redis")]
 pub use redis::Redis;
 pub use stamp::{Nonce, Value};

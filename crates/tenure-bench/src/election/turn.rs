@@ -30,7 +30,7 @@ impl Turn {
         };
         let onlooker = Onlooker::open(&place.store, &parties.line(place)).await?;
         let probe = Probe::open(&place.store, &place.prefix).await?;
-        let crowd = Crowd { parties: each, next: 0, candidates: JoinSet::new(), onlooker };
+        let crowd = CandidateGroup { parties: each, next: 0, candidates: JoinSet::new(), onlooker };
         // In a task of its own: the thread that waits for us would have to be woken for each step.
         let turn = tokio::spawn(crowd.changes(probe, size)).await;
         parties.close().await?;
@@ -39,7 +39,7 @@ impl Turn {
 }
 
 /// All who want to lead.
-struct Crowd {
+struct CandidateGroup {
     parties: Vec<Party>,
     /// Who has stood so far.
     next: usize,
@@ -47,7 +47,7 @@ struct Crowd {
     onlooker: Onlooker,
 }
 
-impl Crowd {
+impl CandidateGroup {
     async fn changes(mut self, mut probe: Probe, size: Size) -> Result<Turn, Failure> {
         for _ in 0..size.candidates {
             self.stand().await?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
 use tenure::handler::{Context, Outcome};
-use tenure::node::{Node, Tally};
+use tenure::node::{Node, WorkerStats};
 use tenure::session::Session;
 use tenure_core::name::NodeId;
 use tokio::sync::Notify;
@@ -83,13 +83,15 @@ impl Crew {
     }
 
     /// How much all of them have worked together.
-    pub(super) fn tally(&self) -> Tally {
-        self.members.iter().map(|member| member.node.tally()).fold(Tally::default(), |sum, one| Tally {
-            weighed: sum.weighed + one.weighed,
-            tries: sum.tries + one.tries,
-            won: sum.won + one.won,
-            timers: sum.timers + one.timers,
-            changes: sum.changes + one.changes,
+    pub(super) fn tally(&self) -> WorkerStats {
+        self.members.iter().map(|member| member.node.tally()).fold(WorkerStats::default(), |sum, one| {
+            WorkerStats {
+                weighed: sum.weighed + one.weighed,
+                tries: sum.tries + one.tries,
+                won: sum.won + one.won,
+                timers: sum.timers + one.timers,
+                changes: sum.changes + one.changes,
+            }
         })
     }
 

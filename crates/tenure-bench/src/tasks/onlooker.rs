@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use futures_util::StreamExt;
-use tenure::store::{Change, Previous, Start, WatchItem, WatchStream};
+use tenure::store::{Change, PreviousValues, Start, WatchItem, WatchStream};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::TaskId;
 
@@ -25,7 +25,7 @@ pub(super) struct Onlooker {
 impl Onlooker {
     /// Looks from now on; nothing is owned yet.
     pub(super) async fn open(scene: &Scene) -> Result<Onlooker, Failure> {
-        let events = scene.store.watch(scene.layout.tasks(), Start::Now, Previous::Omitted).await?;
+        let events = scene.store.watch(scene.layout.tasks(), Start::Now, PreviousValues::Omitted).await?;
         Ok(Onlooker { layout: scene.layout.clone(), events, owned: BTreeSet::new(), lost_at: None })
     }
 

@@ -1,6 +1,6 @@
 //! From `--endpoints` and `--store` texts to addresses, without ever repeating a password that somebody put into one.
 
-use tenure::store::{BadStoreUrl, Security, StoreUrl};
+use tenure::store::{InvalidStoreUrl, StoreUrl, Transport};
 
 use crate::failure::Failure;
 
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 pub(crate) fn parse_url(text: &str) -> Result<StoreUrl, Failure> {
     refuse_credentials(text)?;
     text.parse::<StoreUrl>().map_err(|error| match error {
-        BadStoreUrl::UnknownScheme(shown) => Failure::usage(format!(
+        InvalidStoreUrl::UnknownScheme(shown) => Failure::usage(format!(
             "unknown store {shown:?}: it does not begin with memory:, file://, etcd:// or etcds://"
         ))
         .hint(format!("did you mean {}?", meant(&shown))),
@@ -43,8 +43,8 @@ pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUr
     for endpoint in text.split(',').map(str::trim) {
         let (scheme, member) = match endpoint.split_once("://") {
             None => (None, endpoint),
-            Some(("http" | "etcd", member)) => (Some(Security::Plain), member),
-            Some(("https" | "etcds", member)) => (Some(Security::Tls), member),
+            Some(("http" | "etcd", member)) => (Some(Transport::Plain), member),
+            Some(("https" | "etcds", member)) => (Some(Transport::Tls), member),
             // The text before `://` is not repeated: it may be the end of a password.
             Some(_) => {
                 return Err(Failure::usage(
@@ -55,7 +55,7 @@ pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUr
                 ));
             }
         };
-        let implied = if has_tls_files { Security::Tls } else { Security::Plain };
+        let implied = if has_tls_files { Transport::Tls } else { Transport::Plain };
         let this = scheme.unwrap_or(implied);
         if security.is_some_and(|others| others != this) {
             return Err(Failure::usage("some endpoints speak TLS and some do not")
@@ -65,8 +65,8 @@ pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUr
         members.push(member.trim_end_matches('/'));
     }
     let scheme = match security {
-        Some(Security::Tls) => "etcds",
-        Some(Security::Plain) | None => "etcd",
+        Some(Transport::Tls) => "etcds",
+        Some(Transport::Plain) | None => "etcd",
     };
     parse_url(&format!("{scheme}://{}", members.join(",")))
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure::store::memory::Memory;
 use tenure::store::{
-    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, Previous, Reach, Renewal, Revision,
-    Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, PreviousValues, Reach, Renewal,
+    Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
 /// A file store without a file. It answers as an empty one; what is changed in it is gone with this process.
@@ -45,7 +45,7 @@ impl Engine for Empty {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.memory.watch(select, start, previous).await
     }

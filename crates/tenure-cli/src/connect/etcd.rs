@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tenure::store::{Security, StoreUrl};
+use tenure::store::{StoreUrl, Transport};
 use tenure_etcd::{Config, DefectLog, Secret, Tls};
 
 use super::password;
@@ -13,18 +13,18 @@ use crate::failure::Failure;
 /// Everything that a client of this store needs; asks for a password where one is missing.
 pub(crate) async fn config(
     endpoints: &[String],
-    security: Security,
+    security: Transport,
     decision: &Decision,
 ) -> Result<Config, Failure> {
     let scheme = match security {
-        Security::Plain => "http",
-        Security::Tls => "https",
+        Transport::Plain => "http",
+        Transport::Tls => "https",
     };
     let urls = endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}"));
     let mut config = Config::new(urls).with_deadline(CONNECT_TIMEOUT);
     // The command reports them itself, once a day.
     config.defect_log = DefectLog::Off;
-    if security == Security::Tls {
+    if security == Transport::Tls {
         config = config.with_tls(tls(decision)?);
     }
     if let Some(user) = &decision.user {

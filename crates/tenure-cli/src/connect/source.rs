@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tenure::store::{Security, StoreUrl};
+use tenure::store::{StoreUrl, Transport};
 use tenure_core::layout;
 use tenure_core::name::Namespace;
 
@@ -307,7 +307,7 @@ fn choose_store(
             address::parse_endpoints(&found.value, has_tls_files)
         };
         let url = url.map_err(|failure| failure.while_doing(&found.origin.to_string()))?;
-        if has_tls_files && matches!(url, StoreUrl::Etcd { security: Security::Plain, .. }) {
+        if has_tls_files && matches!(url, StoreUrl::Etcd { security: Transport::Plain, .. }) {
             notes.push(format!(
                 "certificates are configured, but {} asks for a connection in the clear; use etcds:// or https:// for TLS",
                 found.origin

@@ -10,7 +10,7 @@ use tenure::election::Elections;
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::session::Session;
-use tenure_core::balance::{BadThreshold, Balancer, Fair, Loads, Offer, Parting, Verdict};
+use tenure_core::balance::{Balancer, ClusterLoad, Fair, InvalidThreshold, Offer, Parting, Verdict};
 use tenure_core::name::{Namespace, NodeId};
 
 use super::ledger::{Entry, Mark, Pen, now_ns};
@@ -92,18 +92,18 @@ struct Even {
 }
 
 impl Even {
-    fn new() -> Result<Even, BadThreshold> {
+    fn new() -> Result<Even, InvalidThreshold> {
         let fresh = Fair::new().threshold_percent(THRESHOLD_PERCENT)?;
         Ok(Even { taking: fresh.clone(), fresh })
     }
 }
 
 impl Balancer for Even {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
         self.taking.may_claim(offer, loads)
     }
 
-    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
         self.fresh.clone().release(loads)
     }
 

@@ -1,6 +1,6 @@
 //! An etcd cluster from outside: can it be reached and trusted, who are its members, what is known to be wrong with it.
 
-use tenure::store::{Security, StoreUrl};
+use tenure::store::{StoreUrl, Transport};
 use tenure_etcd::{
     Alarm, Client, Compare, Error, Op, Put, Range, Relation, Status, Target, Txn, known_defects,
 };
@@ -12,7 +12,7 @@ use crate::failure::{Code, Failure};
 pub(super) async fn look(
     url: &StoreUrl,
     endpoints: &[String],
-    security: Security,
+    security: Transport,
     decision: &Decision,
     checks: &mut Vec<Check>,
 ) {
@@ -51,11 +51,11 @@ pub(super) async fn look(
 }
 
 /// The check that failed. What was not reached is not reported as ok: TLS and sign-in are known only after a connection.
-fn not_connected(error: Error, url: &StoreUrl, security: Security, decision: &Decision) -> Vec<Check> {
+fn not_connected(error: Error, url: &StoreUrl, security: Transport, decision: &Decision) -> Vec<Check> {
     let (tls_failed, auth_failed) = (matches!(error, Error::Tls { .. }), matches!(error, Error::Denied(_)));
     let mut checks = Vec::new();
     // In the clear and without a user are facts of the configuration.
-    if security == Security::Plain && !tls_failed {
+    if security == Transport::Plain && !tls_failed {
         checks.push(tls(url, security));
     }
     if decision.user.is_none() && decision.cert.is_none() && !auth_failed {
@@ -113,13 +113,13 @@ async fn proxy(client: &Client) -> Option<Check> {
     })
 }
 
-fn tls(url: &StoreUrl, security: Security) -> Check {
+fn tls(url: &StoreUrl, security: Transport) -> Check {
     match security {
-        Security::Tls => Check::ok("tls", "connections are encrypted"),
-        Security::Plain if connect::is_loopback(url) => {
+        Transport::Tls => Check::ok("tls", "connections are encrypted"),
+        Transport::Plain if connect::is_loopback(url) => {
             Check::ok("tls", "in the clear, on this machine only")
         }
-        Security::Plain => Check::warn(
+        Transport::Plain => Check::warn(
             "tls",
             "in the clear over a network: whoever listens reads keys, values and passwords",
             "use etcds:// with --cacert",

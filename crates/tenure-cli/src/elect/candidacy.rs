@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::election::{Election, ElectionView, Elections, Leader, Term};
+use tenure::election::{Election, ElectionSnapshot, Elections, Leader, Term};
 use tenure::store::{LeaseId, StoreError};
 use tenure_core::name::ElectionName;
 
@@ -70,7 +70,7 @@ impl Line for Candidacy<'_> {
 }
 
 /// How many wait before the place that hangs on this lease; none if it is not in the line.
-fn place(view: &ElectionView, lease: LeaseId) -> Option<usize> {
+fn place(view: &ElectionSnapshot, lease: LeaseId) -> Option<usize> {
     let waits = view.candidates.iter().position(|candidate| candidate.place.lease == lease);
     waits.or_else(|| view.leader.as_ref().filter(|leader| leader.place.lease == lease).map(|_| 0))
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::election::{Answer, AskError, Candidate, Election, ElectionView, Leader};
+use tenure::election::{Answer, AskError, Candidate, Election, ElectionSnapshot, Leader};
 use tenure::store::Revision;
 use tenure_core::name::ElectionName;
 use tenure_core::revision::Token;
@@ -83,7 +83,7 @@ pub(super) async fn transfer(
     }
 }
 
-fn leader(view: ElectionView, name: &ElectionName) -> Result<Leader, Failure> {
+fn leader(view: ElectionSnapshot, name: &ElectionName) -> Result<Leader, Failure> {
     view.leader.ok_or_else(|| {
         Failure::new(Code::NotFound, format!("nobody leads '{name}'"))
             .hint("list what is led with `tenure election ls`")

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::election::{Candidate, ElectionView, Leader};
+use tenure::election::{Candidate, ElectionSnapshot, Leader};
 use tenure::store::LeaseId;
 use tenure_core::layout::QueueKey;
-use tenure_core::record::{AskRecord, CandidateRecord};
+use tenure_core::record::{CandidateRecord, StepDownRecord};
 use tenure_core::revision::Token;
 
 use crate::node::said;
@@ -55,7 +55,7 @@ pub(super) struct Asked {
 }
 
 impl Shown {
-    pub(super) fn new(view: &ElectionView, left: &BTreeMap<LeaseId, Duration>) -> Shown {
+    pub(super) fn new(view: &ElectionSnapshot, left: &BTreeMap<LeaseId, Duration>) -> Shown {
         let leader = view.leader.as_ref().map(|leader| ShownLeader {
             remaining_seconds: left.get(&leader.place.lease).map(Duration::as_secs_f64),
             person: Person::leading(leader, &view.candidates),
@@ -104,7 +104,7 @@ impl Person {
 }
 
 impl Asked {
-    fn new(ask: &AskRecord, others: &[Candidate]) -> Asked {
+    fn new(ask: &StepDownRecord, others: &[Candidate]) -> Asked {
         let (what, to) = match &ask.heir {
             None => ("resign", None),
             Some(heir) => {

@@ -1,19 +1,19 @@
 //! What is said to one who waits: who holds, since when, and how many come first.
 
-use tenure::lock::LockView;
+use tenure::lock::LockSnapshot;
 use tenure::store::LeaseId;
 use tenure_core::record::HolderRecord;
 
 use crate::hold::ago;
 
 /// How many wait before the place that hangs on this lease; none if it is not in the line.
-pub(super) fn place(view: &LockView, lease: LeaseId) -> Option<usize> {
+pub(super) fn place(view: &LockSnapshot, lease: LeaseId) -> Option<usize> {
     let waits = view.waiters.iter().position(|waiter| waiter.place.lease == lease);
     waits.or_else(|| view.holders.iter().any(|holder| holder.place.lease == lease).then_some(0))
 }
 
 /// The status line; none if nobody holds.
-pub(super) fn line(view: &LockView, place: Option<usize>) -> Option<String> {
+pub(super) fn line(view: &LockSnapshot, place: Option<usize>) -> Option<String> {
     let ahead = match place {
         Some(0) => ", you are next".to_owned(),
         Some(count) => format!(", {count} ahead of you"),
@@ -23,7 +23,7 @@ pub(super) fn line(view: &LockView, place: Option<usize>) -> Option<String> {
 }
 
 /// `held by web-2 pid 4121 (./deploy.sh) for 3m12s`; none if nobody holds.
-pub(crate) fn held_by(view: &LockView) -> Option<String> {
+pub(crate) fn held_by(view: &LockSnapshot) -> Option<String> {
     let first = view.holders.first()?;
     let others = match view.holders.len() {
         1 => String::new(),
@@ -46,7 +46,7 @@ mod tests {
     use tenure::lock::Holder;
     use tenure_core::layout::QueueKey;
     use tenure_core::name::LockName;
-    use tenure_core::record::WallTime;
+    use tenure_core::record::Timestamp;
     use tenure_core::revision::{Revision, Token};
 
     use super::*;
@@ -59,8 +59,8 @@ mod tests {
                 node: node.to_owned(),
                 pid: 4121,
                 command: command.to_owned(),
-                queued: WallTime(wall_time().0 - 500_000),
-                acquired: Some(WallTime(wall_time().0 - 192_000)),
+                queued: Timestamp(wall_time().0 - 500_000),
+                acquired: Some(Timestamp(wall_time().0 - 192_000)),
                 ..HolderRecord::default()
             },
         }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn who_waits_is_told_who_holds_and_how_many_come_first() {
-        let view = LockView {
+        let view = LockSnapshot {
             name: LockName::parse("deploy").unwrap(),
             holders: vec![someone(1, "web-2", "./deploy.sh")],
             waiters: vec![someone(2, "a", ""), someone(3, "b", ""), someone(4, "c", "")],
@@ -87,8 +87,8 @@ mod tests {
         let waited = |ms: u64, acquired: Option<u64>| {
             let now = wall_time().0;
             held_for(&HolderRecord {
-                queued: WallTime(now - ms),
-                acquired: acquired.map(|ms| WallTime(now - ms)),
+                queued: Timestamp(now - ms),
+                acquired: acquired.map(|ms| Timestamp(now - ms)),
                 ..HolderRecord::default()
             })
         };
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn nobody_is_said_to_hold_what_is_free() {
-        let view = LockView {
+        let view = LockSnapshot {
             name: LockName::parse("a").unwrap(),
             holders: Vec::new(),
             waiters: Vec::new(),

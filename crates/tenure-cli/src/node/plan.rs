@@ -13,8 +13,8 @@ use serde_json::Value;
 use tenure::client::Client;
 use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
 use tenure_core::balance::{
-    AcceptAll, Balancer, Cooling, Crowd, Demand, Fair, Held, Holdings, Loads, Parting, Rendezvous, Terms,
-    Weighted, partings,
+    AcceptAll, Balancer, ClusterLoad, Cooldowns, Demand, Fair, Held, OwnedTasks, Parting, Rendezvous, Terms,
+    Weighted, WorkerLoads, partings,
 };
 use tenure_core::board::Board;
 use tenure_core::command::{Balance, NodeCommand as Order};
@@ -161,7 +161,7 @@ async fn asked(id: &NodeId, tasks: u64, within: Duration, client: &Client) -> Re
 }
 
 /// Computes it here.
-fn computed(id: &NodeId, tasks: u64, choice: Choice, board: &Board, willing: &Crowd) -> Planned {
+fn computed(id: &NodeId, tasks: u64, choice: Choice, board: &Board, willing: &WorkerLoads) -> Planned {
     let gives: Vec<Given> = partings_of(id, choice, board, willing)
         .into_iter()
         .map(|parting| Given { task: parting.task.to_string(), why: parting.why.to_string() })
@@ -208,8 +208,8 @@ fn show(answer: Answer, output: &Output) -> Result<(), Failure> {
 }
 
 /// The nodes that take tasks, with what they have and accept. Classifies the tasks of the board by that.
-fn willing(snapshot: &mut ClusterSnapshot) -> Crowd {
-    let mut crowd = Crowd::new();
+fn willing(snapshot: &mut ClusterSnapshot) -> WorkerLoads {
+    let mut crowd = WorkerLoads::new();
     for node in snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)) {
         crowd.set(&node.id, snapshot.tasks.load_of(&node.id), Moment::ORIGIN);
         crowd.set_terms(&node.id, &Terms::of(&node.record));
@@ -218,16 +218,16 @@ fn willing(snapshot: &mut ClusterSnapshot) -> Crowd {
     crowd
 }
 
-fn partings_of(me: &NodeId, choice: Choice, board: &Board, willing: &Crowd) -> Vec<Parting> {
-    let mut own = Holdings::new();
+fn partings_of(me: &NodeId, choice: Choice, board: &Board, willing: &WorkerLoads) -> Vec<Parting> {
+    let mut own = OwnedTasks::new();
     for (task, card) in board.tasks() {
         let Some(owner) = card.owner.as_ref().filter(|owner| owner.node() == Some(me)) else { continue };
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
         let since = Moment::from_ms(u64::try_from(owner.token.0.0).unwrap_or_default());
         own.insert(task.clone(), Held { kind, weight: card.weight(), class: card.class, cost: 0, since });
     }
-    let (cooling, claiming) = (Cooling::new(), Demand::default());
-    let loads = Loads {
+    let (cooling, claiming) = (Cooldowns::new(), Demand::default());
+    let loads = ClusterLoad {
         me,
         willing,
         unowned: board.demand(),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use bytes::Bytes;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{BadName, InstanceId, Namespace, RegistryKey, ServiceName};
+use tenure_core::name::{InstanceId, InvalidName, Namespace, RegistryKey, ServiceName};
 use thiserror::Error;
 
 use crate::failure::Failure;
@@ -36,7 +36,7 @@ pub(super) enum BadPair {
     #[error("the key {0:?} has an empty segment, '.' or '..', and keys are no paths")]
     Segment(String),
     #[error("the key {key:?} is no name: {why}")]
-    Name { key: String, why: BadName },
+    Name { key: String, why: InvalidName },
     #[error("the key {0:?} is given twice")]
     Twice(String),
 }
@@ -100,7 +100,7 @@ fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<Pair
 
 /// Where `SERVICE/INSTANCE` is stored, so that `tenure service show SERVICE` finds it. Keys of any other shape stay as they are, and so does
 /// everything under `services/`, which is that place already.
-fn instance(key: &str) -> Result<Option<RegistryKey>, BadName> {
+fn instance(key: &str) -> Result<Option<RegistryKey>, InvalidName> {
     match key.split_once('/') {
         Some((service, instance)) if service != "services" && !instance.contains('/') => {
             RegistryKey::of_instance(&ServiceName::parse(service)?, &InstanceId::parse(instance)?).map(Some)

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tenure::client::TaskView;
 use tenure::snapshot::ClusterSnapshot;
 use tenure_core::name::NodeId;
-use tenure_core::record::NodeState;
+use tenure_core::record::MemberState;
 
 use crate::task::unreadable;
 
@@ -44,7 +44,7 @@ pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<
         if snapshot.frozen.contains_key(&node.id) {
             let hint = format!("tenure node unfreeze {}", node.id);
             warn("frozen_node", format!("node {} is frozen and takes no new tasks", node.id), Some(hint));
-        } else if node.record.state == NodeState::Draining {
+        } else if node.record.state == MemberState::Draining {
             warn("draining_node", format!("node {} gives its tasks away and leaves", node.id), None);
         }
     }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use tenure::client::{Client, CommandError, Handled, Replaced, Sent, WaitCommandError};
 use tenure::clock::wall_time;
 use tenure_core::name::TaskId;
-use tenure_core::record::{CommandOutcome, WallTime};
-use tenure_core::task::{Message, StateKind};
+use tenure_core::record::{CommandOutcome, Timestamp};
+use tenure_core::task::{TaskMessage, TaskState};
 
 use super::{SCHEMA, nothing_known};
 use crate::duration;
@@ -33,16 +33,16 @@ impl PatienceArgs {
 }
 
 /// Until when a task is to sleep: a time, or how long from now.
-pub(super) fn until(text: &str) -> Result<WallTime, Failure> {
+pub(super) fn until(text: &str) -> Result<Timestamp, Failure> {
     let looks_like_time = text.contains(['-', ':', 'T']);
     let until = if looks_like_time {
-        text.parse::<WallTime>().map_err(|bad| Failure::usage(bad.to_string()))?
+        text.parse::<Timestamp>().map_err(|bad| Failure::usage(bad.to_string()))?
     } else {
         let span = duration::parse(text).map_err(|bad| {
             Failure::usage(bad.to_string()).hint("or say until when, as in 2026-12-31T23:59:59Z")
         })?;
         let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        WallTime(wall_time().0.saturating_add(span_ms))
+        Timestamp(wall_time().0.saturating_add(span_ms))
     };
     if until <= wall_time() {
         return Err(Failure::usage(format!("it would sleep until {until}, which has passed"))
@@ -76,7 +76,7 @@ struct Former {
 /// Tells a task something through its owner.
 pub(super) async fn ask(
     id: &TaskId,
-    message: Message,
+    message: TaskMessage,
     patience: &PatienceArgs,
     client: &Client,
     output: &Output,
@@ -106,8 +106,8 @@ fn tell(
     handled: Option<&Handled>,
     output: &Output,
 ) -> Result<(), Failure> {
-    let from = handled.and_then(|handled| handled.from).map(StateKind::as_str);
-    let to = handled.and_then(|handled| handled.to).map(StateKind::as_str);
+    let from = handled.and_then(|handled| handled.from).map(TaskState::as_str);
+    let to = handled.and_then(|handled| handled.to).map(TaskState::as_str);
     if output.is_json {
         let former =
             |replaced: &Replaced| Former { command: replaced.command.clone(), by: replaced.by.clone() };

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use tenure::client::{Client, TaskFilter};
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 use super::shape::Shown;
 use super::{SCHEMA, parse_node};
@@ -24,7 +24,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct FilterArgs {
     /// Only tasks in this state; may be given several times. A state that is an end finds tasks that are gone, too.
     #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
-    states: Vec<StateKind>,
+    states: Vec<TaskState>,
     /// Only tasks that this node owns, or ran last if they have ended.
     #[arg(long, value_name = "ID")]
     node: Option<String>,
@@ -47,7 +47,7 @@ impl FilterArgs {
     }
 
     /// Whether this state was typed.
-    pub(super) fn names(&self, state: StateKind) -> bool {
+    pub(super) fn names(&self, state: TaskState) -> bool {
         self.states.contains(&state)
     }
 
@@ -60,9 +60,9 @@ impl FilterArgs {
     }
 }
 
-fn parse_state(text: &str) -> Result<StateKind, String> {
-    StateKind::parse(text).ok_or_else(|| {
-        let states: Vec<&str> = StateKind::ALL.iter().map(|state| state.as_str()).collect();
+fn parse_state(text: &str) -> Result<TaskState, String> {
+    TaskState::parse(text).ok_or_else(|| {
+        let states: Vec<&str> = TaskState::ALL.iter().map(|state| state.as_str()).collect();
         // Running is not stored: a task that is runnable and has an owner runs.
         let states = states.join(", ");
         format!(

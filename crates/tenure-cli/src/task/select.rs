@@ -4,7 +4,7 @@ use clap::Args;
 use futures_util::{StreamExt, stream};
 use tenure::client::{Client, TaskView};
 use tenure_core::name::TaskId;
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 use super::list::FilterArgs;
 use super::parse;
@@ -47,7 +47,7 @@ pub(super) struct Act {
 
 impl SelectArgs {
     /// Whether the filter names this state.
-    pub(super) fn names(&self, state: StateKind) -> bool {
+    pub(super) fn names(&self, state: TaskState) -> bool {
         self.filter.names(state)
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tenure::client::TaskView;
-use tenure_core::task::{State, StateKind, StateRecord};
+use tenure_core::task::{State, StateRecord, TaskState};
 
 use crate::node::said;
 
@@ -32,7 +32,7 @@ impl Shown {
         Shown {
             id: task.id.to_string(),
             kind: task.kind().map(str::to_owned),
-            state: task.state_kind().map(StateKind::as_str),
+            state: task.state_kind().map(TaskState::as_str),
             until: state.and_then(until),
             owner: task.owner().map(ToString::to_string),
             fence: owner.map(|owner| owner.token.to_string()),

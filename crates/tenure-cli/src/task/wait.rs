@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure::client::{Client, Ended, WaitTaskError};
 use tenure_core::name::TaskId;
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 use super::{SCHEMA, nothing_known};
 use crate::duration;
@@ -85,13 +85,13 @@ fn failure(id: &TaskId, end: Result<Ended, WaitTaskError>) -> Option<Failure> {
     let why = state.reason.as_ref().or(state.errors.last().map(|error| &error.message));
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     let code = match state.state.kind() {
-        StateKind::Failed => Code::TaskFailed,
-        StateKind::Killed => Code::TaskKilled,
-        StateKind::Completed
-        | StateKind::Runnable
-        | StateKind::Sleeping
-        | StateKind::Fault
-        | StateKind::Paused => return None,
+        TaskState::Failed => Code::TaskFailed,
+        TaskState::Killed => Code::TaskKilled,
+        TaskState::Completed
+        | TaskState::Runnable
+        | TaskState::Sleeping
+        | TaskState::Fault
+        | TaskState::Paused => return None,
     };
     let hint = format!(
         "see `tenure task history {id}`; `tenure task forget {id}` and submit it again to run it anew"

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use tenure::clock::wall_time;
 use tenure::handler::{Context, Handler, Outcome};
 use tenure::node::StopReason;
-use tenure_core::record::WallTime;
+use tenure_core::record::Timestamp;
 use tenure_core::time::Moment;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -136,7 +136,7 @@ impl Crew {
             End::Exited(0) => return Outcome::Done,
             End::Exited(SLEEP) => {
                 let ms = u64::try_from(self.retry_after.as_millis()).unwrap_or(u64::MAX);
-                return Outcome::Sleep { until: WallTime(wall_time().0.saturating_add(ms)) };
+                return Outcome::Sleep { until: Timestamp(wall_time().0.saturating_add(ms)) };
             }
             End::Exited(PAUSE) => return Outcome::Pause,
             End::Exited(code) => format!("exit code {code}"),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::node::Tenancy;
+use tenure::node::WorkerStatus;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -32,7 +32,7 @@ const SCRAPES_MAX: usize = 8;
 /// What the pages are drawn from.
 #[derive(Clone)]
 pub(super) struct Pages {
-    pub(super) tenancy: watch::Receiver<Tenancy>,
+    pub(super) tenancy: watch::Receiver<WorkerStatus>,
     /// Whether the worker is on its way out.
     pub(super) is_leaving: watch::Receiver<bool>,
     pub(super) metrics: Metrics,
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn each_page_says_what_it_should_and_nothing_else_is_answered() {
-        let (tenancy, shown) = watch::channel(Tenancy { tasks: 0, peers: 0, is_member: true });
+        let (tenancy, shown) = watch::channel(WorkerStatus { tasks: 0, peers: 0, is_member: true });
         let (leaving, is_leaving) = watch::channel(false);
         let pages = Pages { tenancy: shown, is_leaving, metrics: Metrics::default() };
         let status = |request: &str| pages.page(request).status;
@@ -197,14 +197,14 @@ mod tests {
         for odd in ["", "GET", "GET /healthz", "\u{16}\u{3}\u{1}", "GET /healthz HTTP/2.0"] {
             assert_eq!(status(odd), "400 Bad Request", "{odd:?}");
         }
-        tenancy.send_replace(Tenancy { tasks: 0, peers: 0, is_member: false });
+        tenancy.send_replace(WorkerStatus { tasks: 0, peers: 0, is_member: false });
         assert_eq!(status("GET /readyz HTTP/1.1"), "503 Service Unavailable");
         assert_eq!(
             status("GET /healthz HTTP/1.1"),
             "200 OK",
             "a store that is away is no reason to be restarted"
         );
-        tenancy.send_replace(Tenancy { tasks: 0, peers: 0, is_member: true });
+        tenancy.send_replace(WorkerStatus { tasks: 0, peers: 0, is_member: true });
         leaving.send_replace(true);
         assert!(pages.page("GET /readyz HTTP/1.1").body.contains("leaving"));
     }

@@ -1,7 +1,7 @@
 //! Tasks seen and told something from the shell.
 
 use serde_json::{Value, json};
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 use tenure_fixture::Etcd;
 
 use crate::crew::{Crew, on_file_and_etcd, task};
@@ -160,8 +160,9 @@ async fn what_cannot_be_done_says_why_by_its_exit_code() {
         assert_eq!(told["to"], "runnable");
         crew.machine.ok(&["task", "pause", "x"]).await;
         // The machine of states takes no completion from outside, and a paused task no error: the table says so.
-        let refused = crew.client().command(&task("x"), tenure_core::task::Message::Complete).await.unwrap();
-        assert_eq!(refused.wait(crate::machine::PATIENCE).await.unwrap().from, Some(StateKind::Paused));
+        let refused =
+            crew.client().command(&task("x"), tenure_core::task::TaskMessage::Complete).await.unwrap();
+        assert_eq!(refused.wait(crate::machine::PATIENCE).await.unwrap().from, Some(TaskState::Paused));
         failed(&["forget", "x"], 4, "conflict").await;
         crew.machine.ok(&["task", "kill", "x"]).await;
         let said = failed(&["pause", "x"], 4, "conflict").await;

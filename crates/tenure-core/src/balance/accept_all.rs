@@ -1,18 +1,18 @@
 //! Takes everything and gives nothing away.
 
 use super::words::{Parting, Verdict};
-use super::{Balancer, Loads, Offer};
+use super::{Balancer, ClusterLoad, Offer};
 
 /// Takes everything and gives nothing away: for one node, or where who has what does not matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AcceptAll;
 
 impl Balancer for AcceptAll {
-    fn may_claim(&mut self, _: &Offer<'_>, _: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, _: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
         Verdict::Take
     }
 
-    fn release(&mut self, _: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Parting> {
         Vec::new()
     }
 

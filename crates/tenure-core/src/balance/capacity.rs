@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::crowd::Measure;
 use super::holdings::Held;
 use super::words::{Parting, Reason, Verdict};
-use super::{Balancer, Loads, Offer};
+use super::{Balancer, ClusterLoad, Offer};
 use crate::time::Moment;
 
 /// How many tasks are taken for one measurement. With one measurement a second, a node fills at sixteen tasks a second and overshoots by sixteen at most.
@@ -54,7 +54,7 @@ pub struct Capacity {
 /// Limits between which tasks would come and go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum BadCapacity {
+pub enum InvalidCapacity {
     /// What is taken at one limit would be given away at the other.
     #[error("tasks are claimed below {claim} % and released above {release} %: the first must be less")]
     ClaimNotBelowRelease {
@@ -76,26 +76,26 @@ impl Capacity {
     ///
     /// # Errors
     ///
-    /// [`BadCapacity`] unless 0 < claim < release ≤ 100.
-    pub fn new(claim_below_percent: u64, release_above_percent: u64) -> Result<Capacity, BadCapacity> {
+    /// [`InvalidCapacity`] unless 0 < claim < release ≤ 100.
+    pub fn new(claim_below_percent: u64, release_above_percent: u64) -> Result<Capacity, InvalidCapacity> {
         if claim_below_percent == 0 {
-            return Err(BadCapacity::ClaimsNothing);
+            return Err(InvalidCapacity::ClaimsNothing);
         }
         if claim_below_percent >= release_above_percent {
-            return Err(BadCapacity::ClaimNotBelowRelease {
+            return Err(InvalidCapacity::ClaimNotBelowRelease {
                 claim: claim_below_percent,
                 release: release_above_percent,
             });
         }
         if release_above_percent > 100 {
-            return Err(BadCapacity::ReleasesNothing(release_above_percent));
+            return Err(InvalidCapacity::ReleasesNothing(release_above_percent));
         }
         Ok(Capacity { claim_below_percent, release_above_percent, taken: None })
     }
 }
 
 impl Balancer for Capacity {
-    fn may_claim(&mut self, _: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, _: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
         let Some(resource) = loads.resource else {
             return Verdict::Wait { again_in: AGAIN_IN, why: Reason::NoReading };
         };
@@ -112,7 +112,7 @@ impl Balancer for Capacity {
         Verdict::Take
     }
 
-    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
         let Some(resource) = loads.resource else { return Vec::new() };
         let percent = resource.used_percent();
         if percent <= self.release_above_percent {

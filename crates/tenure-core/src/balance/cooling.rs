@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Loads, Offer};
+use super::{ClusterLoad, Offer};
 use crate::name::{NodeId, TaskId};
 use crate::time::Moment;
 
@@ -19,7 +19,7 @@ pub const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// Tasks that a node has given away, until it may take them again.
 #[derive(Clone, Debug, Default)]
-pub struct Cooling {
+pub struct Cooldowns {
     given: BTreeMap<TaskId, Given>,
     by_end: BTreeSet<(Moment, TaskId)>,
 }
@@ -45,10 +45,10 @@ struct Given {
     taker: Option<NodeId>,
 }
 
-impl Cooling {
+impl Cooldowns {
     /// Nothing.
-    pub fn new() -> Cooling {
-        Cooling::default()
+    pub fn new() -> Cooldowns {
+        Cooldowns::default()
     }
 
     /// The node has given this task away. What is over is forgotten on the way.
@@ -78,7 +78,12 @@ impl Cooling {
     ///
     /// Only while another node can take it, and only for [`TAKE_BACK_AFTER`] since it had its last owner: a task that no peer took is idle. One
     /// that released itself rests for the whole cool-down, unless all peers are gone.
-    pub fn remaining(&self, offer: &Offer<'_>, can_others: bool, loads: &Loads<'_>) -> Option<Duration> {
+    pub fn remaining(
+        &self,
+        offer: &Offer<'_>,
+        can_others: bool,
+        loads: &ClusterLoad<'_>,
+    ) -> Option<Duration> {
         let given = self.given.get(offer.task)?;
         let is_taker_gone = given.taker.as_ref().is_some_and(|taker| !loads.willing.contains(taker));
         let (is_free, most) = match given.release {
@@ -115,8 +120,8 @@ impl Cooling {
 #[cfg(test)]
 mod tests {
     use super::super::class::{Class, Demand};
-    use super::super::crowd::{Crowd, Load};
-    use super::super::holdings::Holdings;
+    use super::super::crowd::{Load, WorkerLoads};
+    use super::super::holdings::OwnedTasks;
     use super::*;
     use crate::record::TaskRecord;
 
@@ -125,8 +130,8 @@ mod tests {
     }
 
     /// This node, and these.
-    fn willing(others: &[&str]) -> Crowd {
-        let mut crowd = Crowd::new();
+    fn willing(others: &[&str]) -> WorkerLoads {
+        let mut crowd = WorkerLoads::new();
         for node in others.iter().chain(&["me"]) {
             crowd.set(&NodeId::parse(node).unwrap(), Load::default(), Moment::ORIGIN);
         }
@@ -134,14 +139,14 @@ mod tests {
     }
 
     /// What is left of the cool-down of task `a`.
-    fn remaining(cooling: &Cooling, others: &[&str], can_others: bool, ms: (u64, u64)) -> Option<Duration> {
+    fn remaining(cooling: &Cooldowns, others: &[&str], can_others: bool, ms: (u64, u64)) -> Option<Duration> {
         let (now_ms, unowned_ms) = ms;
-        let (crowd, own, none, task) = (willing(others), Holdings::new(), Demand::default(), task("a"));
+        let (crowd, own, none, task) = (willing(others), OwnedTasks::new(), Demand::default(), task("a"));
         let (me, record) = (NodeId::parse("me").unwrap(), TaskRecord::default());
         let unowned_for = Duration::from_millis(unowned_ms);
         let (class, waited) = (Class::ANY, unowned_for);
         let offer = Offer { task: &task, record: &record, weight: 1, class, rank: 0, unowned_for, waited };
-        let loads = Loads {
+        let loads = ClusterLoad {
             me: &me,
             willing: &crowd,
             unowned: &none,
@@ -157,7 +162,7 @@ mod tests {
 
     #[test]
     fn released_task_is_left_to_peers_for_a_second() {
-        let mut cooling = Cooling::new();
+        let mut cooling = Cooldowns::new();
         cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooling, &["n"], true, (0, 0)), Some(TAKE_BACK_AFTER));
         assert_eq!(remaining(&cooling, &["n"], true, (999, 999)), Some(Duration::from_millis(1)));
@@ -168,14 +173,14 @@ mod tests {
 
     #[test]
     fn released_task_that_no_peer_can_take_is_taken_back() {
-        let mut cooling = Cooling::new();
+        let mut cooling = Cooldowns::new();
         cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooling, &["n"], false, (0, 0)), None);
     }
 
     #[test]
     fn task_that_released_itself_rests() {
-        let mut cooling = Cooling::new();
+        let mut cooling = Cooldowns::new();
         for (had_peers, others, expected) in
             [(false, vec![], Some(COOL_DOWN)), (true, vec!["n"], Some(COOL_DOWN)), (true, vec![], None)]
         {
@@ -186,7 +191,7 @@ mod tests {
 
     #[test]
     fn taken_task_returns_when_its_taker_is_gone() {
-        let mut cooling = Cooling::new();
+        let mut cooling = Cooldowns::new();
         cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
         cooling.note_taken(&task("a"), &NodeId::parse("n").unwrap());
         assert_eq!(
@@ -201,7 +206,7 @@ mod tests {
 
     #[test]
     fn task_released_twice_counts_from_the_second_time() {
-        let mut cooling = Cooling::new();
+        let mut cooling = Cooldowns::new();
         cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
         cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(30_000));
         assert!(remaining(&cooling, &["n"], true, (60_000, 0)).is_some());
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn expired_entries_are_forgotten() {
-        let mut cooling = Cooling::new();
+        let mut cooling = Cooldowns::new();
         for n in 0..10_000_u64 {
             cooling.note(&task(&format!("t{n}")), COOL_DOWN, Release::Node, Moment::from_ms(n * 1_000));
         }

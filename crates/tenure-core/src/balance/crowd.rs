@@ -9,7 +9,7 @@ use std::ops::{Add, Sub};
 
 use super::class::{Class, Profile, Profiles};
 use crate::name::{NodeId, TaskId};
-use crate::record::{NodeRecord, Wanted};
+use crate::record::{MemberRecord, Wanted};
 use crate::rendezvous;
 use crate::time::Moment;
 
@@ -70,7 +70,7 @@ pub enum Measure {
 
 /// The nodes that take tasks. One with no tasks is one of them.
 #[derive(Clone, Debug, Default)]
-pub struct Crowd {
+pub struct WorkerLoads {
     nodes: BTreeMap<NodeId, Peer>,
     by_tasks: BTreeSet<(u64, NodeId)>,
     by_weight: BTreeSet<(u64, NodeId)>,
@@ -108,7 +108,7 @@ pub struct Terms {
 impl Terms {
     /// What a node's record publishes. Parked tasks use no capacity, so it can own that many more. A node that publishes nothing, as those of
     /// version 0.1, accepts everything.
-    pub fn of(record: &NodeRecord) -> Terms {
+    pub fn of(record: &MemberRecord) -> Terms {
         let parked = record.load.map_or(0, |load| load.parked);
         Terms {
             accepts: record.accepts.clone().unwrap_or_default(),
@@ -117,13 +117,13 @@ impl Terms {
     }
 }
 
-impl Crowd {
+impl WorkerLoads {
     /// No nodes.
-    pub fn new() -> Crowd {
-        Crowd::default()
+    pub fn new() -> WorkerLoads {
+        WorkerLoads::default()
     }
 
-    /// This node takes tasks and has this much; new or not. A new one accepts everything until [`Crowd::set_terms`].
+    /// This node takes tasks and has this much; new or not. A new one accepts everything until [`WorkerLoads::set_terms`].
     pub fn set(&mut self, node: &NodeId, load: Load, now: Moment) {
         match self.nodes.get_mut(node) {
             Some(peer) if peer.load == load => return,
@@ -378,7 +378,7 @@ mod tests {
         fn whatever_changes_the_numbers_are_those_of_the_nodes(
             changes in prop::collection::vec((0..5_usize, prop::option::of((0..9_u64, 0..9_u64))), 0..60)
         ) {
-            let mut crowd = Crowd::new();
+            let mut crowd = WorkerLoads::new();
             for (n, load) in changes {
                 match load {
                     Some((tasks, weight)) => crowd.set(&node(n), Load { tasks, weight }, Moment::ORIGIN),
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn who_is_meant_has_rank_0() {
-        let mut crowd = Crowd::new();
+        let mut crowd = WorkerLoads::new();
         for n in 0..7 {
             crowd.set(&node(n), Load::default(), Moment::ORIGIN);
         }

@@ -1,9 +1,9 @@
 //! As many tasks for each node as for any other.
 
 use super::crowd::Measure;
-use super::share::{BadThreshold, Order, Share};
+use super::share::{InvalidThreshold, Order, Share};
 use super::words::{Parting, Verdict};
-use super::{Balancer, Loads, Offer};
+use super::{Balancer, ClusterLoad, Offer};
 
 /// As many tasks for each node as for any other: the usual choice.
 ///
@@ -29,8 +29,8 @@ impl Fair {
     ///
     /// # Errors
     ///
-    /// [`BadThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
-    pub fn threshold_percent(self, percent: u64) -> Result<Fair, BadThreshold> {
+    /// [`InvalidThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
+    pub fn threshold_percent(self, percent: u64) -> Result<Fair, InvalidThreshold> {
         self.0.threshold_percent(percent).map(Fair)
     }
 
@@ -49,11 +49,11 @@ impl Default for Fair {
 }
 
 impl Balancer for Fair {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
         self.0.may_claim(offer, loads)
     }
 
-    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
         self.0.release(loads)
     }
 

@@ -41,16 +41,16 @@ pub fn weight_of(record: &TaskRecord) -> Result<u64, &str> {
 
 /// The tasks that one node has, those that it is just claiming among them.
 #[derive(Clone, Debug, Default)]
-pub struct Holdings {
+pub struct OwnedTasks {
     tasks: BTreeMap<TaskId, Held>,
     by_age: BTreeSet<(Moment, TaskId)>,
     weight: u64,
 }
 
-impl Holdings {
+impl OwnedTasks {
     /// None.
-    pub fn new() -> Holdings {
-        Holdings::default()
+    pub fn new() -> OwnedTasks {
+        OwnedTasks::default()
     }
 
     /// The node has this task, new or not.
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn tasks_are_seen_newest_first_or_cheapest_first() {
-        let mut own = Holdings::new();
+        let mut own = OwnedTasks::new();
         own.insert(task("old"), held(1, 5, 1));
         own.insert(task("dear"), held(3, 1, 9));
         own.insert(task("new"), held(2, 1, 1));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_task_is_there_once_however_often_it_comes() {
-        let mut own = Holdings::new();
+        let mut own = OwnedTasks::new();
         own.insert(task("a"), held(1, 5, 0));
         own.insert(task("a"), held(2, 3, 0));
         assert_eq!((own.load(), own.newest().count()), (Load { tasks: 1, weight: 3 }, 1));

@@ -2,7 +2,7 @@
 
 use super::share::Unwanted;
 use super::words::{Parting, Reason, Verdict};
-use super::{Balancer, Loads, Offer, PATIENCE};
+use super::{Balancer, ClusterLoad, Offer, PATIENCE};
 
 /// Every task where its name says, computed alike by all nodes.
 ///
@@ -21,7 +21,7 @@ impl Rendezvous {
 }
 
 impl Balancer for Rendezvous {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
         if offer.rank == 0 {
             return Verdict::Take;
         }
@@ -32,7 +32,7 @@ impl Balancer for Rendezvous {
         Verdict::Wait { again_in, why: Reason::Rank(offer.rank) }
     }
 
-    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
         self.unwanted.update(loads);
         if !loads.is_willing() {
             return Vec::new();

@@ -21,7 +21,7 @@ use super::class::Class;
 use super::crowd::Measure;
 use super::holdings::Held;
 use super::words::{Parting, Reason, Verdict};
-use super::{Loads, Offer, PATIENCE};
+use super::{ClusterLoad, Offer, PATIENCE};
 use crate::name::{NodeId, TaskId};
 use crate::time::Moment;
 
@@ -51,7 +51,7 @@ pub enum Order {
 /// A threshold at which nodes with an equal share would give tasks away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("a threshold of {0} % of the share, it must be at least 100 %")]
-pub struct BadThreshold(pub u64);
+pub struct InvalidThreshold(pub u64);
 
 /// An equal share by some measure.
 #[derive(Clone, Debug)]
@@ -67,15 +67,15 @@ impl Share {
         Share { measure, threshold_percent: 120, order: Order::Newest, unwanted: Unwanted::default() }
     }
 
-    pub(super) fn threshold_percent(mut self, percent: u64) -> Result<Share, BadThreshold> {
+    pub(super) fn threshold_percent(mut self, percent: u64) -> Result<Share, InvalidThreshold> {
         if percent < 100 {
-            return Err(BadThreshold(percent));
+            return Err(InvalidThreshold(percent));
         }
         self.threshold_percent = percent;
         Ok(self)
     }
 
-    pub(super) fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+    pub(super) fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
         let own = loads.own.load().by(self.measure);
         let weight = match self.measure {
             Measure::Tasks => 1,
@@ -100,7 +100,7 @@ impl Share {
         Verdict::Wait { again_in, why: Reason::Share { own, quota, nodes } }
     }
 
-    pub(super) fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+    pub(super) fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
         self.unwanted.update(loads);
         if !loads.is_willing() {
             return Vec::new();
@@ -138,7 +138,7 @@ impl Share {
     }
 
     /// The nodes that could take tasks of a class from this one; none if the difference is too small to move any.
-    fn group<'a>(&self, class: Class, own: u64, loads: &Loads<'a>) -> Option<Group<'a>> {
+    fn group<'a>(&self, class: Class, own: u64, loads: &ClusterLoad<'a>) -> Option<Group<'a>> {
         let level = loads.level(class, self.measure);
         let quota = loads.willing.quota(loads.me, level, self.measure);
         let (me, willing) = (loads.me, loads.willing);
@@ -189,7 +189,7 @@ pub(super) struct Unwanted {
 
 impl Unwanted {
     /// The node takes this one although it should not have to.
-    pub(super) fn note(&mut self, task: &TaskId, loads: &Loads<'_>) {
+    pub(super) fn note(&mut self, task: &TaskId, loads: &ClusterLoad<'_>) {
         self.update(loads);
         self.refusals = self.refusals.saturating_add(u32::from(std::mem::take(&mut self.has_ended)));
         let growth = UNWANTED_GROWTH.saturating_pow(self.refusals);
@@ -202,7 +202,7 @@ impl Unwanted {
     }
 
     /// Forgets what the node does not have any more, what has stayed long enough, and everything if a node came.
-    pub(super) fn update(&mut self, loads: &Loads<'_>) {
+    pub(super) fn update(&mut self, loads: &ClusterLoad<'_>) {
         self.forget_if_somebody_came(loads);
         let Unwanted { tasks, has_ended, .. } = self;
         tasks.retain(|task, until| {
@@ -212,7 +212,7 @@ impl Unwanted {
         });
     }
 
-    fn forget_if_somebody_came(&mut self, loads: &Loads<'_>) {
+    fn forget_if_somebody_came(&mut self, loads: &ClusterLoad<'_>) {
         if self.arrivals != loads.willing.arrivals() {
             *self = Unwanted { arrivals: loads.willing.arrivals(), ..Unwanted::default() };
         }

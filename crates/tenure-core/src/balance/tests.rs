@@ -18,9 +18,9 @@ fn task(n: u64) -> TaskId {
 /// One node's view: it is `a`, and these are the willing nodes with their tasks, of weight 1 each.
 struct Scene {
     me: NodeId,
-    willing: Crowd,
-    own: Holdings,
-    cooling: Cooling,
+    willing: WorkerLoads,
+    own: OwnedTasks,
+    cooling: Cooldowns,
     claiming: Demand,
     unowned: Demand,
     resource: Option<Resource>,
@@ -31,9 +31,9 @@ impl Scene {
     fn of(counts: &[(&str, u64)]) -> Scene {
         let mut scene = Scene {
             me: node("a"),
-            willing: Crowd::new(),
-            own: Holdings::new(),
-            cooling: Cooling::new(),
+            willing: WorkerLoads::new(),
+            own: OwnedTasks::new(),
+            cooling: Cooldowns::new(),
             claiming: Demand::default(),
             unowned: Demand::default(),
             resource: None,
@@ -68,8 +68,8 @@ impl Scene {
         self
     }
 
-    fn loads(&self) -> Loads<'_> {
-        Loads {
+    fn loads(&self) -> ClusterLoad<'_> {
+        ClusterLoad {
             me: &self.me,
             willing: &self.willing,
             unowned: &self.unowned,
@@ -168,10 +168,10 @@ fn a_node_gives_away_at_most_what_it_has() {
     /// Gives away what it has, twice, and what it has not.
     struct TooMuch;
     impl Balancer for TooMuch {
-        fn may_claim(&mut self, _: &Offer<'_>, _: &Loads<'_>) -> Verdict {
+        fn may_claim(&mut self, _: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
             Verdict::Take
         }
-        fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+        fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
             let why = Reason::Other("enough".to_owned());
             let everything = loads.own.newest().chain(loads.own.newest()).map(|(task, _)| task.clone());
             everything.chain([task(77)]).map(|task| Parting { task, why: why.clone() }).collect()
@@ -286,7 +286,7 @@ fn the_cheapest_goes_first_if_the_user_likes() {
 
 #[test]
 fn a_threshold_below_the_share_itself_is_refused() {
-    assert_eq!(Fair::new().threshold_percent(99).unwrap_err(), BadThreshold(99));
+    assert_eq!(Fair::new().threshold_percent(99).unwrap_err(), InvalidThreshold(99));
     assert!(Weighted::new().threshold_percent(0).is_err());
     let mut exact = Fair::new().threshold_percent(100).unwrap();
     assert_eq!(Scene::of(&[("a", 11), ("b", 9)]).released(&mut exact), [10]);
@@ -343,11 +343,11 @@ fn a_capacity_between_whose_limits_tasks_would_come_and_go_is_refused() {
     for (claim, release) in [(80, 80), (90, 80)] {
         assert_eq!(
             Capacity::new(claim, release).unwrap_err(),
-            BadCapacity::ClaimNotBelowRelease { claim, release }
+            InvalidCapacity::ClaimNotBelowRelease { claim, release }
         );
     }
-    assert_eq!(Capacity::new(0, 80).unwrap_err(), BadCapacity::ClaimsNothing);
-    assert_eq!(Capacity::new(80, 101).unwrap_err(), BadCapacity::ReleasesNothing(101));
+    assert_eq!(Capacity::new(0, 80).unwrap_err(), InvalidCapacity::ClaimsNothing);
+    assert_eq!(Capacity::new(80, 101).unwrap_err(), InvalidCapacity::ReleasesNothing(101));
     assert_eq!(
         Capacity::new(90, 80).unwrap_err().to_string(),
         "tasks are claimed below 90 % and released above 80 %: the first must be less"

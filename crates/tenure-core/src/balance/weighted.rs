@@ -1,9 +1,9 @@
 //! As much work for each node as for any other, where tasks say what they weigh.
 
 use super::crowd::Measure;
-use super::share::{BadThreshold, Order, Share};
+use super::share::{InvalidThreshold, Order, Share};
 use super::words::{Parting, Verdict};
-use super::{Balancer, Loads, Offer};
+use super::{Balancer, ClusterLoad, Offer};
 
 /// As [`Fair`](super::Fair), but what counts is the tasks' label `weight`, 1 without one.
 ///
@@ -21,8 +21,8 @@ impl Weighted {
     ///
     /// # Errors
     ///
-    /// [`BadThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
-    pub fn threshold_percent(self, percent: u64) -> Result<Weighted, BadThreshold> {
+    /// [`InvalidThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
+    pub fn threshold_percent(self, percent: u64) -> Result<Weighted, InvalidThreshold> {
         self.0.threshold_percent(percent).map(Weighted)
     }
 
@@ -41,11 +41,11 @@ impl Default for Weighted {
 }
 
 impl Balancer for Weighted {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
         self.0.may_claim(offer, loads)
     }
 
-    fn release(&mut self, loads: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
         self.0.release(loads)
     }
 

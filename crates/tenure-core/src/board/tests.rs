@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::change::{Previous, Start, WatchItem};
+use crate::change::{PreviousValues, Start, WatchItem};
 use crate::keyspace::Keyspace;
 use crate::kv::Get;
 use crate::limits::Limits;
@@ -244,7 +244,7 @@ proptest! {
                 }
                 Step::Delete(key) => drop(store.apply(&Txn::from(Op::delete(key_of(key))), NOW).unwrap()),
                 Step::Follow => {
-                    while let Some(Ok(WatchItem::Batch { revision, changes })) = store.poll_watch(watch, Previous::Omitted) {
+                    while let Some(Ok(WatchItem::Batch { revision, changes })) = store.poll_watch(watch, PreviousValues::Omitted) {
                         picture.handle_batch(revision, changes, &mut items);
                     }
                 }

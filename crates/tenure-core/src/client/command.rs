@@ -14,8 +14,8 @@ use crate::error::StoreError;
 use crate::kv::KeyValue;
 use crate::layout::{COMMAND_EXPIRES_AFTER, Key, Layout};
 use crate::name::{CommandId, TaskId};
-use crate::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
-use crate::task::{Message, StateKind};
+use crate::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timestamp};
+use crate::task::{TaskMessage, TaskState};
 use crate::txn::{Condition, Op, Txn};
 
 /// Why a command was not sent to a task.
@@ -27,10 +27,10 @@ pub enum CommandError {
     NotFound,
     /// The task has ended, and takes no commands any more.
     #[error("the task has ended, it is {0}")]
-    Ended(StateKind),
+    Ended(TaskState),
     /// A time to sleep until that has passed.
     #[error("it would sleep until {0}, which has passed")]
-    Past(WallTime),
+    Past(Timestamp),
     /// The reply was lost, and what was found does not decide it: read before you send it again.
     #[error("it is not known whether the command was sent")]
     Unknown(#[source] StoreError),
@@ -49,7 +49,7 @@ pub struct Replaced {
     /// Its sender.
     pub by: String,
     /// When it was sent.
-    pub sent_at: WallTime,
+    pub sent_at: Timestamp,
 }
 
 impl Replaced {
@@ -61,7 +61,7 @@ impl Replaced {
                 by: record.by,
                 sent_at: record.sent_at,
             },
-            Err(_) => Replaced { id: None, command: None, by: String::new(), sent_at: WallTime::default() },
+            Err(_) => Replaced { id: None, command: None, by: String::new(), sent_at: Timestamp::default() },
         }
     }
 }
@@ -115,11 +115,11 @@ impl SendCommand {
     pub fn exchange(
         layout: &Layout,
         task: &TaskId,
-        message: Message,
+        message: TaskMessage,
         (id, origin): (CommandId, Origin),
         audit: Option<AuditEntry>,
     ) -> Result<TaskExchange<SendCommand>, CommandError> {
-        if let Message::Sleep { until } = message
+        if let TaskMessage::Sleep { until } = message
             && until <= origin.at
         {
             return Err(CommandError::Past(until));

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::name::TaskId;
 use crate::record::{Record, TaskRecord};
 use crate::revision::Revision;
-use crate::task::{StateKind, StateRecord};
+use crate::task::{StateRecord, TaskState};
 use crate::txn::{Condition, Op, Txn};
 
 /// Why a task's end was not forgotten.
@@ -24,7 +24,7 @@ pub enum ForgetError {
     NotFound,
     /// The task is there and has not ended: its owner needs its state.
     #[error("the task has not ended, it is {0}")]
-    Live(StateKind),
+    Live(TaskState),
     /// The reply was lost, and so was the read of what came of it: read before you try again.
     #[error("it is not known whether the task's state was forgotten")]
     Unknown(#[source] StoreError),

@@ -8,7 +8,7 @@ use crate::layout::{Key, Layout};
 use crate::name::TaskId;
 use crate::record::{Record, TaskRecord};
 use crate::revision::Revision;
-use crate::task::{StateKind, StateRecord};
+use crate::task::{StateRecord, TaskState};
 use crate::txn::{Op, OpReply, Txn, TxnReply};
 
 /// The keys of one task.
@@ -122,7 +122,7 @@ impl TaskFound {
     }
 
     /// In which terminal state it is, if it has ended.
-    pub fn ended(&self) -> Option<StateKind> {
+    pub fn ended(&self) -> Option<TaskState> {
         let state = self.state().ok().map(|record| record.state.kind());
         state.filter(|kind| kind.is_terminal())
     }

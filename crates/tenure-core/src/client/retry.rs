@@ -14,7 +14,7 @@ use crate::kv::KeyValue;
 use crate::layout::Layout;
 use crate::name::TaskId;
 use crate::record::{Record, TaskRecord};
-use crate::task::{StateKind, StateRecord};
+use crate::task::{StateRecord, TaskState};
 use crate::txn::{Condition, Op, Txn};
 
 /// Why a task was not retried.
@@ -26,7 +26,7 @@ pub enum RetryError {
     NotFound,
     /// The task has not ended.
     #[error("the task has not ended, it is {0}")]
-    Live(StateKind),
+    Live(TaskState),
     /// What was submitted is not kept: a version before 0.2 ended the task. Submit it again.
     #[error("what was submitted is not kept with the final state")]
     NotKept,
@@ -100,10 +100,10 @@ impl RetryTask {
 }
 
 impl TaskWrite for RetryTask {
-    type Output = StateKind;
+    type Output = TaskState;
     type Error = RetryError;
     /// The state that is put, and how the task had ended.
-    type Trace = (Bytes, StateKind);
+    type Trace = (Bytes, TaskState);
 
     /// The entry of the ended task keeps its props.
     fn extra(&self, found: &TaskFound, _: Option<&Self::Trace>) -> Option<Bytes> {
@@ -126,7 +126,7 @@ impl TaskWrite for RetryTask {
         Ok(Settled::Write(txn, (retried, ended)))
     }
 
-    fn output(&self, (_, ended): Self::Trace) -> StateKind {
+    fn output(&self, (_, ended): Self::Trace) -> TaskState {
         ended
     }
 
@@ -140,7 +140,7 @@ impl TaskWrite for RetryTask {
 }
 
 /// The final state of a task, and its name.
-fn final_state(found: &TaskFound) -> Result<(StateRecord, StateKind), RetryError> {
+fn final_state(found: &TaskFound) -> Result<(StateRecord, TaskState), RetryError> {
     if found.state.is_none() && found.task.is_none() {
         return Err(RetryError::NotFound);
     }

@@ -17,9 +17,9 @@ use super::{LOST_MAX, TRIES_MAX, contended};
 use crate::error::StoreError;
 use crate::layout::Layout;
 use crate::name::{ControlCharacter, TaskId, check_text};
-use crate::record::{Record, TaskRecord, WallTime};
+use crate::record::{Record, TaskRecord, Timestamp};
 use crate::revision::Revision;
-use crate::task::{StateKind, StateRecord};
+use crate::task::{StateRecord, TaskState};
 use crate::txn::{Condition, Op, Txn, TxnReply};
 
 /// How many bytes of props a task may have: every claim carries them. Put more elsewhere, and say where.
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Props {
 /// Why something cannot be a task's props.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum BadProps {
+pub enum InvalidProps {
     /// Not JSON.
     #[error("props are JSON, and this is not: line {} column {}", .0.line(), .0.column())]
     NotJson(#[source] serde_json::Error),
@@ -99,24 +99,24 @@ impl NewTask {
     ///
     /// # Errors
     ///
-    /// [`BadProps`] if it cannot be JSON or is too long.
-    pub fn props(self, props: &impl Serialize) -> Result<NewTask, BadProps> {
-        self.store_props(serde_json::to_vec(props).map_err(BadProps::NotJson)?)
+    /// [`InvalidProps`] if it cannot be JSON or is too long.
+    pub fn props(self, props: &impl Serialize) -> Result<NewTask, InvalidProps> {
+        self.store_props(serde_json::to_vec(props).map_err(InvalidProps::NotJson)?)
     }
 
     /// What its handler needs to know, as JSON text; stored to the letter.
     ///
     /// # Errors
     ///
-    /// [`BadProps`] if it is not JSON or too long.
-    pub fn props_text(self, text: &str) -> Result<NewTask, BadProps> {
-        serde_json::from_str::<Value>(text).map_err(BadProps::NotJson)?;
+    /// [`InvalidProps`] if it is not JSON or too long.
+    pub fn props_text(self, text: &str) -> Result<NewTask, InvalidProps> {
+        serde_json::from_str::<Value>(text).map_err(InvalidProps::NotJson)?;
         self.store_props(text.as_bytes().to_vec())
     }
 
-    fn store_props(mut self, bytes: Vec<u8>) -> Result<NewTask, BadProps> {
+    fn store_props(mut self, bytes: Vec<u8>) -> Result<NewTask, InvalidProps> {
         if bytes.len() > PROPS_BYTES_MAX {
-            return Err(BadProps::TooLarge(bytes.len()));
+            return Err(InvalidProps::TooLarge(bytes.len()));
         }
         self.props = Some(Props(bytes.into()));
         Ok(self)
@@ -154,7 +154,7 @@ pub enum Submitted {
     /// It will run.
     Accepted,
     /// It is there, and will not run: a task with this id has ended like this before. Forget that, and it runs.
-    Ended(StateKind),
+    Ended(TaskState),
 }
 
 /// Why a task was not submitted.
@@ -189,7 +189,7 @@ pub struct SubmitTasks {
 
 impl SubmitTasks {
     /// Adds a task, with a nonce of its own, submitted at this time.
-    pub fn push(&mut self, layout: &Layout, task: NewTask, nonce: String, at: WallTime) {
+    pub fn push(&mut self, layout: &Layout, task: NewTask, nonce: String, at: Timestamp) {
         let result = if let Err(invalid) = task.check() {
             Some(Err(SubmitError::Invalid(invalid)))
         } else if self.seen.insert(task.id.clone()) {
@@ -245,14 +245,14 @@ struct Submission {
     record: TaskRecord,
     props: Option<Bytes>,
     /// The state of an earlier incarnation: when it was written, and how that ended if it has.
-    before: Option<(Revision, Option<StateKind>)>,
+    before: Option<(Revision, Option<TaskState>)>,
     /// The last lost reply: from then on the task may have been there.
     lost: Option<StoreError>,
     tries: usize,
 }
 
 impl Submission {
-    fn new(layout: &Layout, task: NewTask, (nonce, at): (String, WallTime)) -> Submission {
+    fn new(layout: &Layout, task: NewTask, (nonce, at): (String, Timestamp)) -> Submission {
         let record = TaskRecord {
             submitted_at: at,
             kind: task.kind,

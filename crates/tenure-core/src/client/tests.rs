@@ -12,11 +12,11 @@ use crate::layout::{Key, Layout};
 use crate::limits::Limits;
 use crate::name::{CommandId, CommandIds, Namespace, TaskId};
 use crate::record::{AuditRecord, CommandOutcome, Record, ResultRecord, TaskRecord};
-use crate::task::{Message, State, StateKind, StateRecord};
+use crate::task::{State, StateRecord, TaskMessage, TaskState};
 use crate::time::Moment;
 use crate::txn::{Op, Txn, TxnReply};
 
-const NOW: WallTime = WallTime(1_700_000_000_000);
+const NOW: Timestamp = Timestamp(1_700_000_000_000);
 
 /// A store, and what becomes of requests to it.
 pub(super) struct Shop {
@@ -127,7 +127,7 @@ impl Shop {
     fn pause(&mut self, name: &str) -> (CommandId, TaskExchange<SendCommand>) {
         let id = self.next_id();
         let origin = (id.clone(), origin());
-        (id, SendCommand::exchange(&self.layout, &task(name), Message::Pause, origin, None).unwrap())
+        (id, SendCommand::exchange(&self.layout, &task(name), TaskMessage::Pause, origin, None).unwrap())
     }
 
     fn delete(&self, name: &str) -> TaskExchange<DeleteTask> {
@@ -209,7 +209,7 @@ fn lost_command_to_ended_task_is_unknown() {
     assert!(matches!(sent, Err(CommandError::Unknown(_))), "{sent:?}");
     let (_, send) = shop.pause("t");
     let refused = shop.run(send, Fate::Works, nothing);
-    assert!(matches!(refused, Err(CommandError::Ended(StateKind::Failed))), "{refused:?}");
+    assert!(matches!(refused, Err(CommandError::Ended(TaskState::Failed))), "{refused:?}");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn lost_forget_forgets_one_end() {
     shop.put(&Key::TaskState(task("t")), r#"{"state":"paused"}"#);
     let forget = shop.forget("t");
     let live = shop.run(forget, Fate::Works, nothing);
-    assert!(matches!(live, Err(ForgetError::Live(StateKind::Paused))));
+    assert!(matches!(live, Err(ForgetError::Live(TaskState::Paused))));
 }
 
 #[test]
@@ -309,13 +309,13 @@ fn lost_retry_puts_task_once_with_props() {
         shop.submit("t");
         shop.end("t");
         let retry = shop.retry("t");
-        assert_eq!(shop.run(retry, fate, nothing).unwrap(), StateKind::Failed, "{fate:?}");
+        assert_eq!(shop.run(retry, fate, nothing).unwrap(), TaskState::Failed, "{fate:?}");
         assert_eq!(shop.version(&Key::Task(task("t"))), 1, "{fate:?}");
         assert_eq!(shop.at(&Key::TaskProps(task("t"))).unwrap().value, "1");
         assert_eq!(shop.at(&Key::EndedTask(NOW, task("t"))), None);
         let retry = shop.retry("t");
         let live = shop.run(retry, Fate::Works, nothing);
-        assert!(matches!(live, Err(RetryError::Live(StateKind::Runnable))), "{live:?}");
+        assert!(matches!(live, Err(RetryError::Live(TaskState::Runnable))), "{live:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::revision::{Revision, Token};
 
 /// A lock, as it was at one revision.
 #[derive(Clone, PartialEq, Debug)]
-pub struct LockView {
+pub struct LockSnapshot {
     /// Its name.
     pub name: LockName,
     /// Its holders, the oldest first.
@@ -37,7 +37,7 @@ pub struct Holder {
 
 /// An election, as it was at one revision.
 #[derive(Clone, PartialEq, Debug)]
-pub struct ElectionView {
+pub struct ElectionSnapshot {
     /// Its name.
     pub name: ElectionName,
     /// Its leader.
@@ -96,7 +96,7 @@ pub fn locks_in(
     layout: &Layout,
     pairs: impl IntoIterator<Item = KeyValue>,
     revision: Revision,
-) -> BTreeMap<LockName, LockView> {
+) -> BTreeMap<LockName, LockSnapshot> {
     let mut queues: BTreeMap<LockName, BTreeMap<Token, Holder>> = BTreeMap::new();
     for pair in pairs {
         // A key that the layout does not have is in no queue.
@@ -108,7 +108,7 @@ pub fn locks_in(
     let view = |(name, queue): (LockName, BTreeMap<Token, Holder>)| {
         let mut roll_call = HolderCount::default();
         let (holders, waiters) = queue.into_values().partition(|holder| roll_call.holds(holder.record.mode));
-        (name.clone(), LockView { name, holders, waiters, revision })
+        (name.clone(), LockSnapshot { name, holders, waiters, revision })
     };
     queues.into_iter().map(view).collect()
 }
@@ -118,7 +118,7 @@ pub fn elections_in(
     layout: &Layout,
     pairs: impl IntoIterator<Item = KeyValue>,
     revision: Revision,
-) -> BTreeMap<ElectionName, ElectionView> {
+) -> BTreeMap<ElectionName, ElectionSnapshot> {
     let mut queues: BTreeMap<ElectionName, BTreeMap<Token, Candidate>> = BTreeMap::new();
     for pair in pairs {
         // A key that the layout does not have is in no queue.
@@ -129,7 +129,7 @@ pub fn elections_in(
     let view = |(name, queue): (ElectionName, BTreeMap<Token, Candidate>)| {
         let mut queue = queue.into_values();
         let leader = queue.next().map(Leader::from);
-        (name.clone(), ElectionView { name, leader, candidates: queue.collect(), revision })
+        (name.clone(), ElectionSnapshot { name, leader, candidates: queue.collect(), revision })
     };
     queues.into_iter().map(view).collect()
 }

@@ -13,11 +13,11 @@ use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::name::{CommandId, ElectionName, LockName, NodeId, TaskId};
 use crate::record::{
-    AuditAction, AuditRecord, CommandOutcome, CommandRecord, NodeRecord, OwnerRecord, Record,
-    ResignationRecord, ResultRecord, TaskRecord, WallTime,
+    AuditAction, AuditRecord, CommandOutcome, CommandRecord, MemberRecord, OwnerRecord, Record,
+    ResignationRecord, ResultRecord, TaskRecord, Timestamp,
 };
 use crate::revision::{Revision, Token};
-use crate::task::{StateKind, StateRecord};
+use crate::task::{StateRecord, TaskState};
 
 impl Event {
     /// An event for which no record contains a time.
@@ -26,8 +26,8 @@ impl Event {
     }
 
     /// With the time of a record; one that was never set is none.
-    fn at(mut self, time: WallTime) -> Event {
-        self.at = Some(time).filter(|time| *time != WallTime::default());
+    fn at(mut self, time: Timestamp) -> Event {
+        self.at = Some(time).filter(|time| *time != Timestamp::default());
         self
     }
 
@@ -357,7 +357,7 @@ fn state_event(id: TaskId, change: &Change, batch: &Batch) -> Option<Event> {
         Change::Put { previous, .. } => {
             let record = batch.states.get(&id)?;
             let before = previous.as_ref().and_then(|pair| StateRecord::decode(&pair.value).ok());
-            let from = before.map_or(StateKind::Runnable, |before| before.state.kind());
+            let from = before.map_or(TaskState::Runnable, |before| before.state.kind());
             let to = record.state.kind();
             if from == to || batch.deleted.contains(&id) {
                 return None;
@@ -378,12 +378,12 @@ fn node_event(id: NodeId, change: &Change) -> Option<Event> {
     let Change::Put { pair, previous } = change else {
         return Some(Event::new(revision, EventKind::Node { id, event: NodeEvent::Left }));
     };
-    let record = NodeRecord::decode(&pair.value).ok()?;
+    let record = MemberRecord::decode(&pair.value).ok()?;
     let Some(before) = previous.as_ref().filter(|_| pair.version > 1) else {
         let event = NodeEvent::Joined { token: Token(pair.created), state: record.state };
         return Some(Event::new(revision, EventKind::Node { id, event }).at(record.started));
     };
-    let (from, to) = (NodeRecord::decode(&before.value).ok()?.state, record.state);
+    let (from, to) = (MemberRecord::decode(&before.value).ok()?.state, record.state);
     let event = NodeEvent::StateChanged { from, to };
     (from != to).then(|| Event::new(revision, EventKind::Node { id, event }))
 }
@@ -416,12 +416,12 @@ fn unheeded(revision: Revision, sent: &Commanded, result: ResultRecord) -> Optio
 }
 
 /// A command and when it was sent.
-fn sent(pair: &KeyValue) -> (SentCommand, WallTime) {
+fn sent(pair: &KeyValue) -> (SentCommand, Timestamp) {
     match CommandRecord::decode(&pair.value) {
         Ok(record) => {
             let by = Some(record.by).filter(|by| !by.is_empty());
             (SentCommand { command: Ok(record.command), by }, record.sent_at)
         }
-        Err(bad) => (SentCommand { command: Err(bad.reason()), by: None }, WallTime::default()),
+        Err(bad) => (SentCommand { command: Err(bad.reason()), by: None }, Timestamp::default()),
     }
 }

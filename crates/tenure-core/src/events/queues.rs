@@ -10,7 +10,7 @@ use crate::layout::{Key, Layout, QueueKey};
 use crate::lease::LeaseId;
 use crate::name::{ElectionName, LockName};
 use crate::queue::{HolderCount, LockMode};
-use crate::record::{CandidateRecord, HolderRecord, Record, WallTime};
+use crate::record::{CandidateRecord, HolderRecord, Record, Timestamp};
 use crate::revision::Token;
 
 /// The name of a queue.
@@ -28,8 +28,8 @@ struct Queued {
     place: QueueKey,
     /// For a candidate: whether it waited behind another one and has not marked its key as the leader's. It may be dead.
     is_unconfirmed: bool,
-    queued: WallTime,
-    acquired: Option<WallTime>,
+    queued: Timestamp,
+    acquired: Option<Timestamp>,
     ttl: Option<Duration>,
 }
 
@@ -41,15 +41,15 @@ pub(super) struct First {
     /// The lease of its key.
     pub(super) lease: LeaseId,
     /// When its hold or term began, if its record contains that.
-    acquired: Option<WallTime>,
-    queued: WallTime,
+    acquired: Option<Timestamp>,
+    queued: Timestamp,
     /// The TTL of its lease, if its record contains that.
     pub(super) ttl: Option<Duration>,
 }
 
 impl First {
     /// When its hold or term began. One that did not wait began when it was put.
-    pub(super) fn began(&self) -> Option<WallTime> {
+    pub(super) fn began(&self) -> Option<Timestamp> {
         self.acquired.or_else(|| Some(self.queued).filter(|queued| !self.is_unconfirmed && queued.0 > 0))
     }
 

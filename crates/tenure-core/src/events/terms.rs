@@ -15,7 +15,7 @@ use crate::layout::{Key, Layout};
 use crate::name::ElectionName;
 use crate::record::{
     AuditRecord, CandidateRecord, CommandRecord, HolderRecord, Record, ResignationRecord, ResultRecord,
-    TaskRecord, WallTime,
+    TaskRecord, Timestamp,
 };
 use crate::revision::Token;
 use crate::task::StateRecord;
@@ -27,17 +27,17 @@ const LEFT_MIN: (u32, u32) = (2, 3);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TermEnding {
     /// The leader resigned, at this time.
-    Resigned { at: WallTime },
+    Resigned { at: Timestamp },
     /// The leader transferred its term to a candidate.
     Transferred,
     /// An operator revoked the lease, at this time.
-    Revoked { at: WallTime },
+    Revoked { at: Timestamp },
     /// The lease ended.
     Lapsed {
         /// The TTL of the lease, if its record contains it.
         ttl: Option<Duration>,
         /// The newest time in the history before the key was deleted.
-        not_before: Option<WallTime>,
+        not_before: Option<Timestamp>,
     },
 }
 
@@ -59,12 +59,12 @@ impl EndedTerm {
     }
 
     /// This term, seen from the begin of the next one.
-    pub(super) fn before(self, next: Option<WallTime>) -> PastTerm {
+    pub(super) fn before(self, next: Option<Timestamp>) -> PastTerm {
         PastTerm { token: self.token, outcome: self.outcome(), leaderless: self.leaderless_until(next) }
     }
 
-    fn leaderless_until(self, next: Option<WallTime>) -> Leaderless {
-        let since = |at: WallTime| next.map(|next| Duration::from_millis(next.0.saturating_sub(at.0)));
+    fn leaderless_until(self, next: Option<Timestamp>) -> Leaderless {
+        let since = |at: Timestamp| next.map(|next| Duration::from_millis(next.0.saturating_sub(at.0)));
         match self.ending {
             // By the clocks of two hosts: what they differ by is in it.
             TermEnding::Resigned { at } | TermEnding::Revoked { at } => {
@@ -87,12 +87,12 @@ impl EndedTerm {
 pub(super) struct Terms {
     ended: BTreeMap<ElectionName, EndedTerm>,
     /// The newest time of any record so far.
-    newest: Option<WallTime>,
+    newest: Option<Timestamp>,
 }
 
 impl Terms {
     /// A record of the history contains this time.
-    pub(super) fn handle_time(&mut self, at: WallTime) {
+    pub(super) fn handle_time(&mut self, at: Timestamp) {
         self.newest = self.newest.max(Some(at));
     }
 
@@ -129,7 +129,7 @@ impl Terms {
 }
 
 /// The time that a changed record contains: the change happened after it.
-pub(super) fn time_in(layout: &Layout, change: &Change) -> Option<WallTime> {
+pub(super) fn time_in(layout: &Layout, change: &Change) -> Option<Timestamp> {
     match change {
         Change::Put { pair, .. } => time_of(layout, pair),
         Change::Delete { .. } => None,
@@ -137,7 +137,7 @@ pub(super) fn time_in(layout: &Layout, change: &Change) -> Option<WallTime> {
 }
 
 /// The newest time in a record, by the clock of the process that put it.
-pub(super) fn time_of(layout: &Layout, pair: &KeyValue) -> Option<WallTime> {
+pub(super) fn time_of(layout: &Layout, pair: &KeyValue) -> Option<Timestamp> {
     let value = &pair.value;
     let at = match layout.parse(&pair.key)? {
         Key::Candidate(..) => CandidateRecord::decode(value).map(|one| one.acquired.unwrap_or(one.queued)),
@@ -158,9 +158,9 @@ mod tests {
     use super::*;
     use crate::revision::Revision;
 
-    const NEXT: Option<WallTime> = Some(WallTime(20_000));
+    const NEXT: Option<Timestamp> = Some(Timestamp(20_000));
 
-    fn before(ending: TermEnding, next: Option<WallTime>) -> PastTerm {
+    fn before(ending: TermEnding, next: Option<Timestamp>) -> PastTerm {
         EndedTerm { token: Token(Revision(7)), ending }.before(next)
     }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn resignation_bounds_the_gap_exactly() {
-        let resigned = TermEnding::Resigned { at: WallTime(19_996) };
+        let resigned = TermEnding::Resigned { at: Timestamp(19_996) };
         assert_eq!(before(resigned, NEXT).leaderless, ms(4, Some(4)));
         assert_eq!(before(resigned, None).leaderless, ms(0, None));
         let transferred = before(TermEnding::Transferred, NEXT);
@@ -181,7 +181,7 @@ mod tests {
     fn lapsed_term_is_bounded_by_ttl_and_known_times() {
         let lapsed = |ttl: Option<u64>, not_before: Option<u64>| {
             let ttl = ttl.map(Duration::from_secs);
-            let ending = TermEnding::Lapsed { ttl, not_before: not_before.map(WallTime) };
+            let ending = TermEnding::Lapsed { ttl, not_before: not_before.map(Timestamp) };
             before(ending, NEXT).leaderless
         };
         assert_eq!(lapsed(Some(3), Some(19_000)), ms(2_000, Some(4_000)));

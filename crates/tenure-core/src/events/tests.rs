@@ -105,9 +105,9 @@ fn end_of_a_task_is_one_event_of_its_transaction() {
     let events = fold.handle(&history.txn(end));
     let id = TaskId::parse("x").unwrap();
     let node = Some(NodeId::parse("w").unwrap());
-    let event = TaskEvent::Ended { state: StateKind::Completed, node, reason: None };
+    let event = TaskEvent::Ended { state: TaskState::Completed, node, reason: None };
     let kind = EventKind::Task { id, event };
-    let expected = Event { at: Some(WallTime(7_000)), ..Event::new(Revision(3), kind) };
+    let expected = Event { at: Some(Timestamp(7_000)), ..Event::new(Revision(3), kind) };
     assert_eq!(events, [expected]);
 }
 
@@ -126,7 +126,7 @@ fn broken_lock_names_its_author_and_a_released_one_does_not() {
         };
         assert_eq!(matches!(event, LockEvent::Broken(_)), is_broken, "{event:?}");
         assert_eq!(audit.as_ref().map(|audit| audit.reason.as_str()), is_broken.then_some("stuck"));
-        assert_eq!(*at, is_broken.then_some(WallTime(9_000)));
+        assert_eq!(*at, is_broken.then_some(Timestamp(9_000)));
     }
 }
 

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::error::{Invalid, StoreError};
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
-use crate::revision::{Epoch, Revision, Token};
+use crate::revision::{RequestId, Revision, Token};
 
 /// What the driver does.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,14 +18,14 @@ pub enum Action {
     /// key registered already.
     Create {
         /// The registration.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The encoded record.
         value: Bytes,
     },
     /// Registers the key again, with another value.
     Replace {
         /// The registration.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The encoded record.
         value: Bytes,
     },
@@ -75,7 +75,7 @@ pub enum Notice {
     /// The status changed.
     Status(RegistrationStatus),
     /// The result of an update.
-    Updated(Epoch, Result<(), UpdateError>),
+    Updated(RequestId, Result<(), UpdateError>),
     /// After a leave, the store was read without this owner's key.
     Left,
     /// After a leave, the store did not confirm in time that this owner's key is deleted.

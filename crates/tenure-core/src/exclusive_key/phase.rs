@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
-use crate::revision::{Epoch, Revision, Token};
+use crate::revision::{RequestId, Revision, Token};
 use crate::time::Moment;
 
 use super::{
@@ -48,7 +48,7 @@ pub(super) enum ObservedOwner {
 /// A registration whose reply is expected.
 #[derive(Clone, Debug)]
 pub(super) struct Pending<R> {
-    pub(super) epoch: Epoch,
+    pub(super) epoch: RequestId,
     purpose: Purpose<R>,
 }
 
@@ -119,8 +119,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.phase = Phase::Registering;
     }
 
-    pub(super) fn expect_reply(&mut self, purpose: Purpose<R>) -> Epoch {
-        self.epoch = Epoch(self.epoch.0 + 1);
+    pub(super) fn expect_reply(&mut self, purpose: Purpose<R>) -> RequestId {
+        self.epoch = RequestId(self.epoch.0 + 1);
         self.pending = Some(Pending { epoch: self.epoch, purpose });
         self.epoch
     }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::record::{InstanceRecord, NodeRecord, Record};
+use crate::record::{InstanceRecord, MemberRecord, Record};
 use crate::revision::Revision;
 
 /// A record whose nonce identifies its owner.
@@ -17,12 +17,12 @@ pub trait IdentifiedRecord: Record + Clone {
     fn created_after(&mut self, revision: Revision);
 }
 
-impl IdentifiedRecord for NodeRecord {
+impl IdentifiedRecord for MemberRecord {
     fn nonce(&self) -> &str {
         &self.nonce
     }
 
-    fn keep_identity(&mut self, before: &NodeRecord) {
+    fn keep_identity(&mut self, before: &MemberRecord) {
         self.nonce.clone_from(&before.nonce);
         (self.incarnation, self.started) = (before.incarnation, before.started);
     }

@@ -14,7 +14,7 @@ use world::{Fate, KEY, Strangers, World, record};
 const NOW: Moment = Moment::ORIGIN;
 const ONE_SECOND: Duration = Duration::from_secs(1);
 
-fn key() -> ExclusiveKey<crate::record::NodeRecord> {
+fn key() -> ExclusiveKey<crate::record::MemberRecord> {
     let patience = Patience { store: Duration::from_secs(10), owner: Duration::ZERO };
     ExclusiveKey::new(record("own"), patience, NOW)
 }
@@ -36,7 +36,7 @@ fn live(lease: i64) -> SessionView {
 }
 
 /// A key that was read free at revision 5, and whose create is in flight.
-fn registering() -> (ExclusiveKey<crate::record::NodeRecord>, Epoch) {
+fn registering() -> (ExclusiveKey<crate::record::MemberRecord>, RequestId) {
     let mut key = key();
     key.handle_item(FeedItem::Whole(Revision(5)), NOW);
     let Some(Action::Create { epoch, .. }) = key.poll_action() else { panic!("a free key is created") };
@@ -44,7 +44,7 @@ fn registering() -> (ExclusiveKey<crate::record::NodeRecord>, Epoch) {
 }
 
 /// A key that was taken under token 6 and lease 1.
-fn kept() -> ExclusiveKey<crate::record::NodeRecord> {
+fn kept() -> ExclusiveKey<crate::record::MemberRecord> {
     let (mut key, epoch) = registering();
     key.handle_registered(epoch, RegisterReply::Stored(Revision(6)), NOW);
     key.handle_read(Ok((Some(pair("own", 6, 1)), Revision(6))), NOW);
@@ -222,7 +222,7 @@ fn replies_to_older_registrations_change_nothing() {
     let first = key.update(|record| "1".clone_into(&mut record.version), ONE_SECOND, NOW).unwrap();
     let second = key.update(|record| "2".clone_into(&mut record.version), ONE_SECOND, NOW).unwrap();
     key.handle_registered(first, RegisterReply::Taken, NOW);
-    key.handle_registered(Epoch(0), RegisterReply::Closed, NOW);
+    key.handle_registered(RequestId(0), RegisterReply::Closed, NOW);
     assert!(key.poll_notice().is_none());
     key.handle_registered(second, RegisterReply::Stored(Revision(8)), NOW);
     assert!(matches!(key.poll_notice(), Some(Notice::Updated(epoch, Ok(()))) if epoch == second));

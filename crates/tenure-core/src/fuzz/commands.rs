@@ -1,9 +1,9 @@
 //! Commands: what people and other programs send is understood or refused with a reason that can be shown.
 
 use super::records;
-use crate::command::{BadCommand, NodeCommand};
+use crate::command::{InvalidCommand, NodeCommand};
 use crate::record::{CommandRecord, Record};
-use crate::task::Message;
+use crate::task::TaskMessage;
 
 /// A command that is understood means the same after it was written and read again.
 pub(super) fn command(bytes: &[u8]) -> String {
@@ -15,9 +15,9 @@ pub(super) fn command(bytes: &[u8]) -> String {
     if let Ok(command) = &node {
         assert_eq!(NodeCommand::parse(&again(&command.clone().into_command())).as_ref(), Ok(command));
     }
-    let task = Message::parse(&record);
+    let task = TaskMessage::parse(&record);
     if let Ok(message) = &task {
-        assert_eq!(Message::parse(&again(&message.clone().into_command())).as_ref(), Ok(message));
+        assert_eq!(TaskMessage::parse(&again(&message.clone().into_command())).as_ref(), Ok(message));
     }
     format!(
         "{} / {}",
@@ -26,7 +26,7 @@ pub(super) fn command(bytes: &[u8]) -> String {
     )
 }
 
-fn said(parsed: Result<String, BadCommand>) -> String {
+fn said(parsed: Result<String, InvalidCommand>) -> String {
     match parsed {
         Ok(name) => name,
         Err(bad) => {
@@ -34,8 +34,8 @@ fn said(parsed: Result<String, BadCommand>) -> String {
             assert!(text.len() < 600, "a reason of {} bytes", text.len());
             assert!(!text.contains(char::is_control), "{text:?}");
             match bad {
-                BadCommand::Unknown { .. } => "unknown".to_owned(),
-                BadCommand::Missing { .. } | BadCommand::Wrong { .. } => text,
+                InvalidCommand::Unknown { .. } => "unknown".to_owned(),
+                InvalidCommand::Missing { .. } | InvalidCommand::Wrong { .. } => text,
             }
         }
     }

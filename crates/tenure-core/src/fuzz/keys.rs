@@ -96,7 +96,7 @@ fn in_every_place(text: &str) {
         (Key::TaskOwner(task(text)), 3),
         (Key::TaskAttempt(task(text), ClaimId::parse(text).expect("one rule for all names")), 4),
         (Key::TaskState(task(text)), 2),
-        (Key::EndedTask(crate::record::WallTime(7), task(text)), 3),
+        (Key::EndedTask(crate::record::Timestamp(7), task(text)), 3),
         (Key::TaskCommand(task(text)), 2),
         (Key::Frozen(node(text)), 2),
         (Key::Candidate(election(text), place), 3),

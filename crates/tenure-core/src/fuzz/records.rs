@@ -6,13 +6,13 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use crate::record::{
-    BadRecord, CandidateRecord, HolderRecord, InstanceRecord, InstanceValue, NodeRecord, OwnerRecord,
-    RECORD_BYTES_MAX, Record, ResultRecord, RunRecord, TaskRecord,
+    CandidateRecord, HolderRecord, InstanceRecord, InstanceValue, InvalidRecord, MemberRecord, OnceRecord,
+    OwnerRecord, RECORD_BYTES_MAX, Record, ResultRecord, TaskRecord,
 };
 use crate::task::{Checkpoint, StateRecord};
 
 pub(super) fn node(bytes: &[u8]) -> String {
-    record::<NodeRecord>(bytes)
+    record::<MemberRecord>(bytes)
 }
 
 pub(super) fn holder(bytes: &[u8]) -> String {
@@ -20,7 +20,7 @@ pub(super) fn holder(bytes: &[u8]) -> String {
 }
 
 pub(super) fn run(bytes: &[u8]) -> String {
-    record::<RunRecord>(bytes)
+    record::<OnceRecord>(bytes)
 }
 
 pub(super) fn task(bytes: &[u8]) -> String {
@@ -137,10 +137,10 @@ fn shape(bytes: &[u8]) -> String {
 }
 
 /// What is wrong, without the numbers and texts that make every input another.
-fn word(bad: &BadRecord) -> String {
+fn word(bad: &InvalidRecord) -> String {
     let text = match bad {
-        BadRecord::Malformed(error) => error.to_string(),
-        BadRecord::TooLarge(_) | BadRecord::Newer { .. } => bad.to_string(),
+        InvalidRecord::Malformed(error) => error.to_string(),
+        InvalidRecord::TooLarge(_) | InvalidRecord::Newer { .. } => bad.to_string(),
     };
     text.split(|c: char| c.is_ascii_digit() || c == '"').next().unwrap_or_default().to_owned()
 }
@@ -206,8 +206,8 @@ mod tests {
             unknown: Map<String, Value>,
         }
         impl Record for Hasty {
-            fn decode(bytes: &[u8]) -> Result<Hasty, BadRecord> {
-                serde_json::from_slice(bytes).map_err(BadRecord::Malformed)
+            fn decode(bytes: &[u8]) -> Result<Hasty, InvalidRecord> {
+                serde_json::from_slice(bytes).map_err(InvalidRecord::Malformed)
             }
         }
         found::<Hasty>(r#"{"node":"a"}"#);

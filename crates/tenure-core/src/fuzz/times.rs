@@ -1,18 +1,18 @@
 //! Times as people type them and as they are shown.
 
-use crate::record::WallTime;
+use crate::record::Timestamp;
 
 /// The last moment of the year 9999; later years have five digits, which RFC 3339 does not know.
-const READABLE_MAX: WallTime = WallTime(253_402_300_799_999);
+const READABLE_MAX: Timestamp = Timestamp(253_402_300_799_999);
 
 /// What is shown is read back, and every number is shown somehow.
 pub(super) fn time(bytes: &[u8]) -> String {
     let mut number = [0; 8];
     let len = bytes.len().min(8);
     number[..len].copy_from_slice(&bytes[..len]);
-    there_and_back(WallTime(u64::from_le_bytes(number)));
+    there_and_back(Timestamp(u64::from_le_bytes(number)));
     let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
-    match text.parse::<WallTime>() {
+    match text.parse::<Timestamp>() {
         Ok(time) => {
             there_and_back(time);
             format!("a time of {}", time.0.checked_ilog10().unwrap_or(0))
@@ -24,7 +24,7 @@ pub(super) fn time(bytes: &[u8]) -> String {
     }
 }
 
-fn there_and_back(time: WallTime) {
+fn there_and_back(time: Timestamp) {
     let shown = time.to_string();
     assert!(shown.ends_with('Z'), "{shown}");
     if time <= READABLE_MAX {

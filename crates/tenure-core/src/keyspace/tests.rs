@@ -28,7 +28,7 @@ fn keys(store: &mut Keyspace, ms: u64) -> Vec<Bytes> {
 }
 
 fn drain(store: &mut Keyspace, id: WatchId) -> Vec<(i64, Vec<Bytes>)> {
-    std::iter::from_fn(|| store.poll_watch(id, Previous::Omitted))
+    std::iter::from_fn(|| store.poll_watch(id, PreviousValues::Omitted))
         .map(|item| match item.unwrap() {
             WatchItem::Batch { revision, changes } => {
                 (revision.0, changes.iter().map(|change| change.key().clone()).collect())
@@ -229,7 +229,7 @@ fn only_a_watcher_of_the_changed_key_is_woken() {
     put(&mut store, "/l/10", 0);
     let woken: Vec<_> = std::iter::from_fn(|| store.poll_woken()).collect();
     assert_eq!(woken, [ten, all]);
-    assert_eq!(store.poll_watch(one, Previous::Omitted).map(|_| ()), None);
+    assert_eq!(store.poll_watch(one, PreviousValues::Omitted).map(|_| ()), None);
 }
 
 #[test]
@@ -241,9 +241,9 @@ fn a_watcher_that_sleeps_through_a_compaction_is_told() {
         put(&mut store, "/k", 0);
     }
     store.compact(Revision(4), at(0)).unwrap();
-    let end = store.poll_watch(slow, Previous::Omitted);
-    assert!(matches!(end, Some(Err(WatchEnd::Compacted { at: Revision(4) }))), "{end:?}");
-    assert!(store.poll_watch(slow, Previous::Omitted).is_none());
+    let end = store.poll_watch(slow, PreviousValues::Omitted);
+    assert!(matches!(end, Some(Err(WatchError::Compacted { at: Revision(4) }))), "{end:?}");
+    assert!(store.poll_watch(slow, PreviousValues::Omitted).is_none());
     put(&mut store, "/other", 0);
     assert_eq!(drain(&mut store, idle), [(7, vec!["/other".into()])]);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Key, QueueKey};
 use crate::lease::LeaseId;
 use crate::name::{ClaimId, CommandId, ElectionName, LockName, NodeId, RegistryKey, TaskId};
-use crate::record::WallTime;
+use crate::record::Timestamp;
 
 /// How long after it was sent a command expires. A worker that is away for longer is not surprised by old commands; halved, a command of
 /// Friday may expire before a worker that is started on Monday reads it.
@@ -183,7 +183,7 @@ impl Key {
 const COMMAND: &str = "00000000-0000-7000-8000-000000000000";
 
 /// A time of an end to stand for all of them. No other placeholder contains its digits.
-const ENDED: WallTime = WallTime(0x00aa_00bb_00cc_00dd);
+const ENDED: Timestamp = Timestamp(0x00aa_00bb_00cc_00dd);
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ fn at(ms: u64) -> Moment {
     Moment::from_ms(ms)
 }
 
-fn plan(fencing: Fencing) -> Plan {
+fn plan(fencing: FencingSupport) -> Plan {
     Plan { terms: Terms::quarterly(TTL, None).unwrap(), stop_within: Duration::from_secs(1), fencing }
 }
 
@@ -34,7 +34,7 @@ use Answer::{No, NotApplied, Unknown, Yes};
 use Ask::{Delete, Insert, Swap, Token as AskToken};
 use Step::{Answered, Asks, Leave, Stands, Stopped, Wakes};
 
-fn check_with(fencing: Fencing, story: &[Step]) {
+fn check_with(fencing: FencingSupport, story: &[Step]) {
     let mut leadership = Leadership::new(plan(fencing), at(0));
     for (index, step) in story.iter().enumerate() {
         match *step {
@@ -56,7 +56,7 @@ fn check_with(fencing: Fencing, story: &[Step]) {
 }
 
 fn check(story: &[Step]) {
-    check_with(Fencing::None, story);
+    check_with(FencingSupport::None, story);
 }
 
 const LEADING: Standing = Standing::Leading;
@@ -372,7 +372,7 @@ fn an_answer_that_comes_too_late_to_act_on_is_given_back() {
 #[test]
 fn nobody_leads_before_the_token_is_known() {
     check_with(
-        Fencing::Token,
+        FencingSupport::Token,
         &[
             Asks(0, Some(Insert)),
             Answered(0, Insert, Yes, 10),
@@ -388,7 +388,7 @@ fn nobody_leads_before_the_token_is_known() {
         ],
     );
     check_with(
-        Fencing::Token,
+        FencingSupport::Token,
         &[
             Asks(0, Some(Insert)),
             Answered(0, Insert, Yes, 10),
@@ -402,7 +402,7 @@ fn nobody_leads_before_the_token_is_known() {
 #[test]
 fn one_who_never_learns_the_token_gives_back_when_validity_ends() {
     check_with(
-        Fencing::Token,
+        FencingSupport::Token,
         &[
             Asks(0, Some(Insert)),
             Answered(0, Insert, Yes, 10),

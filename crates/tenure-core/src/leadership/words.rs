@@ -12,12 +12,12 @@ pub struct Plan {
     /// How long the work may take to stop before the key is left to lapse.
     pub stop_within: Duration,
     /// Whether the storage has a token to ask for.
-    pub fencing: Fencing,
+    pub fencing: FencingSupport,
 }
 
 /// Whether a leadership has a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fencing {
+pub enum FencingSupport {
     /// The storage has one, and nobody leads before it is known.
     Token,
     /// There is none.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BadName, NAME_BYTES_MAX, check};
-use crate::record::WallTime;
+use super::{InvalidName, NAME_BYTES_MAX, check};
+use crate::record::Timestamp;
 
 /// The id of a command. Those that this program makes are UUIDs of version 7, so that they sort by the time they were made; a command that
 /// another program or a person stores may have any name.
@@ -15,13 +15,13 @@ pub struct CommandId(String);
 
 impl CommandId {
     /// Reads an id; refuses what is empty, too long or has control characters.
-    pub fn parse(text: &str) -> Result<CommandId, BadName> {
+    pub fn parse(text: &str) -> Result<CommandId, InvalidName> {
         check(text, NAME_BYTES_MAX)?;
         Ok(CommandId(text.to_owned()))
     }
 
     /// The first id that could be made at this time: every id that was made before sorts before it.
-    pub fn first_at(time: WallTime) -> CommandId {
+    pub fn first_at(time: Timestamp) -> CommandId {
         CommandIds::default().next(time, [0; 8])
     }
 
@@ -32,9 +32,9 @@ impl CommandId {
 }
 
 impl TryFrom<String> for CommandId {
-    type Error = BadName;
+    type Error = InvalidName;
 
-    fn try_from(text: String) -> Result<CommandId, BadName> {
+    fn try_from(text: String) -> Result<CommandId, InvalidName> {
         CommandId::parse(&text)
     }
 }
@@ -65,7 +65,7 @@ const COUNT_END: u16 = 1 << 12;
 
 impl CommandIds {
     /// The next id, made at this time, with random bytes of its own.
-    pub fn next(&mut self, now: WallTime, random: [u8; 8]) -> CommandId {
+    pub fn next(&mut self, now: Timestamp, random: [u8; 8]) -> CommandId {
         let (ms, count) = self.newest;
         self.newest = if now.0 > ms {
             (now.0, 0)
@@ -91,9 +91,9 @@ mod tests {
     #[test]
     fn an_id_is_a_uuid_of_version_7() {
         let mut ids = CommandIds::default();
-        let id = ids.next(WallTime(0x0190_a000_1234), [0xff; 8]);
+        let id = ids.next(Timestamp(0x0190_a000_1234), [0xff; 8]);
         assert_eq!(id.as_str(), "0190a000-1234-7000-bfff-ffffffffffff");
-        let id = ids.next(WallTime(0x0190_a000_1234), [0; 8]);
+        let id = ids.next(Timestamp(0x0190_a000_1234), [0; 8]);
         assert_eq!(id.as_str(), "0190a000-1234-7001-8000-000000000000");
         assert_eq!(CommandId::parse(id.as_str()), Ok(id));
     }
@@ -105,7 +105,7 @@ mod tests {
         let times =
             std::iter::repeat_n(5_000_000, 10_000).chain([1_400_000, 1_400_001, 5_000_001, 9_000_000]);
         let made: Vec<CommandId> =
-            times.enumerate().map(|(n, ms)| ids.next(WallTime(ms), (n as u64).to_le_bytes())).collect();
+            times.enumerate().map(|(n, ms)| ids.next(Timestamp(ms), (n as u64).to_le_bytes())).collect();
         assert!(made.is_sorted_by(|a, b| a < b));
         assert!(made.iter().all(|id| CommandId::parse(id.as_str()).is_ok()));
     }
@@ -114,7 +114,7 @@ mod tests {
     fn a_clock_beyond_all_reason_makes_a_well_formed_id() {
         let mut ids = CommandIds::default();
         for _ in 0..5_000 {
-            let id = ids.next(WallTime(u64::MAX - 1), [7; 8]);
+            let id = ids.next(Timestamp(u64::MAX - 1), [7; 8]);
             assert!(CommandId::parse(id.as_str()).is_ok());
         }
     }

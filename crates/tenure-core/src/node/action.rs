@@ -5,8 +5,8 @@ use bytes::Bytes;
 use crate::kv::Selection;
 use crate::lease::LeaseId;
 use crate::name::{ClaimId, CommandId, TaskId};
-use crate::record::{NodeLoad, NodeState, TaskRecord, WallTime};
-use crate::revision::{Epoch, Revision, Token};
+use crate::record::{MemberState, NodeLoad, TaskRecord, Timestamp};
+use crate::revision::{RequestId, Revision, Token};
 use crate::task::StateRecord;
 use crate::time::Moment;
 
@@ -18,9 +18,9 @@ pub enum Action {
     /// The loan of a claim is kept, by its nonce, until [`Action::LetGo`]; a claim that is asked again is asked under the same loan.
     Claim {
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The claims.
-        claims: Vec<ClaimAsk>,
+        claims: Vec<ClaimRequest>,
     },
     /// This claim is over: its loan is needed no more. Needs no answer.
     LetGo {
@@ -81,7 +81,7 @@ pub enum Action {
     /// Read a page of what may be deleted because of its age, or delete one key of it. Answer with `Retained`.
     Retain(Box<RetentionAsk>),
     /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
-    Announce(NodeState),
+    Announce(MemberState),
     /// Publish this load in the node's own record. Needs no answer.
     Publish(NodeLoad),
     /// Remove the node's own key. Answer with `Left`.
@@ -97,7 +97,7 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RetentionAsk {
     /// The request.
-    pub epoch: Epoch,
+    pub epoch: RequestId,
     /// What is requested.
     pub step: RetentionStep,
 }
@@ -149,14 +149,14 @@ pub struct EndedTask {
     /// The task.
     pub task: TaskId,
     /// When it ended.
-    pub at: WallTime,
+    pub at: Timestamp,
     /// When the entry was put; its state was put in the same transaction.
     pub modified: Revision,
 }
 
 /// One claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ClaimAsk {
+pub struct ClaimRequest {
     /// The task.
     pub task: TaskId,
     /// The life of it that is meant.
@@ -213,7 +213,7 @@ pub enum StopReason {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Save {
     /// The question.
-    pub epoch: Epoch,
+    pub epoch: RequestId,
     /// The task.
     pub task: TaskId,
     /// The life of it that is meant.
@@ -238,7 +238,7 @@ pub struct Save {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedEntry {
     /// When the task ended, as its state has it.
-    pub at: WallTime,
+    pub at: Timestamp,
     /// What the submitter gave it.
     pub props: Option<Bytes>,
 }
@@ -297,7 +297,7 @@ pub enum After {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// The question.
-    pub epoch: Epoch,
+    pub epoch: RequestId,
     /// The command.
     pub order: CommandId,
     /// When it was put; it must still be the same.

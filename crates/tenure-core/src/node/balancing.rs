@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use crate::balance::{
-    self, Balancer, Class, Cooling, Demand, Held, Holdings, Load, Loads, Measure, Offer, Parting, Resource,
-    Terms, Verdict,
+    self, Balancer, Class, ClusterLoad, Cooldowns, Demand, Held, Load, Measure, Offer, OwnedTasks, Parting,
+    Resource, Terms, Verdict,
 };
 use crate::board::{Board, Card};
 use crate::name::TaskId;
@@ -23,8 +23,8 @@ use super::timers::Timer;
 pub(super) struct Scales {
     pub(super) balancer: Box<dyn Balancer>,
     /// What the node has and is just claiming, without what is leaving.
-    own: Holdings,
-    pub(super) cooling: Cooling,
+    own: OwnedTasks,
+    pub(super) cooling: Cooldowns,
     pub(super) resource: Option<Resource>,
     /// Whether the last round could not do all that the balancer said.
     is_giving: bool,
@@ -37,8 +37,8 @@ impl Scales {
     pub(super) fn new(balancer: Box<dyn Balancer>) -> Scales {
         Scales {
             balancer,
-            own: Holdings::new(),
-            cooling: Cooling::new(),
+            own: OwnedTasks::new(),
+            cooling: Cooldowns::new(),
             resource: None,
             is_giving: false,
             unseen: BTreeMap::new(),
@@ -92,10 +92,10 @@ impl Scales {
 
 impl Node {
     /// The balancer, the board, and everything else that a balancer is told.
-    fn balancer(&mut self, now: Moment) -> (&mut dyn Balancer, &Board, Loads<'_>) {
+    fn balancer(&mut self, now: Moment) -> (&mut dyn Balancer, &Board, ClusterLoad<'_>) {
         let Node { scales, company, board, settings, .. } = self;
         let Scales { balancer, own, cooling, resource, is_giving, unseen_load, .. } = scales;
-        let loads = Loads {
+        let loads = ClusterLoad {
             me: &settings.node,
             willing: company.willing(),
             unowned: board.demand(),

@@ -10,12 +10,12 @@ use crate::lease::LeaseId;
 use crate::loss::LossReason;
 use crate::name::{ClaimId, TaskId};
 use crate::record::{OwnerRecord, Record, UnknownFields};
-use crate::revision::{Epoch, Revision};
+use crate::revision::{RequestId, Revision};
 use crate::task::AttemptRecord;
 use crate::time::Moment;
 
-use super::action::{Action, ClaimAsk};
-use super::event::{ClaimAnswer, Now, Won};
+use super::action::{Action, ClaimRequest};
+use super::event::{ClaimReply, Now, Won};
 use super::probes::Probes;
 use super::settings::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, LOOK_AGAIN, RETRY};
 use super::timers::Timer;
@@ -27,9 +27,9 @@ pub(super) struct Claims {
     asked: BTreeMap<TaskId, Asked>,
     /// Claims that may have been done, and have to be asked again.
     again: BTreeSet<TaskId>,
-    under_way: BTreeMap<Epoch, Request>,
+    under_way: BTreeMap<RequestId, Request>,
     /// Requests from before the session was lost.
-    late: BTreeMap<Epoch, Request>,
+    late: BTreeMap<RequestId, Request>,
     /// How long requests take, the slow ones among the last.
     took: Duration,
     /// Leases that ended while requests were under way.
@@ -143,20 +143,26 @@ impl Node {
     }
 
     /// Claims whose answers were lost are asked again as they were.
-    fn take_doubtful(&mut self) -> Vec<ClaimAsk> {
+    fn take_doubtful(&mut self) -> Vec<ClaimRequest> {
         let mut batch = Vec::new();
         while batch.len() < CLAIMS_PER_REQUEST
             && let Some(task) = self.claims.again.pop_first()
         {
             if let Some(asked) = self.claims.asked.get(&task) {
                 let Asked { created, nonce, owner, attempt, has_props, .. } = asked.clone();
-                batch.push(ClaimAsk { task, created, nonce, owner, attempt, has_props, is_again: true });
+                batch.push(ClaimRequest { task, created, nonce, owner, attempt, has_props, is_again: true });
             }
         }
         batch
     }
 
-    pub(super) fn ask_for(&mut self, task: TaskId, seen: Moment, created: Revision, now: Now) -> ClaimAsk {
+    pub(super) fn ask_for(
+        &mut self,
+        task: TaskId,
+        seen: Moment,
+        created: Revision,
+        now: Now,
+    ) -> ClaimRequest {
         if let Some(card) = self.board.get(&task) {
             self.scales.take(&task, card, now.at);
             self.weigh_in(now);
@@ -168,17 +174,17 @@ impl Node {
         let attempt = attempt.encode();
         let owner = OwnerRecord { node, incarnation, nonce: nonce.clone(), unknown }.encode();
         let has_props = self.board.has_props(&task);
-        let ask = ClaimAsk { task, created, nonce, owner, attempt, has_props, is_again: false };
-        let ClaimAsk { task, nonce, owner, attempt, .. } = ask.clone();
+        let ask = ClaimRequest { task, created, nonce, owner, attempt, has_props, is_again: false };
+        let ClaimRequest { task, nonce, owner, attempt, .. } = ask.clone();
         let asked = Asked { seen, created, nonce, owner, attempt, has_props, is_doubtful: false };
         self.claims.asked.insert(task, asked);
         ask
     }
 
-    pub(super) fn handle_claims(&mut self, epoch: Epoch, answers: Vec<ClaimAnswer>, now: Now) {
+    pub(super) fn handle_claims(&mut self, epoch: RequestId, answers: Vec<ClaimReply>, now: Now) {
         if let Some(Request { tasks, .. }) = self.claims.late.remove(&epoch) {
             for ((task, nonce), answer) in tasks.into_iter().zip(answers) {
-                if let ClaimAnswer::Ours(won) = answer {
+                if let ClaimReply::Ours(won) = answer {
                     self.give_back(task, won.token, claim_of(&nonce));
                 }
             }
@@ -203,17 +209,16 @@ impl Node {
     }
 
     /// Handles the answer to one claim; says whether the store works.
-    fn handle_claim(&mut self, task: TaskId, answer: ClaimAnswer, now: Now) -> bool {
+    fn handle_claim(&mut self, task: TaskId, answer: ClaimReply, now: Now) -> bool {
         let Some(asked) = self.claims.asked.get_mut(&task) else { return true };
-        let went_well =
-            !matches!(answer, ClaimAnswer::NotDone | ClaimAnswer::Unknown | ClaimAnswer::LeaseOver);
+        let went_well = !matches!(answer, ClaimReply::NotDone | ClaimReply::Unknown | ClaimReply::LeaseOver);
         match answer {
-            ClaimAnswer::Unknown => {
+            ClaimReply::Unknown => {
                 asked.is_doubtful = true;
                 self.claims.again.insert(task);
                 return went_well;
             }
-            ClaimAnswer::NotDone if asked.is_doubtful => {
+            ClaimReply::NotDone if asked.is_doubtful => {
                 self.claims.again.insert(task);
                 return went_well;
             }
@@ -221,34 +226,34 @@ impl Node {
         }
         let Some(asked) = self.claims.asked.remove(&task) else { return true };
         match &answer {
-            ClaimAnswer::Ours(_) => self.claims.probes.won(&task),
-            ClaimAnswer::Taken | ClaimAnswer::Gone => self.claims.probes.lost(&task),
-            ClaimAnswer::LeaseOver | ClaimAnswer::NotDone | ClaimAnswer::Unknown => {
+            ClaimReply::Ours(_) => self.claims.probes.won(&task),
+            ClaimReply::Taken | ClaimReply::Gone => self.claims.probes.lost(&task),
+            ClaimReply::LeaseOver | ClaimReply::NotDone | ClaimReply::Unknown => {
                 self.claims.probes.forget(&task);
             }
         }
-        if !matches!(&answer, ClaimAnswer::Ours(won) if !self.claims.over.contains(&won.lease)) {
+        if !matches!(&answer, ClaimReply::Ours(won) if !self.claims.over.contains(&won.lease)) {
             self.not_ours(&task);
         }
         match answer {
-            ClaimAnswer::Ours(won) if self.claims.over.contains(&won.lease) => {
+            ClaimReply::Ours(won) if self.claims.over.contains(&won.lease) => {
                 self.give_back(task.clone(), won.token, claim_of(&asked.nonce));
                 self.actions.push_back(Action::LetGo { nonce: asked.nonce });
                 self.reconsider(task, asked.seen, now.at + LOOK_AGAIN);
             }
-            ClaimAnswer::Ours(won) => {
+            ClaimReply::Ours(won) => {
                 self.tally.won += 1;
                 self.hold(&task, asked.created, asked.nonce, *won, now);
             }
-            ClaimAnswer::Taken | ClaimAnswer::Gone => {
+            ClaimReply::Taken | ClaimReply::Gone => {
                 self.actions.push_back(Action::LetGo { nonce: asked.nonce });
                 self.reconsider(task, asked.seen, now.at + LOOK_AGAIN);
             }
-            ClaimAnswer::LeaseOver | ClaimAnswer::NotDone => {
+            ClaimReply::LeaseOver | ClaimReply::NotDone => {
                 self.actions.push_back(Action::LetGo { nonce: asked.nonce });
                 self.reconsider(task, asked.seen, asked.seen);
             }
-            ClaimAnswer::Unknown => unreachable!("it stays asked for"),
+            ClaimReply::Unknown => unreachable!("it stays asked for"),
         }
         went_well
     }

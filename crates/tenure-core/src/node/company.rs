@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::balance::{Class, Crowd, Demand, Level, Load, Measure, Terms};
+use crate::balance::{Class, Demand, Level, Load, Measure, Terms, WorkerLoads};
 use crate::layout::{Key, Layout};
 use crate::name::{NodeId, TaskId};
 use crate::picture::FeedItem;
-use crate::record::NodeState;
+use crate::record::MemberState;
 use crate::rendezvous::Scores;
-use crate::roster::{News, Nodes, Roster};
+use crate::roster::{News, Nodes, PresenceSet};
 use crate::time::Moment;
 
 use super::settings::{PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEPS_MAX};
@@ -19,13 +19,13 @@ use super::settings::{PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEPS_MAX};
 pub(super) struct Company {
     me: NodeId,
     layout: Layout,
-    roster: Roster<Nodes>,
+    roster: PresenceSet<Nodes>,
     frozen: BTreeSet<NodeId>,
     /// What was seen of the frozen since their picture was whole.
     frozen_pending: BTreeMap<NodeId, bool>,
     is_frozen_known: bool,
     /// Those who take tasks; this node among them if it does.
-    willing: Crowd,
+    willing: WorkerLoads,
     /// The others among them.
     peers: BTreeMap<NodeId, Peer>,
     /// How many peers there ever were.
@@ -123,12 +123,12 @@ impl Company {
     pub(super) fn new(me: NodeId, layout: Layout) -> Company {
         Company {
             me,
-            roster: Roster::new(Nodes(layout.clone())),
+            roster: PresenceSet::new(Nodes(layout.clone())),
             layout,
             frozen: BTreeSet::new(),
             frozen_pending: BTreeMap::new(),
             is_frozen_known: false,
-            willing: Crowd::new(),
+            willing: WorkerLoads::new(),
             peers: BTreeMap::new(),
             numbers: 0,
         }
@@ -145,7 +145,7 @@ impl Company {
     }
 
     /// Those who take tasks.
-    pub(super) fn willing(&self) -> &Crowd {
+    pub(super) fn willing(&self) -> &WorkerLoads {
         &self.willing
     }
 
@@ -236,7 +236,7 @@ impl Company {
         }
         let record = self.roster.get(node).map(|member| &member.record);
         let terms = record.map(Terms::of).unwrap_or_default();
-        let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
+        let is_ready = record.is_some_and(|record| record.state == MemberState::Ready);
         let was_willing = self.willing.contains(node);
         let is_willing = is_ready && !self.frozen.contains(node);
         match (was_willing, is_willing) {

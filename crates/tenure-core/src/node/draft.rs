@@ -11,11 +11,11 @@
 
 use crate::name::{NodeId, TaskId};
 use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
-use crate::revision::Epoch;
+use crate::revision::RequestId;
 use crate::sabotage::{Rule, is_broken};
 use crate::task::retry::ErrorPolicy;
 use crate::task::{
-    Applied, Attempt, AttemptEnd, AttemptRecord, Message, State, StateKind, StateRecord, transition,
+    Applied, Attempt, AttemptEnd, AttemptRecord, State, StateRecord, TaskMessage, TaskState, transition,
 };
 
 use super::action::{After, AttemptWrite, CommandCheck, EndedEntry, Save};
@@ -56,7 +56,7 @@ impl Verdict {
 
 impl Held {
     /// What has to be written now; none if nothing has.
-    pub(super) fn draft(&self, task: &TaskId, epoch: Epoch, writer: &Writer<'_>) -> Option<Draft> {
+    pub(super) fn draft(&self, task: &TaskId, epoch: RequestId, writer: &Writer<'_>) -> Option<Draft> {
         let mut record = self.record.clone();
         let mut release = self.release;
         let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::SaveRefused));
@@ -101,7 +101,10 @@ impl Held {
         };
         let is_nudge = acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
             && self.handler == Handler::Running
-            && matches!(&self.command, Some(Mail { message: Ok(Message::Checkpoint { blob: None }), .. }));
+            && matches!(
+                &self.command,
+                Some(Mail { message: Ok(TaskMessage::Checkpoint { blob: None }), .. })
+            );
         let save = Save {
             epoch,
             task: task.clone(),
@@ -128,7 +131,7 @@ impl Held {
         })
     }
 
-    fn result(&self, acknowledged: &Acknowledged, to: StateKind, writer: &Writer<'_>) -> ResultRecord {
+    fn result(&self, acknowledged: &Acknowledged, to: TaskState, writer: &Writer<'_>) -> ResultRecord {
         let result = ResultRecord::new(writer.node.clone(), acknowledged.outcome, writer.now.wall);
         let result = result.step(self.record.state.kind(), to);
         match &acknowledged.why {
@@ -217,13 +220,13 @@ impl Held {
             return Some(Verdict::refused(&illegal));
         }
         match message {
-            Message::Run | Message::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
-            Message::Sleep { .. }
-            | Message::Pause
-            | Message::Kill { .. }
-            | Message::Error { .. }
-            | Message::Complete
-            | Message::Release => None,
+            TaskMessage::Run | TaskMessage::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
+            TaskMessage::Sleep { .. }
+            | TaskMessage::Pause
+            | TaskMessage::Kill { .. }
+            | TaskMessage::Error { .. }
+            | TaskMessage::Complete
+            | TaskMessage::Release => None,
         }
     }
 
@@ -239,16 +242,16 @@ impl Held {
         let mail = self.command.as_ref();
         let expired = mail.and_then(|mail| self.why_expired(mail));
         let message = mail.filter(|_| expired.is_none()).map(|mail| &mail.message);
-        if !matches!(message, Some(Ok(Message::Kill { .. }))) {
+        if !matches!(message, Some(Ok(TaskMessage::Kill { .. }))) {
             if let Some(why) = &self.quarantine {
                 // A state that takes no error was written by another process since, and it stands.
                 let _ = record.quarantine(why, at, by);
             }
             let told = match &self.outcome {
-                Some(Outcome::Done) => record.apply(Message::Complete, at, by),
+                Some(Outcome::Done) => record.apply(TaskMessage::Complete, at, by),
                 Some(Outcome::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
-                Some(Outcome::Sleep { until }) => record.apply(Message::Sleep { until: *until }, at, by),
-                Some(Outcome::Pause) => record.apply(Message::Pause, at, by),
+                Some(Outcome::Sleep { until }) => record.apply(TaskMessage::Sleep { until: *until }, at, by),
+                Some(Outcome::Pause) => record.apply(TaskMessage::Pause, at, by),
                 Some(Outcome::Release | Outcome::Aborted) => {
                     release.get_or_insert(ReleaseReason::Handler);
                     Ok(Applied::Same)
@@ -260,13 +263,13 @@ impl Held {
         }
         let verdict = message.map(|message| match message {
             Err(why) => Verdict::malformed(why),
-            Ok(Message::Complete) if record.state == State::Completed => Verdict::DONE,
+            Ok(TaskMessage::Complete) if record.state == State::Completed => Verdict::DONE,
             Ok(_) if record.state.is_terminal() => {
                 Verdict::refused(&format!("the task has {}", past(record.state.kind())))
             }
             Ok(message) => {
                 let verdict = obey(record, message.clone(), writer);
-                if *message == Message::Release && verdict.outcome == CommandOutcome::Done {
+                if *message == TaskMessage::Release && verdict.outcome == CommandOutcome::Done {
                     release.get_or_insert(ReleaseReason::Command);
                 }
                 verdict
@@ -278,24 +281,24 @@ impl Held {
             && until <= at
             && verdict.is_none()
         {
-            let _ = record.apply(Message::Run, at, by);
+            let _ = record.apply(TaskMessage::Run, at, by);
         }
         verdict
     }
 
     fn keep_progress(&self, record: &mut StateRecord, writer: &Writer<'_>) {
         if let Some(blob) = self.checkpoint.clone() {
-            let message = Message::Checkpoint { blob: Some(blob) };
+            let message = TaskMessage::Checkpoint { blob: Some(blob) };
             let _ = record.apply(message, writer.now.wall, writer.node);
         }
     }
 }
 
 /// Does what a command says, if the table allows it.
-fn obey(record: &mut StateRecord, message: Message, writer: &Writer<'_>) -> Verdict {
+fn obey(record: &mut StateRecord, message: TaskMessage, writer: &Writer<'_>) -> Verdict {
     let (at, by) = (writer.now.wall, writer.node);
     let obeyed = match message {
-        Message::Error { message } => record.fail(message, at, by, writer.policy),
+        TaskMessage::Error { message } => record.fail(message, at, by, writer.policy),
         message => record.apply(message, at, by),
     };
     match obeyed {
@@ -304,11 +307,11 @@ fn obey(record: &mut StateRecord, message: Message, writer: &Writer<'_>) -> Verd
     }
 }
 
-fn past(state: StateKind) -> &'static str {
+fn past(state: TaskState) -> &'static str {
     match state {
-        StateKind::Completed => "completed before",
-        StateKind::Failed => "failed before",
-        StateKind::Killed => "been killed before",
-        StateKind::Runnable | StateKind::Sleeping | StateKind::Fault | StateKind::Paused => "moved on",
+        TaskState::Completed => "completed before",
+        TaskState::Failed => "failed before",
+        TaskState::Killed => "been killed before",
+        TaskState::Runnable | TaskState::Sleeping | TaskState::Fault | TaskState::Paused => "moved on",
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Stop, join, then release. What does not stop is named and not released: its claim lapses with its lease, and nobody else begins before that.
 
-use crate::record::NodeState;
+use crate::record::MemberState;
 use crate::time::Moment;
 
 use super::action::Action;
@@ -15,7 +15,7 @@ impl Node {
     /// Everything is given away, and then the node leaves.
     pub(super) fn begin_drain(&mut self, now: Now) {
         self.standing = Standing::Draining;
-        self.actions.push_back(Action::Announce(NodeState::Draining));
+        self.actions.push_back(Action::Announce(MemberState::Draining));
         self.notices.push_back(Notice::Draining { left: self.held.len() });
         self.weigh_in(now);
         self.release_all(ReleaseReason::Drain, now);
@@ -25,7 +25,7 @@ impl Node {
     pub(super) fn begin_shutdown(&mut self, deadline: Moment, now: Now) {
         let deadline = match self.standing {
             Standing::Working | Standing::Draining => {
-                self.actions.push_back(Action::Announce(NodeState::Draining));
+                self.actions.push_back(Action::Announce(MemberState::Draining));
                 self.notices.push_back(Notice::ShuttingDown { left: self.held.len() });
                 deadline
             }

@@ -8,8 +8,8 @@ use crate::lease::LeaseId;
 use crate::loss::LossReason;
 use crate::name::TaskId;
 use crate::picture::FeedItem;
-use crate::record::WallTime;
-use crate::revision::{Epoch, Revision, Token};
+use crate::record::Timestamp;
+use crate::revision::{RequestId, Revision, Token};
 use crate::task::Checkpoint;
 use crate::time::Moment;
 
@@ -21,7 +21,7 @@ pub struct Now {
     /// For deadlines.
     pub at: Moment,
     /// For people, and for sleeping until.
-    pub wall: WallTime,
+    pub wall: Timestamp,
     /// A throw of the dice in `0.0..=1.0`, for waits that must not fall together.
     pub jitter: f64,
 }
@@ -61,9 +61,9 @@ pub enum Event {
     /// Answers [`Action::Claim`](super::Action::Claim).
     ClaimsAnswered {
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// One for each claim, in their order.
-        answers: Vec<ClaimAnswer>,
+        answers: Vec<ClaimReply>,
     },
     /// Answers [`Action::GiveBack`](super::Action::GiveBack).
     GivenBack {
@@ -72,7 +72,7 @@ pub enum Event {
         /// The claim.
         token: Token,
         /// What came of it.
-        answer: GaveBack,
+        answer: ReleaseReply,
     },
     /// A handler has returned, or was aborted: nothing of it runs any more.
     HandlerEnded {
@@ -99,16 +99,16 @@ pub enum Event {
         /// The task.
         task: TaskId,
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// What came of it.
-        answer: SaveAnswer,
+        answer: StateWriteReply,
     },
     /// Answers [`Action::Answer`](super::Action::Answer).
     Answered {
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// What came of it.
-        answer: OrderAnswer,
+        answer: CommandResultReply,
     },
     /// Answers [`Action::Retain`](super::Action::Retain).
     Retained {
@@ -132,7 +132,7 @@ pub enum Event {
 
 /// What came of one claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ClaimAnswer {
+pub enum ClaimReply {
     /// The owner's key is there, and it is this claim's.
     Ours(Box<Won>),
     /// Somebody else owns the task.
@@ -166,7 +166,7 @@ pub struct Won {
 
 /// What came of giving a claim back. It may be asked any number of times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GaveBack {
+pub enum ReleaseReply {
     /// The claim is not there any more.
     Done,
     /// Perhaps it still is.
@@ -185,7 +185,7 @@ pub enum Outcome {
     /// It wants to run again then.
     Sleep {
         /// When, by the wall clock.
-        until: WallTime,
+        until: Timestamp,
     },
     /// It wants to be let be until it is told otherwise.
     Pause,
@@ -195,7 +195,7 @@ pub enum Outcome {
 
 /// What came of a save.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SaveAnswer {
+pub enum StateWriteReply {
     /// It was done.
     Applied {
         /// At this revision.
@@ -257,7 +257,7 @@ pub struct EndedPage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResultsPage {
     /// Those that can be read, and when they expire.
-    pub results: Vec<(Swept, Option<WallTime>)>,
+    pub results: Vec<(Swept, Option<Timestamp>)>,
     /// The last key, also of a result that cannot be read.
     pub last: Option<Bytes>,
     /// Whether there are more behind it.
@@ -266,7 +266,7 @@ pub struct ResultsPage {
 
 /// What came of answering a command to this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OrderAnswer {
+pub enum CommandResultReply {
     /// It was done.
     Applied,
     /// Nothing was done: the command is not there any more, or is another.

@@ -24,9 +24,9 @@ use crate::backoff::Backoff;
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
 use crate::name::CommandId;
-use crate::record::{CommandOutcome, TaskRecord, WallTime};
+use crate::record::{CommandOutcome, TaskRecord, Timestamp};
 use crate::revision::{Revision, Token};
-use crate::task::{AttemptRecord, Checkpoint, Message, StateRecord, transition};
+use crate::task::{AttemptRecord, Checkpoint, StateRecord, TaskMessage, transition};
 use crate::time::Moment;
 
 use super::action::{Save, StopReason};
@@ -70,7 +70,7 @@ pub(super) struct Held {
     pub(super) write: Write,
     pub(super) backoff: Backoff,
     /// When it wakes, while it is among the sleepers.
-    pub(super) sleeps_until: Option<WallTime>,
+    pub(super) sleeps_until: Option<Timestamp>,
     /// Earlier claims of the task that have no stored outcome, the oldest first.
     pub(super) lost: Vec<AttemptRecord>,
     /// Why the task is not run again: too many claims ended without an outcome.
@@ -78,7 +78,7 @@ pub(super) struct Held {
     /// Whether this claim's attempt record is stored.
     pub(super) is_attempt_open: bool,
     /// When this claim was requested or its handler began again, by the wall clock.
-    pub(super) began: WallTime,
+    pub(super) began: Timestamp,
     /// Whether a handler has run since the last stored outcome.
     pub(super) has_run: bool,
 }
@@ -175,13 +175,13 @@ impl Held {
         let Some(mail) = &self.command else { return false };
         let Ok(message) = &mail.message else { return false };
         let stops = match message {
-            Message::Run | Message::Checkpoint { .. } => false,
-            Message::Sleep { .. }
-            | Message::Pause
-            | Message::Kill { .. }
-            | Message::Error { .. }
-            | Message::Complete
-            | Message::Release => true,
+            TaskMessage::Run | TaskMessage::Checkpoint { .. } => false,
+            TaskMessage::Sleep { .. }
+            | TaskMessage::Pause
+            | TaskMessage::Kill { .. }
+            | TaskMessage::Error { .. }
+            | TaskMessage::Complete
+            | TaskMessage::Release => true,
         };
         stops && self.why_expired(mail).is_none() && transition(self.record.state, message).is_ok()
     }

@@ -4,7 +4,7 @@ use crate::loss::LossReason;
 use crate::name::TaskId;
 use crate::record::Record;
 use crate::revision::{Revision, Token};
-use crate::task::{AttemptRecord, State, StateKind, StateRecord};
+use crate::task::{AttemptRecord, State, StateRecord, TaskState};
 
 use super::action::Action;
 use super::claiming::claim_of;
@@ -23,7 +23,7 @@ const NODES_NAMED_MAX: usize = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Departure {
     Released,
-    Ended(StateKind),
+    Ended(TaskState),
     Lost,
 }
 

@@ -12,9 +12,9 @@ use crate::kv::KeyValue;
 use crate::layout::{Key, Layout};
 use crate::name::{CommandId, TaskId};
 use crate::picture::FeedItem;
-use crate::record::{CommandRecord, Record, WallTime};
+use crate::record::{CommandRecord, Record, Timestamp};
 use crate::revision::Revision;
-use crate::task::Message;
+use crate::task::TaskMessage;
 
 /// A command to a task, as it was read.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,15 +26,15 @@ pub(super) struct Mail {
     /// Whether it had expired when it was read.
     pub(super) is_expired: bool,
     /// What it says; or why that cannot be understood.
-    pub(super) message: Result<Message, String>,
+    pub(super) message: Result<TaskMessage, String>,
 }
 
 impl Mail {
-    pub(super) fn read(pair: &KeyValue, now: WallTime) -> Mail {
+    pub(super) fn read(pair: &KeyValue, now: Timestamp) -> Mail {
         let record = CommandRecord::decode(&pair.value).map_err(|error| error.reason());
         let id = record.as_ref().ok().and_then(|record| record.id.clone());
         let is_expired = record.as_ref().is_ok_and(|record| record.is_expired(now));
-        let message = record.and_then(|record| Message::parse(&record).map_err(|bad| bad.to_string()));
+        let message = record.and_then(|record| TaskMessage::parse(&record).map_err(|bad| bad.to_string()));
         Mail { modified: pair.modified, id, is_expired, message }
     }
 }
@@ -67,7 +67,7 @@ impl Mailbox {
     }
 
     /// Something came from the feed; says what changed when the picture is whole.
-    pub(super) fn handle_item(&mut self, item: FeedItem, now: WallTime) -> Vec<MailChange> {
+    pub(super) fn handle_item(&mut self, item: FeedItem, now: Timestamp) -> Vec<MailChange> {
         match item {
             FeedItem::Begin => {}
             FeedItem::Put(pair) => {

@@ -4,9 +4,9 @@ use crate::balance::Parting;
 use crate::balance::Release;
 use crate::loss::LossReason;
 use crate::name::{CommandId, TaskId};
-use crate::record::{CommandOutcome, WallTime};
+use crate::record::{CommandOutcome, Timestamp};
 use crate::revision::Token;
-use crate::task::StateKind;
+use crate::task::TaskState;
 
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,16 +32,16 @@ pub enum Notice {
         /// The task.
         task: TaskId,
         /// How it stood.
-        from: StateKind,
+        from: TaskState,
         /// How it stands.
-        to: StateKind,
+        to: TaskState,
     },
     /// It has ended, and that is stored.
     Ended {
         /// The task.
         task: TaskId,
         /// How.
-        state: StateKind,
+        state: TaskState,
         /// Why, where somebody said so.
         reason: Option<String>,
     },
@@ -50,7 +50,7 @@ pub enum Notice {
         /// The task.
         task: TaskId,
         /// When it had ended.
-        ended: WallTime,
+        ended: Timestamp,
     },
     /// It is nobody's now.
     Released {

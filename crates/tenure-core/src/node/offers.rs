@@ -22,7 +22,7 @@ use crate::revision::{Revision, Token};
 use crate::time::Moment;
 
 use super::Node;
-use super::action::ClaimAsk;
+use super::action::ClaimRequest;
 use super::company::{Backlog, Behind, Pile};
 use super::event::Now;
 use super::notice::Notice;
@@ -288,7 +288,7 @@ impl Node {
     }
 
     /// Takes from the offers what goes out with the next request.
-    pub(super) fn take_offers(&mut self, batch: &mut Vec<ClaimAsk>, now: Now) {
+    pub(super) fn take_offers(&mut self, batch: &mut Vec<ClaimRequest>, now: Now) {
         while batch.len() < CLAIMS_PER_REQUEST
             && self.has_room()
             && let Some((seen, task)) = self.offers.ready.pop_first()

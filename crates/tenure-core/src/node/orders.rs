@@ -11,10 +11,10 @@ use crate::balance::Parting;
 use crate::command::{AfterDrain, Balance, NodeCommand};
 use crate::name::{CommandId, TaskId};
 use crate::record::{CommandOutcome, FrozenRecord, Record, ResultRecord, UnknownFields};
-use crate::revision::Epoch;
+use crate::revision::RequestId;
 
 use super::action::{Action, Answer, Mark};
-use super::event::{Now, OrderAnswer};
+use super::event::{CommandResultReply, Now};
 use super::held::{Handler, Pressure};
 use super::holding::Departure;
 use super::notice::{Notice, ReleaseReason};
@@ -122,7 +122,7 @@ impl Node {
         self.answer_order(Mark::Keep, Some(&result), Then::Told { outcome, why });
     }
 
-    pub(super) fn handle_answered(&mut self, epoch: Epoch, answer: OrderAnswer, now: Now) {
+    pub(super) fn handle_answered(&mut self, epoch: RequestId, answer: CommandResultReply, now: Now) {
         let Some(Current { stage: Stage::Answering { answer: asked, then }, .. }) = &self.orders.current
         else {
             return;
@@ -132,14 +132,14 @@ impl Node {
         }
         let (mark, then) = (asked.mark.clone(), then.clone());
         match answer {
-            OrderAnswer::NotDone => {
+            CommandResultReply::NotDone => {
                 let at = now.at + self.orders.backoff.after_failure(now.at, now.jitter, None);
                 self.timers.set(Timer::Order, at);
             }
             // It was withdrawn, or an answer whose own answer was lost has been written.
-            OrderAnswer::Applied | OrderAnswer::Changed => {
+            CommandResultReply::Applied | CommandResultReply::Changed => {
                 self.orders.backoff.after_success(now.at);
-                if answer == OrderAnswer::Applied {
+                if answer == CommandResultReply::Applied {
                     self.mark_written(&mark, now);
                 }
                 self.answer_written(then, answer, now);
@@ -166,10 +166,10 @@ impl Node {
         }
     }
 
-    fn answer_written(&mut self, then: Then, answer: OrderAnswer, now: Now) {
+    fn answer_written(&mut self, then: Then, answer: CommandResultReply, now: Now) {
         let Some(current) = &mut self.orders.current else { return };
         match then {
-            Then::Drain if answer == OrderAnswer::Applied => {
+            Then::Drain if answer == CommandResultReply::Applied => {
                 current.stage = Stage::Draining { tasks: self.held.len() };
                 self.begin_drain(now);
             }

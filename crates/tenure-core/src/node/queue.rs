@@ -8,7 +8,7 @@ use crate::backoff::Backoff;
 use crate::command::NodeCommand;
 use crate::kv::KeyValue;
 use crate::name::{CommandId, TaskId};
-use crate::record::{CommandOutcome, CommandRecord, Record, WallTime};
+use crate::record::{CommandOutcome, CommandRecord, Record, Timestamp};
 use crate::revision::Revision;
 
 use super::action::Answer;
@@ -34,7 +34,7 @@ pub(super) struct Order {
     /// The incarnation that it was sent to, if its sender has stored that.
     pub(super) incarnation: Option<u64>,
     /// When it expires.
-    pub(super) expires_at: Option<WallTime>,
+    pub(super) expires_at: Option<Timestamp>,
     /// Its sender.
     pub(super) by: String,
 }

@@ -12,8 +12,8 @@ mod write;
 
 use bytes::Bytes;
 
-use super::action::{After, Answer, AttemptWrite, ClaimAsk, CommandCheck, Mark, Save};
-use super::event::{ClaimAnswer, GaveBack, OrderAnswer, SaveAnswer, Won};
+use super::action::{After, Answer, AttemptWrite, ClaimRequest, CommandCheck, Mark, Save};
+use super::event::{ClaimReply, CommandResultReply, ReleaseReply, StateWriteReply, Won};
 use crate::error::StoreError;
 use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
@@ -23,13 +23,13 @@ use crate::revision::{Revision, Token};
 use crate::sabotage::{Rule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
-pub use claims::{ClaimRequest, Habit, Reading};
+pub use claims::{ClaimBatch, Habit, Reading};
 pub(super) use retention::behind;
 pub use retention::{read_retained, retention};
 pub use write::NodeWrite;
 
 /// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
-fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> Txn {
+fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: Reading) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(ask.task.clone()));
     let mut parts = Vec::new();
     if ask.has_props {
@@ -63,12 +63,12 @@ fn claim(layout: &Layout, ask: &ClaimAsk, lease: LeaseId, reading: Reading) -> T
 }
 
 /// What came of a claim that has read everything itself.
-fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimAnswer {
+fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimReply {
     let reply = match reply {
         Ok(reply) => reply,
-        Err(StoreError::LeaseNotFound) => return ClaimAnswer::LeaseOver,
-        Err(error) if error.is_ambiguous() => return ClaimAnswer::Unknown,
-        Err(_) => return ClaimAnswer::NotDone,
+        Err(StoreError::LeaseNotFound) => return ClaimReply::LeaseOver,
+        Err(error) if error.is_ambiguous() => return ClaimReply::Unknown,
+        Err(_) => return ClaimReply::NotDone,
     };
     let [owner, parts @ ..] = found(&reply.results);
     let token = match owner {
@@ -76,16 +76,16 @@ fn read_claim(ask: &ClaimAsk, lease: LeaseId, reply: Result<TxnReply, StoreError
         // An earlier request of this claim was carried out, and its answer lost.
         Some(owner) if owner.value == ask.owner && ask.is_again => Token(owner.created),
         // Somebody has sent it twice on the way: asked again, it is read whole.
-        Some(owner) if owner.value == ask.owner => return ClaimAnswer::Unknown,
-        Some(_) => return ClaimAnswer::Taken,
-        None => return ClaimAnswer::Gone,
+        Some(owner) if owner.value == ask.owner => return ClaimReply::Unknown,
+        Some(_) => return ClaimReply::Taken,
+        None => return ClaimReply::Gone,
     };
     let [props, state, command] = match parts {
         parts if ask.has_props => parts,
         [state, command, _] => [None, state, command],
     };
     let (revision, props) = (reply.revision, props.map(|pair| pair.value));
-    ClaimAnswer::Ours(Box::new(Won { token, lease, revision, props, state, command }))
+    ClaimReply::Ours(Box::new(Won { token, lease, revision, props, state, command }))
 }
 
 /// The name of a claim, by its nonce.
@@ -108,10 +108,10 @@ pub fn give_back(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) 
 }
 
 /// What came of giving a claim back.
-pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> GaveBack {
+pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
     match reply {
-        Ok(_) => GaveBack::Done,
-        Err(_) => GaveBack::NotDone,
+        Ok(_) => ReleaseReply::Done,
+        Err(_) => ReleaseReply::NotDone,
     }
 }
 
@@ -186,17 +186,17 @@ pub fn save(layout: &Layout, save: &Save) -> Txn {
 }
 
 /// What came of a save.
-pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> SaveAnswer {
+pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
     let reply = match reply {
-        Ok(reply) if reply.succeeded => return SaveAnswer::Applied { revision: reply.revision },
+        Ok(reply) if reply.succeeded => return StateWriteReply::Applied { revision: reply.revision },
         Ok(reply) => reply,
-        Err(error @ StoreError::Invalid(_)) => return SaveAnswer::Refused(error.to_string()),
-        Err(error) if error.is_ambiguous() => return SaveAnswer::Unknown,
-        Err(_) => return SaveAnswer::NotDone,
+        Err(error @ StoreError::Invalid(_)) => return StateWriteReply::Refused(error.to_string()),
+        Err(error) if error.is_ambiguous() => return StateWriteReply::Unknown,
+        Err(_) => return StateWriteReply::NotDone,
     };
     let [owner, state, command, own] = found(&reply.results);
     if owner.is_none_or(|owner| owner.created != save.token.0) {
-        return SaveAnswer::NotOwner { state: state.map(|pair| pair.value) };
+        return StateWriteReply::NotOwner { state: state.map(|pair| pair.value) };
     }
     let is_gone = own.is_none_or(|own| own.created != save.created);
     let modified = |pair: &Option<KeyValue>| pair.as_ref().map_or(Revision::ZERO, |pair| pair.modified);
@@ -207,9 +207,9 @@ pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> SaveAnswe
             CommandCheck::Acknowledge { modified: known, .. } => modified(&command) == *known,
         };
     if is_gone && is_as_known {
-        return SaveAnswer::TaskGone;
+        return StateWriteReply::TaskGone;
     }
-    SaveAnswer::Changed { state, command, revision: reply.revision }
+    StateWriteReply::Changed { state, command, revision: reply.revision }
 }
 
 /// The end of a command to this node, or a step on the way to it.
@@ -230,11 +230,11 @@ pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer) -> Txn {
 }
 
 /// What came of it. One that may have been done is done again: it is guarded by the command itself.
-pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> OrderAnswer {
+pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> CommandResultReply {
     match reply {
-        Ok(reply) if reply.succeeded => OrderAnswer::Applied,
-        Ok(_) => OrderAnswer::Changed,
-        Err(_) => OrderAnswer::NotDone,
+        Ok(reply) if reply.succeeded => CommandResultReply::Applied,
+        Ok(_) => CommandResultReply::Changed,
+        Err(_) => CommandResultReply::NotDone,
     }
 }
 

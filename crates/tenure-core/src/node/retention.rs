@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::rendezvous;
-use crate::revision::Epoch;
+use crate::revision::RequestId;
 
 use super::Node;
 use super::action::{Action, EndedTask, RetentionAsk, RetentionStep};
@@ -80,11 +80,11 @@ pub(super) struct Retention {
     /// The last key that this pass has read.
     after: Option<Bytes>,
     /// The page that is in flight.
-    reading: Option<Epoch>,
+    reading: Option<RequestId>,
     /// How many deletes are in flight.
     deleting: usize,
     /// The newest request; replies to those of an earlier duty are too old.
-    since: Epoch,
+    since: RequestId,
 }
 
 impl Node {
@@ -218,7 +218,7 @@ impl Node {
         self.ask_retention(step);
     }
 
-    pub(super) fn ask_retention(&mut self, step: RetentionStep) -> Epoch {
+    pub(super) fn ask_retention(&mut self, step: RetentionStep) -> RequestId {
         let epoch = self.next_epoch();
         self.actions.push_back(Action::Retain(Box::new(RetentionAsk { epoch, step })));
         epoch

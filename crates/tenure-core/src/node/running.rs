@@ -4,7 +4,7 @@
 //! So nothing depends on the order in which facts arrive.
 
 use crate::name::TaskId;
-use crate::record::WallTime;
+use crate::record::Timestamp;
 use crate::revision::Token;
 use crate::task::{Checkpoint, State};
 use crate::time::Moment;
@@ -146,6 +146,6 @@ impl Node {
 }
 
 /// The moment that is this far away on the wall clock, as long as nobody sets it.
-pub(super) fn moment_of(until: WallTime, now: Now) -> Moment {
+pub(super) fn moment_of(until: Timestamp, now: Now) -> Moment {
     now.at + std::time::Duration::from_millis(until.0.saturating_sub(now.wall.0))
 }

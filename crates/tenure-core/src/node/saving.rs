@@ -7,12 +7,12 @@ use crate::kv::KeyValue;
 use crate::loss::LossReason;
 use crate::name::TaskId;
 use crate::record::Record;
-use crate::revision::{Epoch, Revision};
+use crate::revision::{RequestId, Revision};
 use crate::task::StateRecord;
 
 use super::Node;
 use super::action::{Action, After, AttemptWrite, CommandCheck};
-use super::event::{Now, SaveAnswer};
+use super::event::{Now, StateWriteReply};
 use super::held::{Draft, Handler, Held, Write};
 use super::holding::Departure;
 use super::mailbox::Mail;
@@ -21,7 +21,13 @@ use super::settings::SET_ASIDE_FOR;
 use super::timers::Timer;
 
 impl Node {
-    pub(super) fn handle_saved(&mut self, task: &TaskId, epoch: Epoch, answer: SaveAnswer, now: Now) {
+    pub(super) fn handle_saved(
+        &mut self,
+        task: &TaskId,
+        epoch: RequestId,
+        answer: StateWriteReply,
+        now: Now,
+    ) {
         let Some(held) = self.held.get_mut(task) else { return };
         let Write::Asked(asked) = &held.write else { return };
         if asked.save.epoch != epoch {
@@ -29,21 +35,21 @@ impl Node {
         }
         let Write::Asked(draft) = std::mem::replace(&mut held.write, Write::Idle) else { return };
         match answer {
-            SaveAnswer::Applied { revision } => {
+            StateWriteReply::Applied { revision } => {
                 // Only a save that looked at the command knows that there is no other.
                 if draft.acknowledges.is_some() {
                     held.command_known = held.command_known.max(revision);
                 }
                 self.saved(task, *draft, revision, now);
             }
-            SaveAnswer::NotOwner { state } => {
+            StateWriteReply::NotOwner { state } => {
                 if draft.is_doubtful && draft.save.after != After::Keep && draft.was_stored(state.as_deref())
                 {
                     return self.saved(task, *draft, Revision::ZERO, now);
                 }
                 self.lose(task, LossReason::Replaced, now);
             }
-            SaveAnswer::Changed { state, command, revision } => {
+            StateWriteReply::Changed { state, command, revision } => {
                 if draft.is_doubtful && draft.was_done(state.as_ref(), command.as_ref()) {
                     held.see_command(command.as_ref().map(|pair| Mail::read(pair, now.wall)), revision);
                     let stored = state.map_or(Revision::ZERO, |pair| pair.modified);
@@ -51,15 +57,15 @@ impl Node {
                 }
                 self.adopt(task, state, command.as_ref(), revision, now);
             }
-            SaveAnswer::TaskGone => self.lose(task, LossReason::Deleted, now),
-            SaveAnswer::NotDone | SaveAnswer::Unknown => {
+            StateWriteReply::TaskGone => self.lose(task, LossReason::Deleted, now),
+            StateWriteReply::NotDone | StateWriteReply::Unknown => {
                 let mut draft = draft;
-                draft.is_doubtful |= answer == SaveAnswer::Unknown;
+                draft.is_doubtful |= answer == StateWriteReply::Unknown;
                 held.write = Write::Resting(draft);
                 let at = now.at + held.backoff.after_failure(now.at, now.jitter, None);
                 self.timers.set(Timer::Retry(task.clone()), at);
             }
-            SaveAnswer::Refused(why) => self.save_refused(task, &draft, why, now),
+            StateWriteReply::Refused(why) => self.save_refused(task, &draft, why, now),
         }
     }
 

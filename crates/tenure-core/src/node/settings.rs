@@ -9,9 +9,9 @@ use crate::record::Wanted;
 
 use super::retention::Keep;
 
-/// What a node goes by. Made with [`Settings::new`]; every field may be changed.
+/// What a node goes by. Made with [`WorkerConfig::new`]; every field may be changed.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct WorkerConfig {
     /// The node's name.
     pub node: NodeId,
     /// A throw of the dice: it tells this life's claims from those of any other.
@@ -19,7 +19,7 @@ pub struct Settings {
     /// How long a handler has to stop before it is aborted. Twice as long makes every move and shutdown as much slower in the worst case.
     pub grace: Duration,
     /// What becomes of a handler that has not stopped by then.
-    pub insistence: Insistence,
+    pub insistence: StopMode,
     /// How many tasks it runs at a time; none for no limit. Sleeping and paused tasks do not count.
     pub capacity: Option<usize>,
     /// How many sleeping and paused tasks a node with a capacity holds before it claims no more.
@@ -36,14 +36,14 @@ pub struct Settings {
     pub keep: Keep,
 }
 
-impl Settings {
+impl WorkerConfig {
     /// The usual settings.
-    pub fn new(node: NodeId, seed: u64) -> Settings {
-        Settings {
+    pub fn new(node: NodeId, seed: u64) -> WorkerConfig {
+        WorkerConfig {
             node,
             seed,
             grace: Duration::from_secs(5),
-            insistence: Insistence::Abort,
+            insistence: StopMode::Abort,
             capacity: None,
             parked_max: PARKED_MAX,
             wanted: Wanted::default(),
@@ -61,7 +61,7 @@ pub const LOST_CLAIMS_MAX: usize = 3;
 
 /// What becomes of a handler whose grace is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Insistence {
+pub enum StopMode {
     /// It is aborted, and that is its end.
     #[default]
     Abort,

@@ -7,7 +7,7 @@ use super::action::{Action, StopReason};
 use super::event::{Now, Outcome};
 use super::held::{Handler, Held, Pressure};
 use super::notice::{Notice, ReleaseReason};
-use super::settings::{ABORT_WITHIN, Insistence, LOST_GRACE};
+use super::settings::{ABORT_WITHIN, LOST_GRACE, StopMode};
 use super::timers::Timer;
 use super::{Node, Standing};
 
@@ -75,9 +75,9 @@ impl Node {
                 *until = now.at + ABORT_WITHIN;
                 self.timers.set(Timer::Stop(task.clone()), now.at + ABORT_WITHIN);
                 match self.settings.insistence {
-                    Insistence::Abort => self.actions.push_back(Action::Abort { task: task.clone(), token }),
+                    StopMode::Abort => self.actions.push_back(Action::Abort { task: task.clone(), token }),
                     // It ends by itself what it has begun, and has as long for it as an abort would have to work.
-                    Insistence::Wait => {}
+                    StopMode::Wait => {}
                 }
             }
             Pressure::Aborted => {

@@ -5,7 +5,7 @@ use crate::revision::{Revision, Token};
 
 use super::Node;
 use super::action::Action;
-use super::event::{GaveBack, Now};
+use super::event::{Now, ReleaseReply};
 use super::notice::Notice;
 use super::settings::STRAY_AFTER;
 use super::timers::Timer;
@@ -16,19 +16,19 @@ impl Node {
         self.actions.push_back(Action::GiveBack { task, token, claim });
     }
 
-    pub(super) fn handle_given_back(&mut self, task: TaskId, token: Token, answer: GaveBack, now: Now) {
+    pub(super) fn handle_given_back(&mut self, task: TaskId, token: Token, answer: ReleaseReply, now: Now) {
         let stray = (task.clone(), token);
         if !self.strays.contains_key(&stray) {
             return;
         }
         match answer {
-            GaveBack::Done => {
+            ReleaseReply::Done => {
                 self.strays.remove(&stray);
                 // The timer is shared with claims that the board shows and this process does not know of: they are looked for again.
                 self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
                 self.notices.push_back(Notice::GivenBack { task, token });
             }
-            GaveBack::NotDone => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
+            ReleaseReply::NotDone => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
         }
     }
 

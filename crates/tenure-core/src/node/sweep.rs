@@ -20,8 +20,8 @@ use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout, RESULT_EXPIRES_AFTER};
 use crate::name::CommandId;
 use crate::picture::FeedItem;
-use crate::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
-use crate::revision::{Epoch, Revision};
+use crate::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timestamp};
+use crate::revision::{RequestId, Revision};
 
 use super::Node;
 use super::action::{RetentionAsk, RetentionStep, Swept};
@@ -49,11 +49,11 @@ pub(super) struct Sweep {
     /// The commands that expire, to tasks and to nodes.
     commands: BTreeMap<Bytes, Expiring>,
     /// Those of them whose deletion was not requested yet, by when they expire.
-    due: BTreeSet<(WallTime, Bytes)>,
+    due: BTreeSet<(Timestamp, Bytes)>,
     /// Where the results are read on; none between two passes.
     cursor: Option<Cursor>,
     /// Requests without a reply.
-    in_flight: BTreeSet<Epoch>,
+    in_flight: BTreeSet<RequestId>,
     /// Whether a request of this round failed: the rest of the pass waits for the next.
     has_failed: bool,
 }
@@ -61,7 +61,7 @@ pub(super) struct Sweep {
 /// A command that expires.
 #[derive(Clone, Debug)]
 struct Expiring {
-    expires_at: WallTime,
+    expires_at: Timestamp,
     modified: Revision,
     id: Option<CommandId>,
 }
@@ -129,7 +129,7 @@ impl Sweep {
     }
 
     /// The next command that has expired, which is no longer due.
-    fn next_expired(&mut self, now: WallTime) -> Option<(Swept, Option<CommandId>)> {
+    fn next_expired(&mut self, now: Timestamp) -> Option<(Swept, Option<CommandId>)> {
         let (expires_at, key) = self.due.pop_first()?;
         if expires_at > now {
             self.due.insert((expires_at, key));
@@ -149,7 +149,7 @@ impl Sweep {
     }
 
     /// The results to read next; none between two passes.
-    fn next_page(&self, now: WallTime) -> Option<Selection> {
+    fn next_page(&self, now: Timestamp) -> Option<Selection> {
         let cursor = self.cursor.as_ref()?;
         let results = self.layout.results();
         let at = |time| self.layout.encode(&Key::CommandResult(CommandId::first_at(time)));
@@ -201,7 +201,7 @@ impl Node {
         self.end_round(now);
     }
 
-    fn expired_result(&self, now: WallTime) -> Bytes {
+    fn expired_result(&self, now: Timestamp) -> Bytes {
         let result = ResultRecord::new(self.settings.node.clone(), CommandOutcome::Expired, now);
         result.why("no worker handled it before it expired").encode()
     }

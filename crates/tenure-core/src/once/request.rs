@@ -7,7 +7,7 @@ use crate::error::{Cause, StoreError};
 use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
 use crate::fence::Fence;
 use crate::kv::{Get, KeyValue};
-use crate::record::{Record, RunRecord};
+use crate::record::{OnceRecord, Record};
 use crate::txn::{Condition, Op, OpReply, Txn};
 
 /// How many failed requests are sent again. Each may take as long as a request may, and a process that cannot record its run has to
@@ -23,7 +23,7 @@ pub struct BeginRun {
     key: Bytes,
     fence: Fence,
     rule: OnceRule,
-    record: RunRecord,
+    record: OnceRecord,
     state: State,
     retries_left: u32,
     conflicts_left: u32,
@@ -37,7 +37,7 @@ enum State {
     /// The put is in flight, on this condition. It ignores a record in the future.
     Writing {
         unchanged: Condition,
-        ignored: Option<RunRecord>,
+        ignored: Option<OnceRecord>,
     },
 }
 
@@ -47,12 +47,12 @@ pub enum Begun {
     /// The run is recorded: start the work.
     Begun {
         /// The record that was put.
-        record: RunRecord,
+        record: OnceRecord,
         /// A run that was recorded in the future, by a clock that is wrong, and did not count.
-        ignored: Option<RunRecord>,
+        ignored: Option<OnceRecord>,
     },
     /// This run counts for the period: start nothing.
-    Done(RunRecord),
+    Done(OnceRecord),
     /// The lock is not held any more: start nothing.
     HoldLost,
     /// The last record cannot be read, so it is not known whether it counts: start nothing.
@@ -64,8 +64,8 @@ pub enum Begun {
 
 impl BeginRun {
     /// Begins the run that `record` describes, at the time in it. `key` is where the last run is recorded.
-    pub fn new(key: Bytes, fence: Fence, rule: OnceRule, record: RunRecord) -> BeginRun {
-        let record = RunRecord { token: Some(fence.token), exit_code: None, ..record };
+    pub fn new(key: Bytes, fence: Fence, rule: OnceRule, record: OnceRecord) -> BeginRun {
+        let record = OnceRecord { token: Some(fence.token), exit_code: None, ..record };
         BeginRun {
             key,
             fence,
@@ -80,7 +80,7 @@ impl BeginRun {
 
     /// What follows from the record as it is now.
     fn decide(&mut self, last: Option<&KeyValue>) -> Step<Result<Begun, StoreError>> {
-        let record = match last.map(|pair| RunRecord::decode(&pair.value)).transpose() {
+        let record = match last.map(|pair| OnceRecord::decode(&pair.value)).transpose() {
             Ok(record) => record,
             Err(bad) => return Step::Done(Ok(Begun::Unreadable { reason: bad.reason() })),
         };
@@ -112,7 +112,7 @@ impl BeginRun {
         };
         let is_held = hold.pairs.first().is_some_and(|pair| pair.created == self.fence.token.0);
         let last = record.pairs.first();
-        let token = last.and_then(|pair| RunRecord::decode(&pair.value).ok()).and_then(|last| last.token);
+        let token = last.and_then(|pair| OnceRecord::decode(&pair.value).ok()).and_then(|last| last.token);
         // A record of this hold is the run that has begun, also if the lock was lost since: the caller learns that from its hold.
         if !is_held && token != self.record.token {
             return Step::Done(Ok(Begun::HoldLost));
@@ -182,7 +182,7 @@ pub struct EndRun {
 
 impl EndRun {
     /// Records how the run ended.
-    pub fn finished(key: Bytes, fence: &Fence, record: &RunRecord) -> EndRun {
+    pub fn finished(key: Bytes, fence: &Fence, record: &OnceRecord) -> EndRun {
         EndRun { txn: fence.guard(Txn::new().then(Op::put(key, record.encode()))) }
     }
 

@@ -18,12 +18,12 @@ const NOW: Moment = Moment::ORIGIN;
 const HOUR: Duration = Duration::from_secs(3_600);
 const RULE: OnceRule = OnceRule { every: HOUR, counted: CountedRuns::Begun };
 
-fn at(seconds: u64) -> WallTime {
-    WallTime(seconds * 1_000)
+fn at(seconds: u64) -> Timestamp {
+    Timestamp(seconds * 1_000)
 }
 
-fn run_at(seconds: u64) -> RunRecord {
-    RunRecord { started: at(seconds), ..RunRecord::default() }
+fn run_at(seconds: u64) -> OnceRecord {
+    OnceRecord { started: at(seconds), ..OnceRecord::default() }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn period_begins_where_the_wall_clock_says() {
     assert_eq!((RULE.period(at(3_600)), RULE.period(at(7_199))), (1, 1));
     assert_eq!(RULE.period(at(7_200)), 2);
     assert_eq!(RULE.until_next(at(3_600)), HOUR);
-    assert_eq!(RULE.until_next(WallTime(7_199_999)), Duration::from_millis(1));
+    assert_eq!(RULE.until_next(Timestamp(7_199_999)), Duration::from_millis(1));
 }
 
 #[test]
@@ -52,14 +52,14 @@ fn run_in_the_future_counts_only_within_clock_difference() {
     }
     // A whole day ahead, but in the same period: the run was in this period.
     assert_eq!(RunAge::of(at(90_000), now, Duration::from_secs(1_000_000)), RunAge::Current);
-    assert_eq!(RunAge::of(WallTime(u64::MAX), now, HOUR), RunAge::Future);
+    assert_eq!(RunAge::of(Timestamp(u64::MAX), now, HOUR), RunAge::Future);
 }
 
 #[test]
 fn failed_run_counts_unless_only_successes_do() {
     let successes = OnceRule { counted: CountedRuns::Succeeded, ..RULE };
     for (exit_code, is_done) in [(None, false), (Some(3), false), (Some(0), true)] {
-        let last = RunRecord { exit_code, ..run_at(3_700) };
+        let last = OnceRecord { exit_code, ..run_at(3_700) };
         assert_eq!(RULE.decide(Some(&last), at(3_800)), Decision::Done(last.clone()));
         let decision = successes.decide(Some(&last), at(3_800));
         assert_eq!(matches!(decision, Decision::Done(_)), is_done, "{exit_code:?}");
@@ -89,9 +89,9 @@ fn put(store: &mut Keyspace, key: &'static str, value: impl Into<Bytes>) -> Toke
     Token(store.apply(&Txn::new().then(Op::put(key, value.into())), NOW).unwrap().revision)
 }
 
-fn stored(store: &mut Keyspace) -> Option<RunRecord> {
+fn stored(store: &mut Keyspace) -> Option<OnceRecord> {
     let page = store.get(&Get::key("run"), NOW).unwrap();
-    page.pairs.first().map(|pair| RunRecord::decode(&pair.value).unwrap())
+    page.pairs.first().map(|pair| OnceRecord::decode(&pair.value).unwrap())
 }
 
 fn send<E: Exchange>(store: &mut Keyspace, exchange: &E) -> Result<StoreReply, StoreError> {
@@ -215,7 +215,7 @@ fn end_is_recorded_only_while_the_lock_is_held() {
     let Begun::Begun { record, .. } = finish(&mut store, &mut begin(&fence, 10)).unwrap() else {
         panic!("a run is due")
     };
-    let ended = RunRecord { exit_code: Some(7), ..record };
+    let ended = OnceRecord { exit_code: Some(7), ..record };
     let mut end = EndRun::finished("run".into(), &fence, &ended);
     assert!(matches!(end.handle(Err(lost())), Step::Retry(_)));
     assert!(finish(&mut store, &mut end).unwrap());

@@ -79,7 +79,7 @@ mod tests {
     use crate::layout::Layout;
     use crate::limits::Limits;
     use crate::name::Namespace;
-    use crate::record::{AuditRecord, WallTime};
+    use crate::record::{AuditRecord, Timestamp};
     use crate::time::Moment;
 
     const NOW: Moment = Moment::ORIGIN;
@@ -90,7 +90,7 @@ mod tests {
 
     fn break_hold(token: Token) -> BreakHold {
         let layout = Layout::new(&Namespace::parse("t").unwrap());
-        let audit = AuditEntry::new(&layout, AuditRecord::default(), WallTime(7), [1; 8]);
+        let audit = AuditEntry::new(&layout, AuditRecord::default(), Timestamp(7), [1; 8]);
         BreakHold::new("k".into(), token, audit)
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::layout::QueueKey;
 use crate::loss::LossReason;
-use crate::revision::{Epoch, Revision, Token};
+use crate::revision::{RequestId, Revision, Token};
 use crate::txn::Condition;
 
 use super::WaiterId;
@@ -87,7 +87,7 @@ pub enum QueueOutput {
         /// Its waiter.
         id: WaiterId,
         /// Its epoch.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The key.
         queue_key: QueueKey,
         /// Its mode.
@@ -104,7 +104,7 @@ pub enum QueueOutput {
         /// Its waiter.
         id: WaiterId,
         /// Its epoch.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The key.
         queue_key: QueueKey,
         /// Its create revision.
@@ -117,7 +117,7 @@ pub enum QueueOutput {
         /// Its waiter.
         id: WaiterId,
         /// Its epoch.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The key.
         queue_key: QueueKey,
         /// What is read after the delete.

@@ -19,7 +19,7 @@ use super::{
 use crate::error::StoreError;
 use crate::kv::{Get, KeyValue, Page};
 use crate::layout::QueueKey;
-use crate::revision::{Epoch, Token};
+use crate::revision::{RequestId, Token};
 use crate::txn::{OpReply, TxnReply};
 
 /// The preferred candidates at the revision at which an own key was seen to be the first; none if they were not read, or are too many.
@@ -29,11 +29,11 @@ pub type PriorityWaiters = Option<Arc<[KeyValue]>>;
 #[derive(Clone, Debug)]
 pub enum QueueReply {
     /// To [`QueueOutput::Enter`].
-    Enter(WaiterId, Epoch, EnterReply, PriorityWaiters),
+    Enter(WaiterId, RequestId, EnterReply, PriorityWaiters),
     /// To [`QueueOutput::ReadPredecessor`].
-    Predecessor(WaiterId, Epoch, PredecessorReply, PriorityWaiters),
+    Predecessor(WaiterId, RequestId, PredecessorReply, PriorityWaiters),
     /// To [`QueueOutput::Leave`].
-    Leave(WaiterId, Epoch, LeaveReply, PriorityWaiters),
+    Leave(WaiterId, RequestId, LeaveReply, PriorityWaiters),
 }
 
 impl QueueReply {
@@ -115,7 +115,7 @@ impl SecondRead {
 #[derive(Clone, Debug)]
 struct Entering {
     id: WaiterId,
-    epoch: Epoch,
+    epoch: RequestId,
     kind: QueueKind,
     /// Whether this very request put the key.
     is_new: bool,
@@ -139,7 +139,7 @@ impl Entering {
 #[derive(Clone, Debug)]
 struct Looking {
     id: WaiterId,
-    epoch: Epoch,
+    epoch: RequestId,
     /// The preferred candidates that the first reply contained.
     priority: PriorityWaiters,
 }

@@ -10,7 +10,7 @@ use super::{AfterLeave, EnterGuard, Predecessor, PredecessorLookup, QueueOutput}
 use crate::kv::{Get, Order, Selection};
 use crate::layout::{Layout, PREFERRED, PriorityClass, QueueKey};
 use crate::lease::LeaseId;
-use crate::record::{Record, ResignationRecord, WallTime};
+use crate::record::{Record, ResignationRecord, Timestamp};
 use crate::revision::Token;
 use crate::txn::{Comparison, Condition, Field, Op, Txn};
 
@@ -60,7 +60,7 @@ impl QueueRequests {
     }
 
     /// The transaction of an action on the queue with this prefix. `value` is what an enter puts; `at` is the time of a resignation.
-    pub fn txn(&self, queue: &Bytes, action: QueueOutput, value: &Bytes, at: WallTime) -> Txn {
+    pub fn txn(&self, queue: &Bytes, action: QueueOutput, value: &Bytes, at: Timestamp) -> Txn {
         match action {
             QueueOutput::Enter { queue_key, lookup, may_be_stored, guard, .. } => {
                 let enter = EnterRequest { queue_key, lookup, may_be_stored, guard };

@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
 use crate::kv::Get;
 use crate::record::{
-    AskRecord, BadRecord, CandidateRecord, HolderRecord, RECORD_BYTES_MAX, Record, WallTime,
+    CandidateRecord, HolderRecord, InvalidRecord, RECORD_BYTES_MAX, Record, StepDownRecord, Timestamp,
 };
 use crate::revision::{Revision, Token};
 use crate::txn::{Condition, LeaseChoice, Op, Txn};
@@ -27,7 +27,7 @@ pub trait RecordChange {
     /// # Errors
     ///
     /// The stored record cannot be read, and must not be replaced.
-    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, BadRecord>;
+    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, InvalidRecord>;
 }
 
 /// A change of a candidate's record.
@@ -45,11 +45,11 @@ pub enum CandidateChange {
     /// The value that observers see.
     Value(String),
     /// What is requested of the leader; none to withdraw it.
-    Request(Option<AskRecord>),
+    Request(Option<StepDownRecord>),
 }
 
 impl RecordChange for CandidateUpdate {
-    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, BadRecord> {
+    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, InvalidRecord> {
         let (mut record, is_stored) = match (CandidateRecord::decode(stored), &self.own) {
             (Ok(record), _) => (record, true),
             (Err(_), Some(own)) => (own.clone(), false),
@@ -70,14 +70,14 @@ pub struct AcquiredMark {
     /// Whether it is a lock or a term.
     pub kind: QueueKind,
     /// When the hold began.
-    pub at: WallTime,
+    pub at: Timestamp,
     /// The TTL of its lease.
     pub ttl: Duration,
 }
 
 impl RecordChange for AcquiredMark {
     /// A record that has the time already, cannot be read, or would become too long to be read, stays as it is.
-    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, BadRecord> {
+    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, InvalidRecord> {
         let acquired = Some(self.at);
         let value = match self.kind {
             QueueKind::Lock => HolderRecord::decode(stored)
@@ -107,7 +107,7 @@ pub struct PassedMark {
 }
 
 impl RecordChange for PassedMark {
-    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, BadRecord> {
+    fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, InvalidRecord> {
         let record = HolderRecord::decode(stored).unwrap_or_else(|_| self.own.clone());
         let passed = Some(self.round);
         Ok((record.passed != passed).then(|| HolderRecord { passed, ..record }.encode()))
@@ -147,7 +147,7 @@ pub enum RewriteError {
     Store(#[from] StoreError),
     /// The stored record cannot be read, and was left as it is.
     #[error("the stored record cannot be read")]
-    Unreadable(#[source] BadRecord),
+    Unreadable(#[source] InvalidRecord),
 }
 
 /// A rewrite of the record in one queue key.
@@ -320,7 +320,7 @@ mod tests {
         let token = put(&mut store, first.clone());
         let rewrite = Rewrite::new("k".into(), token, update("v", None), Effort::UntilApplied);
         let rewrite = rewrite.known(&first, token.0).unwrap();
-        let asked = Some(AskRecord { by: "op".to_owned(), ..AskRecord::default() });
+        let asked = Some(StepDownRecord { by: "op".to_owned(), ..StepDownRecord::default() });
         put(&mut store, CandidateRecord { asked: asked.clone(), ..candidate("a") }.encode());
         assert!(matches!(run(&mut store, rewrite), Ok(Rewritten::Stored(..))));
         assert_eq!(stored(&mut store), CandidateRecord { asked, value: "v".to_owned(), ..candidate("a") });
@@ -382,13 +382,13 @@ mod tests {
 
     #[test]
     fn acquired_mark_is_written_once() {
-        let mark = |kind| AcquiredMark { kind, at: WallTime(7), ttl: Duration::from_secs(5) };
+        let mark = |kind| AcquiredMark { kind, at: Timestamp(7), ttl: Duration::from_secs(5) };
         let lock = mark(QueueKind::Lock).apply(&HolderRecord::default().encode()).unwrap().unwrap();
-        assert_eq!(HolderRecord::decode(&lock).unwrap().acquired, Some(WallTime(7)));
+        assert_eq!(HolderRecord::decode(&lock).unwrap().acquired, Some(Timestamp(7)));
         assert_eq!(mark(QueueKind::Lock).apply(&lock).unwrap(), None);
         let term = mark(QueueKind::Election).apply(&candidate("a").encode()).unwrap().unwrap();
         let record = CandidateRecord::decode(&term).unwrap();
-        assert_eq!((record.acquired, record.ttl_ms, record.leads), (Some(WallTime(7)), Some(5_000), true));
+        assert_eq!((record.acquired, record.ttl_ms, record.leads), (Some(Timestamp(7)), Some(5_000), true));
         assert_eq!(mark(QueueKind::Election).apply(&term).unwrap(), None);
         assert_eq!(mark(QueueKind::Election).apply(b"garbage").unwrap(), None);
     }

@@ -3,7 +3,7 @@
 use crate::layout::{PriorityClass, QueueKey};
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
-use crate::revision::{Epoch, Token};
+use crate::revision::{RequestId, Token};
 use crate::sabotage::{Rule, is_broken};
 use crate::time::Moment;
 
@@ -34,7 +34,7 @@ impl WaitQueue {
     }
 
     pub(super) fn send_enter(&mut self, id: WaiterId) {
-        let epoch = Epoch(self.count());
+        let epoch = RequestId(self.count());
         let Some(lease) = self.lease_of(id) else { return };
         let guard = self.guard(lease);
         self.change(id, WaiterState::Entering { epoch, guard });
@@ -67,7 +67,7 @@ impl WaitQueue {
     }
 
     pub(super) fn send_leave(&mut self, id: WaiterId, token: Option<Token>) {
-        let epoch = Epoch(self.count());
+        let epoch = RequestId(self.count());
         let after = self.then(id);
         if let Some(waiter) = self.waiters.get_mut(&id)
             && let WaiterState::Holding { token, .. } = waiter.state
@@ -333,7 +333,7 @@ impl WaitQueue {
         };
         let due: Vec<WaiterId> = self.index.reads.iter().filter(due).copied().collect();
         for id in due {
-            let epoch = Epoch(self.count());
+            let epoch = RequestId(self.count());
             let Some(waiter) = self.waiters.get(&id) else { continue };
             let (queue_key, predecessor, mut state) =
                 (waiter.queue_key, waiter.known_predecessor(), waiter.state);

@@ -388,7 +388,7 @@ fn an_answer_to_an_older_question_changes_nothing() {
     let mut queue = WaitQueue::new(0);
     let id = queue.enter(lease(1), LockMode::Exclusive);
     let stands = EnterReply::Stored { token: Token(Revision(5)), predecessor: None };
-    queue.handle_entered(id, Epoch(999), stands, 0.0, NOW);
+    queue.handle_entered(id, RequestId(999), stands, 0.0, NOW);
     assert!(queue.poll_notice().is_none());
 }
 

@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
 use crate::kv::Get;
 use crate::layout::QueueKey;
-use crate::record::{ResignationRecord, WallTime};
+use crate::record::{ResignationRecord, Timestamp};
 use crate::revision::Token;
 use crate::txn::{Condition, Op, Txn};
 
@@ -34,7 +34,7 @@ pub struct Transfer {
     queue: Bytes,
     holder: (QueueKey, Token),
     heir: (QueueKey, Token),
-    at: WallTime,
+    at: Timestamp,
     /// The keys that are still to be deleted, those of the last transaction at the end; none before the queue was read.
     chunks: Option<VecDeque<Vec<Bytes>>>,
     /// Whether a request whose reply was lost may have deleted the holder's key.
@@ -59,7 +59,7 @@ impl Transfer {
         queue: Bytes,
         holder: (QueueKey, Token),
         heir: (QueueKey, Token),
-        at: WallTime,
+        at: Timestamp,
     ) -> Transfer {
         Transfer { requests, queue, holder, heir, at, chunks: None, may_be_applied: false }
     }

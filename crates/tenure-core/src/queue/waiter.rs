@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backoff::{Backoff, Retry};
 use crate::layout::QueueKey;
-use crate::revision::{Epoch, Token};
+use crate::revision::{RequestId, Token};
 use crate::time::Moment;
 
 use super::{EnterGuard, LockMode, Predecessor, WaiterId};
@@ -35,7 +35,7 @@ pub(super) struct Waiter {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaiterState {
     /// An enter is in flight.
-    Entering { epoch: Epoch, guard: EnterGuard },
+    Entering { epoch: RequestId, guard: EnterGuard },
     /// The key is not known to be stored; the enter is retried then.
     BackingOff { until: Moment },
     /// The key is stored, behind a predecessor.
@@ -50,7 +50,7 @@ pub(super) enum WaiterState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NextRequest {
     /// It is in flight.
-    Sent { epoch: Epoch },
+    Sent { epoch: RequestId },
     /// Then.
     At(Moment),
 }
@@ -63,7 +63,7 @@ pub(super) enum PredecessorRead {
     /// From then on, once a read is useful.
     NeededAt(Moment),
     /// A read is in flight; `again` if something has happened since.
-    Sent { epoch: Epoch, again: bool },
+    Sent { epoch: RequestId, again: bool },
 }
 
 impl Waiter {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Record, UnknownFields, WallTime};
+use super::{Identity, Record, Timestamp, UnknownFields};
 use crate::revision::Token;
 
 /// What was done.
@@ -50,7 +50,7 @@ pub struct AuditRecord {
     pub reason: String,
     /// When, by the clock of that process.
     #[serde(default)]
-    pub at: WallTime,
+    pub at: Timestamp,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,

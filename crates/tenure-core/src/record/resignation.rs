@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Record, UnknownFields, WallTime};
+use super::{Record, Timestamp, UnknownFields};
 use crate::revision::Token;
 
 /// The end of a term, under `resigned/<election>/<lease>`: put in the transaction that deletes the candidate key.
@@ -19,7 +19,7 @@ pub struct ResignationRecord {
     pub heir: Option<Token>,
     /// When, by the clock of the process that requested it.
     #[serde(default)]
-    pub at: WallTime,
+    pub at: Timestamp,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,

@@ -39,12 +39,15 @@ fn a_number_of_a_newer_program_is_not_changed_by_being_kept() {
 
 #[test]
 fn what_is_not_a_record_says_why() {
-    assert!(matches!(OwnerRecord::decode(br#"{"v":2,"node":"x"}"#), Err(BadRecord::Newer { found: 2 })));
+    assert!(matches!(OwnerRecord::decode(br#"{"v":2,"node":"x"}"#), Err(InvalidRecord::Newer { found: 2 })));
     for bytes in [&b""[..], b"x", b"[]", b"{}", br#"{"node":"a\u0000"}"#, br#"{"v":"1","node":"x"}"#, b"\xff"]
     {
-        assert!(matches!(OwnerRecord::decode(bytes), Err(BadRecord::Malformed(_))), "{bytes:?}");
+        assert!(matches!(OwnerRecord::decode(bytes), Err(InvalidRecord::Malformed(_))), "{bytes:?}");
     }
-    assert!(matches!(OwnerRecord::decode(&vec![b' '; RECORD_BYTES_MAX + 1]), Err(BadRecord::TooLarge(_))));
+    assert!(matches!(
+        OwnerRecord::decode(&vec![b' '; RECORD_BYTES_MAX + 1]),
+        Err(InvalidRecord::TooLarge(_))
+    ));
 }
 
 /// What is read quickly and what is read patiently must be the same, whatever is there.
@@ -72,26 +75,26 @@ fn the_quick_way_to_read_a_record_says_what_the_patient_one_says() {
         "17",
     ];
     for text in texts {
-        let (bytes, said) = (text.as_bytes(), |bad: BadRecord| bad.reason());
+        let (bytes, said) = (text.as_bytes(), |bad: InvalidRecord| bad.reason());
         let quick = OwnerRecord::decode(bytes).map_err(said);
         assert_eq!(quick, OwnerRecord::decode_patiently(bytes).map_err(said), "{text}");
         let quick = TaskRecord::decode(bytes).map_err(said);
         assert_eq!(quick, TaskRecord::decode_patiently(bytes).map_err(said), "{text}");
     }
     let long = vec![b' '; RECORD_BYTES_MAX + 1];
-    assert!(matches!(TaskRecord::decode(&long), Err(BadRecord::TooLarge(_))));
+    assert!(matches!(TaskRecord::decode(&long), Err(InvalidRecord::TooLarge(_))));
 }
 
 #[test]
 fn every_record_reads_the_least_that_may_be_there() {
-    assert_eq!(NodeRecord::decode(b"{}").unwrap().state, NodeState::Starting);
+    assert_eq!(MemberRecord::decode(b"{}").unwrap().state, MemberState::Starting);
     assert_eq!(TaskRecord::decode(b"{}").unwrap().kind, None);
     assert_eq!(HolderRecord::decode(b"{}").unwrap().pid, 0);
-    assert_eq!(CandidateRecord::decode(br#"{"asked":{}}"#).unwrap().asked, Some(AskRecord::default()));
-    assert_eq!(RunRecord::decode(b"{}").unwrap().exit_code, None);
+    assert_eq!(CandidateRecord::decode(br#"{"asked":{}}"#).unwrap().asked, Some(StepDownRecord::default()));
+    assert_eq!(OnceRecord::decode(b"{}").unwrap().exit_code, None);
     assert_eq!(CommandRecord::decode(br#"{"command":"freeze"}"#).unwrap().parameters.len(), 0);
     let result = ResultRecord::decode(br#"{"handled_by":"n","outcome":"done"}"#).unwrap();
-    assert_eq!((result.handled_by.as_str(), result.at), ("n", WallTime(0)));
+    assert_eq!((result.handled_by.as_str(), result.at), ("n", Timestamp(0)));
     assert_eq!((result.outcome, result.from), (CommandOutcome::Done, None));
     let newer = ResultRecord::decode(br#"{"handled_by":"n","outcome":"postponed"}"#).unwrap();
     assert_eq!(newer.outcome, CommandOutcome::Other);
@@ -100,7 +103,7 @@ fn every_record_reads_the_least_that_may_be_there() {
 proptest! {
     #[test]
     fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = NodeRecord::decode(&bytes);
+        let _ = MemberRecord::decode(&bytes);
         let _ = CommandRecord::decode(&bytes);
         let _ = CandidateRecord::decode(&bytes);
         let _ = TaskRecord::decode(&bytes);

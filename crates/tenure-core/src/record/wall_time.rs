@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::WallTime;
+use super::Timestamp;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// Why a text is not a time.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{0:?} is not a time; write it as 2026-12-31T23:59:59Z or with an offset as +01:00")]
-pub struct BadTime(String);
+pub struct InvalidTimestamp(String);
 
-impl WallTime {
+impl Timestamp {
     /// The time that is this much later; the largest one if there is none.
     #[must_use]
-    pub fn after(self, span: Duration) -> WallTime {
-        WallTime(self.0.saturating_add(span_ms(span)))
+    pub fn after(self, span: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(span_ms(span)))
     }
 
     /// The time that is this much earlier; the smallest one if there is none.
     #[must_use]
-    pub fn before(self, span: Duration) -> WallTime {
-        WallTime(self.0.saturating_sub(span_ms(span)))
+    pub fn before(self, span: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_sub(span_ms(span)))
     }
 }
 
@@ -34,15 +34,15 @@ fn span_ms(span: Duration) -> u64 {
 }
 
 /// Reads RFC 3339. A time before 1970 and a leap second are none, and what is finer than a millisecond is left out.
-impl FromStr for WallTime {
-    type Err = BadTime;
+impl FromStr for Timestamp {
+    type Err = InvalidTimestamp;
 
-    fn from_str(text: &str) -> Result<WallTime, BadTime> {
-        read(text).ok_or_else(|| BadTime(text.to_owned()))
+    fn from_str(text: &str) -> Result<Timestamp, InvalidTimestamp> {
+        read(text).ok_or_else(|| InvalidTimestamp(text.to_owned()))
     }
 }
 
-fn read(text: &str) -> Option<WallTime> {
+fn read(text: &str) -> Option<Timestamp> {
     let mut rest = Rest(text.as_bytes());
     let year = rest.number(4)?;
     rest.one_of(b"-")?;
@@ -83,7 +83,7 @@ fn read(text: &str) -> Option<WallTime> {
     }
     let here_s = i64::try_from((hour * 60 + minute) * 60 + second).ok()?;
     let here_ms = (days(year, month, day)? * 86_400 + here_s) * 1_000 + ms;
-    u64::try_from(here_ms - offset_ms).ok().map(WallTime)
+    u64::try_from(here_ms - offset_ms).ok().map(Timestamp)
 }
 
 /// What is still to be read.
@@ -136,7 +136,7 @@ fn days(year: u64, month: u64, day: u64) -> Option<i64> {
     i64::try_from(era * 146_097 + day_of_era).ok().map(|days| days - 719_468)
 }
 
-impl fmt::Display for WallTime {
+impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (year, month, day) = date(self.0 / DAY_MS);
         let ms = self.0 % DAY_MS;
@@ -174,16 +174,16 @@ mod tests {
             (1_798_761_599_123, "2026-12-31T23:59:59.123Z"),
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
         ] {
-            assert_eq!(WallTime(ms).to_string(), text);
+            assert_eq!(Timestamp(ms).to_string(), text);
         }
         // Whatever somebody stored is shown somehow.
-        assert!(WallTime(u64::MAX).to_string().ends_with('Z'));
+        assert!(Timestamp(u64::MAX).to_string().ends_with('Z'));
     }
 
     #[test]
     fn what_is_shown_is_read_back_on_every_day_of_a_few_centuries() {
         for day in (0..120_000).chain([2_932_896]) {
-            let time = WallTime(day * DAY_MS + 45_296_789);
+            let time = Timestamp(day * DAY_MS + 45_296_789);
             assert_eq!(time.to_string().parse(), Ok(time));
         }
     }
@@ -197,7 +197,7 @@ mod tests {
             ("1969-12-31T23:00:00-01:00", 0),
             ("2026-12-31T23:59:59.123456789Z", 1_798_761_599_123),
         ] {
-            assert_eq!(text.parse(), Ok(WallTime(ms)), "{text}");
+            assert_eq!(text.parse(), Ok(Timestamp(ms)), "{text}");
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
             "+026-01-01T00:00:00Z",
             "２026-01-01T00:00:00Z",
         ] {
-            assert!(text.parse::<WallTime>().is_err(), "{text}");
+            assert!(text.parse::<Timestamp>().is_err(), "{text}");
         }
     }
 }

@@ -8,17 +8,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BadRecord, RECORD_BYTES_MAX, RECORD_VERSION, Record, UnknownFields, WallTime, is_false};
+use super::{InvalidRecord, RECORD_BYTES_MAX, RECORD_VERSION, Record, Timestamp, UnknownFields, is_false};
 use crate::layout::RESULT_EXPIRES_AFTER;
 use crate::name::{CommandId, NodeId};
-use crate::task::StateKind;
+use crate::task::TaskState;
 
 /// A task that was submitted, under `tasks/<task>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct TaskRecord {
     /// When it was submitted.
     #[serde(default)]
-    pub submitted_at: WallTime,
+    pub submitted_at: Timestamp,
     /// What kind of work it is, so that nodes can choose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -65,7 +65,7 @@ pub struct CommandRecord {
     pub id: Option<CommandId>,
     /// When it was sent, by the sender's clock.
     #[serde(default, skip_serializing_if = "is_unset")]
-    pub sent_at: WallTime,
+    pub sent_at: Timestamp,
     /// Who sent it, in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
@@ -77,7 +77,7 @@ pub struct CommandRecord {
     /// A worker compares it with its own clock when it reads the command, and refuses it from then on. So a worker whose clock is ahead of
     /// the sender's refuses it that much earlier, and one whose clock is behind that much later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<WallTime>,
+    pub expires_at: Option<Timestamp>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
@@ -85,7 +85,7 @@ pub struct CommandRecord {
 
 impl CommandRecord {
     /// Whether it has expired at this time.
-    pub fn is_expired(&self, now: WallTime) -> bool {
+    pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 }
@@ -99,13 +99,13 @@ pub struct ResultRecord {
     pub outcome: CommandOutcome,
     /// When.
     #[serde(default)]
-    pub at: WallTime,
+    pub at: Timestamp,
     /// How the task stood before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<StateKind>,
+    pub from: Option<TaskState>,
     /// How it stood afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<StateKind>,
+    pub to: Option<TaskState>,
     /// Why nothing came of it, or what else is to be said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -113,7 +113,7 @@ pub struct ResultRecord {
     ///
     /// The worker that sweeps compares it with its own clock: one whose clock is ahead deletes the result that much earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<WallTime>,
+    pub expires_at: Option<Timestamp>,
     /// What newer programs wrote.
     #[serde(flatten)]
     pub unknown: UnknownFields,
@@ -121,7 +121,7 @@ pub struct ResultRecord {
 
 impl ResultRecord {
     /// A result without details, which expires a day later.
-    pub fn new(handled_by: NodeId, outcome: CommandOutcome, at: WallTime) -> ResultRecord {
+    pub fn new(handled_by: NodeId, outcome: CommandOutcome, at: Timestamp) -> ResultRecord {
         ResultRecord {
             handled_by,
             outcome,
@@ -143,7 +143,7 @@ impl ResultRecord {
 
     /// With what it did to a task.
     #[must_use]
-    pub fn step(mut self, from: StateKind, to: StateKind) -> ResultRecord {
+    pub fn step(mut self, from: TaskState, to: TaskState) -> ResultRecord {
         (self.from, self.to) = (Some(from), Some(to));
         self
     }
@@ -189,8 +189,8 @@ impl fmt::Display for CommandOutcome {
     }
 }
 
-fn is_unset(time: &WallTime) -> bool {
-    *time == WallTime::default()
+fn is_unset(time: &Timestamp) -> bool {
+    *time == Timestamp::default()
 }
 
 /// A record with nothing in it that we do not know; none if it is not that plain, for whatever reason. A list of the fields is no record.
@@ -206,7 +206,7 @@ struct PlainTask {
     #[serde(default)]
     v: u64,
     #[serde(default)]
-    submitted_at: WallTime,
+    submitted_at: Timestamp,
     kind: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
@@ -222,7 +222,7 @@ impl Record for TaskRecord {
         Some(TaskRecord::default())
     }
 
-    fn decode(bytes: &[u8]) -> Result<TaskRecord, BadRecord> {
+    fn decode(bytes: &[u8]) -> Result<TaskRecord, InvalidRecord> {
         match plain(bytes) {
             Some(PlainTask { v: 0..=RECORD_VERSION, submitted_at, kind, labels, ended, nonce }) => {
                 Ok(TaskRecord { submitted_at, kind, labels, ended, nonce, unknown: UnknownFields::new() })
@@ -247,7 +247,7 @@ struct PlainOwner<'a> {
 }
 
 impl Record for OwnerRecord {
-    fn decode(bytes: &[u8]) -> Result<OwnerRecord, BadRecord> {
+    fn decode(bytes: &[u8]) -> Result<OwnerRecord, InvalidRecord> {
         match plain(bytes) {
             Some(PlainOwner { v: 0..=RECORD_VERSION, node, incarnation, nonce }) => {
                 match NodeId::parse(&node) {
@@ -268,7 +268,7 @@ impl Record for OwnerRecord {
 pub struct FrozenRecord {
     /// Since when, by the node's clock.
     #[serde(default, skip_serializing_if = "is_unset")]
-    pub since: WallTime,
+    pub since: Timestamp,
     /// The sender of the command.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::layout::{Key, Layout};
 use crate::name::{InstanceId, NodeId, ServiceName};
-use crate::record::{BadRecord, InstanceValue, NodeRecord, Record};
+use crate::record::{InstanceValue, InvalidRecord, MemberRecord, Record};
 
 /// Which keys are members, and how their values read.
 pub trait Kind: Send + Sync + 'static {
@@ -17,7 +17,7 @@ pub trait Kind: Send + Sync + 'static {
     fn id(&self, key: &[u8]) -> Option<Self::Id>;
 
     /// Reads a member's value.
-    fn read(&self, id: &Self::Id, value: &bytes::Bytes) -> Result<Self::Record, BadRecord>;
+    fn read(&self, id: &Self::Id, value: &bytes::Bytes) -> Result<Self::Record, InvalidRecord>;
 }
 
 /// The nodes of a namespace. The commands to them lie among their keys and are skipped.
@@ -26,7 +26,7 @@ pub struct Nodes(pub Layout);
 
 impl Kind for Nodes {
     type Id = NodeId;
-    type Record = NodeRecord;
+    type Record = MemberRecord;
 
     fn id(&self, key: &[u8]) -> Option<NodeId> {
         match self.0.parse(key)? {
@@ -35,8 +35,8 @@ impl Kind for Nodes {
         }
     }
 
-    fn read(&self, _: &NodeId, value: &bytes::Bytes) -> Result<NodeRecord, BadRecord> {
-        NodeRecord::decode(value)
+    fn read(&self, _: &NodeId, value: &bytes::Bytes) -> Result<MemberRecord, InvalidRecord> {
+        MemberRecord::decode(value)
     }
 }
 
@@ -61,7 +61,7 @@ impl Kind for Instances {
         self.parse(key)
     }
 
-    fn read(&self, _: &Self::Id, value: &bytes::Bytes) -> Result<InstanceValue, BadRecord> {
+    fn read(&self, _: &Self::Id, value: &bytes::Bytes) -> Result<InstanceValue, InvalidRecord> {
         InstanceValue::read(value)
     }
 }
@@ -88,7 +88,7 @@ impl Kind for NamedInstances {
         }
     }
 
-    fn read(&self, _: &InstanceId, value: &bytes::Bytes) -> Result<InstanceValue, BadRecord> {
+    fn read(&self, _: &InstanceId, value: &bytes::Bytes) -> Result<InstanceValue, InvalidRecord> {
         InstanceValue::read(value)
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::*;
 use crate::layout::Layout;
 use crate::name::{InstanceId, Namespace, NodeId, RegistryKey, ServiceName};
-use crate::record::{InstanceValue, NodeRecord, Record};
+use crate::record::{InstanceValue, MemberRecord, Record};
 
 /// What happened, in short words: keys are node ids, values are addresses.
 enum Event {
@@ -45,11 +45,11 @@ fn at(address: &str) -> Bytes {
     format!(r#"{{"v":1,"address":"{address}"}}"#).into()
 }
 
-fn show(member: &Member<NodeId, NodeRecord>) -> String {
+fn show(member: &Member<NodeId, MemberRecord>) -> String {
     format!("{}={}#{}", member.id, member.record.address.as_deref().unwrap_or("-"), member.token)
 }
 
-fn word(news: &News<NodeId, NodeRecord>) -> String {
+fn word(news: &News<NodeId, MemberRecord>) -> String {
     match news {
         News::Snapshot(snapshot) => {
             let members: Vec<String> = snapshot.members().iter().map(|member| show(member)).collect();
@@ -66,8 +66,8 @@ fn word(news: &News<NodeId, NodeRecord>) -> String {
 }
 
 /// Each event happens one second after the one before it.
-fn told(events: &[Event]) -> (Roster<Nodes>, String) {
-    let mut roster = Roster::new(Nodes(layout()));
+fn told(events: &[Event]) -> (PresenceSet<Nodes>, String) {
+    let mut roster = PresenceSet::new(Nodes(layout()));
     let mut news = Vec::new();
     for (second, event) in events.iter().enumerate() {
         let now = Moment::after_origin(Duration::from_secs(second as u64));
@@ -270,6 +270,6 @@ fn a_plain_value_is_an_instance_too() {
 
 #[test]
 fn a_node_record_is_written_as_others_read_it() {
-    let record = NodeRecord::decode(br#"{"address":"x","state":"ready"}"#).unwrap();
+    let record = MemberRecord::decode(br#"{"address":"x","state":"ready"}"#).unwrap();
     assert!(!String::from_utf8_lossy(&record.encode()).contains("nonce"), "what is not said is not written");
 }

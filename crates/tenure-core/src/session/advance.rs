@@ -6,13 +6,13 @@ use bytes::Bytes;
 
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
-use crate::revision::Epoch;
+use crate::revision::RequestId;
 use crate::time::Moment;
 
 use super::ending::Ending;
 use super::entry::Place;
 use super::slot::{Phase, Slot, Trouble};
-use super::{Action, Notice, PutEntry, Session, SlotId, Try};
+use super::{Action, KeyPut, LeaseSlotId, Notice, Session, Try};
 
 impl Session {
     /// Notices and tells which leases are over. Comes before everything else, so that nothing is believed that is over.
@@ -43,7 +43,7 @@ impl Session {
 
     /// Lets every slot take its next steps.
     pub(super) fn advance(&mut self, now: Moment) {
-        let ids: Vec<SlotId> = self.slots.keys().copied().collect();
+        let ids: Vec<LeaseSlotId> = self.slots.keys().copied().collect();
         for id in ids {
             self.give_up(id, now);
             self.advance_slot(id, now);
@@ -51,7 +51,7 @@ impl Session {
         let due: Vec<LeaseId> =
             self.endings.iter().filter(|(_, ending)| ending.wants_revoke(now)).map(|(&id, _)| id).collect();
         for lease in due {
-            let epoch = Epoch(self.count());
+            let epoch = RequestId(self.count());
             if let Some(ending) = self.endings.get_mut(&lease) {
                 ending.asked(epoch);
                 self.actions.push_back(Action::Revoke { epoch, lease });
@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// Ends the leases that a slot does not need any more, and the slot itself when nothing is left of it.
-    fn give_up(&mut self, id: SlotId, now: Moment) {
+    fn give_up(&mut self, id: LeaseSlotId, now: Moment) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let ttl = slot.ttl();
         let given_up = slot.outgrown();
@@ -89,7 +89,7 @@ impl Session {
     }
 
     /// Takes a key out of its slot; what may be in the store has to be deleted there.
-    pub(super) fn drop_key(&mut self, id: SlotId, key: &Bytes) {
+    pub(super) fn drop_key(&mut self, id: LeaseSlotId, key: &Bytes) {
         let mut is_stored = false;
         for (&other, slot) in &mut self.slots {
             let was_here = slot.moving.remove(key) || other == id;
@@ -108,7 +108,7 @@ impl Session {
     }
 
     /// Notes and tells a failure.
-    pub(super) fn fails(&mut self, id: SlotId, what: Try, next: Duration, now: Moment) {
+    pub(super) fn fails(&mut self, id: LeaseSlotId, what: Try, next: Duration, now: Moment) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let attempts = slot.fails(now);
         let lease = slot.lease();
@@ -141,11 +141,11 @@ impl Session {
     }
 
     /// Asks for what one slot needs next.
-    pub(super) fn advance_slot(&mut self, id: SlotId, now: Moment) {
+    pub(super) fn advance_slot(&mut self, id: LeaseSlotId, now: Moment) {
         let mut counter = self.counter;
         let mut question = || {
             counter += 1;
-            Epoch(counter)
+            RequestId(counter)
         };
         let Some(slot) = self.slots.get_mut(&id) else { return };
         if let Some(ttl) = slot.wants_grant(now) {
@@ -166,12 +166,7 @@ impl Session {
                 .filter_map(|key| {
                     let entry = self.entries.get_mut(&key)?;
                     entry.place = Place::Putting;
-                    Some(PutEntry {
-                        value: entry.value.clone(),
-                        mode: entry.put_mode(),
-                        wish: entry.wish,
-                        key,
-                    })
+                    Some(KeyPut { value: entry.value.clone(), mode: entry.put_mode(), wish: entry.wish, key })
                 })
                 .collect();
             let endings = self.endings.keys().copied();

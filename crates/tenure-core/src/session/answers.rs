@@ -8,19 +8,19 @@ use bytes::Bytes;
 
 use crate::error::StoreError;
 use crate::lease::{Grant, LeaseId, Renewal};
-use crate::revision::{Epoch, Revision};
+use crate::revision::{RequestId, Revision};
 use crate::time::Moment;
 
 use super::entry::Place;
 use super::slot::Renewed;
-use super::{KeyOutcome, LeaseKnown, LoanId, Mode, Notice, Session, SlotId, Try, Wish};
+use super::{KeyOutcome, LeaseLookup, LeaseSlotId, LeaseUserId, Mode, Notice, Session, Try, Wish};
 
 impl Session {
     /// The answer to [`Action::Grant`](super::Action::Grant).
     pub fn handle_granted(
         &mut self,
-        id: SlotId,
-        epoch: Epoch,
+        id: LeaseSlotId,
+        epoch: RequestId,
         answer: &Result<Grant, StoreError>,
         jitter: f64,
         now: Moment,
@@ -42,7 +42,7 @@ impl Session {
                 if slot.needs_lease() && slot.hold(*grant, incarnation, now) {
                     self.incarnation = incarnation;
                     self.notices.push_back(Notice::Granted { lease: grant.id, incarnation });
-                    let waited: Vec<LoanId> = slot.borrowers.iter().copied().collect();
+                    let waited: Vec<LeaseUserId> = slot.borrowers.iter().copied().collect();
                     slot.loans.append(&mut slot.borrowers);
                     for loan in waited {
                         self.notices.extend(self.lent(loan).map(Notice::Lent));
@@ -71,8 +71,8 @@ impl Session {
     /// The answer to [`Action::Renew`](super::Action::Renew).
     pub fn handle_renewed(
         &mut self,
-        id: SlotId,
-        epoch: Epoch,
+        id: LeaseSlotId,
+        epoch: RequestId,
         answer: &Result<Renewal, StoreError>,
         jitter: f64,
         now: Moment,
@@ -90,10 +90,10 @@ impl Session {
     /// The answer to [`Action::Put`](super::Action::Put): what came of each key, and whether the store still knows the lease.
     pub fn handle_put(
         &mut self,
-        id: SlotId,
-        epoch: Epoch,
+        id: LeaseSlotId,
+        epoch: RequestId,
         outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
-        lease: LeaseKnown,
+        lease: LeaseLookup,
         jitter: f64,
         now: Moment,
     ) {
@@ -108,7 +108,7 @@ impl Session {
                 any_failed |= self.handle_put_of(id, under, key, outcome, lease);
             }
         }
-        if lease == LeaseKnown::No {
+        if lease == LeaseLookup::No {
             self.handle_lease_gone(under, now);
         } else if any_failed && let Some(slot) = self.slots.get_mut(&id) {
             let next = slot.pause(jitter, now);
@@ -122,17 +122,17 @@ impl Session {
     /// What came of one key; true if it has to be tried again.
     fn handle_put_of(
         &mut self,
-        id: SlotId,
+        id: LeaseSlotId,
         under: LeaseId,
         key: Bytes,
         outcome: KeyOutcome,
-        lease: LeaseKnown,
+        lease: LeaseLookup,
     ) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else { return false };
         let Some(slot) = self.slots.get_mut(&id) else { return false };
         let wish = entry.wish;
         match outcome {
-            KeyOutcome::Done(revision) if lease == LeaseKnown::Yes => {
+            KeyOutcome::Done(revision) if lease == LeaseLookup::Yes => {
                 entry.stored(revision);
                 match entry.place {
                     Place::Stored(_) | Place::Putting => {
@@ -177,7 +177,7 @@ impl Session {
         }
     }
 
-    fn refuse(&mut self, id: SlotId, key: Bytes, wish: Wish, why: Option<StoreError>) {
+    fn refuse(&mut self, id: LeaseSlotId, key: Bytes, wish: Wish, why: Option<StoreError>) {
         self.entries.remove(&key);
         if let Some(slot) = self.slots.get_mut(&id) {
             slot.members.remove(&key);
@@ -201,8 +201,8 @@ impl Session {
     /// The answer to [`Action::Delete`](super::Action::Delete): what came of each key.
     pub fn handle_deleted(
         &mut self,
-        id: SlotId,
-        epoch: Epoch,
+        id: LeaseSlotId,
+        epoch: RequestId,
         outcomes: Vec<(Bytes, KeyOutcome)>,
         jitter: f64,
         now: Moment,
@@ -234,7 +234,7 @@ impl Session {
     pub fn handle_revoked(
         &mut self,
         lease: LeaseId,
-        epoch: Epoch,
+        epoch: RequestId,
         answer: &Result<Revision, StoreError>,
         jitter: f64,
         now: Moment,

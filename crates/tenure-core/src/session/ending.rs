@@ -7,14 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::backoff::{Backoff, Retry};
-use crate::revision::Epoch;
+use crate::revision::RequestId;
 use crate::time::Moment;
 
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     /// Keys that are gone when it is.
     pub keys: Vec<Bytes>,
-    asking: Option<Epoch>,
+    asking: Option<RequestId>,
     retry_at: Option<Moment>,
     backoff: Backoff,
     /// When it is over even if the last renewal was received now.
@@ -31,12 +31,12 @@ impl Ending {
         self.asking.is_none() && self.retry_at.is_none_or(|at| at <= now)
     }
 
-    pub(super) fn asked(&mut self, epoch: Epoch) {
+    pub(super) fn asked(&mut self, epoch: RequestId) {
         self.asking = Some(epoch);
         self.retry_at = None;
     }
 
-    pub(super) fn is_asking(&self, question: Epoch) -> bool {
+    pub(super) fn is_asking(&self, question: RequestId) -> bool {
         self.asking == Some(question)
     }
 

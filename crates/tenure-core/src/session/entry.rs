@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::revision::Revision;
 
-use super::{SlotId, Wish};
+use super::{LeaseSlotId, Wish};
 
 /// Whom a put may replace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub enum Mode {
 pub(super) struct Entry {
     pub value: Bytes,
     pub mode: Mode,
-    pub slot: SlotId,
+    pub slot: LeaseSlotId,
     pub wish: Wish,
     pub place: Place,
     /// Whether the key was once stored; from then on nobody is overwritten.
@@ -76,7 +76,7 @@ pub(super) enum News {
 }
 
 impl Entry {
-    pub(super) fn new(value: Bytes, mode: Mode, slot: SlotId, wish: Wish) -> Entry {
+    pub(super) fn new(value: Bytes, mode: Mode, slot: LeaseSlotId, wish: Wish) -> Entry {
         Entry { value, mode, slot, wish, place: Place::Wanted, was_stored: false, seen: None }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{KeyOutcome, LeaseKnown, Mode, PutEntry, Wish};
+use super::{KeyOutcome, KeyPut, LeaseLookup, Mode, Wish};
 use crate::error::StoreError;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
@@ -33,14 +33,14 @@ pub struct PutReply {
     /// For each key.
     pub outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
     /// Whether the store still knew the lease.
-    pub lease: LeaseKnown,
+    pub lease: LeaseLookup,
     /// The last error.
     pub error: Option<StoreError>,
 }
 
 impl Default for PutReply {
     fn default() -> PutReply {
-        PutReply { outcomes: Vec::new(), lease: LeaseKnown::Yes, error: None }
+        PutReply { outcomes: Vec::new(), lease: LeaseLookup::Yes, error: None }
     }
 }
 
@@ -48,13 +48,13 @@ impl PutReply {
     /// Adds the result of another part of the same put.
     pub fn merge(&mut self, part: PutReply) {
         self.outcomes.extend(part.outcomes);
-        if part.lease == LeaseKnown::No {
-            self.lease = LeaseKnown::No;
+        if part.lease == LeaseLookup::No {
+            self.lease = LeaseLookup::No;
         }
         self.error = part.error.or(self.error.take());
     }
 
-    fn of(entries: Vec<PutEntry>, outcome: &KeyOutcome) -> PutReply {
+    fn of(entries: Vec<KeyPut>, outcome: &KeyOutcome) -> PutReply {
         let outcomes = entries.into_iter().map(|entry| (entry.key, entry.wish, outcome.clone())).collect();
         PutReply { outcomes, ..PutReply::default() }
     }
@@ -66,7 +66,7 @@ pub struct PutRequest {
     lease: LeaseId,
     /// A key on one of these is this session's.
     ours: Arc<[LeaseId]>,
-    entries: Vec<PutEntry>,
+    entries: Vec<KeyPut>,
 }
 
 /// What follows from the reply to a [`PutRequest`].
@@ -83,13 +83,13 @@ impl PutRequest {
     pub fn split(
         lease: LeaseId,
         ours: Vec<LeaseId>,
-        mut entries: Vec<PutEntry>,
+        mut entries: Vec<KeyPut>,
         limits: &Limits,
     ) -> Vec<PutRequest> {
         let ours: Arc<[LeaseId]> = ours.into();
         // Keys that may overwrite need no condition; one that may not would fail the others of its transaction.
         entries.sort_by_key(|entry| entry.mode != Mode::Overwrite);
-        let mut groups: Vec<Vec<PutEntry>> = Vec::new();
+        let mut groups: Vec<Vec<KeyPut>> = Vec::new();
         let mut bytes = 0;
         for entry in entries {
             let size = CLAUSE_BYTES + entry.value.len() + 3 * (CLAUSE_BYTES + entry.key.len());
@@ -136,7 +136,7 @@ impl PutRequest {
             Ok(reply) => PutProgress::Each(PutEach::new(self, reply)),
             Err(StoreError::LeaseNotFound) => {
                 let reply = PutReply::of(self.entries, &KeyOutcome::Failed);
-                PutProgress::Done(PutReply { lease: LeaseKnown::No, ..reply })
+                PutProgress::Done(PutReply { lease: LeaseLookup::No, ..reply })
             }
             Err(error) => {
                 let reply = PutReply::of(self.entries, &refusal(error.clone()));
@@ -149,7 +149,7 @@ impl PutRequest {
 /// Keys that are put one by one, each under the condition that makes it this session's.
 #[derive(Clone, Debug)]
 pub struct PutEach {
-    entries: Vec<PutEntry>,
+    entries: Vec<KeyPut>,
     txns: Vec<Txn>,
     /// The keys that another client has.
     reply: PutReply,
@@ -199,7 +199,7 @@ impl PutEach {
                 // It changed between the two requests: the machine tries again later.
                 Ok(_) => KeyOutcome::Failed,
                 Err(StoreError::LeaseNotFound) => {
-                    whole.lease = LeaseKnown::No;
+                    whole.lease = LeaseLookup::No;
                     KeyOutcome::Failed
                 }
                 Err(error) => {

@@ -16,10 +16,10 @@ use crate::error::StoreError;
 use crate::hold::{Action as HoldAction, Hold, Standing as HoldStanding, Terms};
 use crate::lease::{Grant, LeaseId, Renewal};
 use crate::loss::LossReason;
-use crate::revision::Epoch;
+use crate::revision::RequestId;
 use crate::time::Moment;
 
-use super::{LoanId, Standing};
+use super::{LeaseUserId, Standing};
 
 /// The first wait of a rescue: about one round trip, so that a broken connection costs nothing but itself.
 const RESCUE_FIRST: Duration = Duration::from_millis(50);
@@ -39,12 +39,12 @@ pub(super) struct Slot {
     /// Keys that belong to another slot now and are not yet stored there.
     pub moving: BTreeSet<Bytes>,
     /// Those who have the lease that is held.
-    pub loans: BTreeSet<LoanId>,
+    pub loans: BTreeSet<LeaseUserId>,
     /// Those who wait for one.
-    pub borrowers: BTreeSet<LoanId>,
-    pub renewing: Option<Epoch>,
-    pub putting: Option<(Epoch, LeaseId)>,
-    pub deleting: Option<Epoch>,
+    pub borrowers: BTreeSet<LeaseUserId>,
+    pub renewing: Option<RequestId>,
+    pub putting: Option<(RequestId, LeaseId)>,
+    pub deleting: Option<RequestId>,
     terms: Terms,
     /// Leases that are lost to us and perhaps not yet to the store: ended when every key has moved.
     former: Vec<LeaseId>,
@@ -74,7 +74,7 @@ pub(super) enum Phase {
     /// No lease, and none is being asked for.
     Empty { until: Option<Moment> },
     /// A lease was asked for.
-    Asking { epoch: Epoch },
+    Asking { epoch: RequestId },
     /// A lease is held.
     Holding(Holding),
 }
@@ -175,7 +175,7 @@ impl Slot {
         }
     }
 
-    pub(super) fn is_asking(&self, question: Epoch) -> bool {
+    pub(super) fn is_asking(&self, question: RequestId) -> bool {
         matches!(self.phase, Phase::Asking { epoch } if epoch == question)
     }
 
@@ -243,7 +243,7 @@ impl Slot {
     /// The answer to a renewal.
     pub(super) fn renewed(
         &mut self,
-        epoch: Epoch,
+        epoch: RequestId,
         answer: &Result<Renewal, StoreError>,
         jitter: f64,
         now: Moment,
@@ -272,13 +272,13 @@ impl Slot {
         }
     }
 
-    pub(super) fn answered_put(&mut self, question: Epoch) -> Option<LeaseId> {
+    pub(super) fn answered_put(&mut self, question: RequestId) -> Option<LeaseId> {
         let (_, lease) = self.putting.filter(|(epoch, _)| *epoch == question)?;
         self.putting = None;
         Some(lease)
     }
 
-    pub(super) fn answered_delete(&mut self, question: Epoch) -> bool {
+    pub(super) fn answered_delete(&mut self, question: RequestId) -> bool {
         let is_current = self.deleting == Some(question);
         if is_current {
             self.deleting = None;

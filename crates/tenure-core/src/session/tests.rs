@@ -284,7 +284,7 @@ proptest! {
         let mut world = World::with(Plan { keys_per_lease, ..Plan::DEFAULT });
         // A revocation by hand cannot be foreseen, only seen.
         let mut revoked = Vec::new();
-        let mut loans: Vec<LoanId> = Vec::new();
+        let mut loans: Vec<LeaseUserId> = Vec::new();
         for event in story {
             match event {
                 Happens::Register(n, ttl) => {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use crate::error::StoreError;
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
-use crate::revision::{Epoch, Revision};
+use crate::revision::{RequestId, Revision};
 use crate::time::Moment;
 
-use super::{LoanId, Mode, SlotId, Wish};
+use super::{LeaseSlotId, LeaseUserId, Mode, Wish};
 
 /// What the driver must do. Every answer comes back with the epoch of its question.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,40 +18,40 @@ pub enum Action {
     /// Ask for a lease.
     Grant {
         /// For this slot.
-        slot: SlotId,
+        slot: LeaseSlotId,
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// With this TTL.
         ttl: Duration,
     },
     /// Renew a lease.
     Renew {
         /// Of this slot.
-        slot: SlotId,
+        slot: LeaseSlotId,
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The lease.
         lease: LeaseId,
     },
     /// Put keys under a lease, each only if it is absent, ours, or may be overwritten.
     Put {
         /// Of this slot.
-        slot: SlotId,
+        slot: LeaseSlotId,
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// Under this lease.
         lease: LeaseId,
         /// A key on one of these is ours.
         ours: Vec<LeaseId>,
         /// The keys.
-        entries: Vec<PutEntry>,
+        entries: Vec<KeyPut>,
     },
     /// Delete keys that hang on one of our leases, and leave all others alone.
     Delete {
         /// Of this slot.
-        slot: SlotId,
+        slot: LeaseSlotId,
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// A key on one of these is ours.
         ours: Vec<LeaseId>,
         /// The keys.
@@ -60,7 +60,7 @@ pub enum Action {
     /// End a lease that nobody needs any more.
     Revoke {
         /// The question.
-        epoch: Epoch,
+        epoch: RequestId,
         /// The lease.
         lease: LeaseId,
     },
@@ -68,7 +68,7 @@ pub enum Action {
 
 /// One key to put.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PutEntry {
+pub struct KeyPut {
     /// The key.
     pub key: Bytes,
     /// Its value.
@@ -137,7 +137,7 @@ pub enum Notice {
     /// Whoever has this loan must stop and give it back: the session is closing, and its lease is not ended before.
     Recalled {
         /// The loan.
-        loan: LoanId,
+        loan: LeaseUserId,
     },
     /// A lease could not be kept; everything that relied on it must stop.
     Lost {
@@ -146,7 +146,7 @@ pub enum Notice {
         /// Why.
         why: LossReason,
         /// The loans that ended with it.
-        loans: Vec<LoanId>,
+        loans: Vec<LeaseUserId>,
     },
     /// A lease was granted.
     Granted {
@@ -203,7 +203,7 @@ pub enum Try {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lent {
     /// The loan.
-    pub loan: LoanId,
+    pub loan: LeaseUserId,
     /// The one lease that it is bound to.
     pub lease: LeaseId,
     /// Which incarnation of the session the lease belongs to.
@@ -216,7 +216,7 @@ pub struct Lent {
 
 /// What a session that does not end by itself would leave in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Remains {
+pub struct Unreleased {
     /// Leases that may live.
     pub leases: usize,
     /// Keys that may be there.
@@ -229,7 +229,7 @@ pub struct Remains {
 
 /// Whether the store still knew the lease that a request named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LeaseKnown {
+pub enum LeaseLookup {
     /// It did.
     Yes,
     /// It did not: the lease is over.

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::name::NodeId;
-use crate::record::{Record, UnknownFields, WallTime};
+use crate::record::{Record, Timestamp, UnknownFields};
 
 /// How many ended attempts are kept with a task, the newest: some 3 KiB.
 pub const ATTEMPTS_LEN_MAX: usize = 32;
@@ -19,7 +19,7 @@ pub struct AttemptRecord {
     pub node: NodeId,
     /// When, by the node's clock.
     #[serde(default)]
-    pub started: WallTime,
+    pub started: Timestamp,
     /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
@@ -34,10 +34,10 @@ pub struct Attempt {
     pub node: NodeId,
     /// When it began, by the node's clock.
     #[serde(default)]
-    pub started: WallTime,
+    pub started: Timestamp,
     /// When it ended; for a lost one, when the next claim began.
     #[serde(default)]
-    pub ended: WallTime,
+    pub ended: Timestamp,
     /// How it ended.
     pub end: AttemptEnd,
 }

@@ -55,17 +55,17 @@ impl From<Checkpoint> for String {
 }
 
 impl TryFrom<String> for Checkpoint {
-    type Error = BadCheckpoint;
+    type Error = InvalidCheckpoint;
 
-    fn try_from(text: String) -> Result<Checkpoint, BadCheckpoint> {
-        let bytes = decode(text.as_bytes()).ok_or(BadCheckpoint::NotBase64)?;
-        Checkpoint::new(bytes).map_err(BadCheckpoint::TooLarge)
+    fn try_from(text: String) -> Result<Checkpoint, InvalidCheckpoint> {
+        let bytes = decode(text.as_bytes()).ok_or(InvalidCheckpoint::NotBase64)?;
+        Checkpoint::new(bytes).map_err(InvalidCheckpoint::TooLarge)
     }
 }
 
 /// Why a text is not a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum BadCheckpoint {
+pub enum InvalidCheckpoint {
     /// Not written as we write it.
     #[error("a checkpoint is base64 text")]
     NotBase64,
@@ -166,7 +166,7 @@ mod tests {
         let refused = Checkpoint::new(vec![0; CHECKPOINT_BYTES_MAX + 1]).unwrap_err();
         assert_eq!(refused.to_string(), "a checkpoint of 262145 bytes, at most 262144 are stored");
         let text = encode(&vec![0; CHECKPOINT_BYTES_MAX + 1]);
-        assert!(matches!(Checkpoint::try_from(text), Err(BadCheckpoint::TooLarge(_))));
+        assert!(matches!(Checkpoint::try_from(text), Err(InvalidCheckpoint::TooLarge(_))));
     }
 
     #[test]

@@ -6,42 +6,42 @@
 use serde_json::Value;
 
 use super::checkpoint::Checkpoint;
-use super::state::{Message, MessageKind};
-use crate::command::{BadCommand, Given};
-use crate::record::{CommandRecord, WallTime};
+use super::state::{TaskMessage, TaskMessageKind};
+use crate::command::{Given, InvalidCommand};
+use crate::record::{CommandRecord, Timestamp};
 
-impl Message {
+impl TaskMessage {
     /// What a stored command says. Parameters that the command does not know are ignored.
     ///
     /// # Errors
     ///
-    /// [`BadCommand`] says what cannot be understood.
-    pub fn parse(record: &CommandRecord) -> Result<Message, BadCommand> {
-        let Some(command) = MessageKind::parse(&record.command) else {
-            return Err(BadCommand::unknown("a task", &record.command));
+    /// [`InvalidCommand`] says what cannot be understood.
+    pub fn parse(record: &CommandRecord) -> Result<TaskMessage, InvalidCommand> {
+        let Some(command) = TaskMessageKind::parse(&record.command) else {
+            return Err(InvalidCommand::unknown("a task", &record.command));
         };
         let given = Given { command: command.as_str(), parameters: &record.parameters };
         Ok(match command {
-            MessageKind::Run => Message::Run,
-            MessageKind::Sleep => {
+            TaskMessageKind::Run => TaskMessage::Run,
+            TaskMessageKind::Sleep => {
                 let what = "milliseconds since 1970";
                 let until = given.needed("until", what)?.as_u64();
-                Message::Sleep { until: WallTime(until.ok_or(given.wrong("until", what))?) }
+                TaskMessage::Sleep { until: Timestamp(until.ok_or(given.wrong("until", what))?) }
             }
-            MessageKind::Pause => Message::Pause,
-            MessageKind::Kill => Message::Kill { reason: given.text("reason")? },
-            MessageKind::Error => {
+            TaskMessageKind::Pause => TaskMessage::Pause,
+            TaskMessageKind::Kill => TaskMessage::Kill { reason: given.text("reason")? },
+            TaskMessageKind::Error => {
                 given.needed("message", "what went wrong")?;
-                Message::Error { message: given.text("message")?.unwrap_or_default() }
+                TaskMessage::Error { message: given.text("message")?.unwrap_or_default() }
             }
-            MessageKind::Complete => Message::Complete,
-            MessageKind::Checkpoint => {
+            TaskMessageKind::Complete => TaskMessage::Complete,
+            TaskMessageKind::Checkpoint => {
                 let blob = given.text("blob")?.map(Checkpoint::try_from).transpose();
-                Message::Checkpoint {
+                TaskMessage::Checkpoint {
                     blob: blob.map_err(|_| given.wrong("blob", "base64 of at most 256 KiB"))?,
                 }
             }
-            MessageKind::Release => Message::Release,
+            TaskMessageKind::Release => TaskMessage::Release,
         })
     }
 
@@ -49,16 +49,16 @@ impl Message {
     pub fn into_command(self) -> CommandRecord {
         let command = self.kind().as_str().to_owned();
         let parameter = match self {
-            Message::Run
-            | Message::Pause
-            | Message::Complete
-            | Message::Release
-            | Message::Kill { reason: None }
-            | Message::Checkpoint { blob: None } => None,
-            Message::Sleep { until } => Some(("until", until.0.into())),
-            Message::Kill { reason: Some(reason) } => Some(("reason", reason.into())),
-            Message::Error { message } => Some(("message", message.into())),
-            Message::Checkpoint { blob: Some(blob) } => Some(("blob", String::from(blob).into())),
+            TaskMessage::Run
+            | TaskMessage::Pause
+            | TaskMessage::Complete
+            | TaskMessage::Release
+            | TaskMessage::Kill { reason: None }
+            | TaskMessage::Checkpoint { blob: None } => None,
+            TaskMessage::Sleep { until } => Some(("until", until.0.into())),
+            TaskMessage::Kill { reason: Some(reason) } => Some(("reason", reason.into())),
+            TaskMessage::Error { message } => Some(("message", message.into())),
+            TaskMessage::Checkpoint { blob: Some(blob) } => Some(("blob", String::from(blob).into())),
         };
         let parameters = parameter.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value));
         CommandRecord { command, parameters: parameters.collect(), ..CommandRecord::default() }
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
     use crate::record::{Record, UnknownFields};
 
-    fn parse(json: &str) -> Result<Message, BadCommand> {
-        Message::parse(&CommandRecord::decode(json.as_bytes()).unwrap())
+    fn parse(json: &str) -> Result<TaskMessage, InvalidCommand> {
+        TaskMessage::parse(&CommandRecord::decode(json.as_bytes()).unwrap())
     }
 
     fn why(json: &str) -> String {
@@ -85,28 +85,28 @@ mod tests {
         let text = || "disk full".to_owned();
         let blob = Some(Checkpoint::new("progress").unwrap());
         for message in [
-            Message::Run,
-            Message::Sleep { until: WallTime(u64::MAX) },
-            Message::Pause,
-            Message::Kill { reason: None },
-            Message::Kill { reason: Some(text()) },
-            Message::Error { message: text() },
-            Message::Complete,
-            Message::Checkpoint { blob: None },
-            Message::Checkpoint { blob },
-            Message::Release,
+            TaskMessage::Run,
+            TaskMessage::Sleep { until: Timestamp(u64::MAX) },
+            TaskMessage::Pause,
+            TaskMessage::Kill { reason: None },
+            TaskMessage::Kill { reason: Some(text()) },
+            TaskMessage::Error { message: text() },
+            TaskMessage::Complete,
+            TaskMessage::Checkpoint { blob: None },
+            TaskMessage::Checkpoint { blob },
+            TaskMessage::Release,
         ] {
             let stored = message.clone().into_command().encode();
-            assert_eq!(Message::parse(&CommandRecord::decode(&stored).unwrap()), Ok(message));
+            assert_eq!(TaskMessage::parse(&CommandRecord::decode(&stored).unwrap()), Ok(message));
         }
     }
 
     #[test]
     fn a_command_is_what_the_documentation_says() {
-        assert_eq!(parse(r#"{"command":"pause"}"#), Ok(Message::Pause));
+        assert_eq!(parse(r#"{"command":"pause"}"#), Ok(TaskMessage::Pause));
         assert_eq!(
             parse(r#"{"command":"sleep","parameters":{"until":5,"zone":"eu"}}"#),
-            Ok(Message::Sleep { until: WallTime(5) })
+            Ok(TaskMessage::Sleep { until: Timestamp(5) })
         );
     }
 
@@ -140,7 +140,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_command_makes_the_parser_panic(
-            command in prop::sample::select(MessageKind::ALL.to_vec()),
+            command in prop::sample::select(TaskMessageKind::ALL.to_vec()),
             name in prop::sample::select(vec!["until", "reason", "message", "blob"]),
             value in prop::sample::select(vec![
                 Value::Null, true.into(), 1.into(), (-1).into(), 0.5.into(), "AA==".into(), "x".into(),
@@ -149,7 +149,7 @@ mod tests {
         ) {
             let parameters = UnknownFields::from_iter([(name.to_owned(), value)]);
             let record = CommandRecord { command: command.as_str().to_owned(), parameters, ..CommandRecord::default() };
-            if let Ok(message) = Message::parse(&record) {
+            if let Ok(message) = TaskMessage::parse(&record) {
                 prop_assert_eq!(message.kind(), command);
             }
         }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::stored::{ERRORS_LEN_MAX, StateRecord};
-use crate::record::WallTime;
+use crate::record::Timestamp;
 
 /// Decides about tasks that failed. A closure is one too.
 ///
 /// It sees the whole record: the newest errors, this one last, and how often the task has failed in all.
 pub trait ErrorPolicy: Send + Sync {
     /// What becomes of the task.
-    fn decide(&self, task: &StateRecord, now: WallTime) -> Decision;
+    fn decide(&self, task: &StateRecord, now: Timestamp) -> Decision;
 }
 
 /// What becomes of a task that failed.
@@ -24,7 +24,7 @@ pub enum Decision {
     /// It sleeps, and then runs again.
     Sleep {
         /// Until when.
-        until: WallTime,
+        until: Timestamp,
     },
     /// It is given up.
     Fail {
@@ -33,8 +33,8 @@ pub enum Decision {
     },
 }
 
-impl<F: Fn(&StateRecord, WallTime) -> Decision + Send + Sync> ErrorPolicy for F {
-    fn decide(&self, task: &StateRecord, now: WallTime) -> Decision {
+impl<F: Fn(&StateRecord, Timestamp) -> Decision + Send + Sync> ErrorPolicy for F {
+    fn decide(&self, task: &StateRecord, now: Timestamp) -> Decision {
         self(task, now)
     }
 }
@@ -50,7 +50,7 @@ pub struct ErrorRate {
 /// A policy that could never give a task up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("{0} errors are to be too many, but only 1 to {ERRORS_LEN_MAX} are counted")]
-pub struct UncountableErrors(pub usize);
+pub struct InvalidRetry(pub usize);
 
 impl Default for ErrorRate {
     /// Eight errors within four hours are too many; ten minutes of sleep after each other one.
@@ -68,10 +68,10 @@ impl ErrorRate {
     ///
     /// # Errors
     ///
-    /// [`UncountableErrors`] unless there are 1 to 8: a record keeps the newest eight.
-    pub fn too_many(mut self, errors: usize, within: Duration) -> Result<ErrorRate, UncountableErrors> {
+    /// [`InvalidRetry`] unless there are 1 to 8: a record keeps the newest eight.
+    pub fn too_many(mut self, errors: usize, within: Duration) -> Result<ErrorRate, InvalidRetry> {
         if !(1..=ERRORS_LEN_MAX).contains(&errors) {
-            return Err(UncountableErrors(errors));
+            return Err(InvalidRetry(errors));
         }
         (self.errors_max, self.within) = (errors, within);
         Ok(self)
@@ -86,14 +86,14 @@ impl ErrorRate {
 }
 
 impl ErrorPolicy for ErrorRate {
-    fn decide(&self, task: &StateRecord, now: WallTime) -> Decision {
-        let since = WallTime(now.0.saturating_sub(ms(self.within)));
+    fn decide(&self, task: &StateRecord, now: Timestamp) -> Decision {
+        let since = Timestamp(now.0.saturating_sub(ms(self.within)));
         // An error of the future comes from a clock that is ahead, and is as new as any.
         let recent = task.errors.iter().filter(|error| error.at > since).count();
         if recent >= self.errors_max {
             return Decision::Fail { reason: "exceeded error rate".to_owned() };
         }
-        Decision::Sleep { until: WallTime(now.0.saturating_add(ms(self.sleep))) }
+        Decision::Sleep { until: Timestamp(now.0.saturating_add(ms(self.sleep))) }
     }
 }
 
@@ -105,7 +105,7 @@ fn ms(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::name::NodeId;
-    use crate::task::{Message, State};
+    use crate::task::{State, TaskMessage};
 
     const MINUTE: u64 = 60_000;
     const HOUR: u64 = 60 * MINUTE;
@@ -116,9 +116,9 @@ mod tests {
         let mut task = StateRecord::default();
         for at in times {
             if task.state != State::Runnable {
-                let _ = task.apply(Message::Run, WallTime(at), &node).unwrap();
+                let _ = task.apply(TaskMessage::Run, Timestamp(at), &node).unwrap();
             }
-            let _ = task.fail("broken", WallTime(at), &node, policy).unwrap();
+            let _ = task.fail("broken", Timestamp(at), &node, policy).unwrap();
         }
         task
     }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn an_error_is_followed_by_ten_minutes_of_sleep() {
         let task = failed_at(&ErrorRate::default(), [HOUR]);
-        assert_eq!(task.state, State::Sleeping { until: WallTime(HOUR + 10 * MINUTE) });
+        assert_eq!(task.state, State::Sleeping { until: Timestamp(HOUR + 10 * MINUTE) });
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_policy_of_the_user_s_own_is_a_closure() {
-        let third_time = |task: &StateRecord, now: WallTime| match task.faults {
+        let third_time = |task: &StateRecord, now: Timestamp| match task.faults {
             0..3 => Decision::Sleep { until: now },
             _ => Decision::Fail { reason: "three times is enough".to_owned() },
         };
@@ -175,11 +175,8 @@ mod tests {
     #[test]
     fn a_policy_that_could_not_count_its_errors_is_refused() {
         for errors in [0, 9] {
-            assert_eq!(ErrorRate::default().too_many(errors, Duration::MAX), Err(UncountableErrors(errors)));
+            assert_eq!(ErrorRate::default().too_many(errors, Duration::MAX), Err(InvalidRetry(errors)));
         }
-        assert_eq!(
-            UncountableErrors(9).to_string(),
-            "9 errors are to be too many, but only 1 to 8 are counted"
-        );
+        assert_eq!(InvalidRetry(9).to_string(), "9 errors are to be too many, but only 1 to 8 are counted");
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::checkpoint::Checkpoint;
-use crate::record::WallTime;
+use crate::record::Timestamp;
 use crate::sabotage::{Rule as Sabotaged, is_broken};
 
 /// How a task stands.
@@ -22,7 +22,7 @@ pub enum State {
     /// Its owner lets it be until this time on the wall.
     Sleeping {
         /// When it runs again.
-        until: WallTime,
+        until: Timestamp,
     },
     /// It failed, and nobody has decided yet what becomes of it.
     Fault,
@@ -39,7 +39,7 @@ pub enum State {
 /// A state without its details.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StateKind {
+pub enum TaskState {
     /// See [`State::Runnable`].
     Runnable,
     /// See [`State::Sleeping`].
@@ -58,13 +58,13 @@ pub enum StateKind {
 
 /// What is said to a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Message {
+pub enum TaskMessage {
     /// Run, whatever it does now.
     Run,
     /// Sleep until then.
     Sleep {
         /// When to run again, by the wall clock.
-        until: WallTime,
+        until: Timestamp,
     },
     /// Stop until told otherwise.
     Pause,
@@ -92,32 +92,32 @@ pub enum Message {
 /// A message without its details.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum MessageKind {
-    /// See [`Message::Run`].
+pub enum TaskMessageKind {
+    /// See [`TaskMessage::Run`].
     Run,
-    /// See [`Message::Sleep`].
+    /// See [`TaskMessage::Sleep`].
     Sleep,
-    /// See [`Message::Pause`].
+    /// See [`TaskMessage::Pause`].
     Pause,
-    /// See [`Message::Kill`].
+    /// See [`TaskMessage::Kill`].
     Kill,
-    /// See [`Message::Error`].
+    /// See [`TaskMessage::Error`].
     Error,
-    /// See [`Message::Complete`].
+    /// See [`TaskMessage::Complete`].
     Complete,
-    /// See [`Message::Checkpoint`].
+    /// See [`TaskMessage::Checkpoint`].
     Checkpoint,
-    /// See [`Message::Release`].
+    /// See [`TaskMessage::Release`].
     Release,
 }
 
 /// One line of the table: a state, a message it takes, and the state that this leads to.
-pub type Rule = (StateKind, MessageKind, StateKind);
+pub type Rule = (TaskState, TaskMessageKind, TaskState);
 
 /// Everything that is allowed.
 pub const TABLE: &[Rule] = {
-    use MessageKind as M;
-    use StateKind as S;
+    use TaskMessageKind as M;
+    use TaskState as S;
     &[
         (S::Runnable, M::Checkpoint, S::Runnable),
         (S::Runnable, M::Release, S::Runnable),
@@ -154,9 +154,9 @@ pub const TABLE: &[Rule] = {
 #[error("a {from} task does not take {message}")]
 pub struct IllegalTransition {
     /// How the task stands, now as before.
-    pub from: StateKind,
+    pub from: TaskState,
     /// What it was told.
-    pub message: MessageKind,
+    pub message: TaskMessageKind,
 }
 
 /// What a message makes of a state.
@@ -164,15 +164,15 @@ pub struct IllegalTransition {
 /// # Errors
 ///
 /// [`IllegalTransition`] if the table has nothing for the two.
-pub fn transition(state: State, message: &Message) -> Result<State, IllegalTransition> {
+pub fn transition(state: State, message: &TaskMessage) -> Result<State, IllegalTransition> {
     let (from, said) = (state.kind(), message.kind());
-    if is_broken(Sabotaged::LegalSteps) && (from, said) == (StateKind::Paused, MessageKind::Run) {
+    if is_broken(Sabotaged::LegalSteps) && (from, said) == (TaskState::Paused, TaskMessageKind::Run) {
         return Ok(State::Completed);
     }
     let rule = TABLE.iter().find(|(at, takes, _)| (*at, *takes) == (from, said));
     let Some((_, _, to)) = rule else { return Err(IllegalTransition { from, message: said }) };
     let until = match (message, state) {
-        (Message::Sleep { until }, _) => Some(*until),
+        (TaskMessage::Sleep { until }, _) => Some(*until),
         (_, State::Sleeping { until }) => Some(until),
         _ => None,
     };
@@ -181,15 +181,15 @@ pub fn transition(state: State, message: &Message) -> Result<State, IllegalTrans
 
 impl State {
     /// Without its details.
-    pub const fn kind(self) -> StateKind {
+    pub const fn kind(self) -> TaskState {
         match self {
-            State::Runnable => StateKind::Runnable,
-            State::Sleeping { .. } => StateKind::Sleeping,
-            State::Fault => StateKind::Fault,
-            State::Paused => StateKind::Paused,
-            State::Completed => StateKind::Completed,
-            State::Failed => StateKind::Failed,
-            State::Killed => StateKind::Killed,
+            State::Runnable => TaskState::Runnable,
+            State::Sleeping { .. } => TaskState::Sleeping,
+            State::Fault => TaskState::Fault,
+            State::Paused => TaskState::Paused,
+            State::Completed => TaskState::Completed,
+            State::Failed => TaskState::Failed,
+            State::Killed => TaskState::Killed,
         }
     }
 
@@ -213,114 +213,114 @@ impl fmt::Display for State {
     }
 }
 
-impl StateKind {
+impl TaskState {
     /// All of them, in reading order.
-    pub const ALL: [StateKind; 7] = [
-        StateKind::Runnable,
-        StateKind::Sleeping,
-        StateKind::Fault,
-        StateKind::Paused,
-        StateKind::Completed,
-        StateKind::Failed,
-        StateKind::Killed,
+    pub const ALL: [TaskState; 7] = [
+        TaskState::Runnable,
+        TaskState::Sleeping,
+        TaskState::Fault,
+        TaskState::Paused,
+        TaskState::Completed,
+        TaskState::Failed,
+        TaskState::Killed,
     ];
 
     /// As it is stored and shown.
     pub const fn as_str(self) -> &'static str {
         match self {
-            StateKind::Runnable => "runnable",
-            StateKind::Sleeping => "sleeping",
-            StateKind::Fault => "fault",
-            StateKind::Paused => "paused",
-            StateKind::Completed => "completed",
-            StateKind::Failed => "failed",
-            StateKind::Killed => "killed",
+            TaskState::Runnable => "runnable",
+            TaskState::Sleeping => "sleeping",
+            TaskState::Fault => "fault",
+            TaskState::Paused => "paused",
+            TaskState::Completed => "completed",
+            TaskState::Failed => "failed",
+            TaskState::Killed => "killed",
         }
     }
 
-    /// Reads what [`StateKind::as_str`] writes.
-    pub fn parse(text: &str) -> Option<StateKind> {
-        StateKind::ALL.into_iter().find(|kind| kind.as_str() == text)
+    /// Reads what [`TaskState::as_str`] writes.
+    pub fn parse(text: &str) -> Option<TaskState> {
+        TaskState::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 
     /// The state with its details; none if this one needs a time and there is none.
-    pub fn until(self, until: Option<WallTime>) -> Option<State> {
+    pub fn until(self, until: Option<Timestamp>) -> Option<State> {
         Some(match self {
-            StateKind::Runnable => State::Runnable,
-            StateKind::Sleeping => State::Sleeping { until: until? },
-            StateKind::Fault => State::Fault,
-            StateKind::Paused => State::Paused,
-            StateKind::Completed => State::Completed,
-            StateKind::Failed => State::Failed,
-            StateKind::Killed => State::Killed,
+            TaskState::Runnable => State::Runnable,
+            TaskState::Sleeping => State::Sleeping { until: until? },
+            TaskState::Fault => State::Fault,
+            TaskState::Paused => State::Paused,
+            TaskState::Completed => State::Completed,
+            TaskState::Failed => State::Failed,
+            TaskState::Killed => State::Killed,
         })
     }
 
     /// Whether a task that stands so has ended.
     pub const fn is_terminal(self) -> bool {
         match self {
-            StateKind::Runnable | StateKind::Sleeping | StateKind::Fault | StateKind::Paused => false,
-            StateKind::Completed | StateKind::Failed | StateKind::Killed => true,
+            TaskState::Runnable | TaskState::Sleeping | TaskState::Fault | TaskState::Paused => false,
+            TaskState::Completed | TaskState::Failed | TaskState::Killed => true,
         }
     }
 }
 
-impl fmt::Display for StateKind {
+impl fmt::Display for TaskState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl Message {
+impl TaskMessage {
     /// Without its details.
-    pub const fn kind(&self) -> MessageKind {
+    pub const fn kind(&self) -> TaskMessageKind {
         match self {
-            Message::Run => MessageKind::Run,
-            Message::Sleep { .. } => MessageKind::Sleep,
-            Message::Pause => MessageKind::Pause,
-            Message::Kill { .. } => MessageKind::Kill,
-            Message::Error { .. } => MessageKind::Error,
-            Message::Complete => MessageKind::Complete,
-            Message::Checkpoint { .. } => MessageKind::Checkpoint,
-            Message::Release => MessageKind::Release,
+            TaskMessage::Run => TaskMessageKind::Run,
+            TaskMessage::Sleep { .. } => TaskMessageKind::Sleep,
+            TaskMessage::Pause => TaskMessageKind::Pause,
+            TaskMessage::Kill { .. } => TaskMessageKind::Kill,
+            TaskMessage::Error { .. } => TaskMessageKind::Error,
+            TaskMessage::Complete => TaskMessageKind::Complete,
+            TaskMessage::Checkpoint { .. } => TaskMessageKind::Checkpoint,
+            TaskMessage::Release => TaskMessageKind::Release,
         }
     }
 }
 
-impl MessageKind {
+impl TaskMessageKind {
     /// All of them, in reading order.
-    pub const ALL: [MessageKind; 8] = [
-        MessageKind::Run,
-        MessageKind::Sleep,
-        MessageKind::Pause,
-        MessageKind::Kill,
-        MessageKind::Error,
-        MessageKind::Complete,
-        MessageKind::Checkpoint,
-        MessageKind::Release,
+    pub const ALL: [TaskMessageKind; 8] = [
+        TaskMessageKind::Run,
+        TaskMessageKind::Sleep,
+        TaskMessageKind::Pause,
+        TaskMessageKind::Kill,
+        TaskMessageKind::Error,
+        TaskMessageKind::Complete,
+        TaskMessageKind::Checkpoint,
+        TaskMessageKind::Release,
     ];
 
     /// As it is stored and shown.
     pub const fn as_str(self) -> &'static str {
         match self {
-            MessageKind::Run => "run",
-            MessageKind::Sleep => "sleep",
-            MessageKind::Pause => "pause",
-            MessageKind::Kill => "kill",
-            MessageKind::Error => "error",
-            MessageKind::Complete => "complete",
-            MessageKind::Checkpoint => "checkpoint",
-            MessageKind::Release => "release",
+            TaskMessageKind::Run => "run",
+            TaskMessageKind::Sleep => "sleep",
+            TaskMessageKind::Pause => "pause",
+            TaskMessageKind::Kill => "kill",
+            TaskMessageKind::Error => "error",
+            TaskMessageKind::Complete => "complete",
+            TaskMessageKind::Checkpoint => "checkpoint",
+            TaskMessageKind::Release => "release",
         }
     }
 
-    /// Reads what [`MessageKind::as_str`] writes.
-    pub fn parse(text: &str) -> Option<MessageKind> {
-        MessageKind::ALL.into_iter().find(|kind| kind.as_str() == text)
+    /// Reads what [`TaskMessageKind::as_str`] writes.
+    pub fn parse(text: &str) -> Option<TaskMessageKind> {
+        TaskMessageKind::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }
 
-impl fmt::Display for MessageKind {
+impl fmt::Display for TaskMessageKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

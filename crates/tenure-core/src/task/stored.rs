@@ -12,9 +12,9 @@ use thiserror::Error;
 use super::attempt::{ATTEMPTS_LEN_MAX, Attempt, AttemptEnd};
 use super::checkpoint::Checkpoint;
 use super::retry::{Decision, ErrorPolicy};
-use super::state::{IllegalTransition, Message, MessageKind, State, StateKind, transition};
+use super::state::{IllegalTransition, State, TaskMessage, TaskMessageKind, TaskState, transition};
 use crate::name::NodeId;
-use crate::record::{RECORD_BYTES_MAX, Record, TaskRecord, UnknownFields, WallTime};
+use crate::record::{RECORD_BYTES_MAX, Record, TaskRecord, Timestamp, UnknownFields};
 
 /// How many errors are kept, the newest: as many as the usual policy counts.
 pub const ERRORS_LEN_MAX: usize = 8;
@@ -42,7 +42,7 @@ pub struct StateRecord {
     /// Where the next owner goes on.
     pub checkpoint: Option<Checkpoint>,
     /// When the record was last changed.
-    pub updated_at: WallTime,
+    pub updated_at: Timestamp,
     /// Which node changed it.
     pub by: Option<NodeId>,
     /// Why it was given up or killed.
@@ -59,7 +59,7 @@ pub struct StateRecord {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TaskError {
     /// When, by the clock of the node that ran it.
-    pub at: WallTime,
+    pub at: Timestamp,
     /// What went wrong.
     pub message: String,
 }
@@ -68,13 +68,13 @@ pub struct TaskError {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// When, by the clock of the node that did it.
-    pub at: WallTime,
+    pub at: Timestamp,
     /// How the task stood.
-    pub from: StateKind,
+    pub from: TaskState,
     /// What it was told.
-    pub message: MessageKind,
+    pub message: TaskMessageKind,
     /// How it stood then.
-    pub to: StateKind,
+    pub to: TaskState,
     /// The node that did it.
     pub by: NodeId,
 }
@@ -119,12 +119,12 @@ impl StateRecord {
     pub fn quarantine(
         &mut self,
         reason: &str,
-        at: WallTime,
+        at: Timestamp,
         by: &NodeId,
     ) -> Result<Applied, IllegalTransition> {
         let faults = self.faults;
-        let _ = self.apply(Message::Error { message: reason.to_owned() }, at, by)?;
-        let applied = self.apply(Message::Error { message: reason.to_owned() }, at, by)?;
+        let _ = self.apply(TaskMessage::Error { message: reason.to_owned() }, at, by)?;
+        let applied = self.apply(TaskMessage::Error { message: reason.to_owned() }, at, by)?;
         // No handler failed here; the lost claims are counted by themselves.
         self.faults = faults;
         Ok(applied)
@@ -142,13 +142,13 @@ impl StateRecord {
     ///
     /// It begins anew as far as the error policy is concerned. What was tried stays to be shown. A task that was not completed goes on from its
     /// checkpoint.
-    pub fn retried(&self, at: WallTime, by: &NodeId) -> Option<StateRecord> {
+    pub fn retried(&self, at: Timestamp, by: &NodeId) -> Option<StateRecord> {
         if !self.state.is_terminal() {
             return None;
         }
-        let (from, to) = (self.state.kind(), StateKind::Runnable);
+        let (from, to) = (self.state.kind(), TaskState::Runnable);
         let mut history = self.history.clone();
-        history.push(Step { at, from, message: MessageKind::Run, to, by: by.clone() });
+        history.push(Step { at, from, message: TaskMessageKind::Run, to, by: by.clone() });
         keep_newest(&mut history, HISTORY_LEN_MAX);
         Some(StateRecord {
             attempts: self.attempts.clone(),
@@ -170,37 +170,37 @@ impl StateRecord {
     /// [`IllegalTransition`] if the task does not take the message as it stands; nothing has changed.
     pub fn apply(
         &mut self,
-        message: Message,
-        at: WallTime,
+        message: TaskMessage,
+        at: Timestamp,
         by: &NodeId,
     ) -> Result<Applied, IllegalTransition> {
         let to = transition(self.state, &message)?;
         let said = message.kind();
         let is_new_checkpoint = match message {
-            Message::Error { message } if to == State::Fault => {
+            TaskMessage::Error { message } if to == State::Fault => {
                 self.faults = self.faults.saturating_add(1);
                 self.errors.push(TaskError { at, message: shortened(message) });
                 keep_newest(&mut self.errors, ERRORS_LEN_MAX);
                 false
             }
-            Message::Error { message: reason } => {
+            TaskMessage::Error { message: reason } => {
                 self.reason = Some(shortened(reason));
                 false
             }
-            Message::Kill { reason } => {
+            TaskMessage::Kill { reason } => {
                 self.reason = reason.map(shortened);
                 false
             }
-            Message::Checkpoint { blob: Some(blob) } if self.checkpoint.as_ref() != Some(&blob) => {
+            TaskMessage::Checkpoint { blob: Some(blob) } if self.checkpoint.as_ref() != Some(&blob) => {
                 self.checkpoint = Some(blob);
                 true
             }
-            Message::Checkpoint { .. }
-            | Message::Run
-            | Message::Sleep { .. }
-            | Message::Pause
-            | Message::Complete
-            | Message::Release => false,
+            TaskMessage::Checkpoint { .. }
+            | TaskMessage::Run
+            | TaskMessage::Sleep { .. }
+            | TaskMessage::Pause
+            | TaskMessage::Complete
+            | TaskMessage::Release => false,
         };
         if to == self.state && !is_new_checkpoint {
             return Ok(Applied::Same);
@@ -224,11 +224,11 @@ impl StateRecord {
     pub fn fail(
         &mut self,
         message: impl Into<String>,
-        at: WallTime,
+        at: Timestamp,
         by: &NodeId,
         policy: &dyn ErrorPolicy,
     ) -> Result<Applied, IllegalTransition> {
-        let applied = self.apply(Message::Error { message: message.into() }, at, by)?;
+        let applied = self.apply(TaskMessage::Error { message: message.into() }, at, by)?;
         match self.settle(at, by, policy) {
             Applied::Changed => Ok(Applied::Changed),
             Applied::Same => Ok(applied),
@@ -236,13 +236,13 @@ impl StateRecord {
     }
 
     /// Does what the policy says about a task that is in [`State::Fault`], as one stored by somebody else may be.
-    pub fn settle(&mut self, at: WallTime, by: &NodeId, policy: &dyn ErrorPolicy) -> Applied {
+    pub fn settle(&mut self, at: Timestamp, by: &NodeId, policy: &dyn ErrorPolicy) -> Applied {
         if self.state != State::Fault {
             return Applied::Same;
         }
         let message = match policy.decide(self, at) {
-            Decision::Sleep { until } => Message::Sleep { until },
-            Decision::Fail { reason } => Message::Error { message: reason },
+            Decision::Sleep { until } => TaskMessage::Sleep { until },
+            Decision::Fail { reason } => TaskMessage::Error { message: reason },
         };
         self.apply(message, at, by).expect("a fault takes sleep and error")
     }
@@ -253,9 +253,9 @@ impl Record for StateRecord {}
 /// The record field by field. A sleeping task without a time to wake is none.
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    state: StateKind,
+    state: TaskState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    until: Option<WallTime>,
+    until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     errors: Vec<TaskError>,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -267,7 +267,7 @@ struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checkpoint: Option<Checkpoint>,
     #[serde(default)]
-    updated_at: WallTime,
+    updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<NodeId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,7 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
-use super::WatchEnd;
+use super::WatchError;
 use super::doubts::{Doubt, Doubts};
 use super::hub::{Command, Inbox};
 use super::queue::Feeder;
@@ -281,13 +281,13 @@ impl Driver {
     fn on_answer(&mut self, answer: Answer) {
         match answer {
             Answer::Point { name, result: Ok(revision) } => self.router.read(name, revision),
-            Answer::Point { name, result: Err(error) } => self.router.end(name, WatchEnd::Lost(error)),
+            Answer::Point { name, result: Err(error) } => self.router.end(name, WatchError::Lost(error)),
             Answer::Probe { question, result } => {
                 self.probes -= 1;
                 self.on_probe(question, result);
             }
             Answer::Verify { name, result: Err(error), .. } if is_fatal(&error) => {
-                self.router.end(name, WatchEnd::Lost(error));
+                self.router.end(name, WatchError::Lost(error));
             }
             Answer::Verify { serial, .. } => {
                 // We may read it: the token of this stream ran out, or the store is in trouble. Begin anew.
@@ -328,7 +328,7 @@ impl Driver {
             Err(error @ (Error::Replaced(_) | Error::Closed)) => self.end_all(&error),
             Err(error) if is_fatal(&error) => {
                 let doubt = question.refused(&mut self.doubts);
-                self.router.end(doubt.name, WatchEnd::Lost(error));
+                self.router.end(doubt.name, WatchError::Lost(error));
             }
             // The call has waited and tried for its whole deadline: ask again.
             Err(_) => question.unanswered(&mut self.doubts),

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::driver::Driver;
 use super::queue::{self, Feeder};
 use super::router::Name;
-use super::{WatchEnd, WatchFrom, WatchSpec, Watcher};
+use super::{WatchError, WatchFrom, WatchSpec, Watcher};
 use crate::endpoints::Endpoints;
 use crate::error::{Cause, Error, Invalid};
 
@@ -54,8 +54,8 @@ impl Hub {
         };
         match opened {
             Ok(Ok(point)) => Ok(Watcher { queue: drain, ticket, point }),
-            Ok(Err(Some(WatchEnd::Lost(error)))) => Err(error),
-            Ok(Err(Some(WatchEnd::Compacted { at }))) => Err(Error::Compacted { at: Some(at) }),
+            Ok(Err(Some(WatchError::Lost(error)))) => Err(error),
+            Ok(Err(Some(WatchError::Compacted { at }))) => Err(Error::Compacted { at: Some(at) }),
             Ok(Err(None)) => Err(Error::Closed),
             Err(_) => Err(self.inbox.trouble().unwrap_or_else(|| {
                 let waited = endpoints.config.deadline;

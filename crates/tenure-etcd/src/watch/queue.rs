@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use super::router::{Full, Sink};
-use super::{WatchEnd, WatchItem};
+use super::{WatchError, WatchItem};
 
 /// Items one consumer may lag behind.
 /// etcd catches up in responses of 1,000 revisions: with room for fewer than two of them a reader that merely keeps up
@@ -36,7 +36,7 @@ pub(super) enum Taken {
     /// The next item, and the queue had overflowed and is empty now: ask for the rest.
     LastBeforeRest(WatchItem),
     /// The end, once.
-    End(WatchEnd),
+    End(WatchError),
     /// Nothing will come any more.
     Over,
 }
@@ -47,7 +47,7 @@ struct State {
     weight: usize,
     overflowed: bool,
     opened: Option<i64>,
-    end: Option<WatchEnd>,
+    end: Option<WatchError>,
     over: bool,
     waker: Option<Waker>,
 }
@@ -86,7 +86,7 @@ impl Sink for Feeder {
         Ok(())
     }
 
-    fn end(&mut self, end: WatchEnd) {
+    fn end(&mut self, end: WatchError) {
         let mut state = lock(&self.0);
         state.end = Some(end);
         wake(state);
@@ -104,7 +104,7 @@ impl Drop for Feeder {
 
 impl Drain {
     /// Waits until the watcher stands at the server, and tells from which revision on it delivers.
-    pub(super) fn poll_opened(&mut self, context: &mut Context<'_>) -> Poll<Result<i64, Option<WatchEnd>>> {
+    pub(super) fn poll_opened(&mut self, context: &mut Context<'_>) -> Poll<Result<i64, Option<WatchError>>> {
         let mut state = lock(&self.0);
         if let Some(point) = state.opened {
             return Poll::Ready(Ok(point));

@@ -15,7 +15,7 @@ use super::join::More;
 use super::refusal::Refusal;
 use super::subscription::{Need, Subscription};
 use super::version::Trust;
-use super::{Event, WatchEnd, WatchItem, WatchSpec};
+use super::{Event, WatchError, WatchItem, WatchSpec};
 use crate::error::{Error, Invalid};
 use crate::message::watch::{
     WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchRequestKind,
@@ -33,7 +33,7 @@ pub(super) trait Sink {
     /// Takes an item, or refuses it for want of room; then the consumer will ask when there is room again.
     fn offer(&mut self, item: WatchItem) -> Result<(), Full>;
     /// The last word.
-    fn end(&mut self, end: WatchEnd);
+    fn end(&mut self, end: WatchError);
 }
 
 /// The consumer has more waiting than it may have.
@@ -201,12 +201,12 @@ impl<S: Sink> Router<S> {
     pub(super) fn disproven(&mut self, name: Name, epoch: u64, after: i64) {
         if self.subscriptions.get(&name).is_some_and(|subscription| subscription.is_asked(epoch)) {
             // The server does not say how far it compacted, only that it did so beyond the point.
-            self.end(name, WatchEnd::Compacted { at: after.saturating_add(1) });
+            self.end(name, WatchError::Compacted { at: after.saturating_add(1) });
         }
     }
 
     /// Says the last word to one consumer.
-    pub(super) fn end(&mut self, name: Name, end: WatchEnd) {
+    pub(super) fn end(&mut self, name: Name, end: WatchError) {
         if let Some(subscription) = self.subscriptions.remove(&name) {
             if let Some(id) = subscription.id() {
                 self.cancel(id);
@@ -218,7 +218,7 @@ impl<S: Sink> Router<S> {
     /// Says the last word to all.
     pub(super) fn end_all(&mut self, error: &Error) {
         for (_, subscription) in self.subscriptions.drain() {
-            subscription.end(WatchEnd::Lost(error.clone()));
+            subscription.end(WatchError::Lost(error.clone()));
         }
         self.lost();
     }
@@ -304,9 +304,9 @@ impl<S: Sink> Router<S> {
 
     fn refused(&mut self, name: Name, response: &WatchResponse) {
         match Refusal::parse(response) {
-            Refusal::Compacted(at) => self.finish(name, WatchEnd::Compacted { at }),
+            Refusal::Compacted(at) => self.finish(name, WatchError::Compacted { at }),
             Refusal::Invalid(reason) => {
-                self.finish(name, WatchEnd::Lost(Error::Invalid(Invalid::Other(reason))));
+                self.finish(name, WatchError::Lost(Error::Invalid(Invalid::Other(reason))));
             }
             Refusal::Suspect(reason) => {
                 tracing::debug!(reason, "a watch was refused");
@@ -320,7 +320,7 @@ impl<S: Sink> Router<S> {
     }
 
     /// The server has forgotten the watcher already.
-    fn finish(&mut self, name: Name, end: WatchEnd) {
+    fn finish(&mut self, name: Name, end: WatchError) {
         if let Some(subscription) = self.subscriptions.remove(&name) {
             subscription.end(end);
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::join::{Join, More, OutOfOrder};
 use super::router::{Full, Sink};
-use super::{Batch, Event, WatchEnd, WatchFrom, WatchItem, WatchSpec};
+use super::{Batch, Event, WatchError, WatchFrom, WatchItem, WatchSpec};
 use crate::message::watch::WatchCreateRequest;
 
 /// Items held back while a read is on its way.
@@ -264,7 +264,7 @@ impl<S: Sink> Subscription<S> {
     }
 
     /// Says the last word.
-    pub(super) fn end(mut self, end: WatchEnd) {
+    pub(super) fn end(mut self, end: WatchError) {
         self.sink.end(end);
     }
 

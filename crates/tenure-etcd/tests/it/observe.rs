@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tenure_etcd::{Client, Config, Delete, Op, Put, Txn, WatchEnd, WatchFrom, WatchItem, WatchSpec, Watcher};
+use tenure_etcd::{
+    Client, Config, Delete, Op, Put, Txn, WatchError, WatchFrom, WatchItem, WatchSpec, Watcher,
+};
 use tenure_fixture::Etcd;
 
 /// Nothing in these tests takes this long on a machine that works.
@@ -97,7 +99,7 @@ pub(crate) async fn watch(client: &Client, spec: WatchSpec) -> Watcher {
 }
 
 /// The next item as it is.
-pub(crate) async fn item(watcher: &mut Watcher) -> Option<Result<WatchItem, WatchEnd>> {
+pub(crate) async fn item(watcher: &mut Watcher) -> Option<Result<WatchItem, WatchError>> {
     within("a watch item", watcher.next()).await
 }
 
@@ -109,8 +111,8 @@ pub(crate) async fn next(watcher: &mut Watcher) -> Saw {
             Saw::Batch(revision, events.iter().map(short).collect())
         }
         Some(Ok(WatchItem::Progress(revision))) => Saw::Progress(revision),
-        Some(Err(WatchEnd::Compacted { at })) => Saw::Compacted(at),
-        Some(Err(WatchEnd::Lost(error))) => Saw::Lost(error.to_string()),
+        Some(Err(WatchError::Compacted { at })) => Saw::Compacted(at),
+        Some(Err(WatchError::Lost(error))) => Saw::Lost(error.to_string()),
         None => Saw::Over,
     }
 }

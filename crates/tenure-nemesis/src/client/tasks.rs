@@ -9,7 +9,7 @@ use tenure::client::{Client, NewTask, SubmitError, TaskFilter};
 use tenure::handler::{Context, Handler, Outcome as Ending};
 use tenure::node::{Node, ShutdownError};
 use tenure_core::name::{NodeId, TaskId};
-use tenure_core::task::Message;
+use tenure_core::task::TaskMessage;
 use tokio::task::JoinHandle;
 
 use super::lock::{count, thinking};
@@ -143,9 +143,9 @@ async fn command(stage: Stage, client: Client) {
         let task = dice.pick(&listing.tasks).id.clone();
         let messages = match dice.below(3) {
             // Whoever pauses a task lets it run again; the rig does it for those who are killed in between.
-            0 => vec![Message::Pause, Message::Run],
-            1 => vec![Message::Checkpoint { blob: None }],
-            _ => vec![Message::Release],
+            0 => vec![TaskMessage::Pause, TaskMessage::Run],
+            1 => vec![TaskMessage::Checkpoint { blob: None }],
+            _ => vec![TaskMessage::Release],
         };
         for message in messages {
             send(&stage, &client, &task, message).await;
@@ -153,7 +153,7 @@ async fn command(stage: Stage, client: Client) {
     }
 }
 
-async fn send(stage: &Stage, client: &Client, task: &TaskId, message: Message) {
+async fn send(stage: &Stage, client: &Client, task: &TaskId, message: TaskMessage) {
     let op = stage.history.ask(Work::Command, task.as_str(), Some(format!("{:?}", message.kind())));
     let sent = match client.command(task, message).await {
         Ok(sent) => sent,

@@ -7,7 +7,7 @@ use tenure::client::{Client, TaskFilter};
 use tenure::store::{KeyValue, Selection};
 use tenure_core::layout::{Key, Layout, Life as Stay};
 use tenure_core::name::{Namespace, TaskId};
-use tenure_core::task::{Message, StateKind};
+use tenure_core::task::{TaskMessage, TaskState};
 
 use super::Rig;
 use crate::check::settled;
@@ -93,11 +93,11 @@ impl Aftermath<'_> {
                     .broken("tasks end", format!("still there after {TASKS_END:?}: {}", names.join(", ")));
             }
             // Whoever was to let it run was killed after it had paused it.
-            for task in tasks.iter().filter(|task| task.state_kind() == Some(StateKind::Paused)) {
+            for task in tasks.iter().filter(|task| task.state_kind() == Some(TaskState::Paused)) {
                 let id = task.id.clone();
                 self.rig
                     .place
-                    .ask(async |store| Client::new(store, &namespace()).command(&id, Message::Run).await);
+                    .ask(async |store| Client::new(store, &namespace()).command(&id, TaskMessage::Run).await);
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -115,7 +115,7 @@ impl Aftermath<'_> {
                 async move { Client::new(store, &namespace()).state(&task).await }
             });
             match state {
-                Ok(Some(state)) if state.state.kind() == StateKind::Completed => {}
+                Ok(Some(state)) if state.state.kind() == TaskState::Completed => {}
                 Ok(state) => {
                     let state = state.map(|state| state.state.kind());
                     self.broken("no task is lost", format!("{id} of {file} was submitted and is {state:?}"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::store::Change;
 use tenure_core::layout::Key;
 use tenure_core::record::Record;
-use tenure_core::task::{StateKind, StateRecord};
+use tenure_core::task::{StateRecord, TaskState};
 
 use super::Invariant;
 use crate::play::Story;
@@ -67,8 +67,8 @@ fn is_forgotten(before: &StateRecord, now: &StateRecord) -> Option<String> {
 }
 
 /// The table of the contract, written down a second time on purpose.
-fn is_legal(from: StateKind, to: StateKind) -> bool {
-    use StateKind as S;
+fn is_legal(from: TaskState, to: TaskState) -> bool {
+    use TaskState as S;
     match from {
         S::Runnable => {
             matches!(to, S::Runnable | S::Sleeping | S::Completed | S::Killed | S::Fault | S::Paused)

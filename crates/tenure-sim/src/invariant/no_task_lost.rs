@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 use super::Invariant;
 use crate::history::Fact;
@@ -21,7 +21,7 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
     let mut found = Vec::new();
     for (at, fact) in &story.facts {
         let Fact::Final { task, state } = fact else { continue };
-        let has_ended = state.is_some_and(StateKind::is_terminal);
+        let has_ended = state.is_some_and(TaskState::is_terminal);
         // One that is overdue is there, and is told of as such.
         let is_overdue = story.facts.iter().any(
             |(_, fact)| matches!(fact, Fact::Overdue(what) if what.split(' ').next() == Some(task.as_str())),

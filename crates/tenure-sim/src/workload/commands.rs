@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure::client::{Client, TaskFilter};
 use tenure::clock::wall_time;
 use tenure_core::name::TaskId;
-use tenure_core::record::WallTime;
-use tenure_core::task::Message;
+use tenure_core::record::Timestamp;
+use tenure_core::task::TaskMessage;
 
 use super::Stage;
 use crate::cast::{Player, namespace};
@@ -33,19 +33,19 @@ async fn command(stage: Stage, player: Player, mut dice: Dice) {
         }
         let task = dice.pick(&listing.tasks).id.clone();
         let message = match dice.below(10) {
-            0..3 => Message::Pause,
-            3..6 => Message::Run,
-            6 => Message::Sleep { until: WallTime(wall_time().0 + dice.between(1, 3_000)) },
-            7 => Message::Kill { reason: None },
-            8 => Message::Checkpoint { blob: None },
-            _ => Message::Release,
+            0..3 => TaskMessage::Pause,
+            3..6 => TaskMessage::Run,
+            6 => TaskMessage::Sleep { until: Timestamp(wall_time().0 + dice.between(1, 3_000)) },
+            7 => TaskMessage::Kill { reason: None },
+            8 => TaskMessage::Checkpoint { blob: None },
+            _ => TaskMessage::Release,
         };
         send(&stage, &player.name, &client, &task, message).await;
     }
 }
 
 /// Sends a command, and waits for what comes of it beside everything else.
-pub async fn send(stage: &Stage, who: &str, client: &Client, task: &TaskId, message: Message) {
+pub async fn send(stage: &Stage, who: &str, client: &Client, task: &TaskId, message: TaskMessage) {
     let what = format!("{:?} to {task}", message.kind());
     let sent = match client.command(task, message).await {
         Ok(sent) => sent,

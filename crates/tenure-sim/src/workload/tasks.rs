@@ -10,7 +10,7 @@ use tenure::node::Node;
 use tenure::store::{Op, Txn};
 use tenure_core::name::{NodeId, TaskId};
 use tenure_core::queue::LockMode;
-use tenure_core::record::WallTime;
+use tenure_core::record::Timestamp;
 use tenure_core::task::StateRecord;
 use tenure_core::task::retry::Decision;
 
@@ -44,8 +44,8 @@ async fn be_a_node(stage: Stage, player: Player, mut dice: Dice) {
             .grace(Duration::from_millis(800))
             .cool_down(Duration::from_secs(3))
             .balance_every(Duration::from_secs(7))
-            .error_policy(|_: &StateRecord, now: WallTime| Decision::Sleep {
-                until: WallTime(now.0 + SLEEP_MS),
+            .error_policy(|_: &StateRecord, now: Timestamp| Decision::Sleep {
+                until: Timestamp(now.0 + SLEEP_MS),
             });
         match options.start(&player.session, &namespace(), worker).await {
             Ok(node) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure::store::Revision;
-use tenure::ttl::{Elections, OverStore};
+use tenure::ttl::{Elections, StoreStorage};
 use tenure_core::queue::LockMode;
 use tenure_core::revision::Token;
 
@@ -19,13 +19,18 @@ pub const NAME: &str = "shift";
 
 /// Somebody wants to lead all day.
 pub fn begin(stage: &Stage, player: &Player, dice: &mut Dice) {
-    let storage = OverStore::new(player.store.clone(), &namespace());
-    let elections: Elections<String, Bytes, OverStore> = Elections::new(storage, player.clock.clone());
+    let storage = StoreStorage::new(player.store.clone(), &namespace());
+    let elections: Elections<String, Bytes, StoreStorage> = Elections::new(storage, player.clock.clone());
     let (stage_of_one, player, dice) = (stage.clone(), player.clone(), dice.split());
     stage.act(async move { want(stage_of_one, player, elections, dice).await });
 }
 
-async fn want(stage: Stage, player: Player, elections: Elections<String, Bytes, OverStore>, mut dice: Dice) {
+async fn want(
+    stage: Stage,
+    player: Player,
+    elections: Elections<String, Bytes, StoreStorage>,
+    mut dice: Dice,
+) {
     let line = ttl_line(NAME);
     loop {
         player.rest(dice.ms(1, 1_500)).await;

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use tenure_core::client::{CommandReply, ReadCommandReply, Replaced};
 use tenure_core::name::{CommandId, NodeId};
 use tenure_core::record::{CommandOutcome, ResultRecord};
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -37,9 +37,9 @@ pub struct Handled {
     /// What came of it.
     pub outcome: CommandOutcome,
     /// How the task stood before.
-    pub from: Option<StateKind>,
+    pub from: Option<TaskState>,
     /// How it stood afterwards.
-    pub to: Option<StateKind>,
+    pub to: Option<TaskState>,
     /// Why nothing came of it, or what else is to be said.
     pub why: Option<String>,
     /// The whole result, with what newer programs say in it.

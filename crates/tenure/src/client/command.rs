@@ -4,7 +4,7 @@ use tenure_core::client::{ReadCommandReply, SendCommand, SendNodeCommand, unfree
 use tenure_core::command::NodeCommand;
 use tenure_core::layout::Key;
 use tenure_core::name::{CommandId, NodeId, TaskId};
-use tenure_core::task::Message;
+use tenure_core::task::TaskMessage;
 use tokio::time::Instant;
 
 use super::{Client, CommandError, NodeCommandError, Replaced, Sent};
@@ -23,10 +23,10 @@ impl Client {
     /// # Errors
     ///
     /// See [`CommandError`].
-    pub async fn command(&self, task: &TaskId, message: Message) -> Result<Sent, CommandError> {
+    pub async fn command(&self, task: &TaskId, message: TaskMessage) -> Result<Sent, CommandError> {
         let (id, sent_at) = (self.next_command_id(), Instant::now());
         let audit = match &message {
-            Message::Kill { reason } => Some(self.audit(AuditAction::KillTask, task, reason.as_deref())),
+            TaskMessage::Kill { reason } => Some(self.audit(AuditAction::KillTask, task, reason.as_deref())),
             _ => None,
         };
         let origin = (id.clone(), self.origin());

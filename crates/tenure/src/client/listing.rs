@@ -10,7 +10,7 @@ use tenure_core::layout::Key;
 use tenure_core::name::{ClaimId, NodeId, TaskId};
 use tenure_core::picture::FeedItem;
 use tenure_core::record::{CommandRecord, Record, TaskRecord};
-use tenure_core::task::{AttemptRecord, StateKind, StateRecord};
+use tenure_core::task::{AttemptRecord, StateRecord, TaskState};
 
 use super::Client;
 use crate::store::{KeyValue, Revision, StoreError};
@@ -58,7 +58,7 @@ impl TaskView {
     }
 
     /// In which state it is, if that can be read.
-    pub fn state_kind(&self) -> Option<StateKind> {
+    pub fn state_kind(&self) -> Option<TaskState> {
         self.state.as_ref().ok().map(|record| record.state.kind())
     }
 
@@ -94,7 +94,7 @@ impl std::fmt::Debug for TaskDossier {
 /// Which tasks to list. All must hold.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TaskFilter {
-    states: Vec<StateKind>,
+    states: Vec<TaskState>,
     node: Option<NodeId>,
     kind: Option<String>,
     ended: bool,
@@ -108,7 +108,7 @@ impl TaskFilter {
 
     /// Only those in this state, or in one of several. A terminal state also finds what only its state is left of.
     #[must_use]
-    pub fn state(mut self, state: StateKind) -> TaskFilter {
+    pub fn state(mut self, state: TaskState) -> TaskFilter {
         self.ended |= state.is_terminal();
         self.states.push(state);
         self

@@ -2,7 +2,7 @@
 
 use tenure_core::client::{DeleteTask, ForgetTask, RetryTask};
 use tenure_core::name::TaskId;
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 use super::{Client, DeleteError, Deleted, ForgetError, RetryError};
 use crate::audit::AuditAction;
@@ -43,7 +43,7 @@ impl Client {
     /// # Cancellation
     ///
     /// Dropping the future leaves it open whether the task is retried.
-    pub async fn retry(&self, task: &TaskId) -> Result<StateKind, RetryError> {
+    pub async fn retry(&self, task: &TaskId) -> Result<TaskState, RetryError> {
         let nonce = format!("{:016x}", dice::nonce());
         self.run("task retry", &mut RetryTask::exchange(&self.layout, task, self.origin(), nonce)).await
     }

@@ -2,7 +2,7 @@
 
 use super::verdict::{Failure, Verdict, refused};
 use super::{Case, Scene};
-use crate::store::{Get, Previous, Selection, Start, StoreError, WatchEnd};
+use crate::store::{Get, PreviousValues, Selection, Start, StoreError, WatchError};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![Case::new(
@@ -19,7 +19,7 @@ async fn closing_ends_everything(s: &Scene) -> Verdict {
     s.store.delete(Selection::Prefix(s.key(""))).await?;
     s.store.clone().close().await;
     match watch.end().await? {
-        WatchEnd::Lost(StoreError::Closed) => {}
+        WatchError::Lost(StoreError::Closed) => {}
         other => {
             return Err(Failure::new(format!("expected the watch to say it was closed, found {other:?}")));
         }
@@ -28,7 +28,11 @@ async fn closing_ends_everything(s: &Scene) -> Verdict {
     refused!("a put", s.put("a", "v").await, StoreError::Closed)?;
     refused!("a grant", s.store.grant(super::scene::LONG, None).await, StoreError::Closed)?;
     refused!("a renewal", s.store.renew(lease).await, StoreError::Closed)?;
-    refused!("a watch", s.store.watch(s.all(), Start::Now, Previous::Omitted).await, StoreError::Closed)?;
+    refused!(
+        "a watch",
+        s.store.watch(s.all(), Start::Now, PreviousValues::Omitted).await,
+        StoreError::Closed
+    )?;
     s.store.close().await;
     Ok(())
 }

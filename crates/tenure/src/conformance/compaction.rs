@@ -2,7 +2,7 @@
 
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
-use crate::store::{Change, Get, Op, Previous, Revision, Start, StoreError, Txn, WatchEnd};
+use crate::store::{Change, Get, Op, PreviousValues, Revision, Start, StoreError, Txn, WatchError};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -87,8 +87,10 @@ async fn watches_from_below_say_so(s: &Scene) -> Verdict {
     for start in [first, plus(first, 1), compacted.previous()] {
         let mut watch = s.watch(s.all(), Start::After(start)).await?;
         match watch.end().await? {
-            WatchEnd::Compacted { at } => equal("where history begins", at, compacted)?,
-            WatchEnd::Lost(error) => return Err(Failure::new(format!("expected Compacted, found {error}"))),
+            WatchError::Compacted { at } => equal("where history begins", at, compacted)?,
+            WatchError::Lost(error) => {
+                return Err(Failure::new(format!("expected Compacted, found {error}")));
+            }
         }
     }
     let mut watch = s.watch(s.all(), Start::After(compacted)).await?;
@@ -102,8 +104,8 @@ async fn a_delete_at_the_compact_revision(s: &Scene) -> Verdict {
     s.store.compact(deleted).await?;
     let mut watch = s.watch(s.all(), Start::After(put)).await?;
     match watch.end().await? {
-        WatchEnd::Compacted { at } => equal("where history begins", at, deleted)?,
-        WatchEnd::Lost(error) => return Err(Failure::new(format!("expected Compacted, found {error}"))),
+        WatchError::Compacted { at } => equal("where history begins", at, deleted)?,
+        WatchError::Lost(error) => return Err(Failure::new(format!("expected Compacted, found {error}"))),
     }
     let mut watch = s.watch(s.all(), Start::After(deleted)).await?;
     let next = s.put("b", "v").await?;
@@ -131,10 +133,10 @@ async fn previous_values_above(s: &Scene) -> Verdict {
         revisions.push(s.put("a", &n.to_string()).await?);
     }
     // This one is behind when history goes; it may be told everything, or that it cannot be.
-    let mut behind = s.watch_with(s.all(), Start::After(revisions[0]), Previous::Included).await?;
+    let mut behind = s.watch_with(s.all(), Start::After(revisions[0]), PreviousValues::Included).await?;
     let compacted = revisions[2];
     s.store.compact(compacted).await?;
-    let mut after = s.watch_with(s.all(), Start::After(compacted), Previous::Included).await?;
+    let mut after = s.watch_with(s.all(), Start::After(compacted), PreviousValues::Included).await?;
     for revision in &revisions[3..] {
         let (found, changes) = after.batch().await?;
         equal("the revision", found, *revision)?;
@@ -151,12 +153,12 @@ async fn previous_values_above(s: &Scene) -> Verdict {
                 }
             }
             // Whoever asked only whether its beginning is still there has learnt no more than that it is not.
-            Err(WatchEnd::Compacted { at }) => {
+            Err(WatchError::Compacted { at }) => {
                 return ensure(revisions[0] < at && at <= compacted, || {
                     format!("history begins after {compacted:?}, not after {at:?}")
                 });
             }
-            Err(WatchEnd::Lost(error)) => return Err(Failure::new(format!("the watch was lost: {error}"))),
+            Err(WatchError::Lost(error)) => return Err(Failure::new(format!("the watch was lost: {error}"))),
         }
     }
 }

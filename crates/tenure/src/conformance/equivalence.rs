@@ -14,7 +14,7 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal};
 use super::watching::Watching;
 use crate::store::{
-    Change, Condition, KeyValue, LeaseId, Op, OpReply, Previous, Revision, Selection, Start, Store,
+    Change, Condition, KeyValue, LeaseId, Op, OpReply, PreviousValues, Revision, Selection, Start, Store,
     StoreError, Txn,
 };
 
@@ -124,7 +124,7 @@ async fn follow(
     let mut log: Vec<Entry> = Vec::new();
     let mut after = start;
     loop {
-        let stream = store.watch(select.clone(), Start::After(after), Previous::Included).await?;
+        let stream = store.watch(select.clone(), Start::After(after), PreviousValues::Included).await?;
         let mut watch = Watching::new(stream, select.clone(), Start::After(after));
         let reconnect_after = match pace {
             Pace::Live => usize::MAX,

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::equivalence::{EquivalenceSize, log_equivalence_in};
 use super::verdict::{Failure, Verdict, ensure, equal, plus};
 use super::{Case, Scene};
-use crate::store::{Change, Op, Previous, Start, StoreError, Txn, WatchEnd};
+use crate::store::{Change, Op, PreviousValues, Start, StoreError, Txn, WatchError};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -65,13 +65,13 @@ async fn a_slow_watcher_has_no_gap(s: &Scene) -> Verdict {
                 equal("the next revision", revision, next)?;
                 next = next.next();
             }
-            Err(WatchEnd::Compacted { at }) => {
+            Err(WatchError::Compacted { at }) => {
                 equal("where history begins", at, plus(start, 1_000))?;
                 ensure(next <= at, || format!("told of a gap up to {at:?}, but {next:?} is the next"))?;
                 paused = s.watch(s.all(), Start::After(at)).await?;
                 next = at.next();
             }
-            Err(WatchEnd::Lost(error)) => return Err(Failure::new(format!("the watch was lost: {error}"))),
+            Err(WatchError::Lost(error)) => return Err(Failure::new(format!("the watch was lost: {error}"))),
         }
     }
     let put = s.put("live", "v").await?;
@@ -86,9 +86,9 @@ async fn a_large_revision_arrives_whole(s: &Scene) -> Verdict {
         outcome?;
     }
     let start = s.revision().await?;
-    let mut live = s.watch_with(s.all(), Start::Now, Previous::Included).await?;
+    let mut live = s.watch_with(s.all(), Start::Now, PreviousValues::Included).await?;
     equal("deleted", s.store.delete(s.below("many/")).await?, count)?;
-    let mut replay = s.watch_with(s.all(), Start::After(start), Previous::Included).await?;
+    let mut replay = s.watch_with(s.all(), Start::After(start), PreviousValues::Included).await?;
     for watch in [&mut live, &mut replay] {
         let (revision, changes) = watch.batch().await?;
         equal("the revision", revision, plus(start, 1))?;

@@ -9,7 +9,8 @@ use super::Verdict;
 use super::watching::Watching;
 use crate::dice;
 use crate::store::{
-    Get, Grant, KeyValue, LeaseId, Previous, Revision, Selection, Start, Store, StoreError, Txn, TxnReply,
+    Get, Grant, KeyValue, LeaseId, PreviousValues, Revision, Selection, Start, Store, StoreError, Txn,
+    TxnReply,
 };
 
 /// The TTL of leases that a case ends by itself: longer than any case may take.
@@ -118,14 +119,14 @@ impl Scene {
     }
 
     pub(super) async fn watch(&self, select: Selection, start: Start) -> Verdict<Watching> {
-        self.watch_with(select, start, Previous::Omitted).await
+        self.watch_with(select, start, PreviousValues::Omitted).await
     }
 
     pub(super) async fn watch_with(
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Verdict<Watching> {
         let stream = self.store.watch(select.clone(), start, previous).await?;
         Ok(Watching::new(stream, select, start))

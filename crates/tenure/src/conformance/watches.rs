@@ -4,7 +4,7 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
 use crate::store::{
-    Change, Invalid, KeyValue, LeaseId, Op, Previous, Revision, Selection, Start, StoreError, Txn,
+    Change, Invalid, KeyValue, LeaseId, Op, PreviousValues, Revision, Selection, Start, StoreError, Txn,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -144,7 +144,7 @@ async fn a_transaction_arrives_whole(s: &Scene) -> Verdict {
 
 async fn what_was_there_before(s: &Scene) -> Verdict {
     let start = s.revision().await?;
-    let mut with = s.watch_with(s.all(), Start::Now, Previous::Included).await?;
+    let mut with = s.watch_with(s.all(), Start::Now, PreviousValues::Included).await?;
     let mut states = vec![None];
     for value in ["1", "2"] {
         s.put("a", value).await?;
@@ -154,7 +154,7 @@ async fn what_was_there_before(s: &Scene) -> Verdict {
     let changes = with.changes(3).await?;
     let before: Vec<_> = changes.iter().map(|change| previous(change).cloned()).collect();
     equal("what was there before", &before, &states)?;
-    let mut replayed = s.watch_with(s.all(), Start::After(start), Previous::Included).await?;
+    let mut replayed = s.watch_with(s.all(), Start::After(start), PreviousValues::Included).await?;
     equal("the same, replayed", replayed.changes(3).await?, changes)?;
     let mut without = s.watch(s.all(), Start::After(start)).await?;
     let none = without.changes(3).await?.iter().all(|change| previous(change).is_none());
@@ -216,7 +216,7 @@ async fn a_key_is_no_prefix(s: &Scene) -> Verdict {
 
 async fn the_lease_shows(s: &Scene) -> Verdict {
     let lease = s.lease(LONG).await?.id;
-    let mut watch = s.watch_with(s.all(), Start::Now, Previous::Included).await?;
+    let mut watch = s.watch_with(s.all(), Start::Now, PreviousValues::Included).await?;
     s.put_leased("a", "1", lease).await?;
     s.put("a", "2").await?;
     s.put_leased("a", "3", lease).await?;
@@ -267,7 +267,7 @@ async fn wide_selections(s: &Scene) -> Verdict {
 
 async fn bad_selections_are_refused(s: &Scene) -> Verdict {
     use StoreError::Invalid as Bad;
-    let watch = |select| s.store.watch(select, Start::Now, Previous::Omitted);
+    let watch = |select| s.store.watch(select, Start::Now, PreviousValues::Omitted);
     let empty = watch(Selection::key("")).await;
     refused!("an empty key", empty, Bad(Invalid::EmptyKey))?;
     let open = watch(Selection::Prefix(s.key("open"))).await;

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::verdict::{Failure, Verdict, ensure};
-use crate::store::{Change, Revision, Selection, Start, WatchEnd, WatchItem, WatchStream};
+use crate::store::{Change, Revision, Selection, Start, WatchError, WatchItem, WatchStream};
 
 /// How long an item that must come may take. A second is plenty; a machine that runs ten tests at once may need ten.
 const ITEM_MAX: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ impl Watching {
     }
 
     /// The changes of the next revision that has any, or how the watch ended.
-    pub(super) async fn batch_or_end(&mut self) -> Verdict<Result<Batch, WatchEnd>> {
+    pub(super) async fn batch_or_end(&mut self) -> Verdict<Result<Batch, WatchError>> {
         if let Some(batch) = self.held.take() {
             return Ok(Ok(batch));
         }
@@ -82,7 +82,7 @@ impl Watching {
     }
 
     /// How the watch ended, which must be what it says next; and it must be its last word.
-    pub(super) async fn end(&mut self) -> Verdict<WatchEnd> {
+    pub(super) async fn end(&mut self) -> Verdict<WatchError> {
         match self.batch_or_end().await? {
             Err(end) => {
                 let last = timeout(ITEM_MAX, self.stream.next()).await;

@@ -6,7 +6,7 @@
 use futures_util::StreamExt;
 use tenure_core::layout::{Key, QueueKey};
 use tenure_core::queue::{CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten};
-use tenure_core::record::{AskRecord, BadRecord};
+use tenure_core::record::{InvalidRecord, StepDownRecord};
 use tenure_core::revision::Token;
 use thiserror::Error;
 
@@ -36,7 +36,7 @@ pub enum Ask {
 
 impl Ask {
     /// Reads a wish; none if it names an heir that no candidate can be.
-    pub(super) fn of(record: &AskRecord) -> Option<Ask> {
+    pub(super) fn of(record: &StepDownRecord) -> Option<Ask> {
         let by = record.by.clone();
         match &record.heir {
             None => Some(Ask::Resign { by }),
@@ -72,7 +72,7 @@ pub enum AskError {
     NotLeading,
     /// Its key holds something that is not a candidate's, and was left alone.
     #[error("the leader's key cannot be read")]
-    Unreadable(#[source] BadRecord),
+    Unreadable(#[source] InvalidRecord),
     /// The store did not do it, or nobody knows. To ask again does no harm.
     #[error("the store did not pass it on")]
     Store(#[source] StoreError),
@@ -114,7 +114,7 @@ impl Election {
     async fn ask(&self, leader: &Leader, heir: Option<String>) -> Result<(), AskError> {
         let key = self.elections.layout.encode(&Key::Candidate(self.name.clone(), leader.place));
         let by = self.elections.candidate.to_string();
-        let ask = AskRecord { by, heir, ..AskRecord::default() };
+        let ask = StepDownRecord { by, heir, ..StepDownRecord::default() };
         let update = CandidateUpdate { change: CandidateChange::Request(Some(ask)), own: None };
         let mut rewrite = Rewrite::new(key, leader.token, update, EFFORT);
         match retry::run("request to a leader", self.store(), &self.elections.clock, &mut rewrite).await {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_core::backoff::Retry;
 use tenure_core::layout::{PriorityClass, QueueKey};
-use tenure_core::name::BadName;
+use tenure_core::name::InvalidName;
 use tenure_core::queue::{LockMode, Transferred};
 use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;
@@ -42,7 +42,7 @@ pub struct Campaign {
 pub enum CampaignError {
     /// No election has such a name. Nothing was sent.
     #[error(transparent)]
-    InvalidName(#[from] BadName),
+    InvalidName(#[from] InvalidName),
     /// The value is too large for others to read. Nothing was sent.
     #[error("a candidate's record of {bytes} bytes, at most {RECORD_BYTES_MAX} are read")]
     ValueTooLarge {

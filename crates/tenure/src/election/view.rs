@@ -6,13 +6,13 @@ use tenure_core::layout::{Key, QueueKey};
 use super::Election;
 use crate::store::{Get, KeyValue, Order, Revision, StoreError};
 
-pub use tenure_core::cluster::{Candidate, ElectionView, Leader};
+pub use tenure_core::cluster::{Candidate, ElectionSnapshot, Leader};
 
 /// All elections that have a candidate, as they were at one revision.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ElectionList {
     /// By name.
-    pub elections: Vec<ElectionView>,
+    pub elections: Vec<ElectionSnapshot>,
     /// When this was so.
     pub revision: Revision,
 }
@@ -36,12 +36,12 @@ impl Election {
     }
 
     /// Who leads and who waits, at one revision.
-    pub async fn view(&self) -> Result<ElectionView, StoreError> {
+    pub async fn view(&self) -> Result<ElectionSnapshot, StoreError> {
         let layout = &self.elections.layout;
         let page = self.store().list(layout.candidates(&self.name)).await?;
         let revision = page.revision;
         let nobody =
-            || ElectionView { name: self.name.clone(), leader: None, candidates: Vec::new(), revision };
+            || ElectionSnapshot { name: self.name.clone(), leader: None, candidates: Vec::new(), revision };
         Ok(elections_in(layout, page.pairs, revision).remove(&self.name).unwrap_or_else(nobody))
     }
 

@@ -14,7 +14,7 @@ use super::{Events, Extent};
 use crate::clock::Clock;
 use crate::retry::Attempts;
 use crate::store::{
-    Get, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchItem, WatchStream,
+    Get, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError, WatchItem, WatchStream,
 };
 
 /// How long the store may be silent before its history counts as read. A bounded read ends with the revision that was current when it was
@@ -114,8 +114,8 @@ impl Reader {
         };
         let item = match item {
             Some(Ok(item)) => item,
-            Some(Err(WatchEnd::Compacted { at })) => return Err(Break::Compacted(at)),
-            Some(Err(WatchEnd::Lost(error))) => return Err(Break::Failed(error)),
+            Some(Err(WatchError::Compacted { at })) => return Err(Break::Compacted(at)),
+            Some(Err(WatchError::Lost(error))) => return Err(Break::Failed(error)),
             None => return Err(Break::Failed(StoreError::Closed)),
         };
         self.failing = None;
@@ -152,10 +152,10 @@ impl Reader {
             None => self.layout.everything(),
         };
         let start = Start::After(self.at);
-        match self.store.watch(select, start, Previous::Included).await {
+        match self.store.watch(select, start, PreviousValues::Included).await {
             // A user with a grant on the namespace alone: the store itself reports its progress there, a little later.
             Err(StoreError::Denied(_)) if self.until.is_some() => {
-                self.store.watch(self.layout.everything(), start, Previous::Included).await
+                self.store.watch(self.layout.everything(), start, PreviousValues::Included).await
             }
             watch => watch,
         }

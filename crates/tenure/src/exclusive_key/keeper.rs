@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use tenure_core::exclusive_key::{ExclusiveKeyError, IdentifiedRecord, ReadKey};
-use tenure_core::revision::{Epoch, Revision};
+use tenure_core::revision::{RequestId, Revision};
 use tenure_core::time::Moment;
 use tokio::sync::watch;
 use tracing::warn;
@@ -26,7 +26,7 @@ pub(super) struct KeyKeeper<R: IdentifiedRecord> {
     shared: Arc<Shared<R>>,
     state: watch::Receiver<SessionState>,
     feed: Option<Feed>,
-    registering: Option<(Epoch, Registering)>,
+    registering: Option<(RequestId, Registering)>,
     reading: Option<Reading>,
     /// Whether the machine has ended. A leave that begins after that belongs to the next keeper.
     has_ended: bool,
@@ -36,7 +36,7 @@ enum KeeperEvent {
     /// The handle has changed the machine.
     Changed,
     Session,
-    Registered(Epoch, Result<Registration, RegisterError>),
+    Registered(RequestId, Result<Registration, RegisterError>),
     Read(ReadResult),
     Item(Option<Result<FeedItem, StoreError>>),
     Time,
@@ -170,8 +170,8 @@ impl<R: IdentifiedRecord> Drop for KeyKeeper<R> {
 }
 
 async fn registered(
-    registering: &mut Option<(Epoch, Registering)>,
-) -> (Epoch, Result<Registration, RegisterError>) {
+    registering: &mut Option<(RequestId, Registering)>,
+) -> (RequestId, Result<Registration, RegisterError>) {
     match registering {
         Some((epoch, reply)) => (*epoch, reply.await),
         None => std::future::pending().await,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::layout::PriorityClass;
-use tenure_core::name::BadName;
+use tenure_core::name::InvalidName;
 use tenure_core::queue::LockMode;
 use tenure_core::record::{HolderRecord, Record};
 use thiserror::Error;
@@ -28,7 +28,7 @@ pub struct Acquire {
     holder: Arc<HolderRecord>,
     mode: LockMode,
     reason: Option<String>,
-    queue: Result<(Subject, Bytes), BadName>,
+    queue: Result<(Subject, Bytes), InvalidName>,
     ttl: Option<Duration>,
     wait_policy: WaitPolicy,
 }
@@ -39,7 +39,7 @@ pub struct Acquire {
 pub enum LockError {
     /// No lock has such a name. Nothing was sent.
     #[error(transparent)]
-    InvalidName(#[from] BadName),
+    InvalidName(#[from] InvalidName),
     /// A semaphore has at least one permit. Nothing was sent.
     #[error("a semaphore needs at least one permit")]
     InvalidPermits,
@@ -129,7 +129,7 @@ impl Acquire {
     pub(super) fn new(
         queues: QueueDriver,
         (holder, mode): (Arc<HolderRecord>, LockMode),
-        queue: Result<(Subject, Bytes), BadName>,
+        queue: Result<(Subject, Bytes), InvalidName>,
     ) -> Acquire {
         Acquire { queues, holder, mode, reason: None, queue, ttl: None, wait_policy: WaitPolicy::Endless }
     }

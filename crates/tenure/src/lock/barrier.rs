@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure_core::layout::{PriorityClass, QueueKey};
-use tenure_core::name::BadName;
+use tenure_core::name::InvalidName;
 use tenure_core::queue::{BarrierRound, Effort, PassedMark, Rewrite, RewriteError, Rewritten};
 use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
@@ -52,7 +52,7 @@ pub struct Barrier {
     queues: QueueDriver,
     store: Store,
     holder: HolderRecord,
-    queue: Result<(Subject, Bytes), BadName>,
+    queue: Result<(Subject, Bytes), InvalidName>,
     parties: NonZeroU32,
     ttl: Option<Duration>,
     wait_policy: WaitPolicy,
@@ -64,7 +64,7 @@ pub struct Barrier {
 pub enum BarrierError {
     /// No barrier has such a name. Nothing was sent.
     #[error(transparent)]
-    InvalidName(#[from] BadName),
+    InvalidName(#[from] InvalidName),
     /// A barrier has at least one party. Nothing was sent.
     #[error("a barrier needs at least one party")]
     InvalidParties,
@@ -127,7 +127,7 @@ impl Barrier {
         queues: QueueDriver,
         store: Store,
         holder: HolderRecord,
-        queue: Result<(Subject, Bytes), BadName>,
+        queue: Result<(Subject, Bytes), InvalidName>,
         parties: NonZeroU32,
     ) -> Barrier {
         Barrier { queues, store, holder, queue, parties, ttl: None, wait_policy: WaitPolicy::Endless }

@@ -10,23 +10,23 @@ use crate::audit::{self, AuditAction, AuditRecord};
 use crate::retry;
 use crate::store::{Revision, StoreError};
 
-pub use tenure_core::cluster::{Holder, LockView};
+pub use tenure_core::cluster::{Holder, LockSnapshot};
 
 /// All locks that somebody holds, as they were at one revision.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LockList {
     /// By name.
-    pub locks: Vec<LockView>,
+    pub locks: Vec<LockSnapshot>,
     /// When this was so.
     pub revision: Revision,
 }
 
 impl Locks {
     /// Who holds a lock and who waits for it.
-    pub async fn view(&self, name: &LockName) -> Result<LockView, StoreError> {
+    pub async fn view(&self, name: &LockName) -> Result<LockSnapshot, StoreError> {
         let page = self.store.list(self.layout.waiters(name)).await?;
         let mut views = locks_in(&self.layout, page.pairs, page.revision);
-        let nobody = || LockView {
+        let nobody = || LockSnapshot {
             name: name.clone(),
             holders: Vec::new(),
             waiters: Vec::new(),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tenure_core::exclusive_key::Patience;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{BadName, NodeId};
-use tenure_core::record::{NodeRecord, NodeState, Record, WallTime, Wanted};
+use tenure_core::name::{InvalidName, NodeId};
+use tenure_core::record::{MemberRecord, MemberState, Record, Timestamp, Wanted};
 use tenure_core::revision::Token;
 use thiserror::Error;
 
@@ -30,7 +30,7 @@ pub struct NewNode {
     address: Option<String>,
     version: String,
     labels: BTreeMap<String, String>,
-    state: NodeState,
+    state: MemberState,
     balancer: Option<String>,
     accepts: Option<Wanted>,
     capacity: Option<u64>,
@@ -44,7 +44,7 @@ impl NewNode {
             address: None,
             version: String::new(),
             labels: BTreeMap::new(),
-            state: NodeState::Starting,
+            state: MemberState::Starting,
             balancer: None,
             accepts: None,
             capacity: None,
@@ -74,7 +74,7 @@ impl NewNode {
 
     /// Whether it takes work already.
     #[must_use]
-    pub fn state(mut self, state: NodeState) -> NewNode {
+    pub fn state(mut self, state: MemberState) -> NewNode {
         self.state = state;
         self
     }
@@ -95,8 +95,8 @@ impl NewNode {
     }
 
     /// The record, complete but for the revision that the key is created after.
-    fn record(self, nonce: String) -> NodeRecord {
-        NodeRecord {
+    fn record(self, nonce: String) -> MemberRecord {
+        MemberRecord {
             address: self.address,
             incarnation: 0,
             started: wall_time(),
@@ -180,7 +180,7 @@ impl IntoFuture for Join {
 pub enum JoinError {
     /// No node has such a name. Nothing was sent.
     #[error(transparent)]
-    InvalidName(#[from] BadName),
+    InvalidName(#[from] InvalidName),
     /// Another node with this id is alive: stop it, choose another id, or wait with [`Join::wait_up_to`] until its lease has ended.
     #[error("{0}")]
     Alive(Box<OtherNode>),
@@ -211,14 +211,14 @@ pub struct OtherNode {
     /// Its incarnation.
     pub incarnation: Token,
     /// Since when it lives, by its own clock; none if its record cannot be read.
-    pub started: Option<WallTime>,
+    pub started: Option<Timestamp>,
     /// The lease it lives by.
     pub lease: Option<LeaseId>,
 }
 
 impl OtherNode {
     fn new(id: NodeId, pair: &KeyValue) -> OtherNode {
-        let record = NodeRecord::decode(&pair.value).ok();
+        let record = MemberRecord::decode(&pair.value).ok();
         OtherNode {
             id,
             incarnation: Token(pair.created),

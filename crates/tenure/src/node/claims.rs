@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Layout;
-use tenure_core::node::request::{ClaimRequest, Habit};
-use tenure_core::node::{ClaimAnswer, ClaimAsk};
-use tenure_core::revision::Epoch;
+use tenure_core::node::request::{ClaimBatch, Habit};
+use tenure_core::node::{ClaimReply, ClaimRequest};
+use tenure_core::revision::RequestId;
 use tracing::debug;
 
 use crate::hold::LossReason;
@@ -19,8 +19,8 @@ use crate::store::{LeaseId, Store};
 
 /// What came of a request with claims, and the loans that they were asked under.
 pub(super) struct Claimed {
-    pub(super) epoch: Epoch,
-    pub(super) answers: Vec<ClaimAnswer>,
+    pub(super) epoch: RequestId,
+    pub(super) answers: Vec<ClaimReply>,
     loans: Vec<(String, Loan)>,
 }
 
@@ -31,8 +31,8 @@ pub(super) async fn ask(
     store: Store,
     session: Session,
     layout: Layout,
-    epoch: Epoch,
-    claims: Vec<(ClaimAsk, Option<Loan>)>,
+    epoch: RequestId,
+    claims: Vec<(ClaimRequest, Option<Loan>)>,
     habit: Arc<Mutex<Habit>>,
 ) -> Claimed {
     let mut loans = Vec::with_capacity(claims.len());
@@ -52,7 +52,7 @@ pub(super) async fn ask(
             Err(error) => debug!(task = %ask.task, %error, "no lease for a claim"),
         }
     }
-    let mut request = ClaimRequest::new(asked, lock(&habit).next_reading());
+    let mut request = ClaimBatch::new(asked, lock(&habit).next_reading());
     while !request.is_answered() {
         let replies = store.batch(request.txns(&layout)).await;
         request.handle(replies);
@@ -60,7 +60,7 @@ pub(super) async fn ask(
     lock(&habit).learn(&request);
     let mut answers = request.into_answers().into_iter();
     let answer = |has_lease| if has_lease { answers.next() } else { None };
-    let answers = has_lease.into_iter().map(answer).map(|answer| answer.unwrap_or(ClaimAnswer::NotDone));
+    let answers = has_lease.into_iter().map(answer).map(|answer| answer.unwrap_or(ClaimReply::NotDone));
     Claimed { epoch, answers: answers.collect(), loans }
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Loans {
 
 impl Loans {
     /// Claims are about to be asked for: each with the loan it has, if it was asked for before.
-    pub(super) fn begin(&mut self, claims: Vec<ClaimAsk>) -> Vec<(ClaimAsk, Option<Loan>)> {
+    pub(super) fn begin(&mut self, claims: Vec<ClaimRequest>) -> Vec<(ClaimRequest, Option<Loan>)> {
         claims
             .into_iter()
             .map(|ask| {

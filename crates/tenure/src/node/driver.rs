@@ -8,8 +8,8 @@ use tenure_core::fence::Fence;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{NodeId, TaskId};
 use tenure_core::node::request::{Habit, NodeWrite};
-use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, Tally};
-use tenure_core::record::{NodeLoad, NodeRecord, NodeState};
+use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, WorkerStats};
+use tenure_core::record::{MemberRecord, MemberState, NodeLoad};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -20,7 +20,7 @@ use super::feeds::{Feeds, News};
 use super::measure::Measure;
 use super::options::Gauge;
 use super::run::Handlers;
-use super::words::{NodeEnd, Tenancy};
+use super::words::{NodeEnd, WorkerStatus};
 use super::writes::{self, Outbox};
 use crate::clock::{Clock, wall_time};
 use crate::dice;
@@ -53,8 +53,8 @@ pub(super) struct Driver {
     pub(super) grace: Duration,
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
     pub(super) notices: broadcast::Sender<Notice>,
-    pub(super) tenancy: watch::Sender<Tenancy>,
-    pub(super) tally: news::Sender<Tally>,
+    pub(super) tenancy: watch::Sender<WorkerStatus>,
+    pub(super) tally: news::Sender<WorkerStats>,
     pub(super) measure: Measure,
 }
 
@@ -205,7 +205,7 @@ impl Driver {
             let _ = self.notices.send(notice);
         }
         self.measure.owns(self.machine.owned());
-        let tenancy = Tenancy {
+        let tenancy = WorkerStatus {
             tasks: self.machine.owned(),
             peers: self.machine.peers(),
             is_member: under_way.incarnation.is_some(),
@@ -361,7 +361,7 @@ impl NodeTask {
 
 /// What the machine wants of the node's own key.
 enum PlaceWish {
-    Announce(NodeState),
+    Announce(MemberState),
     Publish(NodeLoad),
     Leave,
 }
@@ -372,11 +372,11 @@ async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<
     while let Some(wish) = next {
         next = match wish {
             PlaceWish::Announce(state) => {
-                let change = |record: &mut NodeRecord| record.state = state;
+                let change = |record: &mut MemberRecord| record.state = state;
                 change_record(&membership, change, &mut wishes).await
             }
             PlaceWish::Publish(load) => {
-                let change = |record: &mut NodeRecord| record.load = Some(load);
+                let change = |record: &mut MemberRecord| record.load = Some(load);
                 change_record(&membership, change, &mut wishes).await
             }
             PlaceWish::Leave => {
@@ -393,7 +393,7 @@ async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<
 /// Changes the node's own record, and returns the next wish. A newer one does not wait for the reply: what was changed stays wanted.
 async fn change_record(
     membership: &Membership,
-    change: impl FnOnce(&mut NodeRecord),
+    change: impl FnOnce(&mut MemberRecord),
     wishes: &mut mpsc::UnboundedReceiver<PlaceWish>,
 ) -> Option<PlaceWish> {
     tokio::select! {

@@ -8,7 +8,7 @@ use metrics::{Unit, counter, gauge};
 use tenure_core::loss::LossReason;
 use tenure_core::name::NodeId;
 use tenure_core::node::{Event, Notice, Outcome, ReleaseReason};
-use tenure_core::task::StateKind;
+use tenure_core::task::TaskState;
 
 const TASKS: &str = "tenure_node_tasks";
 const TRIES: &str = "tenure_node_claim_tries_total";
@@ -51,7 +51,7 @@ impl Measure {
         for name in [TRIES, CLAIMS, STARTS, FAULTS] {
             counter!(name, "node" => node.clone()).absolute(0);
         }
-        for state in StateKind::ALL {
+        for state in TaskState::ALL {
             counter!(MOVES, "node" => node.clone(), "to" => state.as_str()).absolute(0);
             if state.is_terminal() {
                 counter!(ENDS, "node" => node.clone(), "state" => state.as_str()).absolute(0);

@@ -7,15 +7,15 @@ use std::time::Duration;
 use tenure_core::balance::{Balancer, Fair, Resource};
 use tenure_core::layout::Layout;
 use tenure_core::name::{Namespace, NodeId};
-use tenure_core::node::{Insistence, Keep, Node as Machine, Settings, Tally};
-use tenure_core::record::NodeState;
+use tenure_core::node::{Keep, Node as Machine, StopMode, WorkerConfig, WorkerStats};
+use tenure_core::record::MemberState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::driver::Driver;
 use super::measure::Measure;
 use super::run::Handlers;
-use super::words::Tenancy;
+use super::words::WorkerStatus;
 use super::{Node, Shared};
 use crate::dice;
 use crate::handler::Handler;
@@ -45,7 +45,7 @@ impl Gauge {
 #[must_use = "nothing is started before `start`"]
 pub struct NodeOptions {
     node: NewNode,
-    settings: Settings,
+    settings: WorkerConfig,
     balancer: Box<dyn Balancer>,
     policy: Box<dyn ErrorPolicy>,
     gauge: Option<Gauge>,
@@ -56,8 +56,8 @@ pub struct NodeOptions {
 impl NodeOptions {
     pub(super) fn new(id: NodeId) -> NodeOptions {
         NodeOptions {
-            node: NewNode::new(id.clone()).state(NodeState::Ready),
-            settings: Settings::new(id, dice::nonce()),
+            node: NewNode::new(id.clone()).state(MemberState::Ready),
+            settings: WorkerConfig::new(id, dice::nonce()),
             balancer: Box::new(Fair::default()),
             policy: Box::new(ErrorRate::default()),
             gauge: None,
@@ -95,7 +95,7 @@ impl NodeOptions {
     /// For handlers that have work elsewhere, such as a process: dropped, they would leave it behind, and the task would be released while it
     /// still runs. They must see to their end themselves within the grace.
     pub fn wait_for_handlers(mut self) -> NodeOptions {
-        self.settings.insistence = Insistence::Wait;
+        self.settings.insistence = StopMode::Wait;
         self
     }
 
@@ -214,8 +214,8 @@ impl NodeOptions {
         let layout = Layout::new(namespace);
         let (wish, wishes) = mpsc::unbounded_channel();
         let (notices, _) = broadcast::channel(NOTICES_KEPT);
-        let (tenancy, shown) = watch::channel(Tenancy::default());
-        let (tally, counted) = news::channel(Tally::default());
+        let (tenancy, shown) = watch::channel(WorkerStatus::default());
+        let (tally, counted) = news::channel(WorkerStats::default());
         let (ended, end) = news::channel(None);
         let grace = self.settings.grace;
         let driver = Driver {

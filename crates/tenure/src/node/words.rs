@@ -7,7 +7,7 @@ use crate::store::StoreError;
 
 /// How a node stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tenancy {
+pub struct WorkerStatus {
     /// How many tasks it owns.
     pub tasks: usize,
     /// How many other nodes take tasks, as far as it has seen.

@@ -8,7 +8,7 @@ use tenure_core::fence::Fence;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{LockName, Namespace};
 use tenure_core::once::{BeginRun, Begun, CountedRuns, Decision, EndRun, OnceRule, is_in_future, lock_of};
-use tenure_core::record::{Record, RunRecord};
+use tenure_core::record::{OnceRecord, Record};
 use thiserror::Error;
 
 use crate::clock::{BootClock, Clock, wall_time};
@@ -140,10 +140,10 @@ impl RunGate {
     }
 
     /// The record of the last run.
-    pub async fn last(&self) -> Result<Option<RunRecord>, RunGateError> {
+    pub async fn last(&self) -> Result<Option<OnceRecord>, RunGateError> {
         let Some(pair) = self.store.get_key(self.key.clone()).await? else { return Ok(None) };
         let unreadable = |reason| RunGateError::Unreadable { reason };
-        RunRecord::decode(&pair.value).map(Some).map_err(|bad| unreadable(bad.reason()))
+        OnceRecord::decode(&pair.value).map(Some).map_err(|bad| unreadable(bad.reason()))
     }
 
     /// Whether a run is due now, without the lock.
@@ -154,13 +154,13 @@ impl RunGate {
     /// Records that a run begins, if one is due. Start the work only after [`Begun::Begun`].
     pub async fn begin(&self, fence: Fence) -> Result<Begun, StoreError> {
         let Identity { node, pid, program: command, .. } = (*self.identity).clone();
-        let record = RunRecord { started: wall_time(), node, pid, command, ..RunRecord::default() };
+        let record = OnceRecord { started: wall_time(), node, pid, command, ..OnceRecord::default() };
         let mut begin = BeginRun::new(self.key.clone(), fence, self.rule, record);
         retry::run("begin of a run", &self.store, &self.clock, &mut begin).await
     }
 
     /// Records how the run ended, with `record.exit_code`. False if the lock is not held any more.
-    pub async fn finish(&self, fence: &Fence, record: &RunRecord) -> Result<bool, StoreError> {
+    pub async fn finish(&self, fence: &Fence, record: &OnceRecord) -> Result<bool, StoreError> {
         let mut end = EndRun::finished(self.key.clone(), fence, record);
         retry::run("end of a run", &self.store, &self.clock, &mut end).await
     }
@@ -178,7 +178,7 @@ pub struct LastRun {
     /// The name.
     pub name: LockName,
     /// Its record.
-    pub record: RunRecord,
+    pub record: OnceRecord,
     /// Whether it was recorded by a clock that is too far ahead of this one. It does not count for an earlier period.
     pub is_in_future: bool,
 }
@@ -194,7 +194,7 @@ pub async fn list(store: &Store, namespace: &Namespace) -> Result<Vec<LastRun>, 
     let now = wall_time();
     let last = pairs.iter().filter_map(|pair| {
         let Some(Key::Run(name)) = layout.parse(&pair.key) else { return None };
-        let record = RunRecord::decode(&pair.value).ok()?;
+        let record = OnceRecord::decode(&pair.value).ok()?;
         Some(LastRun { name, is_in_future: is_in_future(record.started, now), record })
     });
     Ok(last.collect())

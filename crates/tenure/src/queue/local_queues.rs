@@ -15,7 +15,7 @@ use tenure_core::queue::{
     AcquiredMark, EnterGuard, LeaveReply, PriorityWaiters, QueueEvent, QueueKind, QueueReply, WaitQueue,
     WaiterId,
 };
-use tenure_core::record::{CandidateRecord, WallTime};
+use tenure_core::record::{CandidateRecord, Timestamp};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 
@@ -352,7 +352,7 @@ impl LocalQueue {
             let waiter = self.waiters.get(&id)?;
             let (value, ttl) = (waiter.value.clone(), waiter.loan.ttl());
             let lasted_ms = u64::try_from(now.since(began).as_millis()).unwrap_or(u64::MAX);
-            let at = WallTime(wall_time().0.saturating_sub(lasted_ms));
+            let at = Timestamp(wall_time().0.saturating_sub(lasted_ms));
             let mark = AcquiredMark { kind, at, ttl };
             let key = key.key_in(&self.name());
             return Some(AcquiredHold { slot, id, key, token, value, mark });

@@ -21,8 +21,8 @@ use crate::clock::Clock;
 use crate::feed::{Feed, FeedItem};
 use crate::retry::Attempts;
 use crate::store::{
-    Cause, Change, KeyValue, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchItem,
-    WatchStream,
+    Cause, Change, KeyValue, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError,
+    WatchItem, WatchStream,
 };
 
 /// How long a key is stored before it is watched. Most locks are released within this time, and the reply to a release reports whether the key
@@ -184,7 +184,7 @@ impl KeyWatch {
         let stored = self.key.key_in(&self.queue);
         let Some(stream) = &mut self.stream else {
             let select = Selection::Key(stored);
-            self.stream = Some(self.store.watch(select, self.start, Previous::Omitted).await?);
+            self.stream = Some(self.store.watch(select, self.start, PreviousValues::Omitted).await?);
             self.attempts.succeeded();
             // The machine reads the key after this, so it does not matter where exactly the watch begins.
             if self.start == Start::Recent {
@@ -208,8 +208,8 @@ impl KeyWatch {
                 Ok(())
             }
             Some(Ok(WatchItem::Progress(_))) => Ok(()),
-            Some(Err(WatchEnd::Compacted { at })) => Err(StoreError::Compacted { at: Some(at) }),
-            Some(Err(WatchEnd::Lost(error))) => Err(error),
+            Some(Err(WatchError::Compacted { at })) => Err(StoreError::Compacted { at: Some(at) }),
+            Some(Err(WatchError::Lost(error))) => Err(error),
             None => Err(StoreError::Unavailable(Cause::new("the watch ended without a reason"))),
         }
     }

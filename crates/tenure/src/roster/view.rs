@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 
-use super::{Follower, Kind, MemberOf, Roster, SnapshotOf, lock};
+use super::{Follower, Kind, PresenceOf, PresenceSet, PresenceSnapshotOf, lock};
 use crate::clock::Clock;
 use crate::news;
 use crate::store::{Revision, StoreError};
@@ -33,7 +33,7 @@ pub struct View<K: Kind> {
 }
 
 struct Shared<K: Kind> {
-    roster: Arc<Mutex<Roster<K>>>,
+    roster: Arc<Mutex<PresenceSet<K>>>,
     clock: Arc<dyn Clock>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -82,12 +82,12 @@ impl<K: Kind> View<K> {
     }
 
     /// The whole picture as last known; none before the first one has come.
-    pub fn snapshot(&self) -> Option<SnapshotOf<K>> {
+    pub fn snapshot(&self) -> Option<PresenceSnapshotOf<K>> {
         lock(&self.shared.roster).snapshot()
     }
 
     /// One member as last known.
-    pub fn get(&self, id: &K::Id) -> Option<Arc<MemberOf<K>>> {
+    pub fn get(&self, id: &K::Id) -> Option<Arc<PresenceOf<K>>> {
         lock(&self.shared.roster).get(id).cloned()
     }
 
@@ -141,8 +141,8 @@ impl<K: Kind> View<K> {
     /// Why no other picture will come any more.
     pub async fn wait_for(
         &mut self,
-        mut is_wanted: impl FnMut(&SnapshotOf<K>) -> bool,
-    ) -> Result<SnapshotOf<K>, StoreError> {
+        mut is_wanted: impl FnMut(&PresenceSnapshotOf<K>) -> bool,
+    ) -> Result<PresenceSnapshotOf<K>, StoreError> {
         loop {
             self.seen.mark_unchanged();
             if let Some(snapshot) = self.snapshot().filter(&mut is_wanted) {
@@ -157,7 +157,7 @@ impl<K: Kind> View<K> {
     /// # Errors
     ///
     /// Why none will come.
-    pub async fn ready(&mut self) -> Result<SnapshotOf<K>, StoreError> {
+    pub async fn ready(&mut self) -> Result<PresenceSnapshotOf<K>, StoreError> {
         self.wait_for(|_| true).await
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure_core::exclusive_key::Patience;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{BadName, InstanceId, RegistryKey, ServiceName};
+use tenure_core::name::{InstanceId, InvalidName, RegistryKey, ServiceName};
 use tenure_core::record::{InstanceRecord, InstanceValue};
 use tenure_core::revision::Token;
 use thiserror::Error;
@@ -223,7 +223,7 @@ pub enum InstanceError {
     OurOwn(InstanceId),
     /// The names of the service and of the instance are too long together.
     #[error("the names of service and instance do not fit into one key")]
-    Name(#[from] BadName),
+    Name(#[from] InvalidName),
     /// The store did not answer in time: try again.
     #[error("the store did not answer within {within:?}, so the instance was not registered")]
     NotYet {

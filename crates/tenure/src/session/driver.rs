@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::revision::Epoch;
-use tenure_core::session::{Action, DeleteReply, Notice, PutReply, SlotId};
+use tenure_core::revision::RequestId;
+use tenure_core::session::{Action, DeleteReply, LeaseSlotId, Notice, PutReply};
 use tenure_core::time::Moment;
 use tokio::time::Instant;
 use tracing::debug;
@@ -32,11 +32,17 @@ const FOLLOW_WITHIN: Duration = Duration::from_millis(500);
 
 /// The reply to a request.
 pub(super) enum Reply {
-    Granted { slot: SlotId, epoch: Epoch, id: LeaseId, ttl: Duration, answer: Result<Grant, StoreError> },
-    Renewed(SlotId, Epoch, Result<Renewal, StoreError>),
-    Put(SlotId, Epoch, PutReply),
-    Deleted(SlotId, Epoch, DeleteReply),
-    Revoked(LeaseId, Epoch, Result<Revision, StoreError>),
+    Granted {
+        slot: LeaseSlotId,
+        epoch: RequestId,
+        id: LeaseId,
+        ttl: Duration,
+        answer: Result<Grant, StoreError>,
+    },
+    Renewed(LeaseSlotId, RequestId, Result<Renewal, StoreError>),
+    Put(LeaseSlotId, RequestId, PutReply),
+    Deleted(LeaseSlotId, RequestId, DeleteReply),
+    Revoked(LeaseId, RequestId, Result<Revision, StoreError>),
 }
 
 /// What happens outside.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::hold::TtlTooShort;
-use tenure_core::session::{Lent, LoanId};
+use tenure_core::session::{LeaseUserId, Lent};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -232,7 +232,7 @@ impl Lend {
 /// Gives back what is not waited for any more.
 struct Waiting<'a> {
     shared: &'a Shared,
-    loan: Option<LoanId>,
+    loan: Option<LeaseUserId>,
 }
 
 impl Waiting<'_> {

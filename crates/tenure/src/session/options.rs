@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backoff::{BadRetry, Retry};
+use tenure_core::backoff::{InvalidBackoff, Retry};
 use tenure_core::hold::TtlTooShort;
 use tenure_core::session::{Plan, Session as Machine};
 use thiserror::Error;
@@ -56,7 +56,7 @@ impl SessionOptions {
     }
 
     /// Opens the session. Asks nothing of the store yet. Must be called inside a tokio runtime, on which its task runs.
-    pub fn open(self, store: Store) -> Result<Session, BadOptions> {
+    pub fn open(self, store: Store) -> Result<Session, InvalidOptions> {
         self.plan.retry.check()?;
         let machine = Machine::new(self.plan)?;
         measure::register();
@@ -69,11 +69,11 @@ impl SessionOptions {
 /// Options that cannot work.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum BadOptions {
+pub enum InvalidOptions {
     /// One lost answer would end the lease.
     #[error(transparent)]
     Ttl(#[from] TtlTooShort),
     /// It would hammer the store.
     #[error(transparent)]
-    Retry(#[from] BadRetry),
+    Retry(#[from] InvalidBackoff),
 }

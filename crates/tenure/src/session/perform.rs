@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use tenure_core::session::{DeleteReply, DeleteRequest, PutEntry, PutProgress, PutReply, PutRequest};
+use tenure_core::session::{DeleteReply, DeleteRequest, KeyPut, PutProgress, PutReply, PutRequest};
 
 use crate::store::{LeaseId, Store};
 
@@ -16,7 +16,7 @@ pub(super) async fn put(
     store: &Store,
     lease: LeaseId,
     ours: Vec<LeaseId>,
-    entries: Vec<PutEntry>,
+    entries: Vec<KeyPut>,
     is_held: &(impl Fn() -> bool + Sync),
 ) -> PutReply {
     let requests = PutRequest::split(lease, ours, entries, &store.info().limits);

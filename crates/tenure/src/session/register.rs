@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::hold::TtlTooShort;
-use tenure_core::name::BadName;
+use tenure_core::name::InvalidName;
 use tenure_core::session::{Mode, largest_put};
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -38,7 +38,7 @@ pub struct Registration {
 pub enum RegisterError {
     /// No key of a namespace has such a name. Nothing was sent, and nothing has changed.
     #[error(transparent)]
-    InvalidName(#[from] BadName),
+    InvalidName(#[from] InvalidName),
     /// No store would take this key or value. Nothing was sent, and nothing has changed.
     #[error("the key cannot be registered: {0}")]
     Invalid(Invalid),

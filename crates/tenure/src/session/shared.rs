@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::session::{Lent, LoanId, Session as Machine, Standing, Wish};
+use tenure_core::session::{LeaseUserId, Lent, Session as Machine, Standing, Wish};
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -44,9 +44,9 @@ pub(super) struct Inner {
     /// Who waits for a wish to come true.
     pub(super) waiters: BTreeMap<Wish, oneshot::Sender<Result<Registration, RegisterError>>>,
     /// Who waits for a lease.
-    pub(super) borrowers: BTreeMap<LoanId, oneshot::Sender<Answer>>,
+    pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<Answer>>,
     /// Who has one.
-    pub(super) loans: BTreeMap<LoanId, (LeaseId, Arc<LeaseCell>)>,
+    pub(super) loans: BTreeMap<LeaseUserId, (LeaseId, Arc<LeaseCell>)>,
     /// What all loans of a lease share, as long as there are any: a renewal tells it to a thousand of them at once.
     pub(super) cells: BTreeMap<LeaseId, Weak<LeaseCell>>,
     /// Keys that are perhaps wanted since, or not wanted any more: their watching has to follow.
@@ -105,7 +105,7 @@ impl Shared {
     }
 
     /// A loan, or the wait for one, is over.
-    pub(super) fn give_back(&self, loan: LoanId) {
+    pub(super) fn give_back(&self, loan: LeaseUserId) {
         let mut inner = self.lock();
         inner.borrowers.remove(&loan);
         inner.loans.remove(&loan);

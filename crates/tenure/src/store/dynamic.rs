@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::{
-    Engine, Get, Grant, LeaseId, LeaseView, Page, Previous, Renewal, Revision, Selection, Start, StoreError,
-    StoreInfo, Txn, TxnReply, WatchStream,
+    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start,
+    StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -19,7 +19,7 @@ pub(super) trait DynEngine: Send + Sync + 'static {
     fn get(&self, get: Get) -> Answer<'_, Page>;
     fn txn(&self, txn: Txn) -> Answer<'_, TxnReply>;
     fn batch(&self, txns: Vec<Txn>) -> Boxed<'_, Vec<Result<TxnReply, StoreError>>>;
-    fn watch(&self, select: Selection, start: Start, previous: Previous) -> Answer<'_, WatchStream>;
+    fn watch(&self, select: Selection, start: Start, previous: PreviousValues) -> Answer<'_, WatchStream>;
     fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Answer<'_, Grant>;
     fn renew(&self, id: LeaseId) -> Answer<'_, Renewal>;
     fn revoke(&self, id: LeaseId) -> Answer<'_, Revision>;
@@ -48,7 +48,7 @@ impl<E: Engine> DynEngine for E {
         Box::pin(Engine::batch(self, txns))
     }
 
-    fn watch(&self, select: Selection, start: Start, previous: Previous) -> Answer<'_, WatchStream> {
+    fn watch(&self, select: Selection, start: Start, previous: PreviousValues) -> Answer<'_, WatchStream> {
         Box::pin(Engine::watch(self, select, start, previous))
     }
 

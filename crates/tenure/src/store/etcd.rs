@@ -17,8 +17,8 @@ use tenure_etcd::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{
-    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, OpReply, Page, Previous, Reach, Renewal,
-    Revision, Security, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, OpReply, Page, PreviousValues, Reach,
+    Renewal, Revision, Selection, Start, StoreError, StoreInfo, Transport, Txn, TxnReply, WatchStream,
 };
 
 pub use tenure_etcd::{Config, Secret, Tls, User};
@@ -98,11 +98,11 @@ impl Etcd {
     }
 
     /// The configuration for a list of members, with the defaults of the client and the machine's own authorities for TLS.
-    pub(crate) fn config(endpoints: &[String], security: Security) -> Config {
+    pub(crate) fn config(endpoints: &[String], security: Transport) -> Config {
         let config = Config::new(endpoints.iter().cloned());
         match security {
-            Security::Plain => config,
-            Security::Tls => config.with_tls(Tls::new()),
+            Transport::Plain => config,
+            Transport::Tls => config.with_tls(Tls::new()),
         }
     }
 
@@ -163,7 +163,7 @@ impl Engine for Etcd {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         select.check()?;
         watch::open(self, &select, start, previous).await

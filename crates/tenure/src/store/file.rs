@@ -47,8 +47,8 @@ use tenure_core::keyspace::{Rows, evaluate, read};
 
 use crate::clock::{BootClock, Clock};
 use crate::store::{
-    Durability, Engine, Get, Grant, LeaseId, LeaseView, Page, Previous, Reach, Renewal, Revision, Selection,
-    Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Durability, Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Reach, Renewal, Revision,
+    Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
 use engine::Running;
@@ -61,11 +61,11 @@ pub use options::{Options, Retention, default_path};
 ///
 /// ```
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// use tenure::store::{Store, file::SharedFile};
+/// use tenure::store::{Store, file::FileEngine};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("app").join("store.db");
-/// let store = Store::new(SharedFile::open(path).await?);
+/// let store = Store::new(FileEngine::open(path).await?);
 /// store.put("/greeting", "hello").await?;
 /// assert_eq!(store.get_key("/greeting").await?.unwrap().value, "hello");
 /// store.close().await;
@@ -87,12 +87,12 @@ pub use options::{Options, Retention, default_path};
 /// A process that is stopped (SIGSTOP, a debugger) inside a transaction blocks every writer until it goes on or dies; a
 /// warning names its pid. After `fork` the child must open the store itself.
 #[derive(Clone)]
-pub struct SharedFile {
+pub struct FileEngine {
     info: Arc<StoreInfo>,
     running: Arc<Running>,
 }
 
-impl SharedFile {
+impl FileEngine {
     /// Opens the store in a file, with defaults, and makes it (in a folder of mode 0700) if there is none.
     ///
     /// # Errors
@@ -104,8 +104,8 @@ impl SharedFile {
     /// # Cancellation
     ///
     /// Leaves at most an empty store behind.
-    pub async fn open(path: impl Into<PathBuf>) -> Result<SharedFile, StoreError> {
-        SharedFile::options().open(path).await
+    pub async fn open(path: impl Into<PathBuf>) -> Result<FileEngine, StoreError> {
+        FileEngine::options().open(path).await
     }
 
     /// Other ways to open it.
@@ -113,7 +113,7 @@ impl SharedFile {
         Options::new()
     }
 
-    async fn open_with(options: Options, path: PathBuf) -> Result<SharedFile, StoreError> {
+    async fn open_with(options: Options, path: PathBuf) -> Result<FileEngine, StoreError> {
         let durable = options.durability.max(Durability::Machine);
         let limits = options.limits;
         let running = Running::start(options, path).await?;
@@ -126,7 +126,7 @@ impl SharedFile {
             durable,
             reach: Reach::Machine,
         };
-        Ok(SharedFile { info: Arc::new(info), running: Arc::new(running) })
+        Ok(FileEngine { info: Arc::new(info), running: Arc::new(running) })
     }
 
     /// Where the store lies, links followed.
@@ -140,13 +140,13 @@ impl SharedFile {
     }
 }
 
-impl fmt::Debug for SharedFile {
+impl fmt::Debug for FileEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedFile({} {})", self.path().display(), self.info.id)
+        write!(f, "FileEngine({} {})", self.path().display(), self.info.id)
     }
 }
 
-impl Engine for SharedFile {
+impl Engine for FileEngine {
     fn info(&self) -> &StoreInfo {
         &self.info
     }
@@ -194,7 +194,7 @@ impl Engine for SharedFile {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         select.check()?;
         let (revision, compacted) =

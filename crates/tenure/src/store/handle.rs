@@ -15,8 +15,8 @@ use super::dynamic::DynEngine;
 use super::memory::Memory;
 use super::page::PageLen;
 use super::{
-    Condition, Engine, Get, Grant, KeyValue, LeaseChoice, LeaseId, LeaseView, Op, OpReply, Page, Previous,
-    Renewal, Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Condition, Engine, Get, Grant, KeyValue, LeaseChoice, LeaseId, LeaseView, Op, OpReply, Page,
+    PreviousValues, Renewal, Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
 /// How many chunks of a long list are under way at once. One leaves the store idle between answers; beyond four nothing
@@ -175,7 +175,7 @@ impl Store {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.engine.watch(select, start, previous).await
     }

@@ -17,8 +17,8 @@ use tokio::task::coop::poll_proceed;
 use crate::clock::{BootClock, Clock};
 use crate::dice;
 use crate::store::{
-    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, Previous, Reach, Renewal, Revision,
-    Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchEnd, WatchItem, WatchStream,
+    Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, PreviousValues, Reach, Renewal,
+    Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchError, WatchItem, WatchStream,
 };
 
 /// How many revisions of history are always kept: what a watcher may be behind before it has to list again.
@@ -129,7 +129,7 @@ impl Engine for Memory {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let id = self.with(|keyspace, now| keyspace.watch(select, start, now))?;
         Ok(Box::pin(Watch { shared: self.shared.clone(), id, previous, is_over: false }))
@@ -233,12 +233,12 @@ fn wake(mut state: MutexGuard<'_, State>) {
 struct Watch {
     shared: Arc<Shared>,
     id: WatchId,
-    previous: Previous,
+    previous: PreviousValues,
     is_over: bool,
 }
 
 impl Stream for Watch {
-    type Item = Result<WatchItem, WatchEnd>;
+    type Item = Result<WatchItem, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.is_over {
@@ -251,7 +251,7 @@ impl Stream for Watch {
             drop(state);
             budget.made_progress();
             self.is_over = true;
-            return Poll::Ready(Some(Err(WatchEnd::Lost(StoreError::Closed))));
+            return Poll::Ready(Some(Err(WatchError::Lost(StoreError::Closed))));
         }
         let item = state.keyspace.poll_watch(self.id, self.previous);
         if item.is_none() {

@@ -17,7 +17,7 @@ impl Store {
         match url {
             StoreUrl::Memory => Ok(Store::new(Memory::new())),
             #[cfg(feature = "file")]
-            StoreUrl::File(path) => Ok(Store::new(super::file::SharedFile::open(path.clone()).await?)),
+            StoreUrl::File(path) => Ok(Store::new(super::file::FileEngine::open(path.clone()).await?)),
             #[cfg(feature = "etcd")]
             StoreUrl::Etcd { endpoints, security } => {
                 let config = super::etcd::Etcd::config(endpoints, *security);

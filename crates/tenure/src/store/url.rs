@@ -24,13 +24,13 @@ pub enum StoreUrl {
         /// Its members, as `host:port`.
         endpoints: Vec<String>,
         /// Whether TLS is spoken.
-        security: Security,
+        security: Transport,
     },
 }
 
 /// Whether a connection is encrypted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Security {
+pub enum Transport {
     /// In the clear: on loopback, or where the network is trusted.
     Plain,
     /// By TLS.
@@ -40,7 +40,7 @@ pub enum Security {
 /// Why a text is not the address of a store. What may be a password in the text is replaced by `…`.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum BadStoreUrl {
+pub enum InvalidStoreUrl {
     /// No such scheme.
     #[error(
         "unknown store {0:?}; use memory:, file:///path, etcd://host:2379,host2:2379 or etcds://host:2379"
@@ -64,31 +64,31 @@ pub enum BadStoreUrl {
 const ETCD_PORT: u16 = 2379;
 
 impl FromStr for StoreUrl {
-    type Err = BadStoreUrl;
+    type Err = InvalidStoreUrl;
 
-    fn from_str(text: &str) -> Result<StoreUrl, BadStoreUrl> {
+    fn from_str(text: &str) -> Result<StoreUrl, InvalidStoreUrl> {
         if text == "memory:" {
             return Ok(StoreUrl::Memory);
         }
         if let Some(path) = text.strip_prefix("file:") {
-            let path = path.strip_prefix("//").ok_or_else(|| BadStoreUrl::RelativePath(redact(path)))?;
+            let path = path.strip_prefix("//").ok_or_else(|| InvalidStoreUrl::RelativePath(redact(path)))?;
             if !path.starts_with('/') || path.ends_with('/') {
-                return Err(BadStoreUrl::RelativePath(redact(path)));
+                return Err(InvalidStoreUrl::RelativePath(redact(path)));
             }
             return Ok(StoreUrl::File(PathBuf::from(path)));
         }
         // Before the members are told apart: a password may hold a comma.
         if text.contains('@') {
-            return Err(BadStoreUrl::Credentials);
+            return Err(InvalidStoreUrl::Credentials);
         }
         let (security, members) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
-            (Some(members), _) => (Security::Plain, members),
-            (None, Some(members)) => (Security::Tls, members),
-            (None, None) => return Err(BadStoreUrl::UnknownScheme(redact(text))),
+            (Some(members), _) => (Transport::Plain, members),
+            (None, Some(members)) => (Transport::Tls, members),
+            (None, None) => return Err(InvalidStoreUrl::UnknownScheme(redact(text))),
         };
         let members = members.trim_end_matches('/');
         if members.is_empty() {
-            return Err(BadStoreUrl::NoEndpoint);
+            return Err(InvalidStoreUrl::NoEndpoint);
         }
         let endpoints = members.split(',').map(parse_endpoint).collect::<Result<_, _>>()?;
         Ok(StoreUrl::Etcd { endpoints, security })
@@ -96,8 +96,8 @@ impl FromStr for StoreUrl {
 }
 
 /// `host`, `host:port`, `1.2.3.4:port` or `[::1]:port`; the port is etcd's own if none is given.
-fn parse_endpoint(text: &str) -> Result<String, BadStoreUrl> {
-    let bad = || BadStoreUrl::BadEndpoint(redact(text));
+fn parse_endpoint(text: &str) -> Result<String, InvalidStoreUrl> {
+    let bad = || InvalidStoreUrl::BadEndpoint(redact(text));
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, after) = rest.split_once(']').ok_or_else(bad)?;
@@ -126,10 +126,10 @@ impl fmt::Display for StoreUrl {
         match self {
             StoreUrl::Memory => write!(f, "memory:"),
             StoreUrl::File(path) => write!(f, "file://{}", path.display()),
-            StoreUrl::Etcd { endpoints, security: Security::Plain } => {
+            StoreUrl::Etcd { endpoints, security: Transport::Plain } => {
                 write!(f, "etcd://{}", shown(endpoints))
             }
-            StoreUrl::Etcd { endpoints, security: Security::Tls } => {
+            StoreUrl::Etcd { endpoints, security: Transport::Tls } => {
                 write!(f, "etcds://{}", shown(endpoints))
             }
         }
@@ -160,7 +160,7 @@ mod tests {
     fn a_store_is_named_by_its_scheme() {
         let plain = |members: &[&str]| StoreUrl::Etcd {
             endpoints: members.iter().map(|&member| member.to_owned()).collect(),
-            security: Security::Plain,
+            security: Transport::Plain,
         };
         for (text, url) in [
             ("memory:", StoreUrl::Memory),
@@ -173,14 +173,14 @@ mod tests {
             assert_eq!(url.to_string().parse::<StoreUrl>().as_ref(), Ok(&url), "{text}");
         }
         let secure = "etcds://a:1".parse::<StoreUrl>().unwrap();
-        assert!(matches!(secure, StoreUrl::Etcd { security: Security::Tls, .. }));
+        assert!(matches!(secure, StoreUrl::Etcd { security: Transport::Tls, .. }));
     }
 
     #[test]
     fn file_without_slashes_is_a_relative_path() {
         for text in ["file:x.db", "file:./x.db", "file:/x.db", "file://x.db"] {
             let bad = text.parse::<StoreUrl>().unwrap_err();
-            assert!(matches!(&bad, BadStoreUrl::RelativePath(_)), "{text}: {bad}");
+            assert!(matches!(&bad, InvalidStoreUrl::RelativePath(_)), "{text}: {bad}");
             assert!(bad.to_string().contains("x.db"), "{bad}");
         }
     }
@@ -232,7 +232,7 @@ mod tests {
         }
         // Built without the parser, as a caller may.
         let endpoints = vec!["ann:canary@h:1".to_owned(), "b:2".to_owned(), "[::1]:3".to_owned()];
-        let url = StoreUrl::Etcd { endpoints, security: Security::Plain };
+        let url = StoreUrl::Etcd { endpoints, security: Transport::Plain };
         assert_eq!(url.to_string(), "etcd://…,b:2,[::1]:3");
         assert!(!format!("{url:?} {url:#?}").contains("canary"));
     }
@@ -260,7 +260,7 @@ mod tests {
         }
         for text in ["file:x.db", "file:./x.db", "file://x.db", "file:"] {
             let refused = text.parse::<StoreUrl>();
-            assert!(matches!(refused, Err(BadStoreUrl::RelativePath(_))), "{text}: {refused:?}");
+            assert!(matches!(refused, Err(InvalidStoreUrl::RelativePath(_))), "{text}: {refused:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::name::{BadName, Namespace};
+use tenure_core::name::{InvalidName, Namespace};
 
 use super::Tenure;
 use crate::clock::{BootClock, Clock};
@@ -124,7 +124,7 @@ impl fmt::Debug for Source {
 pub struct TenureBuilder {
     source: Option<Source>,
     user: Option<(String, String)>,
-    namespace: Result<Namespace, BadName>,
+    namespace: Result<Namespace, InvalidName>,
     identity: Option<Identity>,
     ttl: Duration,
     clock: Arc<dyn Clock>,

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::name::{BadName, ElectionName, Namespace};
+use tenure_core::name::{ElectionName, InvalidName, Namespace};
 
 use super::request;
 use crate::election::{self, CampaignError, Elections, LeadError, Leader, Observe, Term};
@@ -65,7 +65,7 @@ impl Terms {
 pub struct Election {
     elections: Elections,
     namespace: Namespace,
-    name: Result<ElectionName, BadName>,
+    name: Result<ElectionName, InvalidName>,
     terms: Terms,
 }
 
@@ -73,7 +73,7 @@ impl Election {
     pub(super) fn new(
         elections: &Elections,
         namespace: &Namespace,
-        name: Result<ElectionName, BadName>,
+        name: Result<ElectionName, InvalidName>,
         terms: &Terms,
     ) -> Election {
         Election { elections: elections.clone(), namespace: namespace.clone(), name, terms: terms.clone() }
@@ -125,7 +125,7 @@ impl Election {
     /// # Errors
     ///
     /// [`InvalidName`](crate::InvalidName) if no election has such a name.
-    pub fn observe(&self) -> Result<Observe, BadName> {
+    pub fn observe(&self) -> Result<Observe, InvalidName> {
         Ok(self.open()?.observe())
     }
 
@@ -134,7 +134,7 @@ impl Election {
     /// # Errors
     ///
     /// [`InvalidName`](crate::InvalidName) if no election has such a name.
-    pub fn open(&self) -> Result<election::Election, BadName> {
+    pub fn open(&self) -> Result<election::Election, InvalidName> {
         Ok(self.elections.open(self.name.as_ref().map_err(Clone::clone)?))
     }
 }
@@ -167,7 +167,7 @@ impl Election {
 #[derive(Clone)]
 #[must_use = "nothing is a candidate before this is awaited"]
 pub struct Campaign {
-    campaign: Result<((Namespace, ElectionName), election::Campaign), BadName>,
+    campaign: Result<((Namespace, ElectionName), election::Campaign), InvalidName>,
     terms: Terms,
 }
 

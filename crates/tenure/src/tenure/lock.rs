@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tenure_core::name::{BadName, LockName};
+use tenure_core::name::{InvalidName, LockName};
 use tenure_core::queue::LockMode;
 
 use super::request;
@@ -45,11 +45,11 @@ pub struct LockRequest {
 request!(LockRequest => Result<Guard, LockError>);
 
 impl LockRequest {
-    pub(super) fn exclusive(locks: &Locks, name: Result<LockName, BadName>) -> LockRequest {
+    pub(super) fn exclusive(locks: &Locks, name: Result<LockName, InvalidName>) -> LockRequest {
         LockRequest::new(locks, name, LockMode::Exclusive)
     }
 
-    fn new(locks: &Locks, name: Result<LockName, BadName>, mode: LockMode) -> LockRequest {
+    fn new(locks: &Locks, name: Result<LockName, InvalidName>, mode: LockMode) -> LockRequest {
         LockRequest { acquire: Ok(locks.request(name, mode)) }
     }
 
@@ -103,11 +103,11 @@ impl LockRequest {
 #[derive(Clone)]
 pub struct RwLock {
     locks: Locks,
-    name: Result<LockName, BadName>,
+    name: Result<LockName, InvalidName>,
 }
 
 impl RwLock {
-    pub(super) fn new(locks: &Locks, name: Result<LockName, BadName>) -> RwLock {
+    pub(super) fn new(locks: &Locks, name: Result<LockName, InvalidName>) -> RwLock {
         RwLock { locks: locks.clone(), name }
     }
 
@@ -142,12 +142,12 @@ impl RwLock {
 #[derive(Clone)]
 pub struct Semaphore {
     locks: Locks,
-    name: Result<LockName, BadName>,
+    name: Result<LockName, InvalidName>,
     permits: u32,
 }
 
 impl Semaphore {
-    pub(super) fn new(locks: &Locks, name: Result<LockName, BadName>, permits: u32) -> Semaphore {
+    pub(super) fn new(locks: &Locks, name: Result<LockName, InvalidName>, permits: u32) -> Semaphore {
         Semaphore { locks: locks.clone(), name, permits }
     }
 
@@ -179,12 +179,12 @@ impl Semaphore {
 #[derive(Clone)]
 pub struct Barrier {
     locks: Locks,
-    name: Result<LockName, BadName>,
+    name: Result<LockName, InvalidName>,
     parties: u32,
 }
 
 impl Barrier {
-    pub(super) fn new(locks: &Locks, name: Result<LockName, BadName>, parties: u32) -> Barrier {
+    pub(super) fn new(locks: &Locks, name: Result<LockName, InvalidName>, parties: u32) -> Barrier {
         Barrier { locks: locks.clone(), name, parties }
     }
 

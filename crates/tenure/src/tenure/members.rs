@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{BadName, InstanceId, NodeId, RegistryKey, ServiceName};
+use tenure_core::name::{InstanceId, InvalidName, NodeId, RegistryKey, ServiceName};
 
 use super::{Shared, request};
 use crate::error::Error;
@@ -47,7 +47,7 @@ const OWNER_MARGIN: Duration = Duration::from_secs(5);
 /// [`RegisterError`]; a wrong name is reported when it is awaited.
 #[must_use = "nothing is registered before this is awaited"]
 pub struct Register {
-    register: Result<session::Register, BadName>,
+    register: Result<session::Register, InvalidName>,
 }
 
 request!(Register => Result<Registration, RegisterError>);
@@ -56,7 +56,7 @@ impl Register {
     pub(super) fn new(
         session: &Session,
         layout: &Layout,
-        key: Result<RegistryKey, BadName>,
+        key: Result<RegistryKey, InvalidName>,
         value: Bytes,
     ) -> Register {
         Register { register: key.map(|key| session.register(layout.encode(&Key::Registration(key)), value)) }
@@ -115,7 +115,7 @@ impl Register {
 pub struct Join {
     cluster: Cluster,
     session: Session,
-    node: Result<NewNode, BadName>,
+    node: Result<NewNode, InvalidName>,
     wait: Duration,
     timeout: Option<Duration>,
 }
@@ -123,7 +123,7 @@ pub struct Join {
 request!(Join => Result<Membership, JoinError>);
 
 impl Join {
-    pub(super) fn new(cluster: Cluster, shared: &Shared, id: Result<NodeId, BadName>) -> Join {
+    pub(super) fn new(cluster: Cluster, shared: &Shared, id: Result<NodeId, InvalidName>) -> Join {
         let (session, wait) = (shared.session.clone(), owner_wait(shared));
         Join { cluster, session, node: id.map(NewNode::new), wait, timeout: None }
     }
@@ -231,11 +231,15 @@ pub struct Service {
     services: Services,
     session: Session,
     wait: Duration,
-    name: Result<ServiceName, BadName>,
+    name: Result<ServiceName, InvalidName>,
 }
 
 impl Service {
-    pub(super) fn new(services: Services, shared: &Shared, name: Result<ServiceName, BadName>) -> Service {
+    pub(super) fn new(
+        services: Services,
+        shared: &Shared,
+        name: Result<ServiceName, InvalidName>,
+    ) -> Service {
         Service { services, session: shared.session.clone(), wait: owner_wait(shared), name }
     }
 
@@ -265,7 +269,7 @@ impl Service {
         Ok(Picker::new(view))
     }
 
-    fn name(&self) -> Result<&ServiceName, BadName> {
+    fn name(&self) -> Result<&ServiceName, InvalidName> {
         self.name.as_ref().map_err(Clone::clone)
     }
 }
@@ -299,7 +303,7 @@ impl Service {
 #[must_use = "nothing is registered before this is awaited"]
 pub struct RegisterInstance {
     service: Service,
-    instance: Result<NewInstance, BadName>,
+    instance: Result<NewInstance, InvalidName>,
     timeout: Option<Duration>,
 }
 

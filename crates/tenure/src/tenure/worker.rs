@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::name::{BadName, Namespace, NodeId};
+use tenure_core::name::{InvalidName, Namespace, NodeId};
 
 use super::Shared;
 use super::members::owner_wait;
@@ -42,7 +42,7 @@ use crate::session::Session;
 #[must_use = "nothing is started before `start`"]
 #[derive(Debug)]
 pub struct WorkerBuilder {
-    options: Result<NodeOptions, BadName>,
+    options: Result<NodeOptions, InvalidName>,
     session: Session,
     namespace: Namespace,
 }
@@ -51,7 +51,7 @@ impl WorkerBuilder {
     pub(super) fn new(
         shared: &Shared,
         namespace: &Namespace,
-        node: Result<NodeId, BadName>,
+        node: Result<NodeId, InvalidName>,
     ) -> WorkerBuilder {
         let options = node.map(|node| Node::options(node).join_wait_up_to(owner_wait(shared)));
         WorkerBuilder { options, session: shared.session.clone(), namespace: namespace.clone() }

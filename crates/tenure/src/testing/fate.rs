@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use tenure_core::dice;
-use tenure_core::record::WallTime;
+use tenure_core::record::Timestamp;
 use tenure_core::time::Moment;
 use tokio::time::Instant;
 
@@ -79,11 +79,11 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
 }
 
 /// What the wall shows, if that was decided.
-pub(crate) fn wall() -> Option<WallTime> {
+pub(crate) fn wall() -> Option<Timestamp> {
     FATE.with_borrow(|fate| {
         let told = fate.as_ref()?;
         let passed = u64::try_from(told.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Some(WallTime(told.wall_ms.saturating_add(passed)))
+        Some(Timestamp(told.wall_ms.saturating_add(passed)))
     })
 }
 

@@ -8,9 +8,9 @@ use futures_util::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
 use super::participant::{Participant, Way};
-use crate::store::{StoreError, WatchEnd, WatchItem, WatchStream};
+use crate::store::{StoreError, WatchError, WatchItem, WatchStream};
 
-type Item = Result<WatchItem, WatchEnd>;
+type Item = Result<WatchItem, WatchError>;
 
 pub(super) struct Watch {
     participant: Arc<Participant>,
@@ -57,7 +57,7 @@ impl Watch {
             let head = on_the_way.front().map(|(arrives, _)| *arrives);
             tokio::select! {
                 biased;
-                () = closing.cancelled() => return Some(Err(WatchEnd::Lost(StoreError::Closed))),
+                () = closing.cancelled() => return Some(Err(WatchError::Lost(StoreError::Closed))),
                 () = changed => {}
                 () = participant.time.sleep_until(head.unwrap_or_default()), if is_open && head.is_some() => {
                     return on_the_way.pop_front().map(|(_, item)| item);

@@ -14,7 +14,7 @@ use super::participant::{Lost, Participant, Way};
 use super::watch::Watch;
 use crate::store::memory::Memory;
 use crate::store::{
-    Cause, Engine, Get, Grant, LeaseId, LeaseView, Page, Previous, Renewal, Revision, Selection, Start,
+    Cause, Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start,
     StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
@@ -205,7 +205,7 @@ impl Engine for Wire {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let inner = self.ask(Kind::Read, PATIENCE, self.memory.watch(select, start, previous)).await?;
         Ok(Watch::stream(self.participant.clone(), inner, self.closing.clone()))

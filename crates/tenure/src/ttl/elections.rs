@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::hold::{Terms, TtlTooShort};
-use tenure_core::leadership::{End, Fencing, Left, Plan};
+use tenure_core::leadership::{End, FencingSupport, Left, Plan};
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -307,7 +307,8 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Shared<K, V, S> {
             return Err(AcquireError::Storage(StorageError::ZeroTtl));
         }
         let terms = Terms::quarterly(duration, self.options.margin)?;
-        let fencing = if self.storage.capabilities().fencing { Fencing::Token } else { Fencing::None };
+        let fencing =
+            if self.storage.capabilities().fencing { FencingSupport::Token } else { FencingSupport::None };
         Ok(Plan { terms, stop_within: self.options.stop_within, fencing })
     }
 

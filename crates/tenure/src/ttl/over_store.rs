@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::storage::{Capabilities, Freed, StorageError, TtlStorage, refuse_zero};
 use crate::store::{
-    Change, Condition, Durability, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, Previous, Renewal,
+    Change, Condition, Durability, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, PreviousValues, Renewal,
     Selection, Start, Store, StoreError, Txn, WatchItem,
 };
 
@@ -25,15 +25,15 @@ use crate::store::{
 /// TTLs below the store's floor (1 s embedded, 1 to 2 s on etcd) and between its steps (1 s on etcd) are rounded up. A swap with a shorter TTL
 /// than the key has leaves it the longer one.
 #[derive(Clone, Debug)]
-pub struct OverStore {
+pub struct StoreStorage {
     store: Store,
     layout: Layout,
 }
 
-impl OverStore {
+impl StoreStorage {
     /// The storage of this namespace in a store.
-    pub fn new(store: Store, namespace: &Namespace) -> OverStore {
-        OverStore { store, layout: Layout::new(namespace) }
+    pub fn new(store: Store, namespace: &Namespace) -> StoreStorage {
+        StoreStorage { store, layout: Layout::new(namespace) }
     }
 
     fn key(&self, name: &str) -> Result<Bytes, StorageError> {
@@ -74,7 +74,7 @@ impl OverStore {
     }
 }
 
-impl TtlStorage<String, Bytes> for OverStore {
+impl TtlStorage<String, Bytes> for StoreStorage {
     fn capabilities(&self) -> Capabilities {
         let durable = self.store.info().durable > Durability::Process;
         Capabilities { fencing: true, watch: true, durable }
@@ -159,7 +159,7 @@ impl TtlStorage<String, Bytes> for OverStore {
 
     async fn watch(&self, key: &String) -> Result<Freed, StorageError> {
         let key = self.key(key)?;
-        let stream = self.store.watch(Selection::Key(key), Start::Now, Previous::Omitted).await;
+        let stream = self.store.watch(Selection::Key(key), Start::Now, PreviousValues::Omitted).await;
         let mut stream = stream.map_err(StorageError::not_applied)?;
         Ok(Box::pin(async move {
             while let Some(item) = stream.next().await {

@@ -11,7 +11,7 @@ use tenure::testing::{Fate, World};
 use tenure_core::layout::Layout;
 use tenure_core::name::{LockName, Namespace, TaskId};
 use tenure_core::record::Record;
-use tenure_core::task::Message;
+use tenure_core::task::TaskMessage;
 use tenure_fixture::Etcd;
 
 fn namespace() -> Namespace {
@@ -36,8 +36,8 @@ async fn every_destructive_call_is_recorded(store: Store) {
     let client = Client::new(store.clone(), &namespace());
     let task = TaskId::parse("job").unwrap();
     client.submit(NewTask::new(task.clone())).await.unwrap();
-    client.command(&task, Message::Kill { reason: Some("wrong input".into()) }).await.unwrap();
-    client.command(&task, Message::Pause).await.unwrap();
+    client.command(&task, TaskMessage::Kill { reason: Some("wrong input".into()) }).await.unwrap();
+    client.command(&task, TaskMessage::Pause).await.unwrap();
     client.because("not needed").delete(&task).await.unwrap();
     let found = audits(&store).await;
     let summary: Vec<(AuditAction, &str, &str)> =

@@ -8,14 +8,15 @@ mod retry;
 use std::time::Duration;
 
 use tenure::client::{
-    BadProps, Client, DeleteError, ForgetError, NewTask, SubmitError, Submitted, TaskFilter, WaitTaskError,
+    Client, DeleteError, ForgetError, InvalidProps, NewTask, SubmitError, Submitted, TaskFilter,
+    WaitTaskError,
 };
 use tenure::store::{Condition, LeaseId, Op, Selection, Store, Txn};
 use tenure::testing::World;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{Namespace, NodeId, TaskId};
-use tenure_core::record::{NodeRecord, OwnerRecord, Record, TaskRecord, WallTime};
-use tenure_core::task::{Message, State, StateKind, StateRecord};
+use tenure_core::record::{MemberRecord, OwnerRecord, Record, TaskRecord, Timestamp};
+use tenure_core::task::{State, StateRecord, TaskMessage, TaskState};
 
 use crate::membership::on_every_engine;
 
@@ -59,7 +60,7 @@ impl Actor {
     async fn join(store: &Store, name: &str) -> Actor {
         let lease = store.grant(Duration::from_secs(600), None).await.unwrap().id;
         let key = layout().encode(&Key::Node(node(name)));
-        store.put_leased(key, NodeRecord::decode(b"{}").unwrap().encode(), lease).await.unwrap();
+        store.put_leased(key, MemberRecord::decode(b"{}").unwrap().encode(), lease).await.unwrap();
         Actor { store: store.clone(), name: node(name), lease }
     }
 
@@ -79,12 +80,12 @@ impl Actor {
     }
 
     /// Says something to a task and stores what comes of it, as its owner does; a task that has ended goes.
-    async fn say(&self, task: &str, message: Message) -> StateRecord {
+    async fn say(&self, task: &str, message: TaskMessage) -> StateRecord {
         let key = layout().encode(&Key::TaskState(id(task)));
         let stored = self.store.get_key(key.clone()).await.unwrap();
         let mut state =
             stored.map_or_else(StateRecord::default, |pair| StateRecord::decode(&pair.value).unwrap());
-        let _ = state.apply(message, WallTime(7), &self.name).unwrap();
+        let _ = state.apply(message, Timestamp(7), &self.name).unwrap();
         let mut txn = Txn::new().then(Op::put(key, state.encode()));
         if state.state.is_terminal() {
             for part in [Key::Task(id(task)), Key::TaskProps(id(task)), Key::TaskOwner(id(task))] {
@@ -117,7 +118,7 @@ async fn what_is_submitted_is_seen_as_it_was_given() {
         assert_eq!(client.submit(task).await.unwrap(), Submitted::Accepted);
         let seen = client.get(&id("a/b")).await.unwrap().unwrap();
         assert_eq!((seen.kind(), seen.owner(), seen.attempt()), (Some("mail"), None, Some(1)));
-        assert_eq!(seen.state_kind(), Some(StateKind::Runnable));
+        assert_eq!(seen.state_kind(), Some(TaskState::Runnable));
         assert_eq!(seen.record().unwrap().labels["weight"], "3");
         assert_eq!(client.props(&id("a/b")).await.unwrap().unwrap(), "{\"to\": \"x\"}", "to the letter");
         assert_eq!(client.get(&id("a")).await.unwrap(), None);
@@ -177,8 +178,8 @@ async fn deleting_t1_leaves_t10_and_t1_slash_x_alone() {
         for name in ["t1", "t10", "t11", "t1/x"] {
             client.submit(new(name).props_text("1").unwrap()).await.unwrap();
             actor.claim(name).await;
-            actor.say(name, Message::Pause).await;
-            client.command(&id(name), Message::Run).await.unwrap();
+            actor.say(name, TaskMessage::Pause).await;
+            client.command(&id(name), TaskMessage::Run).await.unwrap();
         }
         let deleted = client.delete(&id("t1")).await.unwrap();
         assert_eq!(deleted.owner, Some(node("n")), "its owner stops it");
@@ -199,11 +200,11 @@ async fn a_task_that_has_ended_is_accepted_again_and_not_run_until_it_is_forgott
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1").props_text("1").unwrap()).await.unwrap();
         actor.claim("t1").await;
-        actor.say("t1", Message::Error { message: "broken".to_owned() }).await;
-        assert!(matches!(client.forget(&id("t1")).await, Err(ForgetError::Live(StateKind::Fault))));
-        actor.say("t1", Message::Error { message: "enough".to_owned() }).await;
+        actor.say("t1", TaskMessage::Error { message: "broken".to_owned() }).await;
+        assert!(matches!(client.forget(&id("t1")).await, Err(ForgetError::Live(TaskState::Fault))));
+        actor.say("t1", TaskMessage::Error { message: "enough".to_owned() }).await;
 
-        assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Ended(StateKind::Failed));
+        assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Ended(TaskState::Failed));
         let record = stored(&store, Key::Task(id("t1"))).await.unwrap();
         assert!(record.ended, "no node claims it");
         assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::Exists)));
@@ -226,8 +227,8 @@ async fn a_task_that_was_deleted_goes_on_where_it_was_when_submitted_again() {
         let client = client(&store);
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1").props_text("1").unwrap()).await.unwrap();
-        let until = WallTime(u64::MAX);
-        actor.say("t1", Message::Sleep { until }).await;
+        let until = Timestamp(u64::MAX);
+        actor.say("t1", TaskMessage::Sleep { until }).await;
         client.delete(&id("t1")).await.unwrap();
         assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Accepted);
         let seen = client.get(&id("t1")).await.unwrap().unwrap();
@@ -262,8 +263,8 @@ async fn a_listing_is_filtered_by_state_node_and_kind() {
         a.claim("t3").await;
         b.claim("t2").await;
         b.claim("t4").await;
-        a.say("t3", Message::Pause).await;
-        b.say("t4", Message::Complete).await;
+        a.say("t3", TaskMessage::Pause).await;
+        b.say("t4", TaskMessage::Complete).await;
         // What others put under the same prefixes concerns nobody.
         store.put("/shop/tasks/foreign/key/of/somebody", "x").await.unwrap();
         store.put("/shop/state/a/b", "x").await.unwrap();
@@ -273,9 +274,9 @@ async fn a_listing_is_filtered_by_state_node_and_kind() {
         };
         assert_eq!(list(TaskFilter::new()).await, "t1 t2 t3");
         assert_eq!(list(TaskFilter::new().with_ended()).await, "t1 t2 t3 t4");
-        assert_eq!(list(TaskFilter::new().state(StateKind::Completed)).await, "t4");
-        assert_eq!(list(TaskFilter::new().state(StateKind::Paused)).await, "t3");
-        let either = TaskFilter::new().state(StateKind::Paused).state(StateKind::Runnable);
+        assert_eq!(list(TaskFilter::new().state(TaskState::Completed)).await, "t4");
+        assert_eq!(list(TaskFilter::new().state(TaskState::Paused)).await, "t3");
+        let either = TaskFilter::new().state(TaskState::Paused).state(TaskState::Runnable);
         assert_eq!(list(either).await, "t1 t2 t3");
         assert_eq!(list(TaskFilter::new().node(node("a"))).await, "t1 t3");
         assert_eq!(list(TaskFilter::new().kind("mail")).await, "t1 t2");
@@ -303,7 +304,7 @@ async fn two_namespaces_on_one_store_see_nothing_of_each_other() {
 #[tokio::test]
 async fn props_are_json_of_at_most_256_kib() {
     for text in ["", "{", "{} {}", "nope", "{\"a\":}"] {
-        assert!(matches!(new("t").props_text(text), Err(BadProps::NotJson(_))), "{text}");
+        assert!(matches!(new("t").props_text(text), Err(InvalidProps::NotJson(_))), "{text}");
     }
     let long = format!("\"{}\"", "x".repeat(256 * 1024 - 2));
     assert!(new("t").props_text(&long).is_ok());
@@ -319,9 +320,9 @@ async fn the_end_of_a_task_is_waited_for() {
         let client = client(&store);
         let actor = Actor::join(&store, "n").await;
         for (name, last) in [
-            ("t1", Message::Complete),
-            ("t2", Message::Kill { reason: Some("enough".to_owned()) }),
-            ("t3", Message::Error { message: "broken".to_owned() }),
+            ("t1", TaskMessage::Complete),
+            ("t2", TaskMessage::Kill { reason: Some("enough".to_owned()) }),
+            ("t3", TaskMessage::Error { message: "broken".to_owned() }),
         ] {
             client.submit(new(name)).await.unwrap();
             let (task, waiting) = (id(name), client.clone());

@@ -12,8 +12,8 @@ use futures_util::stream;
 use tenure::conformance::{self, Report};
 use tenure::store::memory::Memory;
 use tenure::store::{
-    Comparison, Condition, Engine, Field, Get, Grant, LeaseChoice, LeaseId, Op, OpReply, Page, Previous,
-    Renewal, Selection, Start, StoreError, Txn, TxnReply, WatchEnd, WatchItem, WatchStream,
+    Comparison, Condition, Engine, Field, Get, Grant, LeaseChoice, LeaseId, Op, OpReply, Page,
+    PreviousValues, Renewal, Selection, Start, StoreError, Txn, TxnReply, WatchError, WatchItem, WatchStream,
 };
 
 use crate::tokio_clock::TokioClock;
@@ -64,7 +64,7 @@ impl Twist for WatchOffByOne {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let start = match start {
             Start::Now => Start::Now,
@@ -83,7 +83,7 @@ impl Twist for RecentIsTooLate {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let now = Engine::get(memory, Get::new(Selection::key("/"))).await?.revision;
         let start = if start == Start::Recent { Start::After(now.next()) } else { start };
@@ -235,7 +235,7 @@ impl Twist for Reordered {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
         Ok(mapped(stream, |mut item| {
@@ -260,7 +260,7 @@ impl Twist for Split {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
         Ok(mapped(stream, |item| match item {
@@ -286,7 +286,7 @@ impl Twist for EarlyProgress {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
         let mut count = 0;
@@ -311,12 +311,12 @@ impl Twist for SilentGap {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select.clone(), start, previous).await?;
         let memory = memory.clone();
         Ok(Box::pin(stream.flat_map(move |item| match item {
-            Err(WatchEnd::Compacted { at }) => {
+            Err(WatchError::Compacted { at }) => {
                 let (memory, select) = (memory.clone(), select.clone());
                 let rest = async move {
                     Engine::watch(&memory, select, Start::After(at), previous)
@@ -464,7 +464,7 @@ impl Twist for LostEvent {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
         Ok(mapped(stream, |item| if item.revision().0 % 250 == 0 { Vec::new() } else { vec![item] }))

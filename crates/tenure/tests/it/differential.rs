@@ -11,7 +11,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use tenure::clock::VirtualClock;
 use tenure::store::etcd::{Config as Connection, Etcd};
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 use tenure::store::memory::Memory;
 use tenure::store::{Engine, Get, LeaseChoice, Limits, Op, Store, StoreError, Txn, TxnReply};
 use tenure_fixture::Etcd as Server;
@@ -120,7 +120,7 @@ async fn compare_with_expiry(script: &Script, other: &Store) {
 
 async fn open_file(folder: &tempfile::TempDir) -> Store {
     let path = folder.path().join("state").join("store.db");
-    Store::new(SharedFile::options().open(path).await.expect("a fresh folder takes a store"))
+    Store::new(FileEngine::options().open(path).await.expect("a fresh folder takes a store"))
 }
 
 async fn open_etcd(server: &Server) -> Store {

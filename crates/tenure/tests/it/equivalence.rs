@@ -2,7 +2,7 @@
 
 use tenure::conformance::{EquivalenceSize, log_equivalence};
 use tenure::store::Store;
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 
 /// As usual, and a hundred times as much when the machine has the night for it.
 fn size() -> EquivalenceSize {
@@ -23,7 +23,7 @@ async fn all_handles_of_a_file_see_one_log() {
     let path = folder.path().join("state").join("store.db");
     let mut stores = Vec::new();
     for _ in 0..3 {
-        stores.push(Store::new(SharedFile::options().open(path.clone()).await.unwrap()));
+        stores.push(Store::new(FileEngine::options().open(path.clone()).await.unwrap()));
     }
     log_equivalence(&stores, size()).await.unwrap();
     for store in stores {

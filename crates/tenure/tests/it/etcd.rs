@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::conformance::{self, EquivalenceSize};
 use tenure::store::etcd::{Config, Etcd};
 use tenure::store::{
-    Condition, Get, Invalid, LeaseId, Op, Previous, Selection, Start, Store, StoreError, StoreUrl, Txn,
+    Condition, Get, Invalid, LeaseId, Op, PreviousValues, Selection, Start, Store, StoreError, StoreUrl, Txn,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 
@@ -95,7 +95,7 @@ async fn what_selects_nothing_reads_deletes_and_watches_nothing() {
         let page = store.get(Get::new(select.clone())).await.unwrap();
         assert_eq!((page.pairs.len(), page.revision), (0, put), "{select:?}");
         assert_eq!(store.delete(select.clone()).await.unwrap(), 0, "{select:?}");
-        drop(store.watch(select, Start::Now, Previous::Omitted).await.unwrap());
+        drop(store.watch(select, Start::Now, PreviousValues::Omitted).await.unwrap());
     }
     let beside = Op::Delete(Selection::Range("/m".into(), "/a".into()));
     store.txn(Txn::new().then(Op::put("/n", "v")).then(beside)).await.unwrap();

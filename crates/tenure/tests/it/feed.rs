@@ -10,11 +10,11 @@ use futures_util::stream;
 use futures_util::{FutureExt, StreamExt};
 use tenure::feed::{Feed, FeedItem};
 use tenure::store::etcd::{Config, Etcd};
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 use tenure::store::memory::Memory;
 use tenure::store::{
-    Cause, Engine, Get, Invalid, KeyValue, Op, Page, Previous, Revision, Selection, Start, Store, StoreError,
-    Txn, WatchEnd, WatchStream,
+    Cause, Engine, Get, Invalid, KeyValue, Op, Page, PreviousValues, Revision, Selection, Start, Store,
+    StoreError, Txn, WatchError, WatchStream,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 use tokio::time::timeout;
@@ -146,12 +146,12 @@ impl Twist for Interrupted {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?.take(self.after);
         let end = match self.how {
-            Cut::Lost => Some(Err(WatchEnd::Lost(StoreError::Unavailable(Cause::new("cut on purpose"))))),
-            Cut::Compacted => Some(Err(WatchEnd::Compacted { at: Revision(1) })),
+            Cut::Lost => Some(Err(WatchError::Lost(StoreError::Unavailable(Cause::new("cut on purpose"))))),
+            Cut::Compacted => Some(Err(WatchError::Compacted { at: Revision(1) })),
             Cut::Silent => None,
         };
         Ok(Box::pin(stream.chain(stream::iter(end))))
@@ -231,7 +231,7 @@ async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
 async fn a_feed_of_a_file_follows_another_handle() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state").join("store.db");
-    let open = async || Store::new(SharedFile::options().open(path.clone()).await.unwrap());
+    let open = async || Store::new(FileEngine::options().open(path.clone()).await.unwrap());
     let (writer, reader) = (open().await, open().await);
     follow(writer.clone(), reader.clone(), |_| {}).await;
     writer.close().await;
@@ -404,7 +404,7 @@ async fn reader_of_many_changes_lets_other_tasks_run(store: Store) {
     for n in 0..CHANGES {
         store.put(format!("/f/{n}"), "1").await.unwrap();
     }
-    let mut watch = store.watch(Selection::prefix("/f/"), start, Previous::Omitted).await.unwrap();
+    let mut watch = store.watch(Selection::prefix("/f/"), start, PreviousValues::Omitted).await.unwrap();
     // From here on everything is there to be read.
     assert!(watch.next().await.unwrap().is_ok());
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -426,7 +426,7 @@ async fn reader_of_many_changes_lets_other_tasks_run_on_memory() {
 #[tokio::test]
 async fn reader_of_many_changes_lets_other_tasks_run_on_file() {
     let folder = tempfile::tempdir().unwrap();
-    let engine = SharedFile::open(&folder.path().join("store.db")).await.unwrap();
+    let engine = FileEngine::open(&folder.path().join("store.db")).await.unwrap();
     reader_of_many_changes_lets_other_tasks_run(Store::new(engine)).await;
 }
 

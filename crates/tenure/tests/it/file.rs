@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tenure::conformance;
-use tenure::store::file::{Options, SharedFile};
+use tenure::store::file::{FileEngine, Options};
 use tenure::store::{Limits, Store};
 
 /// How long anything here may take before it counts as never: far more than a busy machine needs.
@@ -46,7 +46,7 @@ impl Home {
         self.folder.path().join("state").join(format!("store.db{suffix}"))
     }
 
-    async fn open(&self) -> SharedFile {
+    async fn open(&self) -> FileEngine {
         options().open(self.path()).await.unwrap()
     }
 
@@ -58,7 +58,7 @@ impl Home {
 /// As usual, but with TTLs of milliseconds, so that no test waits for seconds.
 fn options() -> Options {
     let limits = Limits { ttl_min: Duration::from_millis(1), ..Limits::EMBEDDED };
-    SharedFile::options().limits(limits)
+    FileEngine::options().limits(limits)
 }
 
 #[tokio::test]

@@ -12,10 +12,10 @@ use tenure::membership::{
     Cluster, JoinError, MemberEvent, MemberWatch, Members, Membership, NewNode, Standing, UpdateError,
 };
 use tenure::session::Session;
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 use tenure::store::{Selection, Store};
 use tenure_core::name::{Namespace, NodeId};
-use tenure_core::record::NodeState;
+use tenure_core::record::MemberState;
 use tenure_core::revision::Token;
 use tenure_fixture::Etcd;
 
@@ -43,7 +43,7 @@ fn enter(store: &Store) -> (Cluster, Session) {
 pub(crate) async fn on_every_engine<F: Future<Output = ()>>(claim: impl Fn(Store) -> F) {
     claim(Store::memory()).await;
     let folder = tempfile::tempdir().unwrap();
-    let file = Store::new(SharedFile::open(&folder.path().join("store.db")).await.unwrap());
+    let file = Store::new(FileEngine::open(&folder.path().join("store.db")).await.unwrap());
     claim(file.clone()).await;
     file.close().await;
     let etcd = Etcd::start();
@@ -106,7 +106,7 @@ async fn a_node_joins_changes_and_leaves_and_everybody_sees_it() {
         assert!(i64::try_from(seen.record.incarnation).unwrap() < seen.token.0.0);
         assert!(members.revision >= seen.modified);
 
-        a.set_state(NodeState::Ready).await.unwrap();
+        a.set_state(MemberState::Ready).await.unwrap();
         hear(&mut watch, &["a Ready"]).await;
         assert_eq!(a.token(), Some(seen.token), "a change keeps the token");
         a.leave().await.unwrap();
@@ -235,8 +235,8 @@ async fn changes_made_at_once_are_all_there_in_the_end() {
         assert_eq!(a.token(), Some(a.incarnation()));
         // Who it is cannot be changed.
         a.update(|record| record.nonce = "stolen".into()).await.unwrap();
-        a.set_state(NodeState::Draining).await.unwrap();
-        assert_eq!(cluster.members().await.unwrap().members()[0].record.state, NodeState::Draining);
+        a.set_state(MemberState::Draining).await.unwrap();
+        assert_eq!(cluster.members().await.unwrap().members()[0].record.state, MemberState::Draining);
         a.leave().await.unwrap();
         session.close().await.unwrap();
     })
@@ -304,7 +304,7 @@ async fn a_closed_session_ends_the_membership_and_a_closed_store_the_watch() {
     session.close().await.unwrap();
     stands(&a, |standing| *standing == Standing::Left).await;
     assert_eq!(a.token(), None);
-    assert!(matches!(a.set_state(NodeState::Ready).await, Err(UpdateError::Left)));
+    assert!(matches!(a.set_state(MemberState::Ready).await, Err(UpdateError::Left)));
     assert!(matches!(cluster.join(&session, node("b")).await, Err(JoinError::Closed)));
     store.close().await;
     loop {

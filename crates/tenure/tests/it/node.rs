@@ -22,7 +22,7 @@ use tenure_core::layout::{Key, Layout};
 use tenure_core::name::{Namespace, NodeId, TaskId};
 use tenure_core::record::{OwnerRecord, Record, TaskRecord};
 use tenure_core::revision::Token;
-use tenure_core::task::{State, StateKind, StateRecord};
+use tenure_core::task::{State, StateRecord, TaskState};
 use tokio::sync::watch;
 
 pub(crate) use crate::membership::{PATIENCE, is_empty, namespace, on_every_engine};
@@ -320,7 +320,7 @@ async fn a_handler_that_fails_or_panics_is_a_fault_of_its_task_alone() {
         shop.submit_with("breaks", r#""panic""#).await;
         shop.submit("lives").await;
         for (id, said) in [("fails", "it does not work"), ("breaks", "the handler panicked: it breaks")] {
-            until("it sleeps", async || shop.state(id).await.state.kind() == StateKind::Sleeping).await;
+            until("it sleeps", async || shop.state(id).await.state.kind() == TaskState::Sleeping).await;
             let state = shop.state(id).await;
             assert_eq!(state.errors[0].message, said);
             assert!(shop.owner(id).await.is_some(), "a sleeping task has an owner");

@@ -11,7 +11,7 @@ use tenure::session::Session;
 use tenure::store::{Selection, Store};
 use tenure::testing::{Fate, World};
 use tenure_core::name::Namespace;
-use tenure_core::record::WallTime;
+use tenure_core::record::Timestamp;
 use tokio::task::AbortHandle;
 
 use crate::membership::on_every_engine;
@@ -239,5 +239,5 @@ async fn work_is_dropped_when_the_lock_is_lost() {
         panic!("the run counts")
     };
     assert_eq!((last.exit_code, last.token), (None, Some(holder.token)));
-    assert!(last.started > WallTime(0));
+    assert!(last.started > Timestamp(0));
 }

@@ -10,8 +10,8 @@ use tenure::clock::Clock;
 use tenure::conformance;
 use tenure::feed::{Feed, FeedItem};
 use tenure::store::{
-    Change, Op, Previous, Renewal, Revision, Selection, Start, Store, StoreError, Txn, WatchEnd, WatchItem,
-    WatchStream,
+    Change, Op, PreviousValues, Renewal, Revision, Selection, Start, Store, StoreError, Txn, WatchError,
+    WatchItem, WatchStream,
 };
 use tenure::testing::{Skew, World};
 
@@ -24,7 +24,7 @@ const fn s(seconds: u64) -> Duration {
 }
 
 async fn watch_all(store: &Store) -> WatchStream {
-    store.watch(Selection::everything(), Start::Now, Previous::Omitted).await.unwrap()
+    store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await.unwrap()
 }
 
 /// The revisions that a watch can show without waiting.
@@ -251,7 +251,7 @@ async fn a_watch_whose_history_was_compacted_in_a_partition_says_so() {
     assert!(watch.next().now_or_never().is_none());
     world.heal("cut");
     let end = watch.next().await.unwrap();
-    assert!(matches!(end, Err(WatchEnd::Compacted { .. })), "{end:?}");
+    assert!(matches!(end, Err(WatchError::Compacted { .. })), "{end:?}");
     assert!(watch.next().await.is_none());
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::store::memory::Memory;
 use tenure::store::{
-    Engine, Get, Grant, LeaseId, LeaseView, Page, Previous, Renewal, Revision, Selection, Start, Store,
+    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start, Store,
     StoreError, StoreInfo, Txn, TxnReply, WatchStream,
 };
 
@@ -24,7 +24,7 @@ pub(crate) trait Twist: Send + Sync + 'static {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> impl Future<Output = Result<WatchStream, StoreError>> + Send {
         Engine::watch(memory, select, start, previous)
     }
@@ -101,7 +101,7 @@ impl<T: Twist> Engine for Twisted<T> {
         &self,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.1.watch(&self.0, select, start, previous).await
     }

@@ -18,9 +18,9 @@ type NewBalancer = fn() -> Box<dyn Balancer>;
 
 struct Worker {
     balancer: Box<dyn Balancer>,
-    crowd: Crowd,
-    own: Holdings,
-    cooling: Cooling,
+    crowd: WorkerLoads,
+    own: OwnedTasks,
+    cooling: Cooldowns,
 }
 
 struct World {
@@ -65,9 +65,9 @@ impl World {
     fn join(&mut self, name: &str) {
         let worker = Worker {
             balancer: (self.new_balancer)(),
-            crowd: Crowd::new(),
-            own: Holdings::new(),
-            cooling: Cooling::new(),
+            crowd: WorkerLoads::new(),
+            own: OwnedTasks::new(),
+            cooling: Cooldowns::new(),
         };
         self.workers.entry(node(name)).or_insert(worker);
     }
@@ -126,7 +126,7 @@ impl World {
                 let weight = weight_of(record).unwrap();
                 let (class, unowned_for) = (Class::ANY, waited);
                 let offer = Offer { task, record, weight, class, rank, unowned_for, waited };
-                let loads = Loads {
+                let loads = ClusterLoad {
                     me,
                     willing: &worker.crowd,
                     unowned: &unowned,
@@ -145,7 +145,7 @@ impl World {
                 }
             }
             if self.step.is_multiple_of(4) {
-                let loads = Loads {
+                let loads = ClusterLoad {
                     me,
                     willing: &worker.crowd,
                     unowned: &unowned,

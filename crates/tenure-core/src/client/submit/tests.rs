@@ -9,7 +9,7 @@ use crate::task::State;
 fn submission(nonce: &str) -> Submission {
     let layout = Layout::new(&Namespace::parse("t").unwrap());
     let task = NewTask::new(TaskId::parse("t1").unwrap());
-    Submission::new(&layout, task, (nonce.to_owned(), WallTime(1)))
+    Submission::new(&layout, task, (nonce.to_owned(), Timestamp(1)))
 }
 
 fn lost() -> Result<TxnReply, StoreError> {
@@ -95,6 +95,6 @@ fn earlier_end_is_reported_and_marked() {
     let reply = shop.apply(&submission.txn());
     assert!(submission.handle(reply).is_none());
     let reply = shop.apply(&submission.txn());
-    assert!(matches!(submission.handle(reply), Some(Ok(Submitted::Ended(StateKind::Failed)))));
+    assert!(matches!(submission.handle(reply), Some(Ok(Submitted::Ended(TaskState::Failed)))));
     assert!(stored(&mut shop, &submission).unwrap().ended);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, Previous, Start, WatchItem};
+use crate::change::{Change, PreviousValues, Start, WatchItem};
 use crate::dice;
 use crate::exclusive_key::{Action, ExclusiveKey, Notice, Patience, RegisterReply, SessionView};
 use crate::exclusive_key::{RegistrationStatus, UpdateError};
@@ -15,8 +15,8 @@ use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, KeyValue, Selection};
 use crate::limits::Limits;
 use crate::picture::{FeedItem, Picture};
-use crate::record::NodeRecord;
-use crate::revision::{Epoch, Token};
+use crate::record::MemberRecord;
+use crate::revision::{RequestId, Token};
 use crate::session::{Mode, Notice as SessionNotice, Plan, Session, Standing, Wish};
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
@@ -48,7 +48,7 @@ pub(super) enum Strangers {
 /// One process: its session, and the key that it takes.
 pub(super) struct Process {
     pub(super) session: Session,
-    pub(super) key: Option<ExclusiveKey<NodeRecord>>,
+    pub(super) key: Option<ExclusiveKey<MemberRecord>>,
     pub(super) notices: Vec<Notice>,
     nonce: String,
     /// Nothing reaches the store, and no watch shows anything.
@@ -59,8 +59,8 @@ pub(super) struct Process {
     items: VecDeque<FeedItem>,
     requests: Vec<Request>,
     replies: Vec<Reply>,
-    registrations: BTreeMap<Wish, Epoch>,
-    registered: Vec<(Epoch, RegisterReply)>,
+    registrations: BTreeMap<Wish, RequestId>,
+    registered: Vec<(RequestId, RegisterReply)>,
 }
 
 pub(super) struct World {
@@ -135,10 +135,10 @@ impl World {
         self.processes[n] = Process::new(&mut self.store);
     }
 
-    pub(super) fn update(&mut self, n: usize) -> Result<Epoch, UpdateError> {
+    pub(super) fn update(&mut self, n: usize) -> Result<RequestId, UpdateError> {
         self.counter += 1;
         let (label, within) = (self.counter.to_string(), Duration::from_secs(5));
-        let change = |record: &mut NodeRecord| {
+        let change = |record: &mut MemberRecord| {
             record.version = label;
             "forged".clone_into(&mut record.nonce);
         };
@@ -452,7 +452,7 @@ impl Process {
     }
 
     fn show_session(&mut self, store: &mut Keyspace, now: Moment) -> bool {
-        let Some(item) = store.poll_watch(self.watch, Previous::Omitted) else { return false };
+        let Some(item) = store.poll_watch(self.watch, PreviousValues::Omitted) else { return false };
         if let WatchItem::Batch { changes, .. } = item.unwrap() {
             for change in changes {
                 match change {
@@ -471,7 +471,7 @@ impl Process {
     fn show_key(&mut self, store: &mut Keyspace, now: Moment) -> bool {
         if self.items.is_empty()
             && let Some((picture, watch)) = &mut self.feed
-            && let Some(item) = store.poll_watch(*watch, Previous::Omitted)
+            && let Some(item) = store.poll_watch(*watch, PreviousValues::Omitted)
         {
             match item.unwrap() {
                 WatchItem::Batch { revision, changes } => {
@@ -490,6 +490,6 @@ impl Process {
     }
 }
 
-pub(super) fn record(nonce: &str) -> NodeRecord {
+pub(super) fn record(nonce: &str) -> MemberRecord {
     serde_json::from_value(serde_json::json!({ "nonce": nonce })).unwrap()
 }

@@ -68,8 +68,8 @@ const TTL_MS: u64 = 4_000;
 
 impl World {
     fn new(fates: Vec<Fate>) -> World {
-        let electors =
-            (0..2).map(|nonce| Elector { leadership: Leadership::new(plan(Fencing::None), at(0)), nonce });
+        let electors = (0..2)
+            .map(|nonce| Elector { leadership: Leadership::new(plan(FencingSupport::None), at(0)), nonce });
         World {
             now: 0,
             events: BTreeMap::new(),
@@ -103,7 +103,7 @@ impl World {
             let elector = &mut self.electors[index];
             if elector.leadership.next_wake().is_none() {
                 elector.nonce += 2;
-                elector.leadership = Leadership::new(plan(Fencing::None), at(self.now + 1));
+                elector.leadership = Leadership::new(plan(FencingSupport::None), at(self.now + 1));
             }
         }
         let valid: Vec<u64> = self

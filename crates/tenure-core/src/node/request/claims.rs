@@ -18,8 +18,8 @@ use crate::kv::{Get, Selection, Values};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::name::TaskId;
-use crate::node::action::ClaimAsk;
-use crate::node::event::{ClaimAnswer, Won};
+use crate::node::action::ClaimRequest;
+use crate::node::event::{ClaimReply, Won};
 use crate::revision::{Revision, Token};
 use crate::txn::{Op, OpReply, Txn, TxnReply};
 
@@ -71,7 +71,7 @@ impl Habit {
     }
 
     /// A request is answered.
-    pub fn learn(&mut self, request: &ClaimRequest) {
+    pub fn learn(&mut self, request: &ClaimBatch) {
         if request.looked.is_some_and(|looked| !looked.is_blank) {
             self.each_for = EACH_FOR;
         }
@@ -83,7 +83,7 @@ impl Habit {
 
 /// Claims in one request, until all of them are answered.
 #[derive(Clone, Debug)]
-pub struct ClaimRequest {
+pub struct ClaimBatch {
     claims: Vec<Asked>,
     /// Which of them asks for all; none if each reads for itself.
     asks_for_all: Option<usize>,
@@ -96,12 +96,12 @@ pub struct ClaimRequest {
 
 #[derive(Clone, Debug)]
 struct Asked {
-    ask: ClaimAsk,
+    ask: ClaimRequest,
     lease: LeaseId,
     reading: Reading,
     /// Whether an answer said too little: then it may be ours already.
     is_second: bool,
-    answer: Option<ClaimAnswer>,
+    answer: Option<ClaimReply>,
 }
 
 /// What came of asking for all.
@@ -112,10 +112,10 @@ struct Looked {
     is_blank: bool,
 }
 
-impl ClaimRequest {
+impl ClaimBatch {
     /// These claims, each under its lease.
-    pub fn new(claims: Vec<(ClaimAsk, LeaseId)>, reading: Reading) -> ClaimRequest {
-        let is_new = |(_, (ask, _)): &(usize, &(ClaimAsk, LeaseId))| !ask.is_again;
+    pub fn new(claims: Vec<(ClaimRequest, LeaseId)>, reading: Reading) -> ClaimBatch {
+        let is_new = |(_, (ask, _)): &(usize, &(ClaimRequest, LeaseId))| !ask.is_again;
         let mut new = claims.iter().enumerate().filter(is_new).map(|(n, _)| n);
         // One by itself gains nothing by asking for all.
         let asks_for_all = match reading {
@@ -126,13 +126,13 @@ impl ClaimRequest {
         let is_bundled = reading == Reading::Bundled
             && asks_for_all.is_some()
             && claims.iter().all(|(ask, _)| !ask.is_again);
-        let asked = |(ask, lease): (ClaimAsk, LeaseId)| {
+        let asked = |(ask, lease): (ClaimRequest, LeaseId)| {
             let is_together = asks_for_all.is_some() && !ask.is_again;
             let reading = if is_together { Reading::Together } else { Reading::Each };
             Asked { ask, lease, reading, is_second: false, answer: None }
         };
         let claims = claims.into_iter().map(asked).collect();
-        ClaimRequest { claims, asks_for_all, is_bundled, was_refused: false, looked: None }
+        ClaimBatch { claims, asks_for_all, is_bundled, was_refused: false, looked: None }
     }
 
     /// What to send now, in one go: a transaction for each bundle, or for each claim that is not answered.
@@ -169,7 +169,7 @@ impl ClaimRequest {
             asked.answer = match reply {
                 Ok(reply) if asked.reading == Reading::Together => asked.known(&reply, self.looked),
                 reply => Some(match read_claim(&asked.ask, asked.lease, reply) {
-                    ClaimAnswer::NotDone if asked.is_second => ClaimAnswer::Unknown,
+                    ClaimReply::NotDone if asked.is_second => ClaimReply::Unknown,
                     answer => answer,
                 }),
             };
@@ -221,8 +221,8 @@ impl ClaimRequest {
     }
 
     /// The answers, in the order of the claims.
-    pub fn into_answers(self) -> Vec<ClaimAnswer> {
-        self.claims.into_iter().map(|asked| asked.answer.unwrap_or(ClaimAnswer::Unknown)).collect()
+    pub fn into_answers(self) -> Vec<ClaimReply> {
+        self.claims.into_iter().map(|asked| asked.answer.unwrap_or(ClaimReply::Unknown)).collect()
     }
 }
 
@@ -254,7 +254,7 @@ fn looks(claims: &[Asked], layout: &Layout) -> Vec<Get> {
 const LOOKS: usize = 2;
 
 /// How many operations a claim has that reads neither state nor command: it puts the owner and the attempt.
-fn results_len(ask: &ClaimAsk) -> usize {
+fn results_len(ask: &ClaimRequest) -> usize {
     2 + usize::from(ask.has_props)
 }
 
@@ -265,11 +265,11 @@ impl Asked {
     }
 
     /// What came of a claim that read nothing itself; none if that has to be asked.
-    fn known(&self, reply: &TxnReply, looked: Option<Looked>) -> Option<ClaimAnswer> {
+    fn known(&self, reply: &TxnReply, looked: Option<Looked>) -> Option<ClaimReply> {
         if !reply.succeeded {
             return match read_claim(&self.ask, self.lease, Ok(reply.clone())) {
                 // It finds itself.
-                ClaimAnswer::Unknown => None,
+                ClaimReply::Unknown => None,
                 answer => Some(answer),
             };
         }
@@ -281,7 +281,7 @@ impl Asked {
             Some(_) | None => None,
         };
         let (token, lease, revision) = (Token(reply.revision), self.lease, looked.at);
-        Some(ClaimAnswer::Ours(Box::new(Won { token, lease, revision, props, state: None, command: None })))
+        Some(ClaimReply::Ours(Box::new(Won { token, lease, revision, props, state: None, command: None })))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::kv::{Get, KeyValue, Selection};
 use crate::layout::{Key, Layout};
 use crate::node::action::{EndedTask, RetentionAsk, RetentionStep, Swept};
 use crate::node::event::{EndedPage, ResultsPage, RetentionReply};
-use crate::record::{Record, ResultRecord, WallTime};
+use crate::record::{Record, ResultRecord, Timestamp};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
 /// One step of retention.
@@ -109,7 +109,7 @@ fn read_entry(layout: &Layout, pair: &KeyValue) -> Option<EndedTask> {
 }
 
 /// A key that the layout does not have, and a record that cannot be read, are another program's.
-fn read_result(layout: &Layout, pair: &KeyValue) -> Option<(Swept, Option<WallTime>)> {
+fn read_result(layout: &Layout, pair: &KeyValue) -> Option<(Swept, Option<Timestamp>)> {
     let Key::CommandResult(_) = layout.parse(&pair.key)? else { return None };
     let record = ResultRecord::decode(&pair.value).ok()?;
     Some((Swept { key: pair.key.clone(), modified: pair.modified }, record.expires_at))

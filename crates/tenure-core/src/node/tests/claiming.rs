@@ -9,10 +9,10 @@ use crate::layout::Key;
 use crate::loss::LossReason;
 use crate::name::NodeId;
 use crate::node::company::{Backlog, Company};
-use crate::node::request::{ClaimRequest, Reading};
-use crate::node::{Action, ClaimAnswer, Event, Feed, Notice};
+use crate::node::request::{ClaimBatch, Reading};
+use crate::node::{Action, ClaimReply, Event, Feed, Notice};
 use crate::picture::FeedItem;
-use crate::record::NodeState;
+use crate::record::MemberState;
 use crate::revision::{Revision, Token};
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
@@ -354,7 +354,7 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
     world.pass(ms(10));
     assert!(!world.exists("a"));
     // The other one still sees the task as it was, without an owner.
-    let ask = crate::node::ClaimAsk {
+    let ask = crate::node::ClaimRequest {
         task: task("a"),
         created: Revision(3),
         nonce: "late".to_owned(),
@@ -364,10 +364,10 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
         is_again: false,
     };
     let lease = world.processes[n].lease.unwrap();
-    let mut request = ClaimRequest::new(vec![(ask, lease)], Reading::Each);
+    let mut request = ClaimBatch::new(vec![(ask, lease)], Reading::Each);
     let txn = request.txns(&world.layout).remove(0);
     request.handle(vec![world.store.apply(&txn, world.now)]);
-    assert_eq!(request.into_answers(), [ClaimAnswer::Gone]);
+    assert_eq!(request.into_answers(), [ClaimReply::Gone]);
     assert_eq!(world.owner("a"), None);
 }
 
@@ -442,7 +442,7 @@ fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
     let world = World::calm(1);
     let (me, other) = (NodeId::parse("me").unwrap(), NodeId::parse("other").unwrap());
     let mut company = Company::new(me, world.layout.clone());
-    let record = super::world::node_record(NodeState::Ready);
+    let record = super::world::node_record(MemberState::Ready);
     let key = world.layout.encode(&Key::Node(other.clone()));
     let (created, modified, version, lease) = (Revision(2), Revision(2), 1, None);
     let pair = crate::kv::KeyValue { key, value: record, created, modified, version, lease };

@@ -8,10 +8,10 @@ use crate::layout::Key;
 use crate::name::CommandId;
 use crate::node::{Event, Notice, Outcome};
 use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused, Replaced};
-use crate::task::{Checkpoint, Message, State, StateKind};
+use crate::task::{Checkpoint, State, TaskMessage, TaskState};
 
-fn kill() -> Message {
-    Message::Kill { reason: None }
+fn kill() -> TaskMessage {
+    TaskMessage::Kill { reason: None }
 }
 
 #[test]
@@ -19,15 +19,15 @@ fn a_pause_stops_the_handler_and_then_says_so() {
     let mut world = World::calm(1);
     world.submit("a");
     world.settle();
-    let id = world.command("a", Message::Pause);
+    let id = world.command("a", TaskMessage::Pause);
     world.settle();
     assert_eq!((world.runs_on("a"), world.stands("a")), (None, Some(State::Paused)));
     assert_eq!(world.owner("a").as_deref(), Some("n0"), "a paused task has an owner");
     let result = world.result(&id).unwrap();
     assert_eq!((result.outcome, result.handled_by.as_str()), (Done, "n0"));
-    assert_eq!((result.from, result.to), (Some(StateKind::Runnable), Some(StateKind::Paused)));
+    assert_eq!((result.from, result.to), (Some(TaskState::Runnable), Some(TaskState::Paused)));
     assert!(world.get(&Key::TaskCommand(task("a"))).is_none());
-    let id = world.command("a", Message::Run);
+    let id = world.command("a", TaskMessage::Run);
     world.settle();
     assert_eq!((world.runs_on("a"), world.outcome(&id)), (Some(0), Some(Done)));
 }
@@ -36,7 +36,7 @@ fn a_pause_stops_the_handler_and_then_says_so() {
 fn a_command_that_was_there_before_the_handler_is_obeyed_before_it_starts() {
     let mut world = World::new(1, 7);
     world.submit("a");
-    let id = world.command("a", Message::Pause);
+    let id = world.command("a", TaskMessage::Pause);
     world.settle();
     assert_eq!((world.starts_of("a"), world.stands("a")), (0, Some(State::Paused)), "stop before run stops");
     assert_eq!(world.outcome(&id), Some(Done));
@@ -56,14 +56,14 @@ fn a_task_told_to_sleep_wakes_by_itself_and_one_told_to_run_wakes_at_once() {
     let mut world = World::calm(1);
     world.submit("a");
     world.settle();
-    world.command("a", Message::Sleep { until: world.in_ms(30_000) });
+    world.command("a", TaskMessage::Sleep { until: world.in_ms(30_000) });
     world.pass(seconds(29));
     assert_eq!(world.runs_on("a"), None);
     world.pass(seconds(2));
     assert_eq!(world.runs_on("a"), Some(0));
-    world.command("a", Message::Sleep { until: world.in_ms(3_600_000) });
+    world.command("a", TaskMessage::Sleep { until: world.in_ms(3_600_000) });
     world.settle();
-    world.command("a", Message::Run);
+    world.command("a", TaskMessage::Run);
     world.settle();
     assert_eq!(world.runs_on("a"), Some(0));
 }
@@ -82,7 +82,7 @@ fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
         if world.stands("a").is_some_and(State::is_terminal) {
             continue;
         }
-        let pause = world.command("a", Message::Pause);
+        let pause = world.command("a", TaskMessage::Pause);
         if moment % 2 == 0 {
             world.pass(ms(moment % 7));
         }
@@ -126,7 +126,7 @@ fn done_with_another_command_waiting_completes_and_the_command_is_refused() {
     world.handling = Handling::Deaf;
     world.submit("a");
     world.settle();
-    let id = world.command("a", Message::Pause);
+    let id = world.command("a", TaskMessage::Pause);
     world.pass(ms(10));
     world.finish("a", Outcome::Done);
     world.settle();
@@ -153,7 +153,7 @@ fn a_fault_with_a_pause_waiting_is_counted_and_paused() {
     world.handling = Handling::Deaf;
     world.submit("a");
     world.settle();
-    let id = world.command("a", Message::Pause);
+    let id = world.command("a", TaskMessage::Pause);
     world.pass(ms(10));
     world.finish("a", Outcome::Fault("f".to_owned()));
     world.settle();
@@ -165,10 +165,10 @@ fn a_fault_with_a_pause_waiting_is_counted_and_paused() {
 fn what_the_table_does_not_allow_is_refused_and_changes_nothing() {
     let mut world = World::calm(1);
     world.submit("a");
-    world.command("a", Message::Pause);
+    world.command("a", TaskMessage::Pause);
     world.settle();
     let before = world.state("a");
-    let id = world.command("a", Message::Complete);
+    let id = world.command("a", TaskMessage::Complete);
     world.settle();
     assert_eq!(world.state("a"), before);
     let why = world.result(&id).unwrap().why;
@@ -204,7 +204,7 @@ fn a_command_put_just_before_another_save_is_not_forgotten() {
     world.settle();
     let token = world.processes[0].handlers[&task("a")].token;
     world.news_take = Some(ms(500));
-    let id = world.command("a", Message::Pause);
+    let id = world.command("a", TaskMessage::Pause);
     let blob = Checkpoint::new("progress").unwrap();
     world.tell(0, Event::Checkpoint { task: task("a"), token, ask: 1, blob });
     world.settle();
@@ -216,14 +216,14 @@ fn run_and_checkpoint_are_answered_beside_a_running_handler() {
     let mut world = World::calm(1);
     world.submit("a");
     world.settle();
-    let run = world.command("a", Message::Run);
+    let run = world.command("a", TaskMessage::Run);
     world.settle();
-    let checkpoint = world.command("a", Message::Checkpoint { blob: None });
+    let checkpoint = world.command("a", TaskMessage::Checkpoint { blob: None });
     world.settle();
     assert_eq!((world.outcome(&run), world.outcome(&checkpoint)), (Some(Done), Some(Done)));
     assert_eq!((world.starts_of("a"), world.processes[0].nudged.as_slice()), (1, &[task("a")][..]));
     let blob = Checkpoint::new("from outside").unwrap();
-    world.command("a", Message::Checkpoint { blob: Some(blob.clone()) });
+    world.command("a", TaskMessage::Checkpoint { blob: Some(blob.clone()) });
     world.settle();
     assert_eq!((world.runs_on("a"), world.state("a").unwrap().checkpoint), (Some(0), Some(blob)));
 }
@@ -234,7 +234,7 @@ fn a_command_to_release_moves_the_task() {
     world.submit("a");
     world.pass(ms(10));
     let first = world.runs_on("a").unwrap();
-    let id = world.command("a", Message::Release);
+    let id = world.command("a", TaskMessage::Release);
     world.settle();
     assert_eq!((world.runs_on("a"), world.outcome(&id)), (Some(1 - first), Some(Done)));
 }
@@ -263,7 +263,7 @@ fn an_acknowledgement_whose_answer_was_lost_is_not_done_twice() {
     let mut world = World::calm(1);
     world.submit("a");
     world.settle();
-    let id = world.command("a", Message::Error { message: "from outside".to_owned() });
+    let id = world.command("a", TaskMessage::Error { message: "from outside".to_owned() });
     world.pass(ms(2));
     world.fate = Fate::LosesAnswer;
     world.pass(ms(4));

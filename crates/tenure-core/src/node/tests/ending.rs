@@ -5,8 +5,8 @@ use super::telling::{ms, seconds, task};
 use super::wire::Fate;
 use super::world::World;
 use crate::layout::Key;
-use crate::node::{Event, Insistence, Notice, Outcome};
-use crate::record::NodeState;
+use crate::node::{Event, Notice, Outcome, StopMode};
+use crate::record::MemberState;
 use crate::task::{AttemptEnd, State};
 
 #[test]
@@ -17,7 +17,7 @@ fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
     }
     world.settle();
     world.shut_down(0, seconds(30));
-    assert_eq!(world.processes[0].announced, NodeState::Draining, "others know at once");
+    assert_eq!(world.processes[0].announced, MemberState::Draining, "others know at once");
     world.pass(ms(50));
     assert_eq!(world.processes[0].finished, Some(Vec::new()));
     assert_eq!((world.shares(), world.exists("a")), (vec![0], true));
@@ -47,7 +47,7 @@ fn a_handler_that_ignores_stop_is_named_at_the_deadline_and_not_released() {
 #[test]
 fn a_handler_that_is_never_aborted_is_waited_for_and_released_only_then() {
     let mut world = World::calm(1);
-    world.processes[0].settings.insistence = Insistence::Wait;
+    world.processes[0].settings.insistence = StopMode::Wait;
     world.crash(0);
     world.handling = Handling::Stubborn;
     world.submit("a");

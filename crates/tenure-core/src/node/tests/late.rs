@@ -4,12 +4,12 @@ use super::process::Handling;
 use super::telling::{ms, seconds, task};
 use super::world::World;
 use crate::loss::LossReason;
-use crate::node::{Action, Event, Notice, Outcome, SaveAnswer, StopReason};
-use crate::revision::{Epoch, Revision, Token};
-use crate::task::Message;
+use crate::node::{Action, Event, Notice, Outcome, StateWriteReply, StopReason};
+use crate::revision::{RequestId, Revision, Token};
+use crate::task::TaskMessage;
 
 /// A world whose one node has requested a save that ends a task, and has no reply yet; and the epoch of that request.
-fn ending() -> (World, Epoch) {
+fn ending() -> (World, RequestId) {
     let mut world = World::calm(1);
     world.submit("a");
     world.settle();
@@ -20,7 +20,7 @@ fn ending() -> (World, Epoch) {
     (world, epoch)
 }
 
-fn last_save(world: &World) -> Epoch {
+fn last_save(world: &World) -> RequestId {
     let saves = world.withheld.iter().rev();
     let mut epochs = saves.filter_map(|(_, _, event)| match event {
         Event::Saved { epoch, .. } => Some(*epoch),
@@ -36,8 +36,8 @@ fn has_ended(world: &World) -> bool {
 #[test]
 fn reply_of_earlier_save_is_ignored() {
     let (mut world, epoch) = ending();
-    let applied = SaveAnswer::Applied { revision: Revision(99) };
-    world.tell(0, Event::Saved { task: task("a"), epoch: Epoch(epoch.0 - 1), answer: applied.clone() });
+    let applied = StateWriteReply::Applied { revision: Revision(99) };
+    world.tell(0, Event::Saved { task: task("a"), epoch: RequestId(epoch.0 - 1), answer: applied.clone() });
     assert!(!has_ended(&world) && world.processes[0].machine.owned() == 1);
     world.tell(0, Event::Saved { task: task("a"), epoch, answer: applied });
     assert!(has_ended(&world), "the reply that was waited for counts");
@@ -47,10 +47,10 @@ fn reply_of_earlier_save_is_ignored() {
 #[test]
 fn ambiguous_save_with_other_state_is_lost() {
     let (mut world, epoch) = ending();
-    world.tell(0, Event::Saved { task: task("a"), epoch, answer: SaveAnswer::Unknown });
+    world.tell(0, Event::Saved { task: task("a"), epoch, answer: StateWriteReply::Unknown });
     world.pass(seconds(5));
     let epoch = last_save(&world);
-    let answer = SaveAnswer::NotOwner { state: Some(r#"{"state":"paused"}"#.into()) };
+    let answer = StateWriteReply::NotOwner { state: Some(r#"{"state":"paused"}"#.into()) };
     world.tell(0, Event::Saved { task: task("a"), epoch, answer });
     assert!(!has_ended(&world));
     assert!(world.has_noticed(0, |notice| matches!(notice, Notice::Lost { .. })));
@@ -59,7 +59,7 @@ fn ambiguous_save_with_other_state_is_lost() {
 /// A handler that is stopping for another reason may believe that it has its whole grace; a lost claim leaves it one second.
 #[test]
 fn stopping_handler_is_notified_of_lost_lease() {
-    for message in [Message::Pause, Message::Release] {
+    for message in [TaskMessage::Pause, TaskMessage::Release] {
         let mut world = World::calm(1);
         world.handling = Handling::Deaf;
         world.submit("a");

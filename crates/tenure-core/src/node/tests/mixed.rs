@@ -4,13 +4,13 @@ use super::process::Process;
 use super::telling::{ms, seconds};
 use super::world::World;
 use crate::name::NodeId;
-use crate::node::{Outcome, Settings};
+use crate::node::{Outcome, WorkerConfig};
 use crate::task::State;
 
 /// A node that accepts one kind and has a capacity.
 fn join(world: &mut World, kind: &str, capacity: Option<usize>) -> usize {
     let n = world.processes.len();
-    let mut settings = Settings::new(NodeId::parse(&format!("n{n}")).unwrap(), 77 + n as u64);
+    let mut settings = WorkerConfig::new(NodeId::parse(&format!("n{n}")).unwrap(), 77 + n as u64);
     settings.wanted.kinds.insert(kind.to_owned());
     settings.capacity = capacity;
     world.processes.push(Process::new(settings, world.layout.clone()));

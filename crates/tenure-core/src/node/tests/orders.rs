@@ -8,7 +8,7 @@ use crate::layout::Key;
 use crate::name::CommandId;
 use crate::node::{Feed, Notice, Outcome};
 use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused};
-use crate::record::NodeState;
+use crate::record::MemberState;
 use crate::task::State;
 use crate::txn::{Op, Txn};
 
@@ -38,7 +38,7 @@ fn a_node_is_still_frozen_after_a_restart() {
     world.crash(0);
     world.submit("a");
     world.pass(seconds(30));
-    assert_eq!((world.owner("a"), world.processes[0].announced), (None, NodeState::Ready));
+    assert_eq!((world.owner("a"), world.processes[0].announced), (None, MemberState::Ready));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn drained_node_releases_all_tasks_and_leaves() {
     world.settle();
     let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
     world.pass(ms(20));
-    assert_eq!(world.processes[0].announced, NodeState::Draining);
+    assert_eq!(world.processes[0].announced, MemberState::Draining);
     world.pass(seconds(5));
     assert_eq!((world.outcome(&id), world.shares()), (Some(Done), vec![0, 6]));
     assert_eq!(world.processes[0].finished, Some(Vec::new()));

@@ -11,9 +11,9 @@ use crate::keyspace::WatchId;
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::name::TaskId;
-use crate::node::{Event, Feed, Node, Notice, Outcome, RetentionStep, Settings, Start};
+use crate::node::{Event, Feed, Node, Notice, Outcome, RetentionStep, Start, WorkerConfig};
 use crate::picture::Picture;
-use crate::record::{NodeLoad, NodeRecord, NodeState, Record};
+use crate::record::{MemberRecord, MemberState, NodeLoad, Record};
 use crate::revision::Token;
 use crate::task::State;
 use crate::task::retry::ErrorRate;
@@ -44,7 +44,7 @@ pub(super) struct Run {
 }
 
 pub(super) struct Process {
-    pub(super) settings: Settings,
+    pub(super) settings: WorkerConfig,
     pub(super) machine: Node,
     /// Which life of the process this is; what belongs to an earlier one is dropped.
     pub(super) life: u64,
@@ -65,7 +65,7 @@ pub(super) struct Process {
     pub(super) requests: Vec<usize>,
     /// The steps of retention that it requested.
     pub(super) retained: Vec<RetentionStep>,
-    pub(super) announced: NodeState,
+    pub(super) announced: MemberState,
     pub(super) load: NodeLoad,
     pub(super) notices: Vec<Notice>,
     pub(super) nudged: Vec<TaskId>,
@@ -75,7 +75,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(settings: Settings, layout: Layout) -> Process {
+    pub(super) fn new(settings: WorkerConfig, layout: Layout) -> Process {
         let machine =
             Node::new(settings.clone(), layout, Box::new(Fair::new()), Box::new(ErrorRate::default()));
         Process {
@@ -95,7 +95,7 @@ impl Process {
             loans: BTreeMap::new(),
             requests: Vec::new(),
             retained: Vec::new(),
-            announced: NodeState::Starting,
+            announced: MemberState::Starting,
             load: NodeLoad::default(),
             notices: Vec::new(),
             nudged: Vec::new(),
@@ -106,7 +106,7 @@ impl Process {
     }
 
     pub(super) fn node_record(&self) -> Bytes {
-        let mut record = NodeRecord::decode(b"{}").unwrap();
+        let mut record = MemberRecord::decode(b"{}").unwrap();
         record.state = self.announced;
         record.accepts = Some(self.settings.wanted.clone());
         record.capacity = self.settings.capacity.map(|capacity| capacity as u64);
@@ -168,7 +168,7 @@ impl World {
             2 => Outcome::Release,
             3 => Outcome::Fault("as it happens".to_owned()),
             4 => Outcome::Pause,
-            _ => Outcome::Sleep { until: crate::record::WallTime(self.wall().0 + self.dice.below(30_000)) },
+            _ => Outcome::Sleep { until: crate::record::Timestamp(self.wall().0 + self.dice.below(30_000)) },
         }
     }
 

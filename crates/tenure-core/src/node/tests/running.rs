@@ -7,8 +7,8 @@ use super::world::World;
 use crate::layout::Key;
 use crate::loss::LossReason;
 use crate::node::{Event, Notice, Outcome, ReleaseReason};
-use crate::record::WallTime;
-use crate::task::{Checkpoint, State, StateKind};
+use crate::record::Timestamp;
+use crate::task::{Checkpoint, State, TaskState};
 
 #[test]
 fn a_task_that_is_done_is_deleted_with_its_claim_and_its_state_stays() {
@@ -26,7 +26,7 @@ fn a_task_that_is_done_is_deleted_with_its_claim_and_its_state_stays() {
         assert_eq!(world.runs_on(name), Some(0), "{name} is another task");
     }
     assert!(
-        world.has_noticed(0, |notice| matches!(notice, Notice::Ended { state: StateKind::Completed, .. }))
+        world.has_noticed(0, |notice| matches!(notice, Notice::Ended { state: TaskState::Completed, .. }))
     );
 }
 
@@ -99,7 +99,7 @@ fn a_sleeping_task_that_moves_wakes_at_the_same_time_on_the_wall() {
     let second = 1 - first;
     world.pass(seconds(40));
     let (.., at) = world.processes[second].starts.last().unwrap().clone();
-    let woke = WallTime(1_700_000_000_000 + u64::try_from(at.since_origin().as_millis()).unwrap());
+    let woke = Timestamp(1_700_000_000_000 + u64::try_from(at.since_origin().as_millis()).unwrap());
     assert!((until.0..until.0 + 20).contains(&woke.0), "{until} {woke}");
 }
 
@@ -141,7 +141,7 @@ fn a_checkpoint_that_a_handler_asks_for_while_it_stops_is_kept() {
     world.handling = Handling::Stubborn;
     world.submit("a");
     world.settle();
-    world.command("a", crate::task::Message::Pause);
+    world.command("a", crate::task::TaskMessage::Pause);
     world.pass(ms(10));
     let token = world.processes[0].handlers[&task("a")].token;
     let blob = Checkpoint::new("nearly").unwrap();

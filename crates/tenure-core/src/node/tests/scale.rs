@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::world::World;
 use crate::layout::Key;
 use crate::name::{NodeId, TaskId};
-use crate::node::Tally;
+use crate::node::WorkerStats;
 use crate::txn::{Op, Txn};
 
 /// Submits many tasks at once to eight nodes, and says how much all of them have worked.
-fn claim_all(tasks: usize) -> Tally {
+fn claim_all(tasks: usize) -> WorkerStats {
     let mut world = World::calm(8);
     let before = total(&world);
     submit_all(&mut world, tasks);
@@ -22,9 +22,9 @@ fn claim_all(tasks: usize) -> Tally {
 }
 
 /// How much all nodes have worked since.
-fn since(world: &World, before: Tally) -> Tally {
+fn since(world: &World, before: WorkerStats) -> WorkerStats {
     let after = total(world);
-    Tally {
+    WorkerStats {
         weighed: after.weighed - before.weighed,
         tries: after.tries - before.tries,
         won: after.won - before.won,
@@ -113,13 +113,15 @@ fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through()
     assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
 }
 
-fn total(world: &World) -> Tally {
-    world.processes.iter().map(|process| process.machine.tally()).fold(Tally::default(), |sum, one| Tally {
-        weighed: sum.weighed + one.weighed,
-        tries: sum.tries + one.tries,
-        won: sum.won + one.won,
-        timers: sum.timers + one.timers,
-        changes: sum.changes + one.changes,
+fn total(world: &World) -> WorkerStats {
+    world.processes.iter().map(|process| process.machine.tally()).fold(WorkerStats::default(), |sum, one| {
+        WorkerStats {
+            weighed: sum.weighed + one.weighed,
+            tries: sum.tries + one.tries,
+            won: sum.won + one.won,
+            timers: sum.timers + one.timers,
+            changes: sum.changes + one.changes,
+        }
     })
 }
 
@@ -129,7 +131,7 @@ fn claiming_takes_few_tries_and_as_much_work_for_each_of_many_tasks_as_of_few_so
     let is_soak = std::env::var_os("TENURE_SOAK").is_some();
     let (few, many) = if is_soak { (10_000, 100_000) } else { (500, 5_000) };
     let (small, large) = (claim_all(few), claim_all(many));
-    let per = |tally: Tally, tasks: usize| {
+    let per = |tally: WorkerStats, tasks: usize| {
         let tasks = tasks as u64;
         (tally.weighed * 100 / tasks, tally.timers * 100 / tasks, tally.changes * 100 / tasks)
     };

@@ -12,7 +12,7 @@ use crate::kv::Get;
 use crate::layout::Key;
 use crate::name::TaskId;
 use crate::node::Event;
-use crate::task::{Checkpoint, Message, State};
+use crate::task::{Checkpoint, State, TaskMessage};
 
 const TASKS: usize = 12;
 
@@ -104,20 +104,20 @@ impl World {
         let sleep = self.dice.below(20_000);
         let until = self.in_ms(sleep);
         let messages = [
-            Message::Run,
-            Message::Run,
-            Message::Pause,
-            Message::Sleep { until },
-            Message::Kill { reason: None },
-            Message::Release,
-            Message::Complete,
-            Message::Error { message: "from outside".to_owned() },
-            Message::Checkpoint { blob: None },
+            TaskMessage::Run,
+            TaskMessage::Run,
+            TaskMessage::Pause,
+            TaskMessage::Sleep { until },
+            TaskMessage::Kill { reason: None },
+            TaskMessage::Release,
+            TaskMessage::Complete,
+            TaskMessage::Error { message: "from outside".to_owned() },
+            TaskMessage::Checkpoint { blob: None },
         ];
         let message = messages[self.dice.index(messages.len())].clone();
         match message {
-            Message::Complete => drop(self.done.insert(task(name))),
-            Message::Kill { .. } => drop(self.killed.insert(task(name))),
+            TaskMessage::Complete => drop(self.done.insert(task(name))),
+            TaskMessage::Kill { .. } => drop(self.killed.insert(task(name))),
             _ => {}
         }
         self.try_command(name, message);

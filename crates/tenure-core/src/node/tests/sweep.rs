@@ -9,14 +9,14 @@ use crate::layout::{COMMAND_EXPIRES_AFTER, Key, RESULT_EXPIRES_AFTER};
 use crate::name::{CommandId, NodeId};
 use crate::node::{Event, Notice, RetentionAsk, RetentionReply, RetentionStep, Swept, request};
 use crate::record::CommandOutcome::{Done, Expired};
-use crate::record::{CommandRecord, Record, ResultRecord, WallTime};
-use crate::revision::Epoch;
-use crate::task::{Message, State};
+use crate::record::{CommandRecord, Record, ResultRecord, Timestamp};
+use crate::revision::RequestId;
+use crate::task::{State, TaskMessage};
 use crate::txn::{Op, Txn};
 
 impl World {
     /// Sends a command that expires then. Nothing else is sent to a task that does not exist.
-    fn expiring(&mut self, name: &str, message: Message, expires_at: WallTime) -> CommandId {
+    fn expiring(&mut self, name: &str, message: TaskMessage, expires_at: Timestamp) -> CommandId {
         self.send(name, CommandRecord { expires_at: Some(expires_at), ..message.into_command() })
     }
 
@@ -32,7 +32,7 @@ impl World {
         self.keys(self.layout.results())
     }
 
-    fn put_result(&mut self, id: &str, expires_at: Option<WallTime>) {
+    fn put_result(&mut self, id: &str, expires_at: Option<Timestamp>) {
         let node = NodeId::parse("n").unwrap();
         let result = ResultRecord { expires_at, ..ResultRecord::new(node, Done, self.wall()) };
         let key = self.layout.encode(&Key::CommandResult(CommandId::parse(id).unwrap()));
@@ -58,12 +58,12 @@ fn expired_command_is_not_executed() {
     let mut world = World::calm(1);
     world.submit("a");
     world.settle();
-    let late = world.expiring("a", Message::Pause, world.in_ms(0));
+    let late = world.expiring("a", TaskMessage::Pause, world.in_ms(0));
     world.settle();
     assert_eq!((world.outcome(&late), world.stands("a"), world.runs_on("a")), (Some(Expired), None, Some(0)));
     let why = world.result(&late).unwrap().why.unwrap();
     assert_eq!(why, "it expired before a worker read it");
-    let in_time = world.expiring("a", Message::Pause, world.in_ms(60_000));
+    let in_time = world.expiring("a", TaskMessage::Pause, world.in_ms(60_000));
     world.settle();
     assert_eq!((world.outcome(&in_time), world.stands("a")), (Some(Done), Some(State::Paused)));
 }
@@ -73,7 +73,7 @@ fn expired_command_is_not_executed() {
 fn command_that_expired_before_claim_is_refused() {
     let mut world = World::calm(0);
     world.submit("a");
-    let id = world.expiring("a", Message::Kill { reason: None }, world.in_ms(1_000));
+    let id = world.expiring("a", TaskMessage::Kill { reason: None }, world.in_ms(1_000));
     world.pass(seconds(2));
     world.add_node(0);
     world.settle();
@@ -87,7 +87,7 @@ fn command_read_in_time_counts_although_handler_stops_late() {
     world.handling = super::process::Handling::Deaf;
     world.submit("a");
     world.settle();
-    let id = world.expiring("a", Message::Pause, world.in_ms(1_000));
+    let id = world.expiring("a", TaskMessage::Pause, world.in_ms(1_000));
     world.pass(seconds(2));
     world.finish("a", crate::node::Outcome::Aborted);
     world.settle();
@@ -114,7 +114,7 @@ fn expired_command_to_node_is_not_executed() {
 #[test]
 fn command_of_killed_sender_is_swept() {
     let mut world = World::calm(3);
-    let id = world.command("nowhere", Message::Pause);
+    let id = world.command("nowhere", TaskMessage::Pause);
     world.pass(COMMAND_EXPIRES_AFTER - seconds(1));
     assert_eq!((world.commands_left(), world.outcome(&id)), (1, None));
     world.pass(seconds(1));
@@ -143,7 +143,7 @@ fn command_to_dead_node_is_swept() {
 #[test]
 fn no_command_is_swept_while_no_worker_lives() {
     let mut world = World::calm(0);
-    world.expiring("nowhere", Message::Pause, world.in_ms(1));
+    world.expiring("nowhere", TaskMessage::Pause, world.in_ms(1));
     world.pass(seconds(600));
     assert_eq!(world.commands_left(), 1);
     world.add_node(0);
@@ -167,16 +167,16 @@ fn command_and_result_without_expiry_stay() {
 #[test]
 fn command_sent_since_is_not_deleted() {
     let mut world = World::calm(0);
-    let first = world.expiring("nowhere", Message::Pause, world.in_ms(1));
+    let first = world.expiring("nowhere", TaskMessage::Pause, world.in_ms(1));
     let key = world.layout.encode(&Key::TaskCommand(task("nowhere")));
     let modified = world.store.revision();
-    let second = world.command("nowhere", Message::Run);
+    let second = world.command("nowhere", TaskMessage::Run);
     let result = ResultRecord::new(NodeId::parse("n").unwrap(), Expired, world.wall()).encode();
     let step = RetentionStep::ExpireCommand {
         command: Swept { key: key.clone(), modified },
         result: Some((second.clone(), result.clone())),
     };
-    let ask = RetentionAsk { epoch: Epoch(1), step };
+    let ask = RetentionAsk { epoch: RequestId(1), step };
     let txn = request::retention(&world.layout, &ask);
     let reply = world.apply(&txn);
     assert_eq!(request::read_retained(&world.layout, &ask, Ok(reply)), RetentionReply::Kept);
@@ -187,7 +187,8 @@ fn command_sent_since_is_not_deleted() {
     let modified = world.store.revision();
     world.put_result("r", Some(world.in_ms(9_000_000)));
     let key = world.layout.encode(&Key::CommandResult(CommandId::parse("r").unwrap()));
-    let ask = RetentionAsk { epoch: Epoch(2), step: RetentionStep::DeleteResult(Swept { key, modified }) };
+    let ask =
+        RetentionAsk { epoch: RequestId(2), step: RetentionStep::DeleteResult(Swept { key, modified }) };
     let txn = request::retention(&world.layout, &ask);
     let reply = world.apply(&txn);
     assert_eq!(request::read_retained(&world.layout, &ask, Ok(reply)), RetentionReply::Kept);
@@ -215,7 +216,7 @@ fn results_of_last_day_are_not_read() {
 fn rounds_are_bounded() {
     let mut world = World::calm(1);
     for n in 0..150 {
-        world.expiring(&format!("t{n:03}"), Message::Pause, world.in_ms(1));
+        world.expiring(&format!("t{n:03}"), TaskMessage::Pause, world.in_ms(1));
     }
     for n in 0..300 {
         world.put_result(&format!("0r{n:03}"), Some(world.in_ms(1)));
@@ -242,7 +243,7 @@ fn lost_replies_leave_no_expired_command() {
     let mut world = World::calm(2);
     let mut ids = Vec::new();
     for n in 0..100 {
-        ids.push(world.expiring(&format!("t{n:03}"), Message::Pause, world.in_ms(1)));
+        ids.push(world.expiring(&format!("t{n:03}"), TaskMessage::Pause, world.in_ms(1)));
     }
     (world.is_stormy, world.faults_one_in) = (true, 3);
     world.pass(seconds(200));
@@ -275,7 +276,7 @@ fn clock_set_back_ends_no_sweep() {
 #[test]
 fn worker_without_store_does_not_hurry() {
     let mut world = World::calm(1);
-    world.expiring("nowhere", Message::Pause, world.in_ms(1));
+    world.expiring("nowhere", TaskMessage::Pause, world.in_ms(1));
     world.fate = Fate::NotDone;
     world.tell(0, Event::Time);
     world.pass(seconds(150));

@@ -13,9 +13,9 @@ use crate::layout::{COMMAND_EXPIRES_AFTER, Key};
 use crate::name::{CommandId, NodeId, TaskId};
 use crate::node::{Event, Notice, Outcome};
 use crate::record::{
-    AuditRecord, CommandOutcome, CommandRecord, OwnerRecord, Record, ResultRecord, WallTime,
+    AuditRecord, CommandOutcome, CommandRecord, OwnerRecord, Record, ResultRecord, Timestamp,
 };
-use crate::task::{Message, State};
+use crate::task::{State, TaskMessage};
 use crate::txn::{Condition, Op, Txn};
 
 pub(super) fn task(name: &str) -> TaskId {
@@ -109,13 +109,13 @@ impl World {
     }
 
     /// Sends a command as clients do. One that they refuse, because the task has ended or does not exist, is put as another program does.
-    pub(super) fn command(&mut self, name: &str, message: Message) -> CommandId {
+    pub(super) fn command(&mut self, name: &str, message: TaskMessage) -> CommandId {
         let sent = self.try_command(name, message.clone());
         sent.unwrap_or_else(|| self.send(name, message.into_command()))
     }
 
     /// Sends a command as clients do; none if it is refused.
-    pub(super) fn try_command(&mut self, name: &str, message: Message) -> Option<CommandId> {
+    pub(super) fn try_command(&mut self, name: &str, message: TaskMessage) -> Option<CommandId> {
         let id = self.next_id();
         let origin = (id.clone(), self.origin());
         let send = SendCommand::exchange(&self.layout, &task(name), message, origin, None);
@@ -226,7 +226,7 @@ impl World {
         self.tell(n, Event::Shutdown { deadline });
     }
 
-    pub(super) fn in_ms(&self, ms: u64) -> WallTime {
-        WallTime(self.wall().0 + ms)
+    pub(super) fn in_ms(&self, ms: u64) -> Timestamp {
+        Timestamp(self.wall().0 + ms)
     }
 }

@@ -6,9 +6,9 @@ use super::world::{Item, World};
 use crate::error::{Cause, StoreError};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
-use crate::node::request::{ClaimRequest, NodeWrite, Reading};
-use crate::node::{ClaimAsk, Event};
-use crate::revision::Epoch;
+use crate::node::request::{ClaimBatch, NodeWrite, Reading};
+use crate::node::{ClaimRequest, Event};
+use crate::revision::RequestId;
 use crate::txn::{Op, Txn, TxnReply};
 
 /// etcd gives up a request after this long.
@@ -27,7 +27,7 @@ pub(super) enum Fate {
 /// What a node asks of the store.
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
-    Claim { epoch: Epoch, claims: Vec<(ClaimAsk, LeaseId)> },
+    Claim { epoch: RequestId, claims: Vec<(ClaimRequest, LeaseId)> },
     Write(NodeWrite),
     Leave,
 }
@@ -61,10 +61,16 @@ impl World {
     }
 
     /// Claims are asked as often as they need it, each time with a fate of its own.
-    fn arrive_claims(&mut self, n: usize, life: u64, claims: (Epoch, Vec<(ClaimAsk, LeaseId)>), fate: Fate) {
+    fn arrive_claims(
+        &mut self,
+        n: usize,
+        life: u64,
+        claims: (RequestId, Vec<(ClaimRequest, LeaseId)>),
+        fate: Fate,
+    ) {
         let (epoch, claims) = claims;
         let reading = if epoch.0.is_multiple_of(4) { Reading::Each } else { Reading::Together };
-        let mut request = ClaimRequest::new(claims, reading);
+        let mut request = ClaimBatch::new(claims, reading);
         let mut fate = fate;
         while !request.is_answered() {
             let txns = request.txns(&self.layout);

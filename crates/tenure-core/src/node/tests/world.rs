@@ -12,16 +12,16 @@ use bytes::Bytes;
 use super::dice::Dice;
 use super::process::{Handling, Process};
 use super::wire::{Ask, Fate};
-use crate::change::{Previous, Start, WatchItem};
+use crate::change::{PreviousValues, Start, WatchItem};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, KeyValue, Selection};
 use crate::layout::{Key, Layout};
 use crate::limits::Limits;
 use crate::name::{CommandId, Namespace, NodeId, TaskId};
 use crate::node::request::NodeWrite;
-use crate::node::{Action, Event, Feed, Now, Outcome, Settings};
+use crate::node::{Action, Event, Feed, Now, Outcome, WorkerConfig};
 use crate::picture::FeedItem;
-use crate::record::{NodeRecord, Record, ResultRecord, WallTime};
+use crate::record::{MemberRecord, Record, ResultRecord, Timestamp};
 use crate::revision::Token;
 use crate::task::StateRecord;
 use crate::time::Moment;
@@ -123,7 +123,7 @@ impl World {
     pub(super) fn add_node(&mut self, n: usize) {
         let node = NodeId::parse(&format!("n{n}")).unwrap();
         let seed = self.dice.throw();
-        self.processes.push(Process::new(Settings::new(node, seed), self.layout.clone()));
+        self.processes.push(Process::new(WorkerConfig::new(node, seed), self.layout.clone()));
         self.boot(n);
     }
 
@@ -138,7 +138,7 @@ impl World {
     /// The process is gone at once, with everything that ran in it; and another begins in its place.
     pub(super) fn crash(&mut self, n: usize) {
         let seed = self.dice.throw();
-        let settings = Settings { seed, ..self.processes[n].settings.clone() };
+        let settings = WorkerConfig { seed, ..self.processes[n].settings.clone() };
         let life = self.processes[n].life + 1;
         for feed in FEEDS {
             self.unfollow(n, feed);
@@ -190,13 +190,13 @@ impl World {
         }
     }
 
-    pub(super) fn wall(&self) -> WallTime {
-        WallTime(WALL + u64::try_from(self.now.since_origin().as_millis()).unwrap())
+    pub(super) fn wall(&self) -> Timestamp {
+        Timestamp(WALL + u64::try_from(self.now.since_origin().as_millis()).unwrap())
     }
 
     pub(super) fn clock(&mut self, n: usize) -> Now {
         let skew = self.processes[n].wall_skew;
-        let wall = WallTime(self.wall().0.saturating_add_signed(skew));
+        let wall = Timestamp(self.wall().0.saturating_add_signed(skew));
         let jitter = if self.is_stormy { self.dice.below(1_000) as f64 / 1_000.0 } else { 0.5 };
         Now { at: self.now, wall, jitter }
     }
@@ -392,7 +392,7 @@ impl World {
         let Some(&watch) = self.processes[n].watches.get(&feed) else { return };
         let mut items = Vec::new();
         while let Some(Ok(WatchItem::Batch { revision, changes })) =
-            self.store.poll_watch(watch, Previous::Omitted)
+            self.store.poll_watch(watch, PreviousValues::Omitted)
         {
             self.processes[n].pictures.entry(feed).or_default().handle_batch(revision, changes, &mut items);
         }
@@ -421,8 +421,8 @@ impl World {
     }
 }
 
-pub(super) fn node_record(state: crate::record::NodeState) -> Bytes {
-    let mut record = NodeRecord::decode(b"{}").unwrap();
+pub(super) fn node_record(state: crate::record::MemberState) -> Bytes {
+    let mut record = MemberRecord::decode(b"{}").unwrap();
     record.state = state;
     record.encode()
 }

@@ -11,7 +11,7 @@ fn queue_key_of(id: i64) -> QueueKey {
 }
 
 /// The next request, which has to be an enter.
-fn enter(queue: &mut WaitQueue) -> (Epoch, QueueKey) {
+fn enter(queue: &mut WaitQueue) -> (RequestId, QueueKey) {
     match queue.poll_action() {
         Some(QueueOutput::Enter { epoch, queue_key, .. }) => (epoch, queue_key),
         other => panic!("{other:?} instead of an enter"),
@@ -19,7 +19,7 @@ fn enter(queue: &mut WaitQueue) -> (Epoch, QueueKey) {
 }
 
 /// The next request, which has to be a read of the queue.
-fn look(queue: &mut WaitQueue) -> Epoch {
+fn look(queue: &mut WaitQueue) -> RequestId {
     match queue.poll_action() {
         Some(QueueOutput::ReadPredecessor { epoch, .. }) => epoch,
         other => panic!("{other:?} instead of a look"),
@@ -27,7 +27,7 @@ fn look(queue: &mut WaitQueue) -> Epoch {
 }
 
 /// The next request, which has to be a release.
-fn leave(queue: &mut WaitQueue) -> Epoch {
+fn leave(queue: &mut WaitQueue) -> RequestId {
     match queue.poll_action() {
         Some(QueueOutput::Leave { epoch, .. }) => epoch,
         other => panic!("{other:?} instead of a leave"),

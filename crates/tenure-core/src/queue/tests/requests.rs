@@ -8,10 +8,10 @@ use crate::kv::{Get, Selection};
 use crate::layout::Layout;
 use crate::limits::Limits;
 use crate::name::{ElectionName, LockName, Namespace};
-use crate::record::{Record, ResignationRecord, WallTime};
+use crate::record::{Record, ResignationRecord, Timestamp};
 use crate::txn::{Op, Txn, TxnReply};
 
-const EPOCH: Epoch = Epoch(1);
+const EPOCH: RequestId = RequestId(1);
 
 /// A queue in a store, with one lease.
 struct Queue {
@@ -91,7 +91,7 @@ impl Queue {
     }
 
     fn send(&mut self, action: QueueOutput) -> TxnReply {
-        let txn = self.requests.txn(&self.prefix, action, &Bytes::new(), WallTime(7));
+        let txn = self.requests.txn(&self.prefix, action, &Bytes::new(), Timestamp(7));
         self.store.apply(&txn, NOW).unwrap()
     }
 

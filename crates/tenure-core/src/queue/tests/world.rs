@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, Previous, Start, WatchItem};
+use crate::change::{Change, PreviousValues, Start, WatchItem};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, Selection};
 use crate::layout::{Key, Layout, QueueKey};
@@ -420,7 +420,7 @@ impl World {
 
     /// What the store did is on its way to those who watch it.
     fn see(&mut self) {
-        while let Some(item) = self.store.poll_watch(self.watch, Previous::Omitted) {
+        while let Some(item) = self.store.poll_watch(self.watch, PreviousValues::Omitted) {
             let WatchItem::Batch { changes, .. } = item.unwrap() else { continue };
             for change in changes {
                 for process in 0..self.queues.len() {

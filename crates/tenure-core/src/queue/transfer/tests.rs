@@ -40,7 +40,7 @@ impl Election {
 
     fn transfer(&self, heir: usize) -> Transfer {
         let (holder, heir) = (self.keys[0], self.keys[heir]);
-        Transfer::new(self.requests.clone(), self.queue.clone(), holder, heir, WallTime(7))
+        Transfer::new(self.requests.clone(), self.queue.clone(), holder, heir, Timestamp(7))
     }
 
     fn send(&mut self, transfer: &Transfer) -> Result<StoreReply, StoreError> {

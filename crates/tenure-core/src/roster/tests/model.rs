@@ -75,7 +75,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&mut self, news: News<NodeId, NodeRecord>) {
+    fn hear(&mut self, news: News<NodeId, MemberRecord>) {
         match news {
             News::Snapshot(snapshot) => {
                 assert!(!std::mem::replace(&mut self.has_picture, true), "the whole picture is told once");
@@ -100,7 +100,7 @@ impl Listener {
         assert!(self.has_picture, "the whole picture is told first");
     }
 
-    fn join(&mut self, member: &Member<NodeId, NodeRecord>) {
+    fn join(&mut self, member: &Member<NodeId, MemberRecord>) {
         let before = self.members.insert(member.id.clone(), (member.record.address.clone(), member.token));
         assert_eq!(before, None, "one who is there does not join");
         let last = self.tokens.insert(member.id.clone(), member.token);
@@ -108,7 +108,7 @@ impl Listener {
     }
 }
 
-fn pass_on(items: &mut Vec<FeedItem>, roster: &mut Roster<Nodes>, listener: &mut Listener) {
+fn pass_on(items: &mut Vec<FeedItem>, roster: &mut PresenceSet<Nodes>, listener: &mut Listener) {
     for item in items.drain(..) {
         let is_whole = matches!(item, FeedItem::Whole(_));
         let mut news = Vec::new();
@@ -122,7 +122,7 @@ fn pass_on(items: &mut Vec<FeedItem>, roster: &mut Roster<Nodes>, listener: &mut
 /// Plays a history; at each whole picture, and at the end, the listener has what the store had at that revision.
 fn play(steps: Vec<Step>) {
     let mut model = Model { revision: 1, ..Model::default() };
-    let (mut picture, mut roster) = (Picture::new(), Roster::new(Nodes(layout())));
+    let (mut picture, mut roster) = (Picture::new(), PresenceSet::new(Nodes(layout())));
     let (mut listener, mut items) = (Listener::default(), Vec::new());
     for step in steps.into_iter().chain([Step::List, Step::Read]) {
         match step {
@@ -159,7 +159,7 @@ fn play(steps: Vec<Step>) {
         .filter(is_good)
         .map(|pair| {
             let id = Nodes(layout()).id(&pair.key).unwrap();
-            (id, (NodeRecord::decode(&pair.value).unwrap().address, Token(pair.created)))
+            (id, (MemberRecord::decode(&pair.value).unwrap().address, Token(pair.created)))
         })
         .collect();
     assert_eq!(listener.members, there);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn lent(world: &World, loan: LoanId) -> Lent {
+fn lent(world: &World, loan: LeaseUserId) -> Lent {
     world.session.lent(loan).expect("it is lent")
 }
 

@@ -6,12 +6,12 @@ use super::*;
 use crate::error::StoreError;
 use crate::lease::{Grant, Renewal};
 use crate::loss::LossReason;
-use crate::revision::Epoch;
+use crate::revision::RequestId;
 
 /// A session that holds lease 1 and has put `/a` at revision 2, without a world: the test answers itself.
 struct Lone {
     session: Session,
-    slot: SlotId,
+    slot: LeaseSlotId,
 }
 
 fn at(ms: u64) -> Moment {
@@ -23,7 +23,7 @@ fn lease(id: i64) -> LeaseId {
 }
 
 impl Lone {
-    fn asks_to_put() -> (Lone, Epoch, Wish) {
+    fn asks_to_put() -> (Lone, RequestId, Wish) {
         let mut session = Session::new(Plan::DEFAULT).unwrap();
         session.register("/a".into(), "v".into(), None, Mode::Overwrite, at(0)).unwrap();
         let Some(Action::Grant { slot, epoch, ttl }) = session.poll_action() else { panic!("a grant first") };
@@ -33,16 +33,16 @@ impl Lone {
         (lone, epoch, wish)
     }
 
-    fn put(&mut self) -> (Epoch, Wish) {
+    fn put(&mut self) -> (RequestId, Wish) {
         match self.session.poll_action() {
             Some(Action::Put { epoch, entries, .. }) => (epoch, entries[0].wish),
             other => panic!("{other:?} instead of a put"),
         }
     }
 
-    fn answer(&mut self, (epoch, wish): (Epoch, Wish), outcome: KeyOutcome, now: Moment) {
+    fn answer(&mut self, (epoch, wish): (RequestId, Wish), outcome: KeyOutcome, now: Moment) {
         let outcomes = vec![("/a".into(), wish, outcome)];
-        self.session.handle_put(self.slot, epoch, outcomes, LeaseKnown::Yes, 1.0, now);
+        self.session.handle_put(self.slot, epoch, outcomes, LeaseLookup::Yes, 1.0, now);
     }
 
     /// Confirms the next put, which may be of several keys.
@@ -50,13 +50,13 @@ impl Lone {
         let Some(Action::Put { slot, epoch, entries, .. }) = self.session.poll_action() else {
             panic!("a put")
         };
-        let done = |entry: PutEntry| (entry.key, entry.wish, KeyOutcome::Done(Revision(4)));
+        let done = |entry: KeyPut| (entry.key, entry.wish, KeyOutcome::Done(Revision(4)));
         let outcomes = entries.into_iter().map(done).collect();
-        self.session.handle_put(slot, epoch, outcomes, LeaseKnown::Yes, 1.0, at(ms));
+        self.session.handle_put(slot, epoch, outcomes, LeaseLookup::Yes, 1.0, at(ms));
     }
 
     /// The next request that is no revocation, which has to be a delete.
-    fn delete(&mut self) -> Epoch {
+    fn delete(&mut self) -> RequestId {
         loop {
             match self.session.poll_action() {
                 Some(Action::Delete { epoch, .. }) => break epoch,

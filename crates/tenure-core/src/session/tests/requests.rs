@@ -8,7 +8,7 @@ use crate::keyspace::Keyspace;
 use crate::kv::Get;
 use crate::lease::LeaseId;
 use crate::limits::Limits;
-use crate::session::{DeleteRequest, KeyOutcome, PutEntry, PutProgress, PutRequest};
+use crate::session::{DeleteRequest, KeyOutcome, KeyPut, PutProgress, PutRequest};
 use crate::txn::{Op, Txn};
 
 const NOW: Moment = Moment::ORIGIN;
@@ -30,8 +30,8 @@ fn put(store: &mut Keyspace, key: &'static str, id: i64) {
     store.apply(&Txn::new().then(Op::put_leased(key, "old", lease(id))), NOW).unwrap();
 }
 
-fn entry(key: &'static str, mode: Mode) -> PutEntry {
-    PutEntry { key: key.into(), value: "new".into(), mode, wish: Wish(1) }
+fn entry(key: &'static str, mode: Mode) -> KeyPut {
+    KeyPut { key: key.into(), value: "new".into(), mode, wish: Wish(1) }
 }
 
 /// Key, value and lease of all that is stored.
@@ -43,7 +43,7 @@ fn stored(store: &mut Keyspace) -> Vec<(Bytes, Bytes, Option<LeaseId>)> {
 /// Sends a put; `meanwhile` happens between its two requests.
 fn run(
     store: &mut Keyspace,
-    entries: Vec<PutEntry>,
+    entries: Vec<KeyPut>,
     meanwhile: impl FnOnce(&mut Keyspace),
 ) -> Vec<(Bytes, KeyOutcome)> {
     let mut requests = PutRequest::split(lease(1), vec![lease(1), lease(2)], entries, &Limits::EMBEDDED);

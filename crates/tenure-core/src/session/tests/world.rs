@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, Previous, Start, WatchItem};
+use crate::change::{Change, PreviousValues, Start, WatchItem};
 use crate::error::{Cause, StoreError};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, Selection};
@@ -12,7 +12,7 @@ use crate::lease::{Grant, LeaseId, Renewal};
 use crate::limits::Limits;
 use crate::revision::Revision;
 use crate::session::{
-    Action, DeleteRequest, LoanId, Mode, Notice, Plan, PutProgress, PutReply, PutRequest, Session,
+    Action, DeleteRequest, LeaseUserId, Mode, Notice, Plan, PutProgress, PutReply, PutRequest, Session,
 };
 use crate::time::Moment;
 use crate::txn::{Txn, TxnReply};
@@ -106,7 +106,7 @@ impl World {
         if self.network != Network::Works {
             return false;
         }
-        let Some(item) = self.store.poll_watch(self.watch, Previous::Omitted) else { return false };
+        let Some(item) = self.store.poll_watch(self.watch, PreviousValues::Omitted) else { return false };
         let WatchItem::Batch { changes, .. } = item.unwrap() else { return true };
         for change in changes {
             match change {
@@ -196,13 +196,13 @@ impl World {
     }
 
     /// Borrows a lease, and keeps what was lent as a holder would.
-    pub(super) fn lend(&mut self) -> LoanId {
+    pub(super) fn lend(&mut self) -> LeaseUserId {
         let loan = self.session.lend(None, self.now).unwrap();
         self.settle();
         loan
     }
 
-    pub(super) fn give_back(&mut self, loan: LoanId) {
+    pub(super) fn give_back(&mut self, loan: LeaseUserId) {
         self.session.give_back(loan, self.now);
         self.settle();
     }

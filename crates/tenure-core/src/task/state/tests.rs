@@ -2,28 +2,28 @@
 
 use super::*;
 
-const UNTIL: WallTime = WallTime(7);
-const LATER: WallTime = WallTime(9);
+const UNTIL: Timestamp = Timestamp(7);
+const LATER: Timestamp = Timestamp(9);
 
 fn states() -> Vec<State> {
-    StateKind::ALL.into_iter().map(|kind| kind.until(Some(UNTIL)).unwrap()).collect()
+    TaskState::ALL.into_iter().map(|kind| kind.until(Some(UNTIL)).unwrap()).collect()
 }
 
-fn messages() -> Vec<Message> {
-    let messages = MessageKind::ALL.into_iter().map(|kind| match kind {
-        MessageKind::Run => Message::Run,
-        MessageKind::Sleep => Message::Sleep { until: LATER },
-        MessageKind::Pause => Message::Pause,
-        MessageKind::Kill => Message::Kill { reason: None },
-        MessageKind::Error => Message::Error { message: "broken".to_owned() },
-        MessageKind::Complete => Message::Complete,
-        MessageKind::Checkpoint => Message::Checkpoint { blob: None },
-        MessageKind::Release => Message::Release,
+fn messages() -> Vec<TaskMessage> {
+    let messages = TaskMessageKind::ALL.into_iter().map(|kind| match kind {
+        TaskMessageKind::Run => TaskMessage::Run,
+        TaskMessageKind::Sleep => TaskMessage::Sleep { until: LATER },
+        TaskMessageKind::Pause => TaskMessage::Pause,
+        TaskMessageKind::Kill => TaskMessage::Kill { reason: None },
+        TaskMessageKind::Error => TaskMessage::Error { message: "broken".to_owned() },
+        TaskMessageKind::Complete => TaskMessage::Complete,
+        TaskMessageKind::Checkpoint => TaskMessage::Checkpoint { blob: None },
+        TaskMessageKind::Release => TaskMessage::Release,
     });
     messages.collect()
 }
 
-/// The contract, in its own words. A dash is a refusal; the columns are those of [`MessageKind::ALL`].
+/// The contract, in its own words. A dash is a refusal; the columns are those of [`TaskMessageKind::ALL`].
 const CONTRACT: [(&str, [&str; 8]); 7] = [
     //            run         sleep       pause     kill      error    complete     checkpoint  release
     ("runnable", ["runnable", "sleeping", "paused", "killed", "fault", "completed", "runnable", "runnable"]),
@@ -74,21 +74,21 @@ fn a_terminal_state_takes_no_message() {
 #[test]
 fn only_sleep_says_until_when() {
     let sleeping = State::Sleeping { until: UNTIL };
-    assert_eq!(transition(sleeping, &Message::Release), Ok(sleeping));
-    assert_eq!(transition(sleeping, &Message::Checkpoint { blob: None }), Ok(sleeping));
-    let again = transition(sleeping, &Message::Sleep { until: LATER });
+    assert_eq!(transition(sleeping, &TaskMessage::Release), Ok(sleeping));
+    assert_eq!(transition(sleeping, &TaskMessage::Checkpoint { blob: None }), Ok(sleeping));
+    let again = transition(sleeping, &TaskMessage::Sleep { until: LATER });
     assert_eq!(again, Ok(State::Sleeping { until: LATER }));
 }
 
 #[test]
 fn every_name_reads_as_it_is_written_and_stored() {
-    for kind in StateKind::ALL {
-        assert_eq!(StateKind::parse(kind.as_str()), Some(kind));
+    for kind in TaskState::ALL {
+        assert_eq!(TaskState::parse(kind.as_str()), Some(kind));
         assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
     }
-    for kind in MessageKind::ALL {
-        assert_eq!(MessageKind::parse(kind.as_str()), Some(kind));
+    for kind in TaskMessageKind::ALL {
+        assert_eq!(TaskMessageKind::parse(kind.as_str()), Some(kind));
         assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
     }
-    assert_eq!(StateKind::parse("Runnable"), None);
+    assert_eq!(TaskState::parse("Runnable"), None);
 }

@@ -9,12 +9,12 @@ fn node() -> NodeId {
     NodeId::parse("web-1").unwrap()
 }
 
-fn said(task: &mut StateRecord, message: Message, at: u64) -> Result<Applied, IllegalTransition> {
-    task.apply(message, WallTime(at), &node())
+fn said(task: &mut StateRecord, message: TaskMessage, at: u64) -> Result<Applied, IllegalTransition> {
+    task.apply(message, Timestamp(at), &node())
 }
 
-fn broken() -> Message {
-    Message::Error { message: "disk full".to_owned() }
+fn broken() -> TaskMessage {
+    TaskMessage::Error { message: "disk full".to_owned() }
 }
 
 #[test]
@@ -27,9 +27,9 @@ fn a_task_without_a_record_is_runnable_in_its_first_attempt() {
 fn a_record_is_stored_as_plain_json() {
     let mut task = StateRecord::default();
     let _ = said(&mut task, broken(), 4).unwrap();
-    let _ = said(&mut task, Message::Sleep { until: WallTime(9) }, 5).unwrap();
+    let _ = said(&mut task, TaskMessage::Sleep { until: Timestamp(9) }, 5).unwrap();
     let blob = Checkpoint::new("half").unwrap();
-    let _ = said(&mut task, Message::Checkpoint { blob: Some(blob) }, 6).unwrap();
+    let _ = said(&mut task, TaskMessage::Checkpoint { blob: Some(blob) }, 6).unwrap();
     assert_eq!(
         std::str::from_utf8(&task.encode()).unwrap(),
         concat!(
@@ -68,14 +68,14 @@ fn what_is_no_state_says_so() {
 #[test]
 fn what_leaves_things_as_they_are_is_not_stored() {
     for (state, message) in [
-        (State::Runnable, Message::Run),
-        (State::Runnable, Message::Release),
-        (State::Runnable, Message::Checkpoint { blob: None }),
-        (State::Paused, Message::Pause),
-        (State::Sleeping { until: WallTime(9) }, Message::Sleep { until: WallTime(9) }),
-        (State::Fault, Message::Release),
+        (State::Runnable, TaskMessage::Run),
+        (State::Runnable, TaskMessage::Release),
+        (State::Runnable, TaskMessage::Checkpoint { blob: None }),
+        (State::Paused, TaskMessage::Pause),
+        (State::Sleeping { until: Timestamp(9) }, TaskMessage::Sleep { until: Timestamp(9) }),
+        (State::Fault, TaskMessage::Release),
     ] {
-        let before = StateRecord { state, updated_at: WallTime(1), ..StateRecord::default() };
+        let before = StateRecord { state, updated_at: Timestamp(1), ..StateRecord::default() };
         let mut task = before.clone();
         assert_eq!(said(&mut task, message, 5), Ok(Applied::Same));
         assert_eq!(task, before);
@@ -85,9 +85,9 @@ fn what_leaves_things_as_they_are_is_not_stored() {
 #[test]
 fn a_checkpoint_changes_the_record_once_and_no_state() {
     let mut task = StateRecord::default();
-    let save = || Message::Checkpoint { blob: Some(Checkpoint::new("half").unwrap()) };
+    let save = || TaskMessage::Checkpoint { blob: Some(Checkpoint::new("half").unwrap()) };
     assert_eq!(said(&mut task, save(), 5), Ok(Applied::Changed));
-    assert_eq!((task.state, task.updated_at, task.history.len()), (State::Runnable, WallTime(5), 0));
+    assert_eq!((task.state, task.updated_at, task.history.len()), (State::Runnable, Timestamp(5), 0));
     assert_eq!(said(&mut task, save(), 6), Ok(Applied::Same));
     assert_eq!(task.checkpoint.unwrap().bytes(), "half");
 }
@@ -96,7 +96,7 @@ fn a_checkpoint_changes_the_record_once_and_no_state() {
 fn a_fault_counts_once_and_giving_up_is_no_second_one() {
     let mut task = StateRecord::default();
     let _ = said(&mut task, broken(), 4).unwrap();
-    let _ = said(&mut task, Message::Error { message: "enough".to_owned() }, 5).unwrap();
+    let _ = said(&mut task, TaskMessage::Error { message: "enough".to_owned() }, 5).unwrap();
     assert_eq!((task.state, task.faults, task.errors.len()), (State::Failed, 1, 1));
     assert_eq!(task.reason.as_deref(), Some("enough"));
 }
@@ -104,23 +104,23 @@ fn a_fault_counts_once_and_giving_up_is_no_second_one() {
 #[test]
 fn a_fault_found_in_the_store_is_decided_by_whoever_finds_it() {
     let mut task = StateRecord { state: State::Fault, ..StateRecord::default() };
-    assert_eq!(task.settle(WallTime(0), &node(), &ErrorRate::default()), Applied::Changed);
-    assert_eq!(task.state, State::Sleeping { until: WallTime(600_000) });
-    assert_eq!(task.settle(WallTime(0), &node(), &ErrorRate::default()), Applied::Same);
+    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Changed);
+    assert_eq!(task.state, State::Sleeping { until: Timestamp(600_000) });
+    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Same);
 }
 
 #[test]
 fn a_failure_of_a_task_that_takes_none_changes_nothing() {
     let before = StateRecord { state: State::Paused, ..StateRecord::default() };
     let mut task = before.clone();
-    assert!(task.fail("late", WallTime(5), &node(), &ErrorRate::default()).is_err());
+    assert!(task.fail("late", Timestamp(5), &node(), &ErrorRate::default()).is_err());
     assert_eq!(task, before);
 }
 
 #[test]
 fn a_killed_task_says_why() {
     let mut task = StateRecord::default();
-    let _ = said(&mut task, Message::Kill { reason: Some("too expensive".to_owned()) }, 5).unwrap();
+    let _ = said(&mut task, TaskMessage::Kill { reason: Some("too expensive".to_owned()) }, 5).unwrap();
     assert_eq!((task.state, task.reason.as_deref()), (State::Killed, Some("too expensive")));
 }
 
@@ -129,24 +129,24 @@ fn the_newest_steps_and_errors_are_kept() {
     let mut task = StateRecord::default();
     for at in 0..100 {
         let _ = said(&mut task, broken(), 2 * at).unwrap();
-        let _ = said(&mut task, Message::Run, 2 * at + 1).unwrap();
+        let _ = said(&mut task, TaskMessage::Run, 2 * at + 1).unwrap();
     }
     assert_eq!((task.history.len(), task.errors.len(), task.faults), (HISTORY_LEN_MAX, ERRORS_LEN_MAX, 100));
-    assert_eq!(task.history.last().unwrap().at, WallTime(199));
-    assert_eq!(task.errors.first().unwrap().at, WallTime(184));
+    assert_eq!(task.history.last().unwrap().at, Timestamp(199));
+    assert_eq!(task.errors.first().unwrap().at, Timestamp(184));
 }
 
 #[test]
 fn a_record_at_its_largest_is_still_read() {
     let mut task = StateRecord::default();
     let blob = Checkpoint::new(vec![7; super::super::CHECKPOINT_BYTES_MAX]).unwrap();
-    let _ = said(&mut task, Message::Checkpoint { blob: Some(blob) }, 1).unwrap();
+    let _ = said(&mut task, TaskMessage::Checkpoint { blob: Some(blob) }, 1).unwrap();
     for at in 0..40 {
-        let long = Message::Error { message: "\u{1}".repeat(1 << 20) };
+        let long = TaskMessage::Error { message: "\u{1}".repeat(1 << 20) };
         let _ = said(&mut task, long, at).unwrap();
-        let _ = said(&mut task, Message::Run, at).unwrap();
+        let _ = said(&mut task, TaskMessage::Run, at).unwrap();
     }
-    let _ = said(&mut task, Message::Kill { reason: Some("\u{1}".repeat(1 << 20)) }, 50).unwrap();
+    let _ = said(&mut task, TaskMessage::Kill { reason: Some("\u{1}".repeat(1 << 20)) }, 50).unwrap();
     let stored = task.encode();
     assert_eq!(StateRecord::decode(&stored).unwrap(), task, "{} bytes", stored.len());
 }
@@ -158,17 +158,18 @@ fn a_long_text_is_cut_between_two_characters() {
     assert_eq!(shortened(format!("x{}", "ä".repeat(5_000))).len(), 2_047);
 }
 
-fn any_message() -> impl Strategy<Value = Message> {
+fn any_message() -> impl Strategy<Value = TaskMessage> {
     prop_oneof![
-        Just(Message::Run),
-        (0..50_u64).prop_map(|until| Message::Sleep { until: WallTime(until) }),
-        Just(Message::Pause),
-        prop::option::of("[a-z]{0,3}").prop_map(|reason| Message::Kill { reason }),
-        "[a-z]{0,3}".prop_map(|message| Message::Error { message }),
-        Just(Message::Complete),
-        prop::option::of("[a-z]{0,3}")
-            .prop_map(|text| Message::Checkpoint { blob: text.map(|text| Checkpoint::new(text).unwrap()) }),
-        Just(Message::Release),
+        Just(TaskMessage::Run),
+        (0..50_u64).prop_map(|until| TaskMessage::Sleep { until: Timestamp(until) }),
+        Just(TaskMessage::Pause),
+        prop::option::of("[a-z]{0,3}").prop_map(|reason| TaskMessage::Kill { reason }),
+        "[a-z]{0,3}".prop_map(|message| TaskMessage::Error { message }),
+        Just(TaskMessage::Complete),
+        prop::option::of("[a-z]{0,3}").prop_map(|text| TaskMessage::Checkpoint {
+            blob: text.map(|text| Checkpoint::new(text).unwrap())
+        }),
+        Just(TaskMessage::Release),
     ]
 }
 
@@ -176,7 +177,7 @@ proptest! {
     #[test]
     fn whatever_is_said_the_record_follows_the_table(messages in prop::collection::vec(any_message(), 0..60)) {
         let mut task = StateRecord::default();
-        let mut path = vec![StateKind::Runnable];
+        let mut path = vec![TaskState::Runnable];
         for (at, message) in messages.into_iter().enumerate() {
             let before = task.clone();
             let wanted = transition(task.state, &message);
@@ -189,7 +190,7 @@ proptest! {
                 Ok(Applied::Changed) => {
                     prop_assert_eq!(Ok(task.state), wanted);
                     prop_assert!(!before.state.is_terminal(), "a terminal state refuses everything");
-                    prop_assert_eq!(task.updated_at, WallTime(at as u64));
+                    prop_assert_eq!(task.updated_at, Timestamp(at as u64));
                 }
             }
             if task.state != before.state {
@@ -197,7 +198,7 @@ proptest! {
             }
             prop_assert_eq!(&StateRecord::decode(&task.encode()).unwrap(), &task);
         }
-        let told: Vec<StateKind> = task.history.iter().map(|step| step.to).collect();
+        let told: Vec<TaskState> = task.history.iter().map(|step| step.to).collect();
         prop_assert!(path.ends_with(&told), "the history is the end of the path");
         for (a, b) in task.history.iter().zip(task.history.iter().skip(1)) {
             prop_assert_eq!(a.to, b.from, "and without a gap");
@@ -213,7 +214,7 @@ proptest! {
     fn no_bent_record_makes_the_decoder_panic(at in 0..150_usize, byte in any::<u8>()) {
         let mut task = StateRecord::default();
         let _ = said(&mut task, broken(), 4).unwrap();
-        let _ = said(&mut task, Message::Sleep { until: WallTime(9) }, 5).unwrap();
+        let _ = said(&mut task, TaskMessage::Sleep { until: Timestamp(9) }, 5).unwrap();
         let mut stored = task.encode().to_vec();
         let at = at % stored.len();
         stored[at] = byte;
@@ -230,14 +231,14 @@ fn failed_task_shows_number_of_its_last_attempt() {
     let mut task = StateRecord::default();
     let lost = |started| Attempt {
         node: node(),
-        started: WallTime(started),
-        ended: WallTime(started + 1),
+        started: Timestamp(started),
+        ended: Timestamp(started + 1),
         end: AttemptEnd::Lost,
     };
     for started in 0..3 {
         task.note_attempt(lost(started));
     }
-    let _ = task.quarantine("3 claims in a row were lost", WallTime(9), &node()).unwrap();
+    let _ = task.quarantine("3 claims in a row were lost", Timestamp(9), &node()).unwrap();
     assert_eq!((task.state, task.attempt(), task.faults), (State::Failed, 3, 0));
     assert_eq!(task.errors.len(), 1);
 }
@@ -245,17 +246,17 @@ fn failed_task_shows_number_of_its_last_attempt() {
 #[test]
 fn retried_task_keeps_its_checkpoint_unless_completed() {
     let node = NodeId::parse("n").unwrap();
-    let at = WallTime(7);
+    let at = Timestamp(7);
     let mut task = StateRecord::default();
     let blob = Some(Checkpoint::new(vec![1]).unwrap());
-    let _ = task.apply(Message::Checkpoint { blob }, at, &node).unwrap();
+    let _ = task.apply(TaskMessage::Checkpoint { blob }, at, &node).unwrap();
     assert_eq!(task.retried(at, &node), None, "it has not ended");
     let mut completed = task.clone();
-    let _ = completed.apply(Message::Complete, at, &node).unwrap();
+    let _ = completed.apply(TaskMessage::Complete, at, &node).unwrap();
     assert_eq!(completed.retried(at, &node).unwrap().checkpoint, None);
     let _ = task.quarantine("it kills its workers", at, &node).unwrap();
-    let retried = task.retried(WallTime(9), &node).unwrap();
+    let retried = task.retried(Timestamp(9), &node).unwrap();
     assert_eq!((retried.state, &retried.checkpoint), (State::Runnable, &task.checkpoint));
     assert_eq!((retried.errors.len(), retried.faults, retried.attempt()), (0, 0, 1));
-    assert_eq!((retried.reason, retried.updated_at), (None, WallTime(9)));
+    assert_eq!((retried.reason, retried.updated_at), (None, Timestamp(9)));
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 
 use super::super::router::{Full, Sink};
-use super::super::{Event, WatchEnd, WatchItem};
+use super::super::{Event, WatchError, WatchItem};
 use super::{Drain, ITEMS_MAX, Taken, WEIGHT_MAX, queue};
 use crate::Error;
 
@@ -61,10 +61,10 @@ fn progress_never_fills_the_queue() {
 fn the_end_comes_after_everything_queued_and_once() {
     let (mut feeder, mut drain) = queue();
     feeder.offer(batch(1, 1)).unwrap();
-    feeder.end(WatchEnd::Lost(Error::Closed));
+    feeder.end(WatchError::Lost(Error::Closed));
     drop(feeder);
     assert!(matches!(take(&mut drain), Some(Taken::Item(_))));
-    assert!(matches!(take(&mut drain), Some(Taken::End(WatchEnd::Lost(Error::Closed)))));
+    assert!(matches!(take(&mut drain), Some(Taken::End(WatchError::Lost(Error::Closed)))));
     assert!(matches!(take(&mut drain), Some(Taken::Over)));
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message;
 
-use super::super::{WatchEnd, WatchFrom, WatchItem, WatchSpec};
+use super::super::{WatchError, WatchFrom, WatchItem, WatchSpec};
 use super::{Action, Full, Name, Router, Sink, Trust};
 use crate::message::header::ResponseHeader;
 use crate::message::kv::KeyValue;
@@ -22,7 +22,7 @@ struct Seen {
     /// Everything up to here was delivered.
     up_to: i64,
     batches: usize,
-    end: Option<WatchEnd>,
+    end: Option<WatchError>,
     room: usize,
 }
 
@@ -59,7 +59,7 @@ impl Sink for Consumer {
         Ok(())
     }
 
-    fn end(&mut self, end: WatchEnd) {
+    fn end(&mut self, end: WatchError) {
         let mut seen = self.0.borrow_mut();
         assert!(seen.end.is_none(), "there is one last word");
         seen.end = Some(end);
@@ -89,7 +89,7 @@ fn watch(bytes: &[u8]) -> String {
         let seen = consumer.0.borrow();
         let end = match &seen.end {
             None => "open",
-            Some(WatchEnd::Compacted { .. }) => "compacted",
+            Some(WatchError::Compacted { .. }) => "compacted",
             Some(_) => "lost",
         };
         format!("{}{}{end}", u8::from(seen.opened.is_some()), seen.batches.min(3))

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::super::{Event, WatchEnd, WatchFrom, WatchItem, WatchSpec};
+use super::super::{Event, WatchError, WatchFrom, WatchItem, WatchSpec};
 use super::{Action, Full, Name, Router, Sink, Trust};
 use crate::message::header::ResponseHeader;
 use crate::message::kv::KeyValue;
@@ -21,7 +21,7 @@ enum Saw {
     /// A revision and how many events it had.
     Batch(i64, usize),
     Progress(i64),
-    End(WatchEnd),
+    End(WatchError),
 }
 
 /// A consumer with room for a number of items.
@@ -59,7 +59,7 @@ impl Sink for Consumer {
         Ok(())
     }
 
-    fn end(&mut self, end: WatchEnd) {
+    fn end(&mut self, end: WatchError) {
         self.saw.borrow_mut().push(Saw::End(end));
     }
 }
@@ -240,7 +240,7 @@ fn a_compaction_is_told_by_its_own_field_and_not_by_the_header() {
         compact_revision: 9,
         ..WatchResponse::default()
     });
-    assert_eq!(bench.consumer.saw(), [Saw::Opened(5), Saw::End(WatchEnd::Compacted { at: 9 })]);
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(5), Saw::End(WatchError::Compacted { at: 9 })]);
     assert!(bench.router.is_empty());
     assert_eq!(bench.sent(), [] as [&str; 0], "the server has cancelled it already");
 }
@@ -383,7 +383,7 @@ fn refused_creations_are_paired_by_their_order() {
     bench.router.handle(refused("mvcc: watcher range is empty"));
     bench.router.handle(created(2, 3));
     bench.router.handle(refused("mvcc: watcher range is empty"));
-    assert!(matches!(bench.consumer.saw()[..], [Saw::End(WatchEnd::Lost(_))]));
+    assert!(matches!(bench.consumer.saw()[..], [Saw::End(WatchError::Lost(_))]));
     assert_eq!(other.saw(), [Saw::Opened(0)]);
     assert_eq!(bench.actions(), [], "the watchdog's question hurts nobody");
 }
@@ -428,7 +428,7 @@ fn everybody_hears_the_last_word() {
     let mut bench = Bench::new(WatchFrom::After(0));
     bench.sent();
     bench.router.end_all(&crate::Error::Closed);
-    assert_eq!(bench.consumer.saw(), [Saw::End(WatchEnd::Lost(crate::Error::Closed))]);
+    assert_eq!(bench.consumer.saw(), [Saw::End(WatchError::Lost(crate::Error::Closed))]);
     assert!(bench.router.is_empty());
 }
 

@@ -8,14 +8,16 @@ use futures_util::stream;
 use tenure_etcd as etcd;
 
 use crate::store::etcd::{Etcd, failure, translate};
-use crate::store::{Previous, Revision, Selection, Start, StoreError, WatchEnd, WatchItem, WatchStream};
+use crate::store::{
+    PreviousValues, Revision, Selection, Start, StoreError, WatchError, WatchItem, WatchStream,
+};
 
 /// Opens a watch; see [`Engine::watch`](crate::store::Engine::watch).
 pub(super) async fn open(
     engine: &Etcd,
     select: &Selection,
     start: Start,
-    previous: Previous,
+    previous: PreviousValues,
 ) -> Result<WatchStream, StoreError> {
     let span = translate::span(select);
     if span.is_empty {
@@ -23,7 +25,7 @@ pub(super) async fn open(
         let closing = engine.closing.clone();
         return Ok(Box::pin(stream::once(async move {
             closing.cancelled().await;
-            Err(WatchEnd::Lost(StoreError::Closed))
+            Err(WatchError::Lost(StoreError::Closed))
         })));
     }
     let spec = etcd::WatchSpec {
@@ -34,12 +36,12 @@ pub(super) async fn open(
             Start::Recent => etcd::WatchFrom::Recent,
             Start::After(revision) => etcd::WatchFrom::After(revision.0),
         },
-        prev: previous == Previous::Included,
+        prev: previous == PreviousValues::Included,
     };
     match engine.client.watch(spec).await {
         Ok(watcher) => Ok(Box::pin(Translated(watcher))),
         Err(etcd::Error::Compacted { at: Some(at) }) => {
-            Ok(Box::pin(stream::iter([Err(WatchEnd::Compacted { at: Revision(at) })])))
+            Ok(Box::pin(stream::iter([Err(WatchError::Compacted { at: Revision(at) })])))
         }
         Err(error) => Err(failure::from(error)),
     }
@@ -48,7 +50,7 @@ pub(super) async fn open(
 struct Translated(etcd::Watcher);
 
 impl Stream for Translated {
-    type Item = Result<WatchItem, WatchEnd>;
+    type Item = Result<WatchItem, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = ready!(Pin::new(&mut self.0).poll_next(context));
@@ -58,8 +60,8 @@ impl Stream for Translated {
                 changes: events.into_iter().map(translate::change).collect(),
             }),
             Ok(etcd::WatchItem::Progress(revision)) => Ok(WatchItem::Progress(Revision(revision))),
-            Err(etcd::WatchEnd::Compacted { at }) => Err(WatchEnd::Compacted { at: Revision(at) }),
-            Err(etcd::WatchEnd::Lost(error)) => Err(WatchEnd::Lost(failure::from(error))),
+            Err(etcd::WatchError::Compacted { at }) => Err(WatchError::Compacted { at: Revision(at) }),
+            Err(etcd::WatchError::Lost(error)) => Err(WatchError::Lost(failure::from(error))),
         }))
     }
 }

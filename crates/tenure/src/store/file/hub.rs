@@ -12,7 +12,7 @@ use std::task::Waker;
 use tenure_core::keyspace::{WatchId, Watchers};
 
 use crate::store::file::log::{Batch, Passage};
-use crate::store::{Previous, Revision, Selection, StoreError};
+use crate::store::{PreviousValues, Revision, Selection, StoreError};
 
 /// How much of history is kept in memory for those who are a little behind: about what a watcher misses in a tenth of a
 /// second under full load. Without it each watcher would read the log for each change.
@@ -72,7 +72,7 @@ impl Hub {
         &self,
         select: Selection,
         after: Revision,
-        previous: Previous,
+        previous: PreviousValues,
         (current, compacted): (Revision, Revision),
     ) -> WatchId {
         let mut state = self.lock();
@@ -81,7 +81,7 @@ impl Hub {
             state.restart(current);
         }
         state.compacted = state.compacted.max(compacted);
-        if previous == Previous::Included {
+        if previous == PreviousValues::Included {
             state.want_previous += 1;
             if state.want_previous == 1 {
                 // What is in the tail was read without.
@@ -93,26 +93,27 @@ impl Hub {
     }
 
     /// Forgets a watcher.
-    pub(super) fn remove(&self, id: WatchId, previous: Previous) {
+    pub(super) fn remove(&self, id: WatchId, previous: PreviousValues) {
         let mut state = self.lock();
         state.watchers.remove(id);
         state.sleepers.remove(&id);
-        if previous == Previous::Included {
+        if previous == PreviousValues::Included {
             state.want_previous -= 1;
         }
     }
 
     /// Up to where the log was followed, and how to go on; none if nobody watches.
-    pub(super) fn position(&self) -> Option<(Revision, Previous)> {
+    pub(super) fn position(&self) -> Option<(Revision, PreviousValues)> {
         let state = self.lock();
-        let previous = if state.want_previous > 0 { Previous::Included } else { Previous::Omitted };
+        let previous =
+            if state.want_previous > 0 { PreviousValues::Included } else { PreviousValues::Omitted };
         (!state.watchers.is_empty()).then_some((state.current, previous))
     }
 
     /// Notes what was read from the log after `position`; nothing if that has changed meanwhile.
-    pub(super) fn note(&self, position: (Revision, Previous), passage: Passage, compacted: Revision) {
+    pub(super) fn note(&self, position: (Revision, PreviousValues), passage: Passage, compacted: Revision) {
         let mut state = self.lock();
-        let previous_is_missing = position.1 == Previous::Omitted && state.want_previous > 0;
+        let previous_is_missing = position.1 == PreviousValues::Omitted && state.want_previous > 0;
         if state.watchers.is_empty() || state.current != position.0 || previous_is_missing {
             return;
         }

@@ -13,7 +13,7 @@ use crate::store::file::options::Retention;
 use crate::store::file::rows::{Tables, bytes, pair};
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::{ceil_ms, floor_ms};
-use crate::store::{Change, KeyValue, LeaseId, Previous, Revision, Selection, StoreError};
+use crate::store::{Change, KeyValue, LeaseId, PreviousValues, Revision, Selection, StoreError};
 
 /// How many revisions one step forgets. 49,000 at once held the write lock for 0.12 to 0.18 s; a thousand take 3 ms.
 pub(super) const STEP_REVISIONS: i64 = 1_000;
@@ -67,7 +67,7 @@ pub(super) fn passage(
     sql: &Statements<'_>,
     select: &Selection,
     (after, up_to): (Revision, Revision),
-    previous: Previous,
+    previous: PreviousValues,
     helping: Helping,
 ) -> Result<Passage, StoreError> {
     let read = |rows: &mut rusqlite::Rows<'_>| -> rusqlite::Result<Passage> {
@@ -88,7 +88,7 @@ pub(super) fn passage(
                 continue;
             }
             let mut change = change(row, revision)?;
-            if previous == Previous::Included {
+            if previous == PreviousValues::Included {
                 add_previous(sql, &mut change)?;
             }
             size += change_size(&change);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::layout;
 use tenure_core::name::Namespace;
 
-use crate::store::file::SharedFile;
+use crate::store::file::FileEngine;
 use crate::store::file::time::{MachineTime, Time};
 use crate::store::{Durability, Invalid, Limits, StoreError};
 
@@ -25,7 +25,7 @@ impl Retention {
     pub const DEFAULT: Retention = Retention { revisions: 10_000, age: Duration::from_secs(600) };
 }
 
-/// How to open a store file; made by [`SharedFile::options`].
+/// How to open a store file; made by [`FileEngine::options`].
 #[derive(Clone)]
 pub struct Options {
     pub(super) durability: Durability,
@@ -76,9 +76,9 @@ impl Options {
         self
     }
 
-    /// Opens the store in a file, and makes it if there is none; see [`SharedFile::open`].
-    pub async fn open(self, path: impl Into<PathBuf>) -> Result<SharedFile, StoreError> {
-        SharedFile::open_with(self, path.into()).await
+    /// Opens the store in a file, and makes it if there is none; see [`FileEngine::open`].
+    pub async fn open(self, path: impl Into<PathBuf>) -> Result<FileEngine, StoreError> {
+        FileEngine::open_with(self, path.into()).await
     }
 }
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tenure_core::time::Moment;
 
 use super::time::Time;
-use super::{Options, SharedFile};
+use super::{FileEngine, Options};
 use crate::clock::{BootClock, Clock};
 use crate::store::{Durability, Get, LeaseId, Limits, Renewal, Revision, Store, StoreError};
 
@@ -73,7 +73,7 @@ impl Home {
     }
 
     async fn open(&self) -> Store {
-        let options = SharedFile::options().time(self.machine.clone());
+        let options = FileEngine::options().time(self.machine.clone());
         Store::new(options.open(self.path()).await.unwrap())
     }
 
@@ -202,10 +202,10 @@ async fn what_is_said_of_the_store_is_what_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let open =
         async |options: Options| Store::new(options.open(folder.path().join("store.db")).await.unwrap());
-    let store = open(SharedFile::options()).await;
+    let store = open(FileEngine::options()).await;
     assert_eq!((store.info().kind, store.info().durable), ("file", Durability::Machine));
     assert_eq!(store.info().limits, Limits::EMBEDDED);
-    let safe = open(SharedFile::options().durability(Durability::PowerLoss)).await;
+    let safe = open(FileEngine::options().durability(Durability::PowerLoss)).await;
     assert_eq!(safe.info().durable, Durability::PowerLoss);
     safe.put("/a", "").await.unwrap();
     assert!(store.get_key("/a").await.unwrap().is_some());

@@ -15,7 +15,7 @@ use crate::store::file::engine::Running;
 use crate::store::file::hub::Next;
 use crate::store::file::job::Job;
 use crate::store::file::log::{Batch, Helping, Passage, passage};
-use crate::store::{Change, Previous, Revision, Selection, StoreError, WatchEnd, WatchItem};
+use crate::store::{Change, PreviousValues, Revision, Selection, StoreError, WatchError, WatchItem};
 
 /// How much of the log one watcher reads at a time: a few milliseconds of the thread that all readers share.
 const HELPING: Helping = Helping { batches: 1_000, bytes: 1 << 20 };
@@ -25,7 +25,7 @@ pub(super) struct Watch {
     running: Arc<Running>,
     id: WatchId,
     select: Selection,
-    previous: Previous,
+    previous: PreviousValues,
     stage: Stage,
 }
 
@@ -40,12 +40,17 @@ enum Stage {
 }
 
 impl Watch {
-    pub(super) fn new(running: Arc<Running>, id: WatchId, select: Selection, previous: Previous) -> Watch {
+    pub(super) fn new(
+        running: Arc<Running>,
+        id: WatchId,
+        select: Selection,
+        previous: PreviousValues,
+    ) -> Watch {
         Watch { running, id, select, previous, stage: Stage::Live }
     }
 
     /// The next item; none if there is nothing to tell now.
-    fn next(&mut self, context: &mut Context<'_>) -> Option<Result<WatchItem, WatchEnd>> {
+    fn next(&mut self, context: &mut Context<'_>) -> Option<Result<WatchItem, WatchError>> {
         loop {
             match &mut self.stage {
                 Stage::Over => return None,
@@ -64,15 +69,15 @@ impl Watch {
                         self.stage = Stage::Serving(passage.batches.into(), passage.up_to);
                     }
                     Poll::Ready(Ok(Err(StoreError::Compacted { at }))) => {
-                        return Some(Err(WatchEnd::Compacted { at: at.unwrap_or(Revision::ZERO) }));
+                        return Some(Err(WatchError::Compacted { at: at.unwrap_or(Revision::ZERO) }));
                     }
-                    Poll::Ready(Ok(Err(error))) => return Some(Err(WatchEnd::Lost(error))),
-                    Poll::Ready(Err(_)) => return Some(Err(WatchEnd::Lost(StoreError::Closed))),
+                    Poll::Ready(Ok(Err(error))) => return Some(Err(WatchError::Lost(error))),
+                    Poll::Ready(Err(_)) => return Some(Err(WatchError::Lost(StoreError::Closed))),
                 },
                 Stage::Live => match self.running.core.hub.next(self.id, context.waker()) {
                     Next::Nothing => return None,
-                    Next::Over(error) => return Some(Err(WatchEnd::Lost(error))),
-                    Next::Compacted(at) => return Some(Err(WatchEnd::Compacted { at })),
+                    Next::Over(error) => return Some(Err(WatchError::Lost(error))),
+                    Next::Compacted(at) => return Some(Err(WatchError::Compacted { at })),
                     Next::Batch(batch) => {
                         self.running.core.hub.delivered(self.id, batch.revision);
                         let changes = self.own(&batch.changes);
@@ -90,8 +95,8 @@ impl Watch {
     fn own(&self, changes: &[Change]) -> Vec<Change> {
         let selected = changes.iter().filter(|change| self.select.contains(change.key())).cloned();
         match self.previous {
-            Previous::Included => selected.collect(),
-            Previous::Omitted => selected.map(Change::without_previous).collect(),
+            PreviousValues::Included => selected.collect(),
+            PreviousValues::Omitted => selected.map(Change::without_previous).collect(),
         }
     }
 
@@ -110,7 +115,7 @@ impl Watch {
 }
 
 impl Stream for Watch {
-    type Item = Result<WatchItem, WatchEnd>;
+    type Item = Result<WatchItem, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if matches!(self.stage, Stage::Over) {

@@ -1,6 +1,6 @@
 //! Fuzz target: an address that is read means the same store when it was shown.
 
-use super::{BadStoreUrl, StoreUrl};
+use super::{InvalidStoreUrl, StoreUrl};
 
 fn url(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
@@ -29,11 +29,11 @@ fn url(bytes: &[u8]) -> String {
         Err(bad) => {
             assert!(!bad.to_string().contains(char::is_control), "{bad}");
             match bad {
-                BadStoreUrl::UnknownScheme(_) => "no scheme",
-                BadStoreUrl::RelativePath(_) => "no path",
-                BadStoreUrl::NoEndpoint => "no member",
-                BadStoreUrl::BadEndpoint(_) => "a bad member",
-                BadStoreUrl::Credentials => "credentials",
+                InvalidStoreUrl::UnknownScheme(_) => "no scheme",
+                InvalidStoreUrl::RelativePath(_) => "no path",
+                InvalidStoreUrl::NoEndpoint => "no member",
+                InvalidStoreUrl::BadEndpoint(_) => "a bad member",
+                InvalidStoreUrl::Credentials => "credentials",
             }
             .to_owned()
         }

@@ -7,8 +7,8 @@ use tenure::store::{Condition, Op, Store, Txn};
 use tenure_core::command::{AfterDrain, Balance, NodeCommand};
 use tenure_core::layout::Key;
 use tenure_core::name::CommandId;
-use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, WallTime};
-use tenure_core::task::{Message, StateKind};
+use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timestamp};
+use tenure_core::task::{TaskMessage, TaskState};
 
 use super::{Actor, client, id, layout, new, node, soon};
 use crate::membership::on_every_engine;
@@ -22,8 +22,8 @@ impl Actor {
         let key = layout().encode(&Key::TaskCommand(id(task)));
         let pair = self.store.get_key(key.clone()).await.unwrap().expect("a command waits");
         let record = CommandRecord::decode(&pair.value).unwrap();
-        let result = ResultRecord::new(self.name.clone(), CommandOutcome::Done, WallTime(9))
-            .step(StateKind::Runnable, StateKind::Paused);
+        let result = ResultRecord::new(self.name.clone(), CommandOutcome::Done, Timestamp(9))
+            .step(TaskState::Runnable, TaskState::Paused);
         let result_key = layout().encode(&Key::CommandResult(record.id.clone().unwrap()));
         let txn = Txn::new()
             .when(Condition::modified_at(key.clone(), pair.modified))
@@ -49,7 +49,7 @@ impl Actor {
 
     async fn answer(&self, order: &CommandId) {
         let key = layout().encode(&Key::NodeCommand(self.name.clone(), order.clone()));
-        let result = ResultRecord::new(self.name.clone(), CommandOutcome::Refused, WallTime(9)).why("busy");
+        let result = ResultRecord::new(self.name.clone(), CommandOutcome::Refused, Timestamp(9)).why("busy");
         let result_key = layout().encode(&Key::CommandResult(order.clone()));
         let txn =
             Txn::new().then(Op::delete(key)).then(Op::put_leased(result_key, result.encode(), self.lease));
@@ -64,7 +64,7 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
         let actor = Actor::join(&store, "web-1").await;
         client.submit(new("t1")).await.unwrap();
         let leases = store.leases().await.unwrap().len();
-        let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
+        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
         assert_eq!(store.leases().await.unwrap().len(), leases, "a command has no lease");
         assert_eq!(sent.replaced, None);
         let waiting = {
@@ -75,7 +75,7 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
         assert_eq!((record.by.as_str(), record.command.as_str()), ("alice", "pause"));
         let handled = soon(waiting).await.unwrap().unwrap();
         assert_eq!((&handled.by, handled.outcome), (&node("web-1"), CommandOutcome::Done));
-        assert_eq!((handled.from, handled.to), (Some(StateKind::Runnable), Some(StateKind::Paused)));
+        assert_eq!((handled.from, handled.to), (Some(TaskState::Runnable), Some(TaskState::Paused)));
         let said = handled.to_string();
         assert!(said.starts_with("handled by web-1 in ") && said.ends_with(" ms"), "{said}");
         // Asked again, it says the same.
@@ -90,8 +90,8 @@ async fn a_command_that_is_replaced_is_told_to_both_senders() {
         let (alice, bob) = (client(&store).named(node("alice")), client(&store).named(node("bob")));
         let actor = Actor::join(&store, "web-1").await;
         alice.submit(new("t1")).await.unwrap();
-        let pause = alice.command(&id("t1"), Message::Pause).await.unwrap();
-        let kill = bob.command(&id("t1"), Message::Kill { reason: None }).await.unwrap();
+        let pause = alice.command(&id("t1"), TaskMessage::Pause).await.unwrap();
+        let kill = bob.command(&id("t1"), TaskMessage::Kill { reason: None }).await.unwrap();
         let replaced = kill.replaced.clone().unwrap();
         assert_eq!(replaced.id.as_ref(), Some(pause.id()));
         assert_eq!((replaced.command.as_deref(), replaced.by.as_str()), (Some("pause"), "alice"));
@@ -116,7 +116,7 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
             tokio::spawn(async move {
                 // Whoever loses against so many others at once is told so, and sends again.
                 loop {
-                    match client.command(&id("t1"), Message::Pause).await {
+                    match client.command(&id("t1"), TaskMessage::Pause).await {
                         Ok(sent) => return sent,
                         Err(CommandError::Store(error)) if error.is_retryable() => {}
                         Err(error) => panic!("{error:?}"),
@@ -141,7 +141,7 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
 async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
     on_every_engine(|store| async move {
         let client = client(&store);
-        assert!(matches!(client.command(&id("t1"), Message::Pause).await, Err(CommandError::NotFound)));
+        assert!(matches!(client.command(&id("t1"), TaskMessage::Pause).await, Err(CommandError::NotFound)));
         assert!(matches!(
             client.command_node(&node("web-1"), NodeCommand::Freeze).await,
             Err(NodeCommandError::NotFound)
@@ -150,11 +150,14 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
         assert_eq!(store.leases().await.unwrap().len(), 0);
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1")).await.unwrap();
-        actor.say("t1", Message::Complete).await;
-        let ended = |sent| matches!(sent, Err(CommandError::Ended(StateKind::Completed)));
-        assert!(ended(client.command(&id("t1"), Message::Pause).await));
+        actor.say("t1", TaskMessage::Complete).await;
+        let ended = |sent| matches!(sent, Err(CommandError::Ended(TaskState::Completed)));
+        assert!(ended(client.command(&id("t1"), TaskMessage::Pause).await));
         client.submit(new("t1")).await.unwrap();
-        assert!(ended(client.command(&id("t1"), Message::Pause).await), "submitted again it has still ended");
+        assert!(
+            ended(client.command(&id("t1"), TaskMessage::Pause).await),
+            "submitted again it has still ended"
+        );
     })
     .await;
 }
@@ -163,9 +166,9 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
 async fn a_task_cannot_be_sent_to_sleep_in_the_past() {
     let client = client(&Store::memory());
     client.submit(new("t1")).await.unwrap();
-    let past = client.command(&id("t1"), Message::Sleep { until: WallTime(5) }).await;
-    assert!(matches!(past, Err(CommandError::Past(WallTime(5)))));
-    let later = Message::Sleep { until: WallTime(u64::MAX) };
+    let past = client.command(&id("t1"), TaskMessage::Sleep { until: Timestamp(5) }).await;
+    assert!(matches!(past, Err(CommandError::Past(Timestamp(5)))));
+    let later = TaskMessage::Sleep { until: Timestamp(u64::MAX) };
     assert!(client.command(&id("t1"), later).await.is_ok());
 }
 
@@ -174,19 +177,19 @@ async fn a_command_that_nobody_handles_is_told_as_that() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
-        let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
+        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
         let late = sent.wait(Duration::from_millis(50)).await;
         assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
         // It has no lease, and says itself when it expires.
         let key = layout().encode(&Key::TaskCommand(id("t1")));
         let pair = store.get_key(key.clone()).await.unwrap().unwrap();
         let record = CommandRecord::decode(&pair.value).unwrap();
-        assert_eq!((pair.lease, record.expires_at), (None, Some(WallTime(record.sent_at.0 + WEEK_MS))));
+        assert_eq!((pair.lease, record.expires_at), (None, Some(Timestamp(record.sent_at.0 + WEEK_MS))));
         // An operator deletes it.
         store.delete(tenure::store::Selection::key(key)).await.unwrap();
         assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
         // The task is gone.
-        let sent = client.command(&id("t1"), Message::Pause).await.unwrap();
+        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
         client.delete(&id("t1")).await.unwrap();
         let told = soon(sent.wait(Duration::from_secs(20))).await.unwrap();
         assert_eq!(
@@ -203,7 +206,7 @@ async fn a_command_to_an_earlier_life_does_not_reach_the_next() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
-        let sent = client.command(&id("t1"), Message::Kill { reason: None }).await.unwrap();
+        let sent = client.command(&id("t1"), TaskMessage::Kill { reason: None }).await.unwrap();
         // As a foreign program deletes tasks.
         let key = layout().encode(&Key::Task(id("t1")));
         store.delete(tenure::store::Selection::key(key)).await.unwrap();

@@ -10,7 +10,7 @@ use tenure::testing::World;
 use tenure_core::command::NodeCommand;
 use tenure_core::layout::Key;
 use tenure_core::record::CommandOutcome;
-use tenure_core::task::{Message, StateKind};
+use tenure_core::task::{TaskMessage, TaskState};
 use tokio::task::JoinHandle;
 
 use super::{Actor, client, id, layout, new, node};
@@ -67,7 +67,7 @@ async fn a_submission_that_may_have_run_already_is_unknown_and_not_repeated() {
     let submitting = tokio::spawn(async move { client.submit(new("t1")).await });
     world.advance(s(1)).await;
     actor.claim("t1").await;
-    actor.say("t1", Message::Complete).await;
+    actor.say("t1", TaskMessage::Complete).await;
     world.advance(GIVEN_UP_AFTER).await;
     world.heal("client");
     world.advance(s(10)).await;
@@ -93,7 +93,7 @@ async fn one_that_never_arrived_is_a_definite_failure() {
     assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::Store(_))));
     assert!(matches!(client.delete(&id("t1")).await, Err(DeleteError::Store(_))));
     assert!(matches!(client.forget(&id("t1")).await, Err(ForgetError::Store(_))));
-    assert!(matches!(client.command(&id("t1"), Message::Pause).await, Err(CommandError::Store(_))));
+    assert!(matches!(client.command(&id("t1"), TaskMessage::Pause).await, Err(CommandError::Store(_))));
     let to_node = client.command_node(&node("n"), NodeCommand::Freeze).await;
     assert!(matches!(to_node, Err(NodeCommandError::Store(_))));
 }
@@ -154,8 +154,8 @@ async fn forgetting_whose_answer_is_lost_is_forgetting() {
         (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
     let actor = Actor::join(&store, "n").await;
     client.submit(new("t1")).await.unwrap();
-    actor.say("t1", Message::Complete).await;
-    assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Ended(StateKind::Completed));
+    actor.say("t1", TaskMessage::Complete).await;
+    assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Ended(TaskState::Completed));
     with_the_last_answer_lost(&world, 1, async move { client.forget(&id("t1")).await }).await.unwrap();
     assert_eq!(version(&store, Key::TaskState(id("t1"))).await, None);
     assert_eq!(version(&store, Key::Task(id("t1"))).await, Some(2), "put again once");
@@ -167,10 +167,10 @@ async fn a_command_whose_answer_is_lost_is_sent_once_and_knows_what_it_replaced(
     let (ours, store) =
         (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
     ours.submit(new("t1")).await.unwrap();
-    let first = client(&store).command(&id("t1"), Message::Pause).await.unwrap();
+    let first = client(&store).command(&id("t1"), TaskMessage::Pause).await.unwrap();
     // The task is read before.
     let sent = with_the_last_answer_lost(&world, 1, async move {
-        ours.command(&id("t1"), Message::Kill { reason: None }).await
+        ours.command(&id("t1"), TaskMessage::Kill { reason: None }).await
     });
     let sent = sent.await.unwrap();
     assert_eq!(sent.replaced.clone().unwrap().id.as_ref(), Some(first.id()));
@@ -182,7 +182,7 @@ async fn a_command_whose_answer_is_lost_is_sent_once_and_knows_what_it_replaced(
 async fn pause_slowly(world: &World, ours: &Client) -> JoinHandle<Result<Sent, CommandError>> {
     world.latency("client", s(1));
     let ours = ours.clone();
-    let sending = tokio::spawn(async move { ours.command(&id("t1"), Message::Pause).await });
+    let sending = tokio::spawn(async move { ours.command(&id("t1"), TaskMessage::Pause).await });
     tokio::task::yield_now().await;
     sending
 }
@@ -211,7 +211,7 @@ async fn unknown_command_leaves_no_lease_and_notifies_replaced_sender() {
     let (ours, store) =
         (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
     ours.submit(new("t1")).await.unwrap();
-    let first = client(&store).command(&id("t1"), Message::Pause).await.unwrap();
+    let first = client(&store).command(&id("t1"), TaskMessage::Pause).await.unwrap();
     let sending = pause_slowly(&world, &ours).await;
     world.advance(Duration::from_millis(2_500)).await;
     world.lose_answers("client");
@@ -252,7 +252,7 @@ async fn a_wait_survives_an_outage_and_is_told_afterwards() {
     world.partition("client");
     world.advance(s(60)).await;
     actor.claim("t1").await;
-    let state = actor.say("t1", Message::Complete).await;
+    let state = actor.say("t1", TaskMessage::Complete).await;
     world.advance(s(60)).await;
     assert!(!waiting.is_finished());
     world.heal("client");

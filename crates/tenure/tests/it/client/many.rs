@@ -7,7 +7,7 @@ use tenure::store::{Op, Selection, Store, Txn};
 use tenure_core::layout::Key;
 use tenure_core::name::TaskId;
 use tenure_core::record::Record;
-use tenure_core::task::{State, StateKind, StateRecord};
+use tenure_core::task::{State, StateRecord, TaskState};
 use tenure_fixture::Etcd;
 
 use super::{client, layout};
@@ -54,14 +54,14 @@ async fn each_of_many_has_a_result_of_its_own() {
         put_states(&store, (1..300).step_by(3), State::Paused).await;
         let results = submit_all(&client, 300).await;
         for (n, result) in results.into_iter().enumerate() {
-            let wanted = if n % 3 == 0 { Submitted::Ended(StateKind::Killed) } else { Submitted::Accepted };
+            let wanted = if n % 3 == 0 { Submitted::Ended(TaskState::Killed) } else { Submitted::Accepted };
             assert_eq!(result.unwrap(), wanted, "{n}");
         }
         let listing = client.tasks(&TaskFilter::new()).await.unwrap();
         assert_eq!(listing.tasks.len(), 300);
         for view in listing.tasks {
             let n: usize = view.id.as_str()[1..].parse().unwrap();
-            let wanted = [StateKind::Killed, StateKind::Paused, StateKind::Runnable][n % 3];
+            let wanted = [TaskState::Killed, TaskState::Paused, TaskState::Runnable][n % 3];
             assert_eq!(view.state_kind(), Some(wanted));
             assert_eq!(view.record().unwrap().ended, n.is_multiple_of(3));
         }
@@ -98,9 +98,9 @@ async fn a_listing_is_one_picture_while_tasks_change() {
         };
         let mut looks = 0;
         while !writing.is_finished() || looks == 0 {
-            let listing = client.tasks(&TaskFilter::new().state(StateKind::Paused)).await.unwrap();
+            let listing = client.tasks(&TaskFilter::new().state(TaskState::Paused)).await.unwrap();
             assert!(matches!(listing.tasks.len(), 0 | 100), "{}", listing.tasks.len());
-            let with_ended = TaskFilter::new().state(StateKind::Paused).with_ended();
+            let with_ended = TaskFilter::new().state(TaskState::Paused).with_ended();
             let listing = client.tasks(&with_ended).await.unwrap();
             assert!(matches!(listing.tasks.len(), 0 | 100), "{}", listing.tasks.len());
             looks += 1;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use tenure::store::{Get, LeaseChoice, Replaced, Revision, Start, Store, StoreError, Unusable, WatchEnd};
+use tenure::store::{Get, LeaseChoice, Replaced, Revision, Start, Store, StoreError, Unusable, WatchError};
 
 use super::child::Process;
 use super::sharing::{next, watch_all};
@@ -50,7 +50,7 @@ async fn a_wal_that_is_removed_after_a_crash_lets_no_revision_come_twice() {
     assert!(found.pairs.len() < 300, "the log held something, or the test tries nothing");
     assert!(store.put("/next", "").await.unwrap() > last);
     let mut watch = watch_all(&store, Start::After(last)).await;
-    assert!(matches!(next(&mut watch).await, Err(WatchEnd::Compacted { .. })));
+    assert!(matches!(next(&mut watch).await, Err(WatchError::Compacted { .. })));
     store.close().await;
     // It jumps once, not at each opening.
     let store = home.store().await;
@@ -102,7 +102,7 @@ async fn unlinked_files_make_the_first_process_stop_and_never_two_leaders() {
     }
     let mut other = Process::start("lead", &home.path());
     other.expect("true").await;
-    assert!(matches!(next(&mut watch).await, Err(WatchEnd::Lost(StoreError::Replaced(Replaced::Files)))));
+    assert!(matches!(next(&mut watch).await, Err(WatchError::Lost(StoreError::Replaced(Replaced::Files)))));
     for _ in 0..3 {
         assert!(matches!(leads(&store).await, Err(StoreError::Replaced(Replaced::Files))));
         assert!(matches!(store.get_key("/leader").await, Err(StoreError::Replaced(Replaced::Files))));
@@ -168,7 +168,7 @@ async fn another_store_in_the_same_file_ends_the_handle() {
     let connection = rusqlite::Connection::open(home.path()).unwrap();
     connection.execute("UPDATE meta SET store_id = randomblob(16)", []).unwrap();
     assert!(matches!(store.put("/a", "").await, Err(StoreError::Replaced(Replaced::Identity { .. }))));
-    let Err(WatchEnd::Lost(error)) = next(&mut watch).await else { panic!("the watch goes on") };
+    let Err(WatchError::Lost(error)) = next(&mut watch).await else { panic!("the watch goes on") };
     assert!(matches!(error, StoreError::Replaced(Replaced::Identity { .. })));
 }
 

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use tenure::clock::{BootClock, Clock};
 use tenure::store::file::Retention;
 use tenure::store::{
-    Change, Engine, Get, LeaseChoice, Op, Previous, Revision, Selection, Start, Store, StoreError, Txn,
-    WatchEnd, WatchItem, WatchStream,
+    Change, Engine, Get, LeaseChoice, Op, PreviousValues, Revision, Selection, Start, Store, StoreError, Txn,
+    WatchError, WatchItem, WatchStream,
 };
 use tenure_core::time::Moment;
 use tokio::time::timeout;
@@ -17,7 +17,7 @@ use super::child::Process;
 use super::{Home, PATIENCE, options};
 
 /// The next revision of a watch.
-pub(super) async fn next(watch: &mut WatchStream) -> Result<(Revision, Vec<Change>), WatchEnd> {
+pub(super) async fn next(watch: &mut WatchStream) -> Result<(Revision, Vec<Change>), WatchError> {
     match timeout(PATIENCE, watch.next()).await.expect("an event comes").expect("the watch goes on")? {
         WatchItem::Batch { revision, changes } => Ok((revision, changes)),
         WatchItem::Progress(revision) => Ok((revision, Vec::new())),
@@ -25,7 +25,7 @@ pub(super) async fn next(watch: &mut WatchStream) -> Result<(Revision, Vec<Chang
 }
 
 pub(super) async fn watch_all(store: &Store, start: Start) -> WatchStream {
-    store.watch(Selection::everything(), start, Previous::Omitted).await.unwrap()
+    store.watch(Selection::everything(), start, PreviousValues::Omitted).await.unwrap()
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn a_watcher_that_was_up_to_date_survives_a_compaction_by_another_process(
     let home = Home::new();
     let (one, two) = (home.store().await, home.store().await);
     one.put("/other", "0").await.unwrap();
-    let mut watch = two.watch(Selection::key("/mine"), Start::Now, Previous::Included).await.unwrap();
+    let mut watch = two.watch(Selection::key("/mine"), Start::Now, PreviousValues::Included).await.unwrap();
     for n in 0..20 {
         let revision = one.put("/other", n.to_string()).await.unwrap();
         one.compact(revision).await.unwrap();
@@ -284,7 +284,7 @@ async fn history_beyond_what_is_kept_is_forgotten_in_steps_and_its_rows_go() {
         store.put("/more", "v").await.unwrap();
     }
     let mut watch = watch_all(&store, Start::After(living)).await;
-    assert!(matches!(next(&mut watch).await, Err(WatchEnd::Compacted { .. })));
+    assert!(matches!(next(&mut watch).await, Err(WatchError::Compacted { .. })));
     let page = store.get(Get::key("/living")).await.unwrap();
     assert_eq!(page.pairs[0].created, living);
     // What was put long before history begins is still there for a read within it.

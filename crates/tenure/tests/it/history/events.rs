@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 use tenure::events::{Event, EventKind, EventStream, Events, LockEvent, TaskEvent};
 use tenure::store::memory::Memory;
 use tenure::store::{
-    Cause, Engine, Previous, Revision, Selection, Start, Store, StoreError, WatchEnd, WatchStream,
+    Cause, Engine, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError, WatchStream,
 };
 use tenure::testing::World;
 
@@ -137,11 +137,11 @@ impl Twist for ShortWatches {
         memory: &Memory,
         select: Selection,
         start: Start,
-        previous: Previous,
+        previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.0.fetch_add(1, Ordering::Relaxed);
         let watch = Engine::watch(memory, select, start, previous).await?;
-        let lost = WatchEnd::Lost(StoreError::Unavailable(Cause::new("the watch is short")));
+        let lost = WatchError::Lost(StoreError::Unavailable(Cause::new("the watch is short")));
         Ok(watch.take(1).chain(stream::iter([Err(lost)])).boxed())
     }
 }

@@ -2,7 +2,7 @@
 
 use tenure::lock::Holder;
 use tenure::testing::{Fate, World};
-use tenure_core::record::WallTime;
+use tenure_core::record::Timestamp;
 
 use super::*;
 
@@ -12,7 +12,7 @@ on_every_engine! {
 }
 
 /// The first holder, as soon as its record contains when it acquired.
-pub(super) async fn recorded(locks: &Locks, lock: &str) -> (Holder, WallTime) {
+pub(super) async fn recorded(locks: &Locks, lock: &str) -> (Holder, Timestamp) {
     soon(async {
         loop {
             let view = locks.view(&name(lock)).await.unwrap();

@@ -49,7 +49,7 @@ async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone
         let Standing::Displaced(other) = standing else { unreachable!("that was waited for") };
         assert_eq!(other.value(), r#"{"address":"usurper"}"#);
         assert_eq!(a.token(), None);
-        assert!(matches!(a.set_state(NodeState::Ready).await, Err(UpdateError::Displaced)));
+        assert!(matches!(a.set_state(MemberState::Ready).await, Err(UpdateError::Displaced)));
         assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
         a.leave().await.unwrap();
         session.close().await.unwrap();
@@ -139,7 +139,7 @@ async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
     let session = Session::options().ttl(Duration::from_secs(3)).open(store).unwrap();
     let a = cluster.join(&session, node("a")).await.unwrap();
     etcd.member(0).kill();
-    let change = tokio::time::timeout(PATIENCE, a.set_state(NodeState::Ready)).await.expect("bounded");
+    let change = tokio::time::timeout(PATIENCE, a.set_state(MemberState::Ready)).await.expect("bounded");
     assert!(matches!(change, Err(UpdateError::NotYet { .. })), "{change:?}");
     let left = tokio::time::timeout(PATIENCE, a.leave()).await.expect("bounded");
     assert!(left.is_err(), "nobody knows whether it is gone");
@@ -163,11 +163,11 @@ async fn a_change_made_while_the_store_is_down_is_there_when_it_is_back() {
     let mut view = cluster.view();
     view.ready().await.unwrap();
     etcd.member(0).kill();
-    let change = a.set_state(NodeState::Draining).await;
+    let change = a.set_state(MemberState::Draining).await;
     assert!(matches!(change, Err(UpdateError::NotYet { .. })), "{change:?}");
     etcd.member(0).restart();
     let is_draining = view
-        .wait_for(|members| members.members().iter().any(|node| node.record.state == NodeState::Draining));
+        .wait_for(|members| members.members().iter().any(|node| node.record.state == MemberState::Draining));
     tokio::time::timeout(PATIENCE, is_draining).await.expect("the change is made").unwrap();
     a.leave().await.unwrap();
     session.close().await.unwrap();

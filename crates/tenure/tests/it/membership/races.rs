@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure::store::memory::Memory;
-use tenure::store::{Engine, Get, Page, Previous, Start, StoreError, WatchStream};
-use tenure_core::record::{NodeRecord, Record};
+use tenure::store::{Engine, Get, Page, PreviousValues, Start, StoreError, WatchStream};
+use tenure_core::record::{MemberRecord, Record};
 use tokio::sync::Notify;
 
 use super::*;
@@ -32,7 +32,7 @@ impl Twist for Mute {
         _: &Memory,
         _: Selection,
         _: Start,
-        _: Previous,
+        _: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         Ok(Box::pin(futures_util::stream::pending()))
     }
@@ -77,10 +77,10 @@ async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_
     let a = cluster.join(&session, node("a")).await.unwrap();
     store.put("/shop/nodes/a", r#"{"address":"usurper"}"#).await.unwrap();
     assert!(a.token().is_some(), "nobody told it yet");
-    let changed = a.set_state(NodeState::Ready).await;
+    let changed = a.set_state(MemberState::Ready).await;
     assert!(matches!(changed, Err(UpdateError::Displaced)), "{changed:?}");
     let there = store.get_key("/shop/nodes/a").await.unwrap().unwrap();
-    assert_eq!(NodeRecord::decode(&there.value).unwrap().address.as_deref(), Some("usurper"));
+    assert_eq!(MemberRecord::decode(&there.value).unwrap().address.as_deref(), Some("usurper"));
     tokio::time::timeout(PATIENCE, a.lost(a.incarnation())).await.expect("and it knows now");
     session.close().await.unwrap();
 }

@@ -7,8 +7,8 @@ use tenure::node::{NodeEnd, Notice};
 use tenure::store::LeaseId;
 use tenure::testing::World;
 use tenure_core::command::{AfterDrain, NodeCommand};
-use tenure_core::record::{CommandOutcome, CommandRecord, ResultRecord, WallTime};
-use tenure_core::task::Message;
+use tenure_core::record::{CommandOutcome, CommandRecord, ResultRecord, Timestamp};
+use tenure_core::task::TaskMessage;
 
 use super::*;
 
@@ -16,8 +16,8 @@ fn client(shop: &Shop) -> Client {
     Client::new(shop.store.clone(), &shop.namespace)
 }
 
-fn kill() -> Message {
-    Message::Kill { reason: None }
+fn kill() -> TaskMessage {
+    TaskMessage::Kill { reason: None }
 }
 
 /// Each pair is sent at another moment of its task's life: before anybody owns it, while its handler begins, and while it runs.
@@ -36,11 +36,11 @@ async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told
             let (client, id) = (client.clone(), task(id));
             async move {
                 tokio::time::sleep(Duration::from_millis(n as u64 % 40)).await;
-                let pause = client.command(&id, Message::Pause).await.unwrap();
+                let pause = client.command(&id, TaskMessage::Pause).await.unwrap();
                 let killing = client.command(&id, kill()).await.unwrap();
                 let paused = pause.wait(PATIENCE).await.unwrap().outcome;
                 assert!(matches!(paused, CommandOutcome::Done | CommandOutcome::Replaced), "{paused:?}");
-                assert_eq!(killing.wait(PATIENCE).await.unwrap().to, Some(StateKind::Killed));
+                assert_eq!(killing.wait(PATIENCE).await.unwrap().to, Some(TaskState::Killed));
                 paused
             }
         });
@@ -69,15 +69,15 @@ async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
         until("it runs", async || shop.ledger.running().len() == 1).await;
         let say =
             async |message| client.command(&task("t"), message).await.unwrap().wait(PATIENCE).await.unwrap();
-        let paused = say(Message::Pause).await;
-        assert_eq!((paused.by.as_str(), paused.to), ("a", Some(StateKind::Paused)));
+        let paused = say(TaskMessage::Pause).await;
+        assert_eq!((paused.by.as_str(), paused.to), ("a", Some(TaskState::Paused)));
         assert_eq!((shop.ledger.running().len(), shop.state("t").await.state), (0, State::Paused));
         assert!(shop.owner("t").await.is_some(), "a paused task has an owner");
-        let refused = say(Message::Complete).await;
+        let refused = say(TaskMessage::Complete).await;
         assert_eq!(refused.outcome, CommandOutcome::Refused);
-        say(Message::Run).await;
+        say(TaskMessage::Run).await;
         until("it runs again", async || shop.ledger.running().len() == 1).await;
-        assert_eq!(say(kill()).await.to, Some(StateKind::Killed));
+        assert_eq!(say(kill()).await.to, Some(TaskState::Killed));
         assert_eq!(shop.owner("t").await, None);
         worker.end().await;
     })
@@ -92,9 +92,9 @@ async fn a_sleeping_task_moves_and_wakes_at_the_same_time_of_the_wall() {
         let client = client(&shop);
         client.submit(NewTask::new(task("t"))).await.unwrap();
         until("it runs", async || shop.ledger.running().len() == 1).await;
-        let until_when = WallTime(wall_time().0 + 3_000);
-        let sleep = client.command(&task("t"), Message::Sleep { until: until_when }).await.unwrap();
-        assert_eq!(sleep.wait(PATIENCE).await.unwrap().to, Some(StateKind::Sleeping));
+        let until_when = Timestamp(wall_time().0 + 3_000);
+        let sleep = client.command(&task("t"), TaskMessage::Sleep { until: until_when }).await.unwrap();
+        assert_eq!(sleep.wait(PATIENCE).await.unwrap().to, Some(TaskState::Sleeping));
         a.end().await;
         let b = shop.join("b").await;
         until("b has it", async || shop.owner("t").await.is_some_and(|(node, _)| node == "b")).await;
@@ -204,8 +204,8 @@ async fn command_whose_sender_is_gone_leaves_only_its_result() {
         }
         until("all run", async || shop.ledger.running().len() == 3).await;
         let before = shop.store.leases().await.unwrap().len();
-        let checkpoint = Message::Checkpoint { blob: None };
-        for (id, message) in [("paused", Message::Pause), ("killed", kill()), ("refused", checkpoint)] {
+        let checkpoint = TaskMessage::Checkpoint { blob: None };
+        for (id, message) in [("paused", TaskMessage::Pause), ("killed", kill()), ("refused", checkpoint)] {
             drop(client.command(&task(id), message).await.unwrap());
         }
         let commands = shop.layout.task_commands();
@@ -216,7 +216,7 @@ async fn command_whose_sender_is_gone_leaves_only_its_result() {
         assert_eq!(results.len(), 3);
         for pair in results {
             let record = ResultRecord::decode(&pair.value).unwrap();
-            let expires_at = Some(WallTime(record.at.0 + 24 * 60 * 60 * 1_000));
+            let expires_at = Some(Timestamp(record.at.0 + 24 * 60 * 60 * 1_000));
             assert_eq!((pair.lease, record.expires_at), (None, expires_at));
         }
         worker.end().await;
@@ -231,12 +231,12 @@ async fn expired_command_is_swept_by_worker() {
     let shop = Shop::new(world.store("worker"));
     let client = client(&shop).clock(world.clock("worker"));
     client.submit(NewTask::new(task("t")).kind("other")).await.unwrap();
-    let sent = client.command(&task("t"), Message::Pause).await.unwrap();
+    let sent = client.command(&task("t"), TaskMessage::Pause).await.unwrap();
     let key = shop.key(&Key::TaskCommand(task("t")));
     let pair = shop.store.get_key(key.clone()).await.unwrap().unwrap();
     let mut record = CommandRecord::decode(&pair.value).unwrap();
     // As if it had been sent a week ago.
-    record.expires_at = Some(WallTime(record.sent_at.0 - 1));
+    record.expires_at = Some(Timestamp(record.sent_at.0 - 1));
     shop.store.put(key.clone(), record.encode()).await.unwrap();
     world.advance(Duration::from_secs(600)).await;
     assert!(shop.store.get_key(key.clone()).await.unwrap().is_some(), "no worker lives");

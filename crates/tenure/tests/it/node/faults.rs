@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure::LossReason;
 use tenure::node::Notice;
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 use tenure_fixture::Etcd;
 
 use super::*;
@@ -37,7 +37,7 @@ impl Place {
             Place::Etcd(etcd) => connect(etcd).await,
             Place::File { folder, other } => {
                 let path = folder.path().join("store.db");
-                let store = Store::new(SharedFile::open(&path).await.unwrap());
+                let store = Store::new(FileEngine::open(&path).await.unwrap());
                 *other = Connection::open(&path).unwrap();
                 other.busy_timeout(PATIENCE).unwrap();
                 store

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use tenure::client::{Client, NewTask};
 use tenure::store::Store;
-use tenure::store::file::SharedFile;
+use tenure::store::file::FileEngine;
 use tenure_core::layout::Key;
 use tenure_core::name::TaskId;
-use tenure_core::record::{NodeRecord, NodeState, OwnerRecord, Record, TaskRecord};
-use tenure_core::task::StateKind;
+use tenure_core::record::{MemberRecord, MemberState, OwnerRecord, Record, TaskRecord};
+use tenure_core::task::TaskState;
 use tenure_fixture::Etcd;
 
 use super::{PATIENCE, Shop, Worker};
@@ -101,7 +101,7 @@ struct Seen {
 async fn look(shop: &Shop) -> Seen {
     let page = shop.store.list(shop.layout.everything()).await.unwrap();
     let (mut kinds, mut owners) = (BTreeMap::new(), BTreeMap::new());
-    let (mut shares, mut nodes): (BTreeMap<String, usize>, Vec<(String, NodeRecord)>) = Default::default();
+    let (mut shares, mut nodes): (BTreeMap<String, usize>, Vec<(String, MemberRecord)>) = Default::default();
     for pair in page.pairs {
         match shop.layout.parse(&pair.key) {
             Some(Key::Task(task)) => {
@@ -114,16 +114,16 @@ async fn look(shop: &Shop) -> Seen {
                 owners.insert(task.to_string(), owner);
             }
             Some(Key::Node(node)) => {
-                nodes.push((node.to_string(), NodeRecord::decode(&pair.value).unwrap()));
+                nodes.push((node.to_string(), MemberRecord::decode(&pair.value).unwrap()));
             }
             _ => {}
         }
     }
-    let has_room = |node: &str, record: &NodeRecord| {
+    let has_room = |node: &str, record: &MemberRecord| {
         let capacity = record.capacity.unwrap_or(u64::MAX);
-        record.state == NodeState::Ready && (shares.get(node).copied().unwrap_or(0) as u64) < capacity
+        record.state == MemberState::Ready && (shares.get(node).copied().unwrap_or(0) as u64) < capacity
     };
-    let kinds_of = |record: &NodeRecord| record.accepts.clone().unwrap_or_default().kinds;
+    let kinds_of = |record: &MemberRecord| record.accepts.clone().unwrap_or_default().kinds;
     let with_room = nodes.iter().filter(|(node, record)| has_room(node, record));
     let with_room = with_room.flat_map(|(_, record)| kinds_of(record)).collect();
     let left = kinds.len();
@@ -233,7 +233,7 @@ async fn short_tasks(store: Store) {
     let states = shop.store.list(shop.layout.states()).await.unwrap().pairs;
     let state = |value: &[u8]| tenure_core::task::StateRecord::decode(value).unwrap().state.kind();
     assert_eq!(states.len(), fleet.tasks * KINDS.len());
-    assert!(states.iter().all(|pair| state(&pair.value) == StateKind::Completed));
+    assert!(states.iter().all(|pair| state(&pair.value) == TaskState::Completed));
     shop.ledger.check();
     for worker in workers.into_iter().flatten() {
         worker.end().await;
@@ -242,7 +242,7 @@ async fn short_tasks(store: Store) {
 
 async fn on_a_file(claim: impl AsyncFnOnce(Store)) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::new(SharedFile::open(&folder.path().join("store.db")).await.unwrap());
+    let store = Store::new(FileEngine::open(&folder.path().join("store.db")).await.unwrap());
     claim(store.clone()).await;
     store.close().await;
 }

@@ -1,8 +1,8 @@
 //! A claim whose answer arrives when the session is lost: never run, given back, and told.
 
 use tenure::node::Notice;
-use tenure_core::balance::Crowd;
-use tenure_core::record::{NodeRecord, NodeState};
+use tenure_core::balance::WorkerLoads;
+use tenure_core::record::{MemberRecord, MemberState};
 use tenure_core::time::Moment;
 use tenure_fixture::{Etcd, Mode, Proxy};
 
@@ -15,7 +15,7 @@ const SILENT: [&str; 4] = ["s0", "s1", "s2", "s3"];
 /// A name for which everybody else comes before `a`, so that `a` claims it a second after it has seen it.
 fn name_for_the_last() -> String {
     let node = |id: &str| NodeId::parse(id).unwrap();
-    let mut crowd = Crowd::new();
+    let mut crowd = WorkerLoads::new();
     for id in SILENT.iter().chain(&["a"]) {
         crowd.set(&node(id), tenure_core::balance::Load::default(), Moment::ORIGIN);
     }
@@ -29,8 +29,8 @@ async fn a_claim_answered_after_the_session_was_lost_is_given_back_and_told() {
     let etcd = Etcd::start();
     let shop = Shop::new(connect(&etcd).await);
     for id in SILENT {
-        let mut record = NodeRecord::decode(b"{}").unwrap();
-        record.state = NodeState::Ready;
+        let mut record = MemberRecord::decode(b"{}").unwrap();
+        record.state = MemberState::Ready;
         shop.store.put(shop.key(&Key::Node(NodeId::parse(id).unwrap())), record.encode()).await.unwrap();
     }
     let proxy = Proxy::to(etcd.member(0).client_addr());

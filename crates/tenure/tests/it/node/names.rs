@@ -1,7 +1,7 @@
 //! One task's end leaves others alone, and what has ended does not come back.
 
 use tenure::client::{Client, NewTask, Submitted};
-use tenure_core::task::Message;
+use tenure_core::task::TaskMessage;
 
 use super::*;
 
@@ -43,13 +43,13 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
         let client = client(&shop);
         let worker = shop.join("a").await;
         // One that failed, and one that is done.
-        for (id, ends) in [("failed", StateKind::Failed), ("done", StateKind::Completed)] {
-            let does = if ends == StateKind::Failed { r#""fault""# } else { r#""done""# };
+        for (id, ends) in [("failed", TaskState::Failed), ("done", TaskState::Completed)] {
+            let does = if ends == TaskState::Failed { r#""fault""# } else { r#""done""# };
             let new = || NewTask::new(task(id)).props_text(does).unwrap();
             assert_eq!(client.submit(new()).await.unwrap(), Submitted::Accepted);
-            if ends == StateKind::Failed {
+            if ends == TaskState::Failed {
                 // It sleeps after its first fault; a second error out of a fault would end it, and a policy does after eight. By hand it is sooner.
-                until("it sleeps", async || shop.state(id).await.state.kind() == StateKind::Sleeping).await;
+                until("it sleeps", async || shop.state(id).await.state.kind() == TaskState::Sleeping).await;
                 fail(&shop, &client, id).await;
             }
             until("it has ended", async || shop.state(id).await.state.kind() == ends).await;
@@ -78,7 +78,7 @@ async fn fail(shop: &Shop, client: &Client, id: &str) {
         if shop.state(id).await.state == State::Failed {
             return;
         }
-        let error = Message::Error { message: "and again".to_owned() };
+        let error = TaskMessage::Error { message: "and again".to_owned() };
         let sent = client.command(&task(id), error).await.unwrap();
         sent.wait(PATIENCE).await.unwrap();
     }

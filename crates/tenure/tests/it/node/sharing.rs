@@ -7,12 +7,12 @@ use std::time::Instant;
 use serde::Deserialize;
 use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
-use tenure::node::balance::{Balancer, Loads, Offer, Parting, Verdict};
+use tenure::node::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
 use tenure::session::Session;
 use tenure::store::{Op, Store, Txn};
 use tenure_core::layout::Key;
 use tenure_core::record::{Record, TaskRecord};
-use tenure_core::task::{State, StateKind};
+use tenure_core::task::{State, TaskState};
 
 use super::{PATIENCE, Shop, task, until, until_acquainted};
 use tenure_core::name::NodeId;
@@ -24,7 +24,7 @@ struct Fickle {
 }
 
 impl Balancer for Fickle {
-    fn may_claim(&mut self, _: &Offer<'_>, _: &Loads<'_>) -> Verdict {
+    fn may_claim(&mut self, _: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.refusals == 0 {
             return Verdict::Take;
@@ -33,7 +33,7 @@ impl Balancer for Fickle {
         Verdict::wait_secs(0, "not yet")
     }
 
-    fn release(&mut self, _: &Loads<'_>) -> Vec<Parting> {
+    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Parting> {
         Vec::new()
     }
 
@@ -92,7 +92,7 @@ async fn props_are_read_as_a_struct_and_a_wrong_type_is_a_fault() {
     shop.submit_with("good", r#"{"to":"a@example.org","copies":2}"#).await;
     shop.submit_with("wrong", r#"{"to":7}"#).await;
     until("good is completed", async || shop.state("good").await.state == State::Completed).await;
-    until("wrong sleeps", async || shop.state("wrong").await.state.kind() == StateKind::Sleeping).await;
+    until("wrong sleeps", async || shop.state("wrong").await.state.kind() == TaskState::Sleeping).await;
     assert_eq!(*read.lock().unwrap(), [Mail { to: "a@example.org".to_owned(), copies: 2 }]);
     let error = shop.state("wrong").await.errors[0].message.clone();
     assert!(error.starts_with("props: invalid type: integer `7`, expected a string"), "{error}");

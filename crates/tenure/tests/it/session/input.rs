@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure::session::BadOptions;
+use tenure::session::InvalidOptions;
 use tenure::store::Invalid;
 use tenure_fixture::Timers;
 
@@ -69,5 +69,5 @@ async fn a_ttl_below_the_servers_floor_is_raised_and_said() {
 #[tokio::test]
 async fn options_that_cannot_work_are_refused_with_their_numbers() {
     let short = Session::options().ttl(Duration::from_secs(1)).open(Store::memory()).unwrap_err();
-    assert!(matches!(short, BadOptions::Ttl(_)) && short.to_string().contains("1s"), "{short}");
+    assert!(matches!(short, InvalidOptions::Ttl(_)) && short.to_string().contains("1s"), "{short}");
 }

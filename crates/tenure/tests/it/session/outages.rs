@@ -23,7 +23,7 @@ async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody_soak() {
     wait_for_state(&session, |state| matches!(state, SessionState::Live { .. })).await;
     tokio::time::timeout(Duration::from_secs(10), session.settled()).await.unwrap();
     // The whole history from before the outage, as one sees it who was not there.
-    let mut watch = onlooker.watch(Selection::prefix("/"), begin, Previous::Omitted).await.unwrap();
+    let mut watch = onlooker.watch(Selection::prefix("/"), begin, PreviousValues::Omitted).await.unwrap();
     assert_eq!(deletes_so_far(&onlooker, &mut watch).await, 0);
     assert_eq!((stored(&onlooker).await.len(), session.incarnation()), (21, 1));
     session.close().await.unwrap();
@@ -36,7 +36,8 @@ async fn a_cluster_that_loses_its_leader_within_the_ttl_shows_to_nobody_soak() {
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::options().ttl(Duration::from_secs(ttl)).open(store).unwrap();
     register_many(&session, 20).await;
-    let mut watch = onlooker.watch(Selection::prefix("/"), Start::Now, Previous::Omitted).await.unwrap();
+    let mut watch =
+        onlooker.watch(Selection::prefix("/"), Start::Now, PreviousValues::Omitted).await.unwrap();
     let leader = etcd.leader();
     etcd.member(leader).kill();
     tokio::time::sleep(Duration::from_secs(outage)).await;

@@ -11,7 +11,7 @@ use super::*;
 /// What the store has seen of the child's key: each put with its lease.
 async fn puts_since(store: &Store, revision: tenure::store::Revision) -> Vec<Option<LeaseId>> {
     let mut watch =
-        store.watch(Selection::prefix("/s/"), Start::After(revision), Previous::Omitted).await.unwrap();
+        store.watch(Selection::prefix("/s/"), Start::After(revision), PreviousValues::Omitted).await.unwrap();
     let end = store.put("/s/end", "").await.unwrap();
     let mut leases = Vec::new();
     while let Some(item) = watch.next().await {

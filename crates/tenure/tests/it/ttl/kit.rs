@@ -5,15 +5,15 @@ use tempfile::TempDir;
 use tenure::clock::BootClock;
 use tenure::store::Store;
 use tenure::ttl::conformance::{self, Report};
-use tenure::ttl::{Memory, OverStore, Redis};
+use tenure::ttl::{Memory, Redis, StoreStorage};
 use tenure_core::name::Namespace;
 use tenure_fixture::Etcd;
 
 use super::wrong::{Flaw, Wrong};
 use crate::tokio_clock::TokioClock;
 
-fn over(store: Store) -> OverStore {
-    OverStore::new(store, &Namespace::parse("shop").unwrap())
+fn over(store: Store) -> StoreStorage {
+    StoreStorage::new(store, &Namespace::parse("shop").unwrap())
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tenure::clock::BootClock;
 use tenure::store::{Selection, Store};
-use tenure::ttl::{AcquireError, Elections, LossReason, Options, OverStore, Redis, Value};
+use tenure::ttl::{AcquireError, Elections, LossReason, Options, Redis, StoreStorage, Value};
 use tenure_core::name::Namespace;
 use tenure_core::revision::Token;
 use tenure_fixture::Etcd;
@@ -114,8 +114,8 @@ async fn what_redis_stores_is_the_value_behind_its_nonce() {
     leadership.release().await.unwrap();
 }
 
-fn over(store: &Store) -> OverStore {
-    OverStore::new(store.clone(), &Namespace::parse("shop").unwrap())
+fn over(store: &Store) -> StoreStorage {
+    StoreStorage::new(store.clone(), &Namespace::parse("shop").unwrap())
 }
 
 #[tokio::test(start_paused = true)]

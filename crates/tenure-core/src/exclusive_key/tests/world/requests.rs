@@ -9,9 +9,9 @@ use crate::exclusive_key::ReadKey;
 use crate::kv::KeyValue;
 use crate::lease::{Grant, LeaseId, Renewal};
 use crate::limits::Limits;
-use crate::revision::{Epoch, Revision};
+use crate::revision::{RequestId, Revision};
 use crate::session::{
-    Action, DeleteReply, DeleteRequest, PutEach, PutProgress, PutReply, PutRequest, SlotId,
+    Action, DeleteReply, DeleteRequest, LeaseSlotId, PutEach, PutProgress, PutReply, PutRequest,
 };
 use crate::time::Moment;
 use crate::txn::{Txn, TxnReply};
@@ -20,17 +20,17 @@ use crate::txn::{Txn, TxnReply};
 pub(super) enum Request {
     Session(Action),
     /// The second half of a put.
-    PutEach(SlotId, Epoch, LeaseId, PutEach),
+    PutEach(LeaseSlotId, RequestId, LeaseId, PutEach),
     Read,
 }
 
 /// A reply that is not yet at its process.
 pub(super) enum Reply {
-    Granted(SlotId, Epoch, LeaseId, Duration, Result<Grant, StoreError>),
-    Renewed(SlotId, Epoch, Result<Renewal, StoreError>),
-    Put(SlotId, Epoch, PutReply),
-    Deleted(SlotId, Epoch, DeleteReply),
-    Revoked(LeaseId, Epoch, Result<Revision, StoreError>),
+    Granted(LeaseSlotId, RequestId, LeaseId, Duration, Result<Grant, StoreError>),
+    Renewed(LeaseSlotId, RequestId, Result<Renewal, StoreError>),
+    Put(LeaseSlotId, RequestId, PutReply),
+    Deleted(LeaseSlotId, RequestId, DeleteReply),
+    Revoked(LeaseId, RequestId, Result<Revision, StoreError>),
     Read(Result<(Option<KeyValue>, Revision), StoreError>),
 }
 

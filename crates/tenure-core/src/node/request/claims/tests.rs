@@ -47,32 +47,32 @@ impl World {
         }
     }
 
-    fn ask(&mut self, name: &str) -> (ClaimAsk, LeaseId) {
+    fn ask(&mut self, name: &str) -> (ClaimRequest, LeaseId) {
         let created = self.get(&Key::Task(task(name))).map_or(Revision(1), |pair| pair.created);
         let has_props = self.get(&Key::TaskProps(task(name))).is_some();
         let (nonce, owner) = (name.to_owned(), format!(r#"{{"node":"me","nonce":"{name}"}}"#).into());
         let attempt = r#"{"node":"me"}"#.into();
         (
-            ClaimAsk { task: task(name), created, nonce, owner, attempt, has_props, is_again: false },
+            ClaimRequest { task: task(name), created, nonce, owner, attempt, has_props, is_again: false },
             self.lease,
         )
     }
 
-    fn request(&mut self, names: &[&str]) -> ClaimRequest {
+    fn request(&mut self, names: &[&str]) -> ClaimBatch {
         let asks = names.iter().map(|name| self.ask(name)).collect();
-        ClaimRequest::new(asks, Reading::Together)
+        ClaimBatch::new(asks, Reading::Together)
     }
 
     /// The same claims in a bundle.
-    fn one(&mut self, names: &[&str]) -> ClaimRequest {
+    fn one(&mut self, names: &[&str]) -> ClaimBatch {
         let asks = names.iter().map(|name| self.ask(name)).collect();
-        let request = ClaimRequest::new(asks, Reading::Bundled);
+        let request = ClaimBatch::new(asks, Reading::Bundled);
         assert_eq!(request.txns(&self.layout).len(), 1);
         request
     }
 
     /// Asks until everything is answered; says how often that was.
-    fn settle(&mut self, request: &mut ClaimRequest) -> usize {
+    fn settle(&mut self, request: &mut ClaimBatch) -> usize {
         let mut rounds = 0;
         while !request.is_answered() {
             let replies = request.txns(&self.layout).iter().map(|txn| self.apply(txn)).collect();
@@ -88,12 +88,12 @@ fn task(name: &str) -> TaskId {
 }
 
 /// What was won, in short: the state and the command that were found.
-fn words(answers: &[ClaimAnswer]) -> Vec<String> {
+fn words(answers: &[ClaimReply]) -> Vec<String> {
     let text = |pair: &Option<crate::kv::KeyValue>| {
         pair.as_ref().map_or("-".to_owned(), |pair| String::from_utf8_lossy(&pair.value).into_owned())
     };
-    let word = |answer: &ClaimAnswer| match answer {
-        ClaimAnswer::Ours(won) => format!("ours {} {}", text(&won.state), text(&won.command)),
+    let word = |answer: &ClaimReply| match answer {
+        ClaimReply::Ours(won) => format!("ours {} {}", text(&won.state), text(&won.command)),
         other => format!("{other:?}"),
     };
     answers.iter().map(word).collect()
@@ -112,7 +112,7 @@ fn new_tasks_are_claimed_in_one_go_and_only_one_of_them_reads() {
     let answers = request.into_answers();
     assert_eq!(words(&answers), ["ours - -"; 3]);
     for (answer, name) in answers.iter().zip(["a", "b", "c"]) {
-        let ClaimAnswer::Ours(won) = answer else { panic!("{answer:?}") };
+        let ClaimReply::Ours(won) = answer else { panic!("{answer:?}") };
         assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
     }
 }
@@ -138,7 +138,7 @@ fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
         let answers = request.into_answers();
         assert_eq!(words(&answers), found, "{key:?}");
         for (answer, name) in answers.iter().zip(["a", "b", "c"]) {
-            let ClaimAnswer::Ours(won) = answer else { panic!("{answer:?}") };
+            let ClaimReply::Ours(won) = answer else { panic!("{answer:?}") };
             assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
         }
     }
@@ -188,11 +188,11 @@ fn what_may_be_ours_is_never_said_not_to_be_done() {
     request.handle(replies);
     let down = || Err(StoreError::Unavailable(Cause::new("down")));
     request.handle(vec![down(), Err(StoreError::Ambiguous(Cause::new("lost"))), down()]);
-    assert_eq!(request.into_answers(), [ClaimAnswer::Unknown, ClaimAnswer::Unknown, ClaimAnswer::Unknown]);
+    assert_eq!(request.into_answers(), [ClaimReply::Unknown, ClaimReply::Unknown, ClaimReply::Unknown]);
 
     let mut request = world.request(&["a", "b", "c"]);
     request.handle(vec![down(), down(), down()]);
-    assert_eq!(request.into_answers(), [ClaimAnswer::NotDone, ClaimAnswer::NotDone, ClaimAnswer::NotDone]);
+    assert_eq!(request.into_answers(), [ClaimReply::NotDone, ClaimReply::NotDone, ClaimReply::NotDone]);
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn props_are_read_by_the_claims_of_tasks_that_have_some() {
         }
         let mut request = world.request(&["a", "b"]);
         world.settle(&mut request);
-        let props = |answer: ClaimAnswer| match answer {
-            ClaimAnswer::Ours(won) => won.props,
+        let props = |answer: ClaimReply| match answer {
+            ClaimReply::Ours(won) => won.props,
             other => panic!("{other:?}"),
         };
         let props: Vec<_> = request.into_answers().into_iter().map(props).collect();
@@ -265,7 +265,7 @@ fn claims_that_all_succeed_are_one_transaction() {
         ("b", Some(r#"{"to":"b"}"#.into())),
         ("c", None),
     ]) {
-        let ClaimAnswer::Ours(won) = answer else { panic!("{answer:?}") };
+        let ClaimReply::Ours(won) = answer else { panic!("{answer:?}") };
         assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
         assert_eq!((won.props, won.state, won.command), (props, None, None));
     }
@@ -289,7 +289,7 @@ fn a_lease_that_is_over_ends_only_its_own_claims() {
     let mut world = World::with(&["a", "b"]);
     let ((first, _), second) = (world.ask("a"), world.ask("b"));
     let asks = vec![(first, LeaseId::new(99).unwrap()), second];
-    let mut request = ClaimRequest::new(asks, Reading::Bundled);
+    let mut request = ClaimBatch::new(asks, Reading::Bundled);
     assert_eq!(world.settle(&mut request), 2);
     assert_eq!(words(&request.into_answers()), ["LeaseOver", "ours - -"]);
 }
@@ -307,8 +307,8 @@ fn a_state_that_one_transaction_finds_is_read_by_each_claim() {
 fn what_came_of_one_transaction_came_of_all_claims() {
     let mut world = World::with(&["a", "b"]);
     for (error, answer) in [
-        (StoreError::Ambiguous(Cause::new("lost")), ClaimAnswer::Unknown),
-        (StoreError::Unavailable(Cause::new("down")), ClaimAnswer::NotDone),
+        (StoreError::Ambiguous(Cause::new("lost")), ClaimReply::Unknown),
+        (StoreError::Unavailable(Cause::new("down")), ClaimReply::NotDone),
     ] {
         let mut request = world.one(&["a", "b"]);
         request.handle(vec![Err(error)]);
@@ -327,7 +327,7 @@ fn a_bundle_has_an_end_and_what_was_asked_before_is_in_none() {
     let txns = |world: &mut World, names: &[&str], is_again: bool| {
         let mut asks: Vec<_> = names.iter().map(|name| world.ask(name)).collect();
         asks[0].0.is_again = is_again;
-        ClaimRequest::new(asks, Reading::Bundled).txns(&world.layout)
+        ClaimBatch::new(asks, Reading::Bundled).txns(&world.layout)
     };
     assert_eq!(txns(&mut world, &names[..2], true).len(), 2);
     assert_eq!(txns(&mut world, &names[..1], false).len(), 1);
@@ -343,7 +343,7 @@ fn a_bundle_that_is_refused_harms_no_other() {
     let mut world = World::with(&names);
     world.put(&Key::TaskOwner(task(names[BUNDLE])), r#"{"node":"you"}"#);
     let asks = names.iter().map(|name| world.ask(name)).collect();
-    let mut request = ClaimRequest::new(asks, Reading::Bundled);
+    let mut request = ClaimBatch::new(asks, Reading::Bundled);
     assert_eq!(world.settle(&mut request), 2);
     let words = words(&request.into_answers());
     assert!(words.iter().enumerate().all(|(n, word)| (word == "Taken") == (n == BUNDLE)), "{words:?}");

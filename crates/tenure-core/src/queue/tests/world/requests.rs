@@ -4,7 +4,7 @@ use super::{Fate, LATE_MAX, NONCES, Pending, World};
 use crate::error::{Cause, StoreError};
 use crate::kv::Get;
 use crate::queue::{AfterLeave, Predecessor, PredecessorLookup, Progress, QueueOutput, SecondRead};
-use crate::record::WallTime;
+use crate::record::Timestamp;
 use crate::txn::{Op, Txn, TxnReply};
 
 impl World {
@@ -19,7 +19,7 @@ impl World {
     fn perform_action(&mut self, process: usize, action: QueueOutput) {
         self.requests.push(name_of(&action));
         self.check_action(process, &action);
-        let txn = self.builders[process].txn(&self.queue(), action, &bytes::Bytes::new(), WallTime(1));
+        let txn = self.builders[process].txn(&self.queue(), action, &bytes::Bytes::new(), Timestamp(1));
         let is_read = matches!(action, QueueOutput::ReadPredecessor { .. });
         let reply = self.apply(txn, is_read);
         match self.builders[process].handle(&self.queue(), action, reply) {

@@ -1,6 +1,6 @@
 //! Starting points that must be proven before anything is delivered.
 
-use super::{A, Bench, Saw, TRUST, Trust, WatchEnd, WatchFrom, created, events, probe};
+use super::{A, Bench, Saw, TRUST, Trust, WatchError, WatchFrom, created, events, probe};
 
 #[test]
 fn the_first_item_after_a_start_in_the_past_waits_for_the_probe() {
@@ -43,7 +43,7 @@ fn a_compacted_starting_point_ends_the_watcher_before_anything_is_delivered() {
     bench.router.handle(created(1, 8));
     bench.router.handle(events(1, &[8]));
     bench.router.disproven(A, 1, 5);
-    assert_eq!(bench.consumer.saw(), [Saw::Opened(5), Saw::End(WatchEnd::Compacted { at: 6 })]);
+    assert_eq!(bench.consumer.saw(), [Saw::Opened(5), Saw::End(WatchError::Compacted { at: 6 })]);
     assert_eq!(bench.sent(), ["cancel 1"]);
 }
 

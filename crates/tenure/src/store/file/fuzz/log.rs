@@ -12,7 +12,7 @@ use crate::store::file::options::Retention;
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
 use crate::store::file::sql::Statements;
-use crate::store::{Previous, Revision, Selection, StoreError};
+use crate::store::{PreviousValues, Revision, Selection, StoreError};
 
 /// How many rows are written: more only repeat themselves.
 const LINES_MAX: usize = 60;
@@ -77,13 +77,13 @@ fn read(connection: &Connection, now_ms: u64, compact_at: Option<Revision>) -> S
     let mut batches = 0;
     let key = Bytes::from_static(b"k/a");
     for select in [Selection::everything(), Selection::key(key.clone()), Selection::prefix("k/")] {
-        for previous in [Previous::Included, Previous::Omitted] {
+        for previous in [PreviousValues::Included, PreviousValues::Omitted] {
             let ends = (meta.compacted, meta.revision);
             let most = Helping { batches: usize::MAX, bytes: usize::MAX };
             let whole = match passage(&sql, &select, ends, previous, most) {
                 Ok(whole) => whole,
                 // A delete of what was deleted before: nobody wrote that.
-                Err(StoreError::Corrupt(_)) if previous == Previous::Included => continue,
+                Err(StoreError::Corrupt(_)) if previous == PreviousValues::Included => continue,
                 Err(error) => panic!("every row can be read: {error:?}"),
             };
             assert_eq!(whole.up_to, meta.revision, "all of it is looked at");
@@ -130,7 +130,7 @@ fn in_helpings(
     sql: &Statements<'_>,
     select: &Selection,
     (after, up_to): (Revision, Revision),
-    previous: Previous,
+    previous: PreviousValues,
 ) -> Vec<String> {
     let (mut at, mut batches) = (after, Vec::new());
     for _ in 0..=LINES_MAX {

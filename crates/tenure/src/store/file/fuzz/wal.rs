@@ -11,7 +11,7 @@ use crate::store::file::log::{Helping, passage};
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
 use crate::store::file::sql::{Query, Statements};
-use crate::store::{Change, Durability, KeyValue, Previous, Revision, Selection, StoreError};
+use crate::store::{Change, Durability, KeyValue, PreviousValues, Revision, Selection, StoreError};
 
 /// How many revisions are committed.
 const REVISIONS: i64 = 6;
@@ -135,7 +135,7 @@ fn read(path: &Path) -> Result<Option<i64>, StoreError> {
     );
     let all = Helping { batches: usize::MAX, bytes: usize::MAX };
     let ends = (Revision::ZERO, meta.revision);
-    let history = passage(&sql, &Selection::everything(), ends, Previous::Omitted, all)?;
+    let history = passage(&sql, &Selection::everything(), ends, PreviousValues::Omitted, all)?;
     let changes: Vec<Change> = history.batches.into_iter().flat_map(|batch| batch.changes).collect();
     let wanted: Vec<Change> = wanted.into_iter().map(|pair| Change::Put { pair, previous: None }).collect();
     assert_eq!(changes, wanted, "history that never was");
