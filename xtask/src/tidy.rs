@@ -4,6 +4,7 @@
 //! All rules run and all breaches are shown: they are cheap to put right together.
 
 mod documents;
+mod guarantees;
 mod layers;
 mod manifest;
 mod manifests;
@@ -43,6 +44,8 @@ const RULES: &[Rule] = &[
     ("README names the version", documents::readme_version),
     ("ARCHITECTURE.md stays short", documents::architecture_length),
     ("no machine's paths", documents::machine_paths),
+    ("guarantees are numbered, and cited by code and invariants", guarantees::numbered),
+    ("tests that the documents name exist", guarantees::tests),
 ];
 
 /// A place where a rule is broken.

@@ -49,8 +49,8 @@ impl fmt::Display for Violation {
 pub struct Invariant {
     /// Its name: a claim.
     pub name: &'static str,
-    /// Where it is promised.
-    pub source: &'static str,
+    /// The guarantees of docs/guarantees.md that it checks, such as `G3, G4`.
+    pub guarantees: &'static str,
     check: fn(&Story) -> Vec<(Duration, String)>,
 }
 

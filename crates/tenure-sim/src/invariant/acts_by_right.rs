@@ -6,8 +6,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "acts by right", source: "GUARANTEES rule 2; Guard::run, Term::run, Context", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "acts by right", guarantees: "G1, G2", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let is_broken = |fact: &Fact| matches!(fact, Fact::Acted { valid: false, .. });

@@ -6,8 +6,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "belief ends first", source: "GUARANTEES rules 1 and 2", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "belief ends first", guarantees: "G1", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let is_broken = |fact: &Fact| matches!(fact, Fact::LetGo { believed: true, by_hand: false, .. });

@@ -8,7 +8,7 @@ use crate::history::Fact;
 use crate::play::Story;
 
 pub(super) const INVARIANT: Invariant =
-    Invariant { name: "commands are answered", source: "BEHAVIOUR 7; I6 COMMANDS", check };
+    Invariant { name: "commands are answered", guarantees: "G6, G9", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let mut found = Vec::new();

@@ -6,8 +6,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "every task runs", source: "what nodes are for; I8 CLAIM", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "every task runs", guarantees: "G9", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let is_broken = |fact: &Fact| matches!(fact, Fact::Overdue(what) if !what.starts_with("lock "));

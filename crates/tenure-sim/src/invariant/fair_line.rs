@@ -12,8 +12,7 @@ use crate::audit::line_of;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "fair line", source: "BEHAVIOUR 4 and 5: ordered by create revision", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "fair line", guarantees: "G3, G5", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let mut replay = Replay::default();

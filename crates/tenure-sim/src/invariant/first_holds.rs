@@ -14,8 +14,7 @@ use crate::play::Story;
 /// How long a place may stand first before its owner is told, in a world without faults.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "first holds", source: "GUARANTEES rules 5 and 6", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "first holds", guarantees: "G5", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let over = story.facts.iter().find(|(_, fact)| *fact == Fact::Over);

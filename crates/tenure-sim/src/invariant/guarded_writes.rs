@@ -10,8 +10,7 @@ use crate::audit::line_of;
 use crate::play::Story;
 use crate::workload::REGISTERS;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "guarded writes", source: "GUARANTEES rules 3 and 4; I1 FENCE", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "guarded writes", guarantees: "G3, G4", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let mut replay = Replay::default();

@@ -8,8 +8,7 @@ use crate::history::Fact;
 use crate::play::Story;
 use crate::workload::registry::ROOT;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "keys as wanted", source: "GUARANTEES rule 8; I5 KEYS", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "keys as wanted", guarantees: "G8, G10", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let Some((at, living)) = story.facts.iter().find_map(|(at, fact)| match fact {

@@ -11,8 +11,7 @@ use tenure_core::task::{StateRecord, TaskState};
 use super::Invariant;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "legal steps", source: "BEHAVIOUR 7; I7 STATES", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "legal steps", guarantees: "G9", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let mut stands = BTreeMap::new();

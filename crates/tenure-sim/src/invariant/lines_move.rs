@@ -6,7 +6,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant = Invariant { name: "lines move", source: "GUARANTEES rule 5", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "lines move", guarantees: "G5", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let is_broken = |fact: &Fact| matches!(fact, Fact::Overdue(what) if what.starts_with("lock "));

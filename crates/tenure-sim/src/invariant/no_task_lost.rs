@@ -9,8 +9,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "no task lost", source: "GUARANTEES rules 9 and 10", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "no task lost", guarantees: "G9", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let deleted: BTreeSet<&String> = story

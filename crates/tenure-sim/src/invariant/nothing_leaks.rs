@@ -6,8 +6,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "nothing leaks", source: "GUARANTEES rules 5 and 8", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "nothing leaks", guarantees: "G5, G8", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let is_broken = |fact: &Fact| matches!(fact, Fact::Left(_));

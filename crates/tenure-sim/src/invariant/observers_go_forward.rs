@@ -7,8 +7,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "observers go forward", source: "GUARANTEES rule 7; Observe", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "observers go forward", guarantees: "G7", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let mut newest = BTreeMap::new();

@@ -6,8 +6,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "one holder", source: "GUARANTEES rule 1; I3 BELIEF", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "one holder", guarantees: "G1", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     overlaps(story, |line| !line.starts_with("task "))

@@ -6,8 +6,7 @@ use super::Invariant;
 use super::one_holder::overlaps;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "one owner", source: "what is promised of tasks; I4 TASK", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "one owner", guarantees: "G1, G9", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     overlaps(story, |line| line.starts_with("task "))

@@ -9,8 +9,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "tokens grow", source: "GUARANTEES rule 3; I2 TOKEN", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "tokens grow", guarantees: "G3", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     // The newest of all, and the newest of those who held alone.

@@ -6,8 +6,7 @@ use super::Invariant;
 use crate::history::Fact;
 use crate::play::Story;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { name: "views converge", source: "GUARANTEES rule 7; I9 WATCH", check };
+pub(super) const INVARIANT: Invariant = Invariant { name: "views converge", guarantees: "G7", check };
 
 fn check(story: &Story) -> Vec<(Duration, String)> {
     let is_broken = |fact: &Fact| matches!(fact, Fact::View { shows, truth, .. } if shows != truth);
