@@ -1,9 +1,9 @@
 //! `cargo xtask fix`: what a machine can put right, it does; the rest `check` will tell.
 
-use crate::generated;
 use crate::shell::{Failure, cargo, run};
+use crate::{generated, tidy};
 
-/// Applies clippy's suggestions, formats, and writes the generated documents.
+/// Applies clippy's suggestions, formats, writes the generated documents, and lowers the numbers of the ratchets.
 pub(crate) fn fix() -> Result<(), Failure> {
     let scope = [
         "clippy",
@@ -17,5 +17,6 @@ pub(crate) fn fix() -> Result<(), Failure> {
     run(&mut cargo(&scope))?;
     // After clippy, whose suggestions are not formatted.
     run(&mut cargo(&["fmt", "--all"]))?;
-    generated::write()
+    generated::write()?;
+    tidy::lower()
 }

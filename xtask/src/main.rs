@@ -29,7 +29,9 @@ usage: cargo xtask COMMAND
 
   check          everything a change must pass; never writes to the tree
                  --without redis leaves out the tests that need a redis-server
-  tidy           the first step of check: the rules of the tree, in a second
+  tidy           the first step of check: the rules of the tree, in a second, and what the ratchets still count
+  tidy PATH      every breach of a ratchet in the files whose paths begin so, and how dense comments are
+  tidy --lower   write the numbers of xtask/tidy_baseline.txt as they are now
   fix            format, apply clippy's suggestions, regenerate documents
   broken-rules   one step of check: each rule is broken on purpose, and has to be found
   etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
@@ -57,6 +59,8 @@ fn main() -> ExitCode {
         ["check"] => check::check(Redis::Needed),
         ["check", "--without", "redis"] => check::check(Redis::LeftOut),
         ["tidy"] => tidy::check(),
+        ["tidy", "--lower"] => tidy::lower(),
+        ["tidy", path] => tidy::list(path),
         ["fix"] => fix::fix(),
         ["broken-rules"] => sabotage::check().and_then(|run| run.verdict()),
         ["etcd-matrix"] => etcd::matrix(),

@@ -3,15 +3,21 @@
 //! Each rule is a function from the tree to its breaches, so that each has tests on trees of a few lines.
 //! All rules run and all breaches are shown: they are cheap to put right together.
 
+mod baseline;
+mod density;
 mod documents;
 mod guarantees;
 mod layers;
 mod manifest;
 mod manifests;
 mod names;
+mod prose;
+mod rust;
 mod sources;
+mod test_names;
 mod transactions;
 mod tree;
+mod types;
 
 use std::fmt;
 
@@ -78,7 +84,7 @@ impl fmt::Display for Breach {
 
 /// Applies all rules to the working tree.
 pub(crate) fn check() -> Result<(), Failure> {
-    let tree = Tree::load(&root()).map_err(|error| Failure(format!("the tree cannot be read: {error}")))?;
+    let tree = load()?;
     let mut breaches = 0;
     for (demand, rule) in RULES {
         for breach in rule(&tree) {
@@ -86,8 +92,48 @@ pub(crate) fn check() -> Result<(), Failure> {
             breaches += 1;
         }
     }
-    println!("   {} rules on {} files", RULES.len(), tree.len());
-    if breaches == 0 { Ok(()) } else { Err(Failure(format!("{breaches} places are not tidy"))) }
+    let now = baseline::now(&tree);
+    let allowed = baseline::parse(tree.text(baseline::PATH).unwrap_or_default());
+    for breach in baseline::exceeded(&now, &allowed) {
+        eprintln!("   {breach}");
+        breaches += 1;
+    }
+    println!("   {} rules on {} files", RULES.len() + baseline::RATCHETS.len(), tree.len());
+    print!("{}", baseline::table(&now.counts));
+    println!("   type names defined 3 or more times in all crates: {}", types::defined_three_times(&tree));
+    if breaches == 0 { Ok(()) } else { Err(Failure(format!("{breaches} breaches of the tidy rules"))) }
+}
+
+/// Lists what files with this beginning of their paths still break under the ratchets, and how dense comments are.
+pub(crate) fn list(beginning: &str) -> Result<(), Failure> {
+    let tree = load()?;
+    let now = baseline::now(&tree);
+    let beginning = beginning.trim_start_matches("./");
+    let mut found: Vec<_> =
+        now.breaches.iter().filter(|(_, breach)| breach.path.starts_with(beginning)).collect();
+    found.sort_by_key(|(_, breach)| (&breach.path, breach.line));
+    for (rule, breach) in &found {
+        println!("{breach}  [{}]", baseline::RATCHETS[*rule].0);
+    }
+    println!("{} breaches", found.len());
+    print!("{}", density::report(&tree, beginning));
+    Ok(())
+}
+
+/// Writes the numbers of the ratchets as they are now, unless one of them has grown.
+pub(crate) fn lower() -> Result<(), Failure> {
+    let tree = load()?;
+    let now = baseline::now(&tree);
+    let text = match tree.text(baseline::PATH) {
+        Some(text) => baseline::lowered(&now, &baseline::parse(text)).map_err(Failure)?,
+        None => baseline::format(&now.counts),
+    };
+    std::fs::write(root().join(baseline::PATH), text)
+        .map_err(|error| Failure(format!("{} cannot be written: {error}", baseline::PATH)))
+}
+
+fn load() -> Result<Tree, Failure> {
+    Tree::load(&root()).map_err(|error| Failure(format!("the tree cannot be read: {error}")))
 }
 
 /// The oldest Rust that is supported.
