@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tenure::clock::{BootClock, Clock};
 use tenure::session::Session;
 use tenure::store::{Change, PreviousValues, Selection, Start, Store, StoreUrl, WatchItem};
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 
 use crate::failure::Failure;
 use crate::lock::{Contender, Contending};

@@ -3,8 +3,8 @@
 use tenure::Identity;
 use tenure::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use tenure::store::{Condition, Op, Selection, Store, StoreError, Txn, TxnReply};
+use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
-use tenure_core::name::Namespace;
 
 use crate::connect::Decision;
 use crate::failure::Failure;

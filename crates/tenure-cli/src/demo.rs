@@ -20,7 +20,7 @@ use serde::Serialize;
 use tenure::client::{Client, NewTask, TaskFilter};
 use tenure::election::Elections;
 use tenure::session::Session;
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 
 pub(crate) use crew::run as play_worker;
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use tenure_core::name::{ElectionName, NodeId};
+use tenure_core::id::{ElectionName, NodeId};
 
 pub(crate) use candidacy::named;
 

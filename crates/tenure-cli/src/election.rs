@@ -11,7 +11,7 @@ use serde::Serialize;
 use tenure::election::{Election, ElectionList, ElectionSnapshot, Elections};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure_core::name::{ElectionName, Namespace};
+use tenure_core::id::{ElectionName, Namespace};
 
 use self::shape::Shown;
 use crate::duration;

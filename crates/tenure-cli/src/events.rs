@@ -6,8 +6,8 @@ use clap::Args;
 use futures_util::StreamExt;
 use tenure::events::{Event, EventKind, Events};
 use tenure::store::{Get, Revision, Store, StoreError};
+use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
-use tenure_core::name::Namespace;
 
 use self::line::Line;
 use crate::failure::{Code, Failure};

@@ -7,8 +7,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tenure::audit::{AuditAction, AuditRecord};
 use tenure::store::{Get, LeaseId, LeaseView, Store, StoreError};
+use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
-use tenure_core::name::Namespace;
 
 use crate::audit::Trail;
 use crate::confirm::ConfirmArgs;

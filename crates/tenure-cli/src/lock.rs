@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tenure_core::name::LockName;
+use tenure_core::id::LockName;
 
 pub(crate) use line::{LockLine, Wish};
 pub(crate) use waiting::{held_by, held_for};

@@ -8,7 +8,7 @@ use tenure::Identity;
 use tenure::lock::{Holder, LockList, LockSnapshot, Locks};
 use tenure::session::Session;
 use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
-use tenure_core::name::{LockName, Namespace};
+use tenure_core::id::{LockName, Namespace};
 use tenure_core::revision::Token;
 
 use crate::confirm::ConfirmArgs;

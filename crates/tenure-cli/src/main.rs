@@ -42,7 +42,7 @@ use clap::{CommandFactory, ValueEnum};
 use mimalloc::MiMalloc;
 use tenure::client::Client;
 use tenure::store::Store;
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 
 use crate::cli::{Cli, Command, PartCommand};
 use crate::connect::{Decision, Purpose};

@@ -10,8 +10,8 @@ use tenure::client::Client;
 use tenure::membership::Node;
 use tenure::snapshot::ClusterSnapshot;
 use tenure_core::command::{Balance, NodeCommand as Order};
+use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::Layout;
-use tenure_core::name::{Namespace, NodeId, TaskId};
 use tenure_core::record::{MemberState, Timestamp};
 
 use crate::failure::{Code, Failure};

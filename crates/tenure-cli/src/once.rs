@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tenure::lock::Guard;
 use tenure::once::{Begun, Decision, EVERY_MIN, OnceRecord, RunGate, RunGateError, lock_of};
-use tenure_core::name::LockName;
+use tenure_core::id::LockName;
 use tenure_core::queue::LockMode;
 
 use crate::cli::Global;

@@ -16,7 +16,7 @@ use futures_util::future;
 use rustix::process::Signal;
 use tenure::session::{RegisterError, Registration, Session, SessionState};
 use tenure::store::Store;
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tokio::sync::watch;
 
 use self::pairs::Pair;

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tenure::service::Services;
 use tenure::store::Store;
-use tenure_core::name::{Namespace, ServiceName};
+use tenure_core::id::{Namespace, ServiceName};
 
 use self::shape::{SetAside, Shown};
 use crate::failure::{Code, Failure};

@@ -8,8 +8,8 @@ use serde::Serialize;
 use tenure::client::{Client, TaskView};
 use tenure::snapshot::{ClusterSnapshot, ElectionSnapshot, LockSnapshot, SnapshotRequest};
 use tenure::store::{Get, LeaseId, Store, StoreError};
+use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
-use tenure_core::name::Namespace;
 use tenure_core::task::TaskState;
 
 use self::warnings::Warning;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use tenure::client::{Client, NewTask, SubmitError, Submitted, new_task_ids};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 
 use crate::duration;
 use crate::failure::{Code, Failure};

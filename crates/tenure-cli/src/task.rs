@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use tenure::client::{Client, TaskView};
-use tenure_core::name::{NodeId, TaskId};
+use tenure_core::id::{NodeId, TaskId};
 use tenure_core::task::{TaskMessage, TaskState};
 
 pub(crate) use asking::{PatienceArgs, acknowledged, settled};

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use tenure_core::id::Namespace;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::Namespace;
 
 const HEAD: &str = "\
 # Where everything lies in the store

@@ -8,9 +8,9 @@
 
 use bytes::Bytes;
 
+use crate::id::{CommandId, CommandIds};
 use crate::kv::Selection;
 use crate::layout::{AUDIT_KEEP, Key, Layout};
-use crate::name::{CommandId, CommandIds};
 use crate::record::{AuditRecord, Record, Timestamp};
 use crate::txn::{Op, Txn};
 

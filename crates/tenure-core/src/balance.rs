@@ -35,33 +35,33 @@
 mod accept_all;
 mod capacity;
 mod class;
-mod cooling;
-mod crowd;
+mod cooldown;
+mod decision;
 mod fair;
-mod holdings;
+mod owned_tasks;
 mod rendezvous;
 mod share;
 mod weighted;
-mod words;
+mod worker_loads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::name::{NodeId, TaskId};
+use crate::id::{NodeId, TaskId};
 use crate::record::TaskRecord;
 use crate::time::Moment;
 
 pub use accept_all::AcceptAll;
 pub use capacity::{Capacity, InvalidCapacity, Resource};
 pub use class::{Class, Demand, Profiles};
-pub use cooling::{COOL_DOWN, Cooldowns, Release, TAKE_BACK_AFTER};
-pub use crowd::{Level, Load, Measure, Terms, WorkerLoads};
+pub use cooldown::{COOL_DOWN, Cooldowns, Release, TAKE_BACK_AFTER};
+pub use decision::{Parting, Reason, Verdict};
 pub use fair::Fair;
-pub use holdings::{Held, OwnedTasks, weight_of};
+pub use owned_tasks::{Held, OwnedTasks, weight_of};
 pub use rendezvous::Rendezvous;
 pub use share::{InvalidThreshold, Order};
 pub use weighted::Weighted;
-pub use words::{Parting, Reason, Verdict};
+pub use worker_loads::{Level, Load, Measure, Terms, WorkerLoads};
 
 /// How long a task waits for the node that should have it before any other takes it.
 ///

@@ -22,13 +22,13 @@ mod shares;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::balance::{Class, Demand, Load, Profiles, weight_of};
+use crate::id::{ClaimId, NodeId, TaskId};
 use crate::kv::KeyValue;
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
-use crate::name::{ClaimId, NodeId, TaskId};
-use crate::picture::FeedItem;
 use crate::record::{OwnerRecord, Record, TaskRecord};
 use crate::revision::{Revision, Token};
+use crate::snapshot::FeedItem;
 use crate::task::AttemptRecord;
 
 use pending::{Pending, Seen, Word};

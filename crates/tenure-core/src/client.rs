@@ -18,7 +18,7 @@ mod submit;
 mod write;
 
 use crate::error::{Cause, StoreError};
-use crate::name::NodeId;
+use crate::id::NodeId;
 use crate::record::Timestamp;
 
 pub use command::{CommandError, Replaced, SendCommand};

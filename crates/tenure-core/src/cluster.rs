@@ -12,13 +12,13 @@ mod queues;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::board::{Board, Owner, read_owner};
+use crate::id::{NodeId, TaskId};
 use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
-use crate::name::{NodeId, TaskId};
-use crate::picture::FeedItem;
+use crate::presence::{Nodes, PresenceSet, Snapshot};
 use crate::record::{FrozenRecord, MemberRecord, MemberState, Record};
 use crate::revision::Revision;
-use crate::roster::{Nodes, PresenceSet, Snapshot};
+use crate::snapshot::FeedItem;
 use crate::task::StateRecord;
 use crate::time::Moment;
 

@@ -8,7 +8,7 @@ use std::fmt;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::name::TaskId;
+use crate::id::TaskId;
 use crate::record::{CommandRecord, UnknownFields};
 
 /// What a node can be told.

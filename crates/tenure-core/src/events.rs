@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::name::{ElectionName, LockName, NodeId, TaskId};
+use crate::id::{ElectionName, LockName, NodeId, TaskId};
 use crate::record::{AuditRecord, CommandOutcome, MemberState, Timestamp};
 use crate::revision::{Revision, Token};
 use crate::task::TaskState;

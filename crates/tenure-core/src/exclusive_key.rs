@@ -36,8 +36,8 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
-use crate::picture::FeedItem;
 use crate::revision::{RequestId, Revision, Token};
+use crate::snapshot::FeedItem;
 use crate::time::Moment;
 
 use phase::{ObservedOwner, Pending, Phase, Purpose};

@@ -6,22 +6,22 @@
 //!
 //! **Invariant**: `parse` reads exactly what `encode` writes, and nothing else.
 
-mod catalogue;
+mod catalog;
 
 use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
 
-use crate::kv::Selection;
-use crate::lease::LeaseId;
-use crate::name::{
+use crate::id::{
     ClaimId, CommandId, ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey,
     ServiceName, TaskId,
 };
+use crate::kv::Selection;
+use crate::lease::LeaseId;
 use crate::record::Timestamp;
 
-pub use catalogue::{AUDIT_KEEP, COMMAND_EXPIRES_AFTER, Life, RESULT_EXPIRES_AFTER};
+pub use catalog::{AUDIT_KEEP, COMMAND_EXPIRES_AFTER, Life, RESULT_EXPIRES_AFTER};
 
 /// Where services lie inside the registry.
 const SERVICES: &str = "services/";

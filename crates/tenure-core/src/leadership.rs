@@ -3,7 +3,7 @@
 //! Intuition: what is stored carries a nonce that nobody else has, so "is it mine?" can be asked of any storage without a read:
 //! swap the value for itself. The same question renews, and it settles an insert whose answer was lost. It may be asked again
 //! at any time, because a second swap of a value for itself changes nothing but the TTL. How long the answer may be believed
-//! is the arithmetic of [`hold`].
+//! is the arithmetic of [`keepalive`].
 //!
 //! ```text
 //! Inserting ── yes ──────────────► Leading ── leave ──► Stopping ── work has ended ──► Leaving ── deleted ──► Over
@@ -23,7 +23,7 @@ mod words;
 use std::time::Duration;
 
 use crate::backoff::{Backoff, Growth, Jitter, Retry};
-use crate::hold::{self, Hold};
+use crate::keepalive::{self, Hold};
 use crate::loss::LossReason;
 use crate::time::Moment;
 
@@ -412,11 +412,11 @@ impl Holding {
             return Some(Ask::Token);
         }
         match self.hold.poll_action(now) {
-            Some(hold::Action::Renew) => {
+            Some(keepalive::Action::Renew) => {
                 self.swap_asked_at = Some(now);
                 Some(Ask::Swap)
             }
-            Some(hold::Action::Stop(_)) | None => None,
+            Some(keepalive::Action::Stop(_)) | None => None,
         }
     }
 
@@ -432,7 +432,7 @@ impl Holding {
 
     /// Asks again for what was not answered in time, and says when it is over.
     fn handle_time(&mut self, patience: Duration, now: Moment) -> Option<LossReason> {
-        if let hold::Standing::Over(end) = self.hold.standing(now) {
+        if let keepalive::Standing::Over(end) = self.hold.standing(now) {
             return Some(end);
         }
         if self.swap_asked_at.is_some_and(|asked_at| now >= asked_at + patience) {

@@ -4,22 +4,22 @@
 //! what time it is, and answers with what must be done. That is what lets a bug be shown in a ten-line test
 //! and lets the simulator try a million schedules.
 //!
-//! Read top to bottom: what tests can break on purpose ([`sabotage`]) and repeat ([`dice`]), then the words ([`time`], [`name`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
+//! Read top to bottom: what tests can break on purpose ([`sabotage`]) and repeat ([`rng`]), then the words ([`time`], [`id`], [`revision`], [`layout`], [`record`]), then what can be asked of a store
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
-//! ([`keyspace`]) and what a follower of it was told ([`picture`]), who is there ([`roster`]) and who is meant ([`rendezvous`]), then how to
-//! wait, hold, keep registered and own one key alone ([`backoff`], [`hold`], [`session`], [`exclusive_key`]), then how to wait in a [`queue`], and what a holder shows: its [`fence`],
+//! ([`keyspace`]) and what a follower of it was told ([`snapshot`]), who is there ([`presence`]) and who is meant ([`rendezvous`]), then how to
+//! wait, hold, keep registered and own one key alone ([`backoff`], [`keepalive`], [`session`], [`exclusive_key`]), then how to wait in a [`queue`], and what a holder shows: its [`fence`],
 //! how to lead on a storage that knows no leases ([`leadership`]), and last the work itself: what a node can
 //! be told ([`command`]), one [`task`]'s life, who takes which ([`balance`]), which tasks there are ([`board`]), everything that
-//! one [`node`] decides, and what [`client`]s send, with an [`audit`] trail of what they take away; and what happened in a namespace,
+//! one [`worker`] decides, and what [`client`]s send, with an [`audit`] trail of what they take away; and what happened in a namespace,
 //! folded from its history ([`events`]), its state at one revision ([`cluster`]), and what runs [`once`] per period.
 
 pub mod sabotage;
 
-pub mod dice;
+pub mod rng;
 
 pub mod time;
 
-pub mod name;
+pub mod id;
 
 pub mod revision;
 
@@ -46,15 +46,15 @@ pub mod exchange;
 
 pub mod keyspace;
 
-pub mod picture;
+pub mod snapshot;
 
-pub mod roster;
+pub mod presence;
 
 pub mod rendezvous;
 
 pub mod backoff;
 
-pub mod hold;
+pub mod keepalive;
 
 pub mod loss;
 
@@ -80,7 +80,7 @@ pub mod balance;
 
 pub mod board;
 
-pub mod node;
+pub mod worker;
 
 pub mod client;
 

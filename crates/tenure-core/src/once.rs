@@ -17,7 +17,7 @@ mod request;
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use crate::name::{LockName, NAME_BYTES_MAX};
+use crate::id::{LockName, NAME_BYTES_MAX};
 use crate::record::{OnceRecord, Timestamp};
 use crate::rendezvous;
 

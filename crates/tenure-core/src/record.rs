@@ -8,8 +8,8 @@ mod accepts;
 mod audit;
 mod identity;
 mod resignation;
-mod wall_time;
-mod work;
+mod task;
+mod timestamp;
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ pub use accepts::{NodeLoad, Wanted};
 pub use audit::{AuditAction, AuditRecord};
 pub use identity::Identity;
 pub use resignation::ResignationRecord;
-pub use wall_time::InvalidTimestamp;
-pub use work::{CommandOutcome, CommandRecord, FrozenRecord, OwnerRecord, ResultRecord, TaskRecord};
+pub use task::{CommandOutcome, CommandRecord, FrozenRecord, OwnerRecord, ResultRecord, TaskRecord};
+pub use timestamp::InvalidTimestamp;
 
 /// The version of all records that this program writes.
 pub const RECORD_VERSION: u64 = 1;

@@ -30,32 +30,32 @@
 //! **Invariant**: losses are told before anything else that was learned at the same moment.
 
 mod advance;
-mod answers;
-mod ending;
-mod entry;
-mod plan;
+mod config;
+mod lease_slot;
+mod messages;
+mod registered_key;
+mod replies;
 mod request;
-mod slot;
-mod words;
+mod revoking;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::hold::{Terms, TtlTooShort};
+use crate::keepalive::{Terms, TtlTooShort};
 use crate::lease::LeaseId;
 use crate::revision::Revision;
 use crate::time::Moment;
 
-use ending::Ending;
-use entry::{Entry, News, Sight};
-use slot::{Slot, Trouble};
+use lease_slot::{Slot, Trouble};
+use registered_key::{Entry, News, Sight};
+use revoking::Ending;
 
-pub use entry::Mode;
-pub use plan::Plan;
+pub use config::Plan;
+pub use messages::{Action, KeyOutcome, KeyPut, LeaseLookup, Lent, Notice, Standing, Try, Unreleased};
+pub use registered_key::Mode;
 pub use request::{DeleteReply, DeleteRequest, PutEach, PutProgress, PutReply, PutRequest, largest_put};
-pub use words::{Action, KeyOutcome, KeyPut, LeaseLookup, Lent, Notice, Standing, Try, Unreleased};
 
 /// One lease of the session, through all its incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -27,9 +27,9 @@ pub mod retry;
 
 mod attempt;
 mod checkpoint;
-mod stored;
+mod record;
 
 pub use attempt::{ATTEMPTS_LEN_MAX, Attempt, AttemptEnd, AttemptRecord};
 pub use checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointTooLarge};
+pub use record::{Applied, ERRORS_LEN_MAX, HISTORY_LEN_MAX, StateRecord, Step, TaskError};
 pub use state::{IllegalTransition, State, TaskMessage, TaskMessageKind, TaskState, transition};
-pub use stored::{Applied, ERRORS_LEN_MAX, HISTORY_LEN_MAX, StateRecord, Step, TaskError};

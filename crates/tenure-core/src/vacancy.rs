@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use crate::hold::Terms;
+use crate::keepalive::Terms;
 use crate::revision::Token;
 use crate::time::Moment;
 

@@ -1,6 +1,6 @@
 //! One input becomes another: by bytes, by pieces, and by what the text means.
 
-use tenure_core::dice;
+use tenure_core::rng;
 
 use crate::dictionary::{HOSTILE_NAMES, NUMBERS, PIECES};
 
@@ -25,7 +25,7 @@ impl Mutator {
     /// A number below `end`, which is not 0.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end.max(1)).expect("an address fits into 64 bits");
-        usize::try_from(dice::next(&mut self.state) % end).expect("it is below a size")
+        usize::try_from(rng::next(&mut self.state) % end).expect("it is below a size")
     }
 
     /// Another input made of this one, and perhaps of a second.

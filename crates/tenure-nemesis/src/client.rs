@@ -21,7 +21,7 @@ use tenure::session::Session;
 use tenure::store::Store;
 use tenure::store::etcd::{Config, Etcd, Secret};
 use tenure::store::{StoreError, StoreUrl};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tenure_core::dice;
+use tenure_core::rng;
 
 /// Small, good enough for schedules, and every seed is a good one.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl Dice {
 
     /// Any number.
     pub fn number(&mut self) -> u64 {
-        dice::next(&mut self.state)
+        rng::next(&mut self.state)
     }
 
     /// A number below `end`; 0 if that is 0.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::testing::{ParticipantClock, World};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tokio::sync::Notify;
 
 use crate::belief::Beliefs;

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::client::{Origin, ReadEffort, ReadTask, TaskFound, TaskKeys};
 use tenure_core::exchange::Exchange;
+use tenure_core::id::{CommandId, CommandIds, Namespace, NodeId, TaskId};
 use tenure_core::layout::Layout;
-use tenure_core::name::{CommandId, CommandIds, Namespace, NodeId, TaskId};
 
 use crate::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use crate::clock::{BootClock, Clock, wall_time};

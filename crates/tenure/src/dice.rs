@@ -21,7 +21,7 @@ pub(crate) fn throw() -> f64 {
         }
     }
     let mut thrown = THROWN.get().unwrap_or_else(|| fill().map_or(0, u64::from_le_bytes));
-    let number = tenure_core::dice::next(&mut thrown);
+    let number = tenure_core::rng::next(&mut thrown);
     THROWN.set(Some(thrown));
     part_of_one(u32::try_from(number >> 32).unwrap_or(u32::MAX))
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::cluster::elections_in;
+use tenure_core::id::{ElectionName, InvalidName, Namespace};
 use tenure_core::layout::Layout;
-use tenure_core::name::{ElectionName, InvalidName, Namespace};
 use tenure_core::queue::QueueKind;
 
 use crate::clock::Clock;

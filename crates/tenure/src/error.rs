@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::name::InvalidName;
+use tenure_core::id::InvalidName;
 use thiserror::Error;
 
 use crate::client::SubmitError;

@@ -14,8 +14,8 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use futures_util::StreamExt;
 use futures_util::stream;
+use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
-use tenure_core::name::Namespace;
 
 use self::reader::Reader;
 use crate::clock::{BootClock, Clock};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_core::Stream;
 use tenure_core::backoff::{Backoff, Retry};
-use tenure_core::picture::Picture;
+use tenure_core::snapshot::Picture;
 use tenure_core::time::Moment;
 use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, Sleep};
@@ -21,7 +21,7 @@ use crate::store::{
     WatchStream,
 };
 
-pub use tenure_core::picture::FeedItem;
+pub use tenure_core::snapshot::FeedItem;
 
 /// What a selection of keys holds, and every change of it, for as long as you like.
 ///

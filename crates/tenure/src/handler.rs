@@ -35,12 +35,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use tenure_core::fence::Fence;
-use tenure_core::name::TaskId;
-use tenure_core::node::{Start, StopReason};
+use tenure_core::id::TaskId;
 use tenure_core::record::TaskRecord;
 use tenure_core::revision::Token;
 use tenure_core::task::{Checkpoint, CheckpointTooLarge, StateRecord};
 use tenure_core::time::Moment;
+use tenure_core::worker::{Start, StopReason};
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -49,7 +49,7 @@ use crate::news;
 use crate::session::Loan;
 use crate::store::Store;
 
-pub use tenure_core::node::Outcome;
+pub use tenure_core::worker::Outcome;
 
 /// Runs tasks. An `async fn(Context) -> Outcome` is one.
 ///

@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: an id of one kind is never accepted as a name of another kind.
 
-use tenure_core::name::{
+use tenure_core::id::{
     ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName, TaskId,
 };
 

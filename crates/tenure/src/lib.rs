@@ -115,7 +115,7 @@ pub use session::{Health, RegisterError, Registration, Session};
 pub use store::{Revision, Store, StoreError};
 
 pub use tenure_core::fence::Fence;
-pub use tenure_core::name::{
+pub use tenure_core::id::{
     ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName, TaskId,
 };
 pub use tenure_core::revision::Token;

@@ -13,8 +13,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tenure_core::id::{InvalidName, LockName, Namespace};
 use tenure_core::layout::Layout;
-use tenure_core::name::{InvalidName, LockName, Namespace};
 use tenure_core::queue::{LockMode, QueueKind};
 use tenure_core::record::HolderRecord;
 

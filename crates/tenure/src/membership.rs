@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::id::{Namespace, NodeId};
 use tenure_core::layout::Layout;
-use tenure_core::name::{Namespace, NodeId};
 use tenure_core::record::{MemberRecord, MemberState};
 use tenure_core::revision::Token;
 use tokio::sync::watch;

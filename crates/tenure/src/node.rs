@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::name::NodeId;
+use tenure_core::id::NodeId;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::clock::Clock;
@@ -28,7 +28,7 @@ pub use measure::describe_metrics;
 pub use memory::memory;
 pub use options::NodeOptions;
 pub use tenure_core::balance;
-pub use tenure_core::node::{Keep, Notice, ReleaseReason, StopReason, WorkerStats};
+pub use tenure_core::worker::{Keep, Notice, ReleaseReason, StopReason, WorkerStats};
 pub use words::{NodeEnd, ShutdownError, WorkerStatus};
 
 /// A node that takes tasks and runs them. Cheap to clone; all clones are one node.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backoff::Retry;
-use tenure_core::name::{InvalidName, LockName, Namespace};
+use tenure_core::id::{InvalidName, LockName, Namespace};
 use thiserror::Error;
 use tracing::{debug, warn};
 

@@ -19,7 +19,7 @@ use crate::clock::{Clock, Sleep};
 use crate::feed::{Feed, FeedItem};
 use crate::store::{Get, Selection, Store, StoreError};
 
-pub use tenure_core::roster::{
+pub use tenure_core::presence::{
     Instances, Kind, Member, NamedInstances, News, Nodes, PresenceEventOf, PresenceOf, PresenceSet,
     PresenceSnapshotOf, SetAside, Snapshot,
 };

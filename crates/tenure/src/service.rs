@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use tenure_core::id::{InstanceId, Namespace, ServiceName};
 use tenure_core::layout::Layout;
-use tenure_core::name::{InstanceId, Namespace, ServiceName};
 use tenure_core::record::InstanceValue;
 
 use crate::clock::{BootClock, Clock};

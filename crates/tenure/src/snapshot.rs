@@ -5,8 +5,8 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
 use tenure_core::cluster::ClusterFold;
+use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
-use tenure_core::name::Namespace;
 
 use crate::store::{Get, KeyValue, Revision, Selection, Store, StoreError};
 

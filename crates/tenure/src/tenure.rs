@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::id::{ElectionName, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
 use tenure_core::layout::Layout;
-use tenure_core::name::{ElectionName, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
 
 use crate::client::{Client, NewTask, SubmitError, Submitted};
 use crate::election::Elections;

@@ -3,7 +3,7 @@
 use tenure::election::{Election, Elections, Term};
 use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 
 use crate::failure::Failure;
 use crate::lock::{Queue, Stand};

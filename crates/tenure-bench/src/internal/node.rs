@@ -7,7 +7,7 @@ use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 use tokio::sync::mpsc;
 
 use super::{Ready, cpu_time, go_on, now_ns};

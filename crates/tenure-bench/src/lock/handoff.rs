@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tenure::lock::Locks;
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tokio::task::JoinSet;
 
 use super::baton::Baton;

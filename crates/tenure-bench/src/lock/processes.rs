@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 
 use super::reference::{Care, Queue};
 use super::{Size, tell};

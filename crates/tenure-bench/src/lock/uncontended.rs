@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::lock::Locks;
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tokio::task::JoinSet;
 
 use super::reference::Queue;

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use futures_util::future::{join_all, try_join_all};
 use tenure::membership::{Cluster, MemberEvent, MemberWatch, Membership, NewNode};
 use tenure::session::Session;
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 

@@ -8,7 +8,7 @@ use futures_util::future::{join_all, try_join_all};
 use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, WorkerStats};
 use tenure::session::Session;
-use tenure_core::name::NodeId;
+use tenure_core::id::NodeId;
 use tokio::sync::Notify;
 
 use super::Place;

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use futures_util::StreamExt;
 use tenure::store::{Change, PreviousValues, Start, WatchItem, WatchStream};
+use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::TaskId;
 
 use super::crew::PATIENCE;
 use super::scene::Scene;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tenure::client::{Client, NewTask, Submitted};
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{Namespace, NodeId, TaskId};
 use tenure_core::record::{OwnerRecord, Record};
 
 use super::Place;

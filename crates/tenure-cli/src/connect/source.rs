@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tenure::store::{StoreUrl, Transport};
+use tenure_core::id::Namespace;
 use tenure_core::layout;
-use tenure_core::name::Namespace;
 
 use super::address;
 use super::patience::Patience;

@@ -11,7 +11,7 @@ use tenure::handler::{Context, Outcome};
 use tenure::node::Node;
 use tenure::session::Session;
 use tenure_core::balance::{Balancer, ClusterLoad, Fair, InvalidThreshold, Offer, Parting, Verdict};
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 
 use super::ledger::{Entry, Mark, Pen, now_ns};
 use crate::cli::Global;

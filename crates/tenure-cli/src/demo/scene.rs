@@ -5,8 +5,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
-use tenure_core::name::Namespace;
 
 use crate::cli::Global;
 use crate::connect;

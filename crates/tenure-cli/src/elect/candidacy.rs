@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::election::{Election, ElectionSnapshot, Elections, Leader, Term};
 use tenure::store::{LeaseId, StoreError};
-use tenure_core::name::ElectionName;
+use tenure_core::id::ElectionName;
 
 use super::ElectArgs;
 use crate::hold::{Line, Look, NotHeld, Stage, Wait};

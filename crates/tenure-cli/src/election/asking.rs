@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure::election::{Answer, AskError, Candidate, Election, ElectionSnapshot, Leader};
 use tenure::store::Revision;
-use tenure_core::name::ElectionName;
+use tenure_core::id::ElectionName;
 use tenure_core::revision::Token;
 
 use super::shape::Person;

@@ -10,7 +10,7 @@ use tenure::Identity;
 use tenure::clock::{BootClock, Clock};
 use tenure::session::Session;
 use tenure::store::{Store, StoreError};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tenure_core::time::Moment;
 
 use super::terms::{self, HoldArgs};

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tenure_core::hold::Terms;
+use tenure_core::keepalive::Terms;
 use tenure_core::time::Moment;
 use thiserror::Error;
 

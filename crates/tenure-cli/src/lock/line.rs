@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::lock::{Guard, Locks};
 use tenure::store::{LeaseId, StoreError};
-use tenure_core::name::LockName;
+use tenure_core::id::LockName;
 use tenure_core::queue::LockMode;
 
 use super::waiting;

@@ -44,8 +44,8 @@ pub(crate) fn held_for(record: &HolderRecord) -> Option<String> {
 mod tests {
     use tenure::clock::wall_time;
     use tenure::lock::Holder;
+    use tenure_core::id::LockName;
     use tenure_core::layout::QueueKey;
-    use tenure_core::name::LockName;
     use tenure_core::record::Timestamp;
     use tenure_core::revision::{Revision, Token};
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tenure::client::{Client, Handled, NodeCommandError, Sent, WaitCommandError};
 use tenure_core::command::NodeCommand as Order;
-use tenure_core::name::NodeId;
+use tenure_core::id::NodeId;
 
 use super::{SCHEMA, not_there};
 use crate::duration;

@@ -10,8 +10,8 @@ use tenure::feed::{Feed, FeedItem};
 use tenure::store::{Selection, StoreError};
 use tenure_core::board::Board;
 use tenure_core::command::{AfterDrain, NodeCommand as Order};
+use tenure_core::id::NodeId;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::NodeId;
 use tokio::time::Instant;
 
 use super::SCHEMA;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tenure::membership::Node;
 use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
 use tenure::store::Store;
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 
 use super::{SCHEMA, not_there, said, state_of};
 use crate::failure::Failure;

@@ -18,7 +18,7 @@ use tenure_core::balance::{
 };
 use tenure_core::board::Board;
 use tenure_core::command::{Balance, NodeCommand as Order};
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 use tenure_core::time::Moment;
 
 use super::asking::{send, unheard};

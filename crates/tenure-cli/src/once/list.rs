@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use tenure::once::LastRun;
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 
 use crate::cli::Global;
 use crate::connect::{self, Purpose};

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use bytes::Bytes;
+use tenure_core::id::{InstanceId, InvalidName, Namespace, RegistryKey, ServiceName};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{InstanceId, InvalidName, Namespace, RegistryKey, ServiceName};
 use thiserror::Error;
 
 use crate::failure::Failure;

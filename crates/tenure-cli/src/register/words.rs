@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tenure::session::{KeyEvent, Registration, Session, SessionState};
 use tenure::store::{Revision, StoreError};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 

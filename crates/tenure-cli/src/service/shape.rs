@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use tenure::service::Instance;
-use tenure_core::name::InstanceId;
+use tenure_core::id::InstanceId;
 use tenure_core::record::InstanceValue;
 
 use crate::node::said;

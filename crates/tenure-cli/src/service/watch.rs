@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use tenure::service::{Instance, InstanceEvent, InstanceWatch, Services};
 use tenure::store::{Revision, StoreError};
-use tenure_core::name::InstanceId;
+use tenure_core::id::InstanceId;
 
 use super::shape::{SetAside, Shown};
 use super::{NameArg, SCHEMA};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tenure::client::TaskView;
 use tenure::snapshot::ClusterSnapshot;
-use tenure_core::name::NodeId;
+use tenure_core::id::NodeId;
 use tenure_core::record::MemberState;
 
 use crate::task::unreadable;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 use tenure::client::{NewTask, new_task_ids};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 
 use super::NAMED_MAX;
 use crate::failure::Failure;

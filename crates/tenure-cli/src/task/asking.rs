@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use tenure::client::{Client, CommandError, Handled, Replaced, Sent, WaitCommandError};
 use tenure::clock::wall_time;
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use tenure_core::record::{CommandOutcome, Timestamp};
 use tenure_core::task::{TaskMessage, TaskState};
 

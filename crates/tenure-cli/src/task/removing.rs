@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tenure::client::{Client, DeleteError, ForgetError, RetryError};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 
 use super::{SCHEMA, nothing_known};
 use crate::failure::{Code, Failure};

@@ -3,7 +3,7 @@
 use clap::Args;
 use futures_util::{StreamExt, stream};
 use tenure::client::{Client, TaskView};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use tenure_core::task::TaskState;
 
 use super::list::FilterArgs;

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::client::{Client, TaskDossier};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use tenure_core::record::CommandRecord;
 use tenure_core::task::{AttemptEnd, Checkpoint, Step, TaskError};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tenure::client::{Client, Ended, WaitTaskError};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use tenure_core::task::TaskState;
 
 use super::{SCHEMA, nothing_known};

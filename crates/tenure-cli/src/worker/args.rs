@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure::node::{Node, NodeOptions};
-use tenure_core::name::NodeId;
+use tenure_core::id::NodeId;
 use tenure_core::task::ERRORS_LEN_MAX;
 use tenure_core::task::retry::ErrorRate;
 

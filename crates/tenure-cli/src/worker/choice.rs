@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use tenure::client::{Client, TaskFilter};
 use tenure::node::{NodeOptions, memory};
 use tenure_core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
-use tenure_core::name::check_text;
-use tenure_core::node::Wanted;
+use tenure_core::id::check_text;
+use tenure_core::worker::Wanted;
 
 use crate::failure::Failure;
 use crate::output::Output;

@@ -7,7 +7,7 @@ use tenure::handler::{Context, Outcome};
 use tenure::node::{Node, NodeOptions};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::task::retry::ErrorRate;
 use tenure_etcd::{Config, Secret};
 use tenure_fixture::{Etcd, granted_user};

@@ -1,6 +1,6 @@
 //! Takes everything and gives nothing away.
 
-use super::words::{Parting, Verdict};
+use super::decision::{Parting, Verdict};
 use super::{Balancer, ClusterLoad, Offer};
 
 /// Takes everything and gives nothing away: for one node, or where who has what does not matter.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::crowd::Measure;
-use super::holdings::Held;
-use super::words::{Parting, Reason, Verdict};
+use super::decision::{Parting, Reason, Verdict};
+use super::owned_tasks::Held;
+use super::worker_loads::Measure;
 use super::{Balancer, ClusterLoad, Offer};
 use crate::time::Moment;
 

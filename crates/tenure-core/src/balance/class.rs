@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::crowd::Load;
+use super::worker_loads::Load;
 use crate::record::{TaskRecord, Wanted};
 
 /// The most profiles that are told apart. Nodes with a further one count as if they accepted everything.

@@ -1,8 +1,8 @@
 //! As many tasks for each node as for any other.
 
-use super::crowd::Measure;
+use super::decision::{Parting, Verdict};
 use super::share::{InvalidThreshold, Order, Share};
-use super::words::{Parting, Verdict};
+use super::worker_loads::Measure;
 use super::{Balancer, ClusterLoad, Offer};
 
 /// As many tasks for each node as for any other: the usual choice.

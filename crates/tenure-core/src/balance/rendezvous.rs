@@ -1,7 +1,7 @@
 //! Every task where its name says: the least movement when nodes come and go.
 
+use super::decision::{Parting, Reason, Verdict};
 use super::share::Unwanted;
-use super::words::{Parting, Reason, Verdict};
 use super::{Balancer, ClusterLoad, Offer, PATIENCE};
 
 /// Every task where its name says, computed alike by all nodes.

@@ -18,11 +18,11 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::class::Class;
-use super::crowd::Measure;
-use super::holdings::Held;
-use super::words::{Parting, Reason, Verdict};
+use super::decision::{Parting, Reason, Verdict};
+use super::owned_tasks::Held;
+use super::worker_loads::Measure;
 use super::{ClusterLoad, Offer, PATIENCE};
-use crate::name::{NodeId, TaskId};
+use crate::id::{NodeId, TaskId};
 use crate::time::Moment;
 
 /// How soon a node looks again that only waits for others to show what they have: a few times the delay of a watch.

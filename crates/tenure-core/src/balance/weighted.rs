@@ -1,8 +1,8 @@
 //! As much work for each node as for any other, where tasks say what they weigh.
 
-use super::crowd::Measure;
+use super::decision::{Parting, Verdict};
 use super::share::{InvalidThreshold, Order, Share};
-use super::words::{Parting, Verdict};
+use super::worker_loads::Measure;
 use super::{Balancer, ClusterLoad, Offer};
 
 /// As [`Fair`](super::Fair), but what counts is the tasks' label `weight`, 1 without one.

@@ -1,7 +1,7 @@
 //! What a feed has shown of the keys of a task since the last whole picture.
 
 use super::{Card, Owner};
-use crate::name::ClaimId;
+use crate::id::ClaimId;
 use crate::task::AttemptRecord;
 
 /// What was seen of one key of a task.

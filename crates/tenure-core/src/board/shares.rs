@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Owner;
 use crate::balance::Load;
-use crate::name::NodeId;
+use crate::id::NodeId;
 
 /// How much each node owns.
 #[derive(Clone, Debug, Default)]

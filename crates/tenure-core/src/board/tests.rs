@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::change::{PreviousValues, Start, WatchItem};
+use crate::id::Namespace;
 use crate::keyspace::Keyspace;
 use crate::kv::Get;
 use crate::limits::Limits;
-use crate::name::Namespace;
-use crate::picture::Picture;
+use crate::snapshot::Picture;
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
 

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use crate::error::StoreError;
+use crate::id::TaskId;
 use crate::kv::{Get, KeyValue, Page, Selection};
 use crate::layout::{Key, Layout};
-use crate::name::TaskId;
 use crate::record::{Record, TaskRecord};
 use crate::revision::Revision;
 use crate::task::{StateRecord, TaskState};

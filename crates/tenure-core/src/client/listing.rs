@@ -4,9 +4,9 @@ use bytes::Bytes;
 
 use crate::error::StoreError;
 use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::id::TaskId;
 use crate::kv::{Get, KeyValue, Selection};
 use crate::layout::{Key, Layout};
-use crate::name::TaskId;
 use crate::record::Record;
 use crate::revision::Revision;
 use crate::task::StateRecord;

@@ -6,8 +6,8 @@ use super::command::holds;
 use super::keys::{TaskFound, TaskKeys};
 use crate::error::StoreError;
 use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::id::CommandId;
 use crate::layout::{Key, Layout};
-use crate::name::CommandId;
 use crate::record::{Record, ResultRecord};
 use crate::txn::{Op, OpReply, Txn};
 

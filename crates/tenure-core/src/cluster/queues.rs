@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::id::{ElectionName, LockName};
 use crate::kv::KeyValue;
 use crate::layout::{Key, Layout, QueueKey};
-use crate::name::{ElectionName, LockName};
 use crate::queue::HolderCount;
 use crate::record::{CandidateRecord, HolderRecord, Record};
 use crate::revision::{Revision, Token};

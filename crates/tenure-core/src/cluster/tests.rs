@@ -1,7 +1,7 @@
 //! Keys of each part, and what is left out.
 
 use super::*;
-use crate::name::Namespace;
+use crate::id::Namespace;
 
 fn layout() -> Layout {
     Layout::new(&Namespace::parse("t").unwrap())

@@ -8,10 +8,10 @@ use super::{
     ElectionEvent, Event, EventKind, KeyFamily, LockEvent, NodeEvent, SentCommand, TaskEvent, UnheededCommand,
 };
 use crate::change::Change;
+use crate::id::{CommandId, ElectionName, LockName, NodeId, TaskId};
 use crate::kv::KeyValue;
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
-use crate::name::{CommandId, ElectionName, LockName, NodeId, TaskId};
 use crate::record::{
     AuditAction, AuditRecord, CommandOutcome, CommandRecord, MemberRecord, OwnerRecord, Record,
     ResignationRecord, ResultRecord, TaskRecord, Timestamp,

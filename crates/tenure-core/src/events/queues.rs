@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::Holding;
 use crate::change::Change;
+use crate::id::{ElectionName, LockName};
 use crate::kv::KeyValue;
 use crate::layout::{Key, Layout, QueueKey};
 use crate::lease::LeaseId;
-use crate::name::{ElectionName, LockName};
 use crate::queue::{HolderCount, LockMode};
 use crate::record::{CandidateRecord, HolderRecord, Record, Timestamp};
 use crate::revision::Token;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::queues::First;
 use super::{Leaderless, PastTerm, TermOutcome};
 use crate::change::Change;
+use crate::id::ElectionName;
 use crate::kv::KeyValue;
 use crate::layout::{Key, Layout};
-use crate::name::ElectionName;
 use crate::record::{
     AuditRecord, CandidateRecord, CommandRecord, HolderRecord, Record, ResignationRecord, ResultRecord,
     TaskRecord, Timestamp,

@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use super::*;
 use crate::change::Change;
+use crate::id::Namespace;
 use crate::kv::KeyValue;
 use crate::layout::Layout;
-use crate::name::Namespace;
 
 /// The keys of a namespace and their history.
 #[derive(Default)]

@@ -1,12 +1,12 @@
 //! Keys and names: what is no key of ours concerns nobody, and no name reaches another's keys.
 
-use crate::kv::Selection;
-use crate::layout::{Key, Layout, QueueKey, folder_name};
-use crate::lease::LeaseId;
-use crate::name::{
+use crate::id::{
     ClaimId, CommandId, ElectionName, InstanceId, LockName, NAME_BYTES_MAX, Namespace, NodeId, RegistryKey,
     ServiceName, TaskId,
 };
+use crate::kv::Selection;
+use crate::layout::{Key, Layout, QueueKey, folder_name};
+use crate::lease::LeaseId;
 
 /// A namespace up to the first line break, which no key has, and then a key; `shop/eu` if there is no line break.
 pub(super) fn key(bytes: &[u8]) -> String {

@@ -3,7 +3,7 @@
 mod world;
 
 use super::*;
-use crate::hold::Terms;
+use crate::keepalive::Terms;
 
 const TTL: Duration = Duration::from_secs(4);
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::hold::Terms;
+use crate::keepalive::Terms;
 
 /// How one leadership is to be held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

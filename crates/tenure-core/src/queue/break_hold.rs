@@ -74,11 +74,11 @@ impl Exchange for BreakHold {
 mod tests {
     use super::*;
     use crate::error::Cause;
+    use crate::id::Namespace;
     use crate::keyspace::Keyspace;
     use crate::kv::Selection;
     use crate::layout::Layout;
     use crate::limits::Limits;
-    use crate::name::Namespace;
     use crate::record::{AuditRecord, Timestamp};
     use crate::time::Moment;
 

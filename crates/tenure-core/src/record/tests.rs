@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::name::NodeId;
+use crate::id::NodeId;
 
 #[test]
 fn a_record_is_written_with_its_version_and_read_back() {

@@ -9,9 +9,9 @@ use crate::loss::LossReason;
 use crate::revision::RequestId;
 use crate::time::Moment;
 
-use super::ending::Ending;
-use super::entry::Place;
-use super::slot::{Phase, Slot, Trouble};
+use super::lease_slot::{Phase, Slot, Trouble};
+use super::registered_key::Place;
+use super::revoking::Ending;
 use super::{Action, KeyPut, LeaseSlotId, Notice, Session, Try};
 
 impl Session {

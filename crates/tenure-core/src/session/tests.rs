@@ -1,6 +1,6 @@
 //! Sessions against the store's own machine, in virtual time: first the stories, then stories that nobody thought of.
 
-mod lending;
+mod lease_users;
 mod races;
 mod requests;
 mod world;

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::NodeId;
+use crate::id::NodeId;
 use crate::record::{Record, Timestamp, UnknownFields};
 
 /// How many ended attempts are kept with a task, the newest: some 3 KiB.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::stored::{ERRORS_LEN_MAX, StateRecord};
+use super::record::{ERRORS_LEN_MAX, StateRecord};
 use crate::record::Timestamp;
 
 /// Decides about tasks that failed. A closure is one too.
@@ -104,7 +104,7 @@ fn ms(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::NodeId;
+    use crate::id::NodeId;
     use crate::task::{State, TaskMessage};
 
     const MINUTE: u64 = 60_000;

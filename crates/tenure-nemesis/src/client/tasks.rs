@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure::client::{Client, NewTask, SubmitError, TaskFilter};
 use tenure::handler::{Context, Handler, Outcome as Ending};
 use tenure::node::{Node, ShutdownError};
-use tenure_core::name::{NodeId, TaskId};
+use tenure_core::id::{NodeId, TaskId};
 use tenure_core::task::TaskMessage;
 use tokio::task::JoinHandle;
 

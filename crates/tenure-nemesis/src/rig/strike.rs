@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tenure::store::{KeyValue, LeaseId, Selection};
+use tenure_core::id::Namespace;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::Namespace;
 use tenure_fixture::Mode;
 
 use super::fault::Hits;

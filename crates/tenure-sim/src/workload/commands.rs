@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
 use tenure::clock::wall_time;
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use tenure_core::record::Timestamp;
 use tenure_core::task::TaskMessage;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
 use tenure_core::command::{AfterDrain, Balance, NodeCommand};
+use tenure_core::id::NodeId;
 use tenure_core::layout::Key;
-use tenure_core::name::NodeId;
 
 use super::Stage;
 use crate::cast::namespace;

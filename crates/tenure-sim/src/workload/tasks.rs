@@ -8,7 +8,7 @@ use tenure::client::{Client, NewTask, SubmitError, Submitted};
 use tenure::handler::{Context, Handler, Outcome};
 use tenure::node::Node;
 use tenure::store::{Op, Txn};
-use tenure_core::name::{NodeId, TaskId};
+use tenure_core::id::{NodeId, TaskId};
 use tenure_core::queue::LockMode;
 use tenure_core::record::Timestamp;
 use tenure_core::task::StateRecord;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure_core::client::{CommandReply, ReadCommandReply, Replaced};
-use tenure_core::name::{CommandId, NodeId};
+use tenure_core::id::{CommandId, NodeId};
 use tenure_core::record::{CommandOutcome, ResultRecord};
 use tenure_core::task::TaskState;
 use thiserror::Error;

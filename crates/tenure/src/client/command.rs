@@ -2,8 +2,8 @@
 
 use tenure_core::client::{ReadCommandReply, SendCommand, SendNodeCommand, unfreeze_absent};
 use tenure_core::command::NodeCommand;
+use tenure_core::id::{CommandId, NodeId, TaskId};
 use tenure_core::layout::Key;
-use tenure_core::name::{CommandId, NodeId, TaskId};
 use tenure_core::task::TaskMessage;
 use tokio::time::Instant;
 

@@ -6,10 +6,10 @@ use tenure_core::board::{Board, Card};
 use tenure_core::client::{
     ReadAllStates, ReadEffort, TaskFound, TaskKeys, TaskStates, attempts_and_props, read_states, state_keys,
 };
+use tenure_core::id::{ClaimId, NodeId, TaskId};
 use tenure_core::layout::Key;
-use tenure_core::name::{ClaimId, NodeId, TaskId};
-use tenure_core::picture::FeedItem;
 use tenure_core::record::{CommandRecord, Record, TaskRecord};
+use tenure_core::snapshot::FeedItem;
 use tenure_core::task::{AttemptRecord, StateRecord, TaskState};
 
 use super::Client;

@@ -1,7 +1,7 @@
 //! Takes tasks away, or the memory of them, and runs them again.
 
 use tenure_core::client::{DeleteTask, ForgetTask, RetryTask};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use tenure_core::task::TaskState;
 
 use super::{Client, DeleteError, Deleted, ForgetError, RetryError};

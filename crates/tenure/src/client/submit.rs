@@ -2,7 +2,7 @@
 
 use tenure_core::backoff::Retry;
 use tenure_core::client::SubmitTasks;
-use tenure_core::name::{CommandIds, TaskId};
+use tenure_core::id::{CommandIds, TaskId};
 
 use super::{Client, NewTask, SubmitError, Submitted};
 use crate::clock::wall_time;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tenure_core::board::{Board, BoardChange};
 use tenure_core::client::{ReadEffort, TaskFound, TaskKeys};
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use tenure_core::task::StateRecord;
 use thiserror::Error;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backoff::Retry;
+use tenure_core::id::InvalidName;
 use tenure_core::layout::{PriorityClass, QueueKey};
-use tenure_core::name::InvalidName;
 use tenure_core::queue::{LockMode, Transferred};
 use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::id::InvalidName;
 use tenure_core::layout::PriorityClass;
-use tenure_core::name::InvalidName;
 use tenure_core::queue::LockMode;
 use tenure_core::record::{HolderRecord, Record};
 use thiserror::Error;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use tenure_core::id::InvalidName;
 use tenure_core::layout::{PriorityClass, QueueKey};
-use tenure_core::name::InvalidName;
 use tenure_core::queue::{BarrierRound, Effort, PassedMark, Rewrite, RewriteError, Rewritten};
 use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;

@@ -1,8 +1,8 @@
 //! Who holds a lock and who waits for it, for anybody who wants to know.
 
 use tenure_core::cluster::locks_in;
+use tenure_core::id::LockName;
 use tenure_core::layout::Key;
-use tenure_core::name::LockName;
 use tenure_core::queue::{BreakHold, Broken};
 
 use super::Locks;

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tenure_core::exclusive_key::Patience;
+use tenure_core::id::{InvalidName, NodeId};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{InvalidName, NodeId};
 use tenure_core::record::{MemberRecord, MemberState, Record, Timestamp, Wanted};
 use tenure_core::revision::Token;
 use thiserror::Error;

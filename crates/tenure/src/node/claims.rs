@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Layout;
-use tenure_core::node::request::{ClaimBatch, Habit};
-use tenure_core::node::{ClaimReply, ClaimRequest};
 use tenure_core::revision::RequestId;
+use tenure_core::worker::request::{ClaimBatch, Habit};
+use tenure_core::worker::{ClaimReply, ClaimRequest};
 use tracing::debug;
 
 use crate::hold::LossReason;

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_core::fence::Fence;
+use tenure_core::id::{NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{NodeId, TaskId};
-use tenure_core::node::request::{Habit, NodeWrite};
-use tenure_core::node::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, WorkerStats};
 use tenure_core::record::{MemberRecord, MemberState, NodeLoad};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
+use tenure_core::worker::request::{Habit, NodeWrite};
+use tenure_core::worker::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, WorkerStats};
 use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, info, warn};
 

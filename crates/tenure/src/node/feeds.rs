@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use tenure_core::layout::Layout;
-use tenure_core::node::Feed as Followed;
+use tenure_core::worker::Feed as Followed;
 
 use crate::feed::{Feed, FeedItem};
 use crate::store::{Store, StoreError};

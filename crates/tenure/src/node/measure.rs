@@ -5,10 +5,10 @@
 use std::sync::Once;
 
 use metrics::{Unit, counter, gauge};
+use tenure_core::id::NodeId;
 use tenure_core::loss::LossReason;
-use tenure_core::name::NodeId;
-use tenure_core::node::{Event, Notice, Outcome, ReleaseReason};
 use tenure_core::task::TaskState;
+use tenure_core::worker::{Event, Notice, Outcome, ReleaseReason};
 
 const TASKS: &str = "tenure_node_tasks";
 const TRIES: &str = "tenure_node_claim_tries_total";

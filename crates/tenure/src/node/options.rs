@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::balance::{Balancer, Fair, Resource};
+use tenure_core::id::{Namespace, NodeId};
 use tenure_core::layout::Layout;
-use tenure_core::name::{Namespace, NodeId};
-use tenure_core::node::{Keep, Node as Machine, StopMode, WorkerConfig, WorkerStats};
 use tenure_core::record::MemberState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
+use tenure_core::worker::{Keep, Node as Machine, StopMode, WorkerConfig, WorkerStats};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::driver::Driver;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tenure_core::fence::Fence;
-use tenure_core::name::TaskId;
-use tenure_core::node::{Event, Outcome, Start, StopReason};
+use tenure_core::id::TaskId;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
+use tenure_core::worker::{Event, Outcome, Start, StopReason};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinSet};
 

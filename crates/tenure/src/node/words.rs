@@ -1,6 +1,6 @@
 //! What a node says of itself.
 
-use tenure_core::name::TaskId;
+use tenure_core::id::TaskId;
 use thiserror::Error;
 
 use crate::store::StoreError;

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use tenure_core::id::NodeId;
 use tenure_core::layout::Layout;
-use tenure_core::name::NodeId;
-use tenure_core::node::Event;
-use tenure_core::node::request::NodeWrite;
+use tenure_core::worker::Event;
+use tenure_core::worker::request::NodeWrite;
 
 use crate::store::{Store, StoreError};
 

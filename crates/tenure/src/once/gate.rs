@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::fence::Fence;
+use tenure_core::id::{LockName, Namespace};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{LockName, Namespace};
 use tenure_core::once::{BeginRun, Begun, CountedRuns, Decision, EndRun, OnceRule, is_in_future, lock_of};
 use tenure_core::record::{OnceRecord, Record};
 use thiserror::Error;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::name::InstanceId;
+use tenure_core::id::InstanceId;
 use tenure_core::rendezvous;
 
 use super::{Instance, InstanceView};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tenure_core::exclusive_key::Patience;
+use tenure_core::id::{InstanceId, InvalidName, RegistryKey, ServiceName};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{InstanceId, InvalidName, RegistryKey, ServiceName};
 use tenure_core::record::{InstanceRecord, InstanceValue};
 use tenure_core::revision::Token;
 use thiserror::Error;

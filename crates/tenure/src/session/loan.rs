@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::hold::TtlTooShort;
+use tenure_core::keepalive::TtlTooShort;
 use tenure_core::session::{LeaseUserId, Lent};
 use thiserror::Error;
 use tokio::sync::oneshot;

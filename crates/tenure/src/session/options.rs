@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backoff::{InvalidBackoff, Retry};
-use tenure_core::hold::TtlTooShort;
+use tenure_core::keepalive::TtlTooShort;
 use tenure_core::session::{Plan, Session as Machine};
 use thiserror::Error;
 

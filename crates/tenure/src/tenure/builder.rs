@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::name::{InvalidName, Namespace};
+use tenure_core::id::{InvalidName, Namespace};
 
 use super::Tenure;
 use crate::clock::{BootClock, Clock};

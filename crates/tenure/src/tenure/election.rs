@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::name::{ElectionName, InvalidName, Namespace};
+use tenure_core::id::{ElectionName, InvalidName, Namespace};
 
 use super::request;
 use crate::election::{self, CampaignError, Elections, LeadError, Leader, Observe, Term};

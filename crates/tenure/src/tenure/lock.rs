@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tenure_core::name::{InvalidName, LockName};
+use tenure_core::id::{InvalidName, LockName};
 use tenure_core::queue::LockMode;
 
 use super::request;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
+use tenure_core::id::{InstanceId, InvalidName, NodeId, RegistryKey, ServiceName};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{InstanceId, InvalidName, NodeId, RegistryKey, ServiceName};
 
 use super::{Shared, request};
 use crate::error::Error;

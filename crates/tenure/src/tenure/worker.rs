@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::name::{InvalidName, Namespace, NodeId};
+use tenure_core::id::{InvalidName, Namespace, NodeId};
 
 use super::Shared;
 use super::members::owner_wait;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use tenure_core::dice;
 use tenure_core::record::Timestamp;
+use tenure_core::rng;
 use tenure_core::time::Moment;
 use tokio::time::Instant;
 
@@ -71,7 +71,7 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     FATE.with_borrow_mut(|fate| {
         let Some(told) = fate else { return false };
         for chunk in bytes.chunks_mut(8) {
-            let number = dice::next(&mut told.dice).to_le_bytes();
+            let number = rng::next(&mut told.dice).to_le_bytes();
             chunk.copy_from_slice(&number[..chunk.len()]);
         }
         true

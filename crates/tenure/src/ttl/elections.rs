@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::hold::{Terms, TtlTooShort};
+use tenure_core::keepalive::{Terms, TtlTooShort};
 use tenure_core::leadership::{End, FencingSupport, Left, Plan};
 use thiserror::Error;
 use tokio::sync::oneshot;

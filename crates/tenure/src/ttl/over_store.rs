@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use tenure_core::id::{ElectionName, Namespace};
 use tenure_core::layout::{Key as StoreKey, Layout};
-use tenure_core::name::{ElectionName, Namespace};
 use tenure_core::revision::Token;
 use tracing::debug;
 

@@ -13,8 +13,8 @@ use tenure::client::{
 };
 use tenure::store::{Condition, LeaseId, Op, Selection, Store, Txn};
 use tenure::testing::World;
+use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::{Namespace, NodeId, TaskId};
 use tenure_core::record::{MemberRecord, OwnerRecord, Record, TaskRecord, Timestamp};
 use tenure_core::task::{State, StateRecord, TaskMessage, TaskState};
 

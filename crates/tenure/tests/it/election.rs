@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use tenure::election::{CampaignError, Election, Elections, Observation, Observe, Term};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tenure_fixture::Etcd;
 use tokio::task::JoinHandle;
 

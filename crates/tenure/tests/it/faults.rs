@@ -18,7 +18,7 @@ use tenure::session::Session;
 use tenure::store::{Selection, Store};
 use tenure::testing::{Skew, World};
 use tenure::{Hold, LossReason, Lost};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tenure_core::revision::Token;
 use tenure_fixture::Etcd;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};

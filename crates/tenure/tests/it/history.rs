@@ -7,7 +7,7 @@ use tenure::client::{Client, NewTask};
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure_core::name::{Namespace, TaskId};
+use tenure_core::id::{Namespace, TaskId};
 
 fn namespace() -> Namespace {
     Namespace::parse("t").unwrap()

@@ -15,7 +15,7 @@ use tenure::membership::Cluster;
 use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::{PreviousValues, Selection, Start, Store};
-use tenure_core::name::{Namespace, NodeId, TaskId};
+use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_fixture::{Etcd, Member};
 
 /// How long what was told to end may take.

@@ -17,7 +17,7 @@ use tenure::LossReason;
 use tenure::lock::{LockError, Locks, ReleaseError};
 use tenure::session::{Session, SessionState};
 use tenure::store::{Op, Selection, Store, Txn};
-use tenure_core::name::{LockName, Namespace};
+use tenure_core::id::{LockName, Namespace};
 use tenure_fixture::Etcd;
 
 async fn connect(etcd: &Etcd) -> Store {

@@ -14,7 +14,7 @@ use tenure::membership::{
 use tenure::session::Session;
 use tenure::store::file::FileEngine;
 use tenure::store::{Selection, Store};
-use tenure_core::name::{Namespace, NodeId};
+use tenure_core::id::{Namespace, NodeId};
 use tenure_core::record::MemberState;
 use tenure_core::revision::Token;
 use tenure_fixture::Etcd;

@@ -10,7 +10,7 @@ use tenure::once::{Once, OnceError, Run, lock_of};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
 use tenure::testing::{Fate, World};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tenure_core::record::Timestamp;
 use tokio::task::AbortHandle;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tenure::service::{InstanceError, InstanceEvent, NewInstance, Picker, Services, Standing};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure_core::name::{InstanceId, ServiceName};
+use tenure_core::id::{InstanceId, ServiceName};
 use tenure_fixture::Etcd;
 
 use crate::membership::{PATIENCE, connect, is_empty, namespace, on_every_engine};

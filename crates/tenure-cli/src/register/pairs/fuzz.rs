@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+use tenure_core::id::Namespace;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::name::Namespace;
 
 use super::parse;
 use crate::failure::Failure;

@@ -3,7 +3,7 @@
 use super::super::tests::Shop;
 use super::*;
 use crate::error::Cause;
-use crate::name::Namespace;
+use crate::id::Namespace;
 use crate::task::State;
 
 fn submission(nonce: &str) -> Submission {

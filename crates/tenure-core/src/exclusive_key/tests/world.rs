@@ -8,16 +8,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::change::{Change, PreviousValues, Start, WatchItem};
-use crate::dice;
 use crate::exclusive_key::{Action, ExclusiveKey, Notice, Patience, RegisterReply, SessionView};
 use crate::exclusive_key::{RegistrationStatus, UpdateError};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, KeyValue, Selection};
 use crate::limits::Limits;
-use crate::picture::{FeedItem, Picture};
 use crate::record::MemberRecord;
 use crate::revision::{RequestId, Token};
+use crate::rng;
 use crate::session::{Mode, Notice as SessionNotice, Plan, Session, Standing, Wish};
+use crate::snapshot::{FeedItem, Picture};
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
 
@@ -93,7 +93,7 @@ impl World {
     }
 
     pub(super) fn pick(&mut self, below: usize) -> usize {
-        usize::try_from(dice::next(&mut self.rng) % below as u64).unwrap()
+        usize::try_from(rng::next(&mut self.rng) % below as u64).unwrap()
     }
 
     /// Begins to take the key, with a nonce of its own.

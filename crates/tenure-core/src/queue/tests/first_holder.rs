@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use super::*;
+use crate::id::Namespace;
 use crate::kv::{Get, KeyValue, Order, Page};
 use crate::layout::Layout;
-use crate::name::Namespace;
 use crate::record::{CandidateRecord, HolderRecord, Identity, Record};
 
 const QUEUE: Bytes = Bytes::from_static(b"/t/locks/a/");

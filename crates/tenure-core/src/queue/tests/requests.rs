@@ -3,11 +3,11 @@
 use bytes::Bytes;
 
 use super::*;
+use crate::id::{ElectionName, LockName, Namespace};
 use crate::keyspace::Keyspace;
 use crate::kv::{Get, Selection};
 use crate::layout::Layout;
 use crate::limits::Limits;
-use crate::name::{ElectionName, LockName, Namespace};
 use crate::record::{Record, ResignationRecord, Timestamp};
 use crate::txn::{Op, Txn, TxnReply};
 

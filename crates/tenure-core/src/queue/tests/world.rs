@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::change::{Change, PreviousValues, Start, WatchItem};
+use crate::id::{LockName, Namespace};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, Selection};
 use crate::layout::{Key, Layout, QueueKey};
 use crate::lease::LeaseId;
 use crate::limits::Limits;
-use crate::name::{LockName, Namespace};
 use crate::queue::{
     LockMode, QueueEvent, QueueKind, QueueOutput, QueueReply, QueueRequests, SecondRead, WaitQueue, WaiterId,
 };

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::Cause;
+use crate::id::{ElectionName, Namespace};
 use crate::keyspace::Keyspace;
 use crate::kv::Selection;
 use crate::layout::Layout;
 use crate::lease::LeaseId;
 use crate::limits::Limits;
-use crate::name::{ElectionName, Namespace};
 use crate::time::Moment;
 
 const NOW: Moment = Moment::ORIGIN;

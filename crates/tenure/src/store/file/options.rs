@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::id::Namespace;
 use tenure_core::layout;
-use tenure_core::name::Namespace;
 
 use crate::store::file::FileEngine;
 use crate::store::file::time::{MachineTime, Time};

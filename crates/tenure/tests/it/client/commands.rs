@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure::client::{CommandError, NodeCommandError, WaitCommandError};
 use tenure::store::{Condition, Op, Store, Txn};
 use tenure_core::command::{AfterDrain, Balance, NodeCommand};
+use tenure_core::id::CommandId;
 use tenure_core::layout::Key;
-use tenure_core::name::CommandId;
 use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timestamp};
 use tenure_core::task::{TaskMessage, TaskState};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure::client::{Client, NewTask, SubmitError, Submitted, TaskFilter, WaitTaskError, new_task_ids};
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure_core::id::TaskId;
 use tenure_core::layout::Key;
-use tenure_core::name::TaskId;
 use tenure_core::record::Record;
 use tenure_core::task::{State, StateRecord, TaskState};
 use tenure_fixture::Etcd;

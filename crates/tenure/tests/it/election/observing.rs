@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure::store::{LeaseId, Store};
 use tenure::testing::World;
+use tenure_core::id::Namespace;
 use tenure_core::layout::{Key, Layout, QueueKey};
-use tenure_core::name::Namespace;
 use tenure_core::record::{CandidateRecord, Record};
 
 use super::{next, next_value, on_every_engine, process};

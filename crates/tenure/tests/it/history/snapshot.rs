@@ -9,7 +9,7 @@ use tenure::session::Session;
 use tenure::snapshot::{Part, SnapshotRequest};
 use tenure::store::memory::Memory;
 use tenure::store::{Engine, Get, Op, OpReply, Page, Revision, Store, StoreError, Txn, TxnReply, Values};
-use tenure_core::name::{NodeId, TaskId};
+use tenure_core::id::{NodeId, TaskId};
 
 use super::{locks, namespace, submit};
 use crate::membership::on_every_engine;

@@ -15,7 +15,7 @@ use tenure_core::record::{Record, TaskRecord};
 use tenure_core::task::{State, TaskState};
 
 use super::{PATIENCE, Shop, task, until, until_acquainted};
-use tenure_core::name::NodeId;
+use tenure_core::id::NodeId;
 
 /// Refuses the first offers without a wait, then takes everything.
 struct Fickle {

@@ -6,7 +6,7 @@ use tenure::clock::BootClock;
 use tenure::store::Store;
 use tenure::ttl::conformance::{self, Report};
 use tenure::ttl::{Memory, Redis, StoreStorage};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tenure_fixture::Etcd;
 
 use super::wrong::{Flaw, Wrong};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tenure::clock::BootClock;
 use tenure::store::{Selection, Store};
 use tenure::ttl::{AcquireError, Elections, LossReason, Options, Redis, StoreStorage, Value};
-use tenure_core::name::Namespace;
+use tenure_core::id::Namespace;
 use tenure_core::revision::Token;
 use tenure_fixture::Etcd;
 

@@ -1,0 +1,226 @@
+//! What a node has just given away, and does not take back for a while.
+//!
+//! Without it a node that releases a task is the first to see it free, and takes it again. But once the peer that took it is gone, or no peer
+//! has taken it although one could, or none can, the task has no other place to go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{ClusterLoad, Offer};
+use crate::id::{NodeId, TaskId};
+use crate::time::Moment;
+
+/// How long a node remembers that it has released a task.
+pub const COOL_DOWN: Duration = Duration::from_secs(60);
+
+/// How long peers have a head start for a task that a node has released and that no node has owned since. Longer than a claim takes in a busy
+/// fleet; doubled, a task that its peers refuse would be idle for longer than two seconds.
+pub const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
+
+/// Tasks that a node has given away, until it may take them again.
+#[derive(Clone, Debug, Default)]
+pub struct Cooldowns {
+    given: BTreeMap<TaskId, Given>,
+    by_end: BTreeSet<(Moment, TaskId)>,
+}
+
+/// On whose account a task was released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// A balancer's or an operator's: any node may run it.
+    Node,
+    /// Its own, because its handler or its state refused: taken back immediately it would only be released again, in a loop.
+    Task {
+        /// Whether other nodes took tasks then.
+        had_peers: bool,
+    },
+}
+
+/// A task that was given away.
+#[derive(Clone, Debug)]
+struct Given {
+    until: Moment,
+    release: Release,
+    /// Who was last seen to have it since.
+    taker: Option<NodeId>,
+}
+
+impl Cooldowns {
+    /// Nothing.
+    pub fn new() -> Cooldowns {
+        Cooldowns::default()
+    }
+
+    /// The node has given this task away. What is over is forgotten on the way.
+    pub fn note(&mut self, task: &TaskId, cool_down: Duration, release: Release, now: Moment) {
+        self.forget_until(now);
+        self.forget(task);
+        let until = now + cool_down;
+        self.given.insert(task.clone(), Given { until, release, taker: None });
+        self.by_end.insert((until, task.clone()));
+    }
+
+    /// The task may be taken at once, as when it was submitted anew.
+    pub fn forget(&mut self, task: &TaskId) {
+        if let Some(given) = self.given.remove(task) {
+            self.by_end.remove(&(given.until, task.clone()));
+        }
+    }
+
+    /// Another node has taken it.
+    pub fn note_taken(&mut self, task: &TaskId, by: &NodeId) {
+        if let Some(given) = self.given.get_mut(task) {
+            given.taker = Some(by.clone());
+        }
+    }
+
+    /// How long the node must leave a task alone; none if it may take it.
+    ///
+    /// Only while another node can take it, and only for [`TAKE_BACK_AFTER`] since it had its last owner: a task that no peer took is idle. One
+    /// that released itself rests for the whole cool-down, unless all peers are gone.
+    pub fn remaining(
+        &self,
+        offer: &Offer<'_>,
+        can_others: bool,
+        loads: &ClusterLoad<'_>,
+    ) -> Option<Duration> {
+        let given = self.given.get(offer.task)?;
+        let is_taker_gone = given.taker.as_ref().is_some_and(|taker| !loads.willing.contains(taker));
+        let (is_free, most) = match given.release {
+            Release::Node => (!can_others, TAKE_BACK_AFTER.saturating_sub(offer.unowned_for)),
+            Release::Task { had_peers } => (had_peers && loads.willing.len() <= 1, Duration::MAX),
+        };
+        if is_free || is_taker_gone {
+            return None;
+        }
+        let rest = given.until.remaining(loads.now).min(most);
+        (!rest.is_zero()).then_some(rest)
+    }
+
+    /// How many tasks are known.
+    pub fn len(&self) -> usize {
+        self.given.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    fn forget_until(&mut self, now: Moment) {
+        while let Some((until, task)) = self.by_end.first()
+            && *until <= now
+        {
+            self.given.remove(task);
+            self.by_end.pop_first();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::class::{Class, Demand};
+    use super::super::owned_tasks::OwnedTasks;
+    use super::super::worker_loads::{Load, WorkerLoads};
+    use super::*;
+    use crate::record::TaskRecord;
+
+    fn task(text: &str) -> TaskId {
+        TaskId::parse(text).unwrap()
+    }
+
+    /// This node, and these.
+    fn willing(others: &[&str]) -> WorkerLoads {
+        let mut crowd = WorkerLoads::new();
+        for node in others.iter().chain(&["me"]) {
+            crowd.set(&NodeId::parse(node).unwrap(), Load::default(), Moment::ORIGIN);
+        }
+        crowd
+    }
+
+    /// What is left of the cool-down of task `a`.
+    fn remaining(cooling: &Cooldowns, others: &[&str], can_others: bool, ms: (u64, u64)) -> Option<Duration> {
+        let (now_ms, unowned_ms) = ms;
+        let (crowd, own, none, task) = (willing(others), OwnedTasks::new(), Demand::default(), task("a"));
+        let (me, record) = (NodeId::parse("me").unwrap(), TaskRecord::default());
+        let unowned_for = Duration::from_millis(unowned_ms);
+        let (class, waited) = (Class::ANY, unowned_for);
+        let offer = Offer { task: &task, record: &record, weight: 1, class, rank: 0, unowned_for, waited };
+        let loads = ClusterLoad {
+            me: &me,
+            willing: &crowd,
+            unowned: &none,
+            claiming: &none,
+            own: &own,
+            cooling,
+            resource: None,
+            is_giving: false,
+            now: Moment::from_ms(now_ms),
+        };
+        cooling.remaining(&offer, can_others, &loads)
+    }
+
+    #[test]
+    fn released_task_is_left_to_peers_for_a_second() {
+        let mut cooling = Cooldowns::new();
+        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        assert_eq!(remaining(&cooling, &["n"], true, (0, 0)), Some(TAKE_BACK_AFTER));
+        assert_eq!(remaining(&cooling, &["n"], true, (999, 999)), Some(Duration::from_millis(1)));
+        assert_eq!(remaining(&cooling, &["n"], true, (1_000, 1_000)), None, "no peer has taken it");
+        assert_eq!(remaining(&cooling, &["n"], true, (59_500, 0)), Some(Duration::from_millis(500)));
+        assert_eq!(remaining(&cooling, &["n"], true, (60_000, 0)), None);
+    }
+
+    #[test]
+    fn released_task_that_no_peer_can_take_is_taken_back() {
+        let mut cooling = Cooldowns::new();
+        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        assert_eq!(remaining(&cooling, &["n"], false, (0, 0)), None);
+    }
+
+    #[test]
+    fn task_that_released_itself_rests() {
+        let mut cooling = Cooldowns::new();
+        for (had_peers, others, expected) in
+            [(false, vec![], Some(COOL_DOWN)), (true, vec!["n"], Some(COOL_DOWN)), (true, vec![], None)]
+        {
+            cooling.note(&task("a"), COOL_DOWN, Release::Task { had_peers }, Moment::from_ms(0));
+            assert_eq!(remaining(&cooling, &others, !others.is_empty(), (0, 5_000)), expected);
+        }
+    }
+
+    #[test]
+    fn taken_task_returns_when_its_taker_is_gone() {
+        let mut cooling = Cooldowns::new();
+        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        cooling.note_taken(&task("a"), &NodeId::parse("n").unwrap());
+        assert_eq!(
+            remaining(&cooling, &["n"], true, (0, 0)),
+            Some(TAKE_BACK_AFTER),
+            "it would go back and forth"
+        );
+        assert_eq!(remaining(&cooling, &["other"], true, (0, 0)), None);
+        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        assert_eq!(remaining(&cooling, &["other"], true, (0, 0)), Some(TAKE_BACK_AFTER), "released again");
+    }
+
+    #[test]
+    fn task_released_twice_counts_from_the_second_time() {
+        let mut cooling = Cooldowns::new();
+        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(30_000));
+        assert!(remaining(&cooling, &["n"], true, (60_000, 0)).is_some());
+        cooling.forget(&task("a"));
+        assert_eq!(remaining(&cooling, &["n"], true, (30_000, 0)), None);
+        assert!(cooling.is_empty() && cooling.by_end.is_empty());
+    }
+
+    #[test]
+    fn expired_entries_are_forgotten() {
+        let mut cooling = Cooldowns::new();
+        for n in 0..10_000_u64 {
+            cooling.note(&task(&format!("t{n}")), COOL_DOWN, Release::Node, Moment::from_ms(n * 1_000));
+        }
+        assert_eq!((cooling.len(), cooling.by_end.len()), (60, 60));
+    }
+}

@@ -1,0 +1,228 @@
+//! What there is to know of each key beside where it lies: how long it stays, what is stored there, and what for.
+//!
+//! docs/key-layout.md is written from this and from the layout itself.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Key, QueueKey};
+use crate::id::{ClaimId, CommandId, ElectionName, LockName, NodeId, RegistryKey, TaskId};
+use crate::lease::LeaseId;
+use crate::record::Timestamp;
+
+/// How long after it was sent a command expires. A worker that is away for longer is not surprised by old commands; halved, a command of
+/// Friday may expire before a worker that is started on Monday reads it.
+pub const COMMAND_EXPIRES_AFTER: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// How long the result of a command is kept. Halved, a sender that is away over night does not find it; doubled, twice as many are stored.
+pub const RESULT_EXPIRES_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long audit records are kept. Halved, a weekend hides a command of Friday; doubled, twice as many records are kept.
+pub const AUDIT_KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// How long a key stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// Until it is deleted.
+    Permanent,
+    /// As long as the one who put it renews its lease.
+    Leased,
+    /// Until it is deleted, or a worker sweeps it this long after it was put.
+    ExpiresAfter(Duration),
+    /// This long, and then until the next key of its kind is put.
+    KeptFor(Duration),
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DAY_S: u64 = 24 * 60 * 60;
+        match self {
+            Life::Permanent => f.write_str("permanent"),
+            Life::Leased => f.write_str("leased"),
+            Life::ExpiresAfter(time) if time.as_secs() == DAY_S => f.write_str("expires, 1 day"),
+            Life::ExpiresAfter(time) => write!(f, "expires, {} days", time.as_secs() / DAY_S),
+            Life::KeptFor(time) => write!(f, "kept, {} days", time.as_secs() / DAY_S),
+        }
+    }
+}
+
+impl Key {
+    /// How long it stays.
+    pub const fn life(&self) -> Life {
+        match self {
+            Key::Task(_)
+            | Key::TaskProps(_)
+            | Key::TaskAttempt(..)
+            | Key::TaskState(_)
+            | Key::EndedTask(..)
+            | Key::Frozen(_)
+            | Key::Run(_) => Life::Permanent,
+            Key::Node(_)
+            | Key::TaskOwner(_)
+            | Key::Candidate(..)
+            | Key::Resignation(..)
+            | Key::Waiter(..)
+            | Key::EnterGuard(_)
+            | Key::Ttl(_)
+            | Key::Registration(_) => Life::Leased,
+            Key::TaskCommand(_) | Key::NodeCommand(..) => Life::ExpiresAfter(COMMAND_EXPIRES_AFTER),
+            Key::CommandResult(_) => Life::ExpiresAfter(RESULT_EXPIRES_AFTER),
+            Key::Audit(_) => Life::KeptFor(AUDIT_KEEP),
+        }
+    }
+
+    /// What is stored there.
+    pub const fn value(&self) -> &'static str {
+        match self {
+            Key::Node(_) => "node record",
+            Key::NodeCommand(..) | Key::TaskCommand(_) => "command record",
+            Key::Task(_) => "task record, or empty",
+            Key::TaskProps(_) => "JSON of the submitter",
+            Key::TaskOwner(_) => "owner record",
+            Key::TaskAttempt(..) => "attempt record",
+            Key::TaskState(_) => "state record",
+            Key::EndedTask(..) => "its props, or empty",
+            Key::CommandResult(_) => "result record",
+            Key::Frozen(_) => "frozen record",
+            Key::Candidate(..) => "candidate record",
+            Key::Resignation(..) => "resignation record",
+            Key::Waiter(..) => "holder record",
+            Key::EnterGuard(_) => "empty",
+            Key::Ttl(_) => "text: version, nonce, value",
+            Key::Run(_) => "run record",
+            Key::Audit(_) => "audit record",
+            Key::Registration(_) => "whatever was registered",
+        }
+    }
+
+    /// What it says that the key is there.
+    pub const fn meaning(&self) -> &'static str {
+        match self {
+            Key::Node(_) => "a node is alive; its create revision is the node's incarnation",
+            Key::NodeCommand(..) => {
+                "a command to a node, handled in the order of the ids; another writer may use any name in place of the UUID; `expires_at` as with tasks"
+            }
+            Key::Task(_) => "a task was submitted",
+            Key::TaskProps(_) => "what the submitter gave it; never changed",
+            Key::TaskOwner(_) => "a node runs the task; its create revision is the claim's token",
+            Key::TaskAttempt(..) => {
+                "a claim began; put with the owner's key, deleted with the outcome, so what is left has no outcome"
+            }
+            Key::TaskState(_) => "how the task stands, also after it has ended; without it: runnable",
+            Key::EndedTask(..) => {
+                "the task ended then, in milliseconds since 1970 as hexadecimal; put with the final state, deleted with it by retention, `retry` or `forget`"
+            }
+            Key::TaskCommand(_) => {
+                "a command to a task that no worker has handled yet; the last one sent; `expires_at` in the record, then a worker sweeps it"
+            }
+            Key::CommandResult(_) => {
+                "how a command ended; `expires_at` in the record, then a worker sweeps it"
+            }
+            Key::Frozen(_) => "the node takes no new tasks, also after a restart",
+            Key::Candidate(..) => {
+                "a candidate; the lowest create revision leads; with a priority above 0 its place begins with `p`"
+            }
+            Key::Resignation(..) => {
+                "the leader resigned or handed over; put in the transaction that deletes its candidate key, so without it the lease expired"
+            }
+            Key::Waiter(..) => "a holder, or one who waits; the lowest create revision holds",
+            Key::EnterGuard(_) => {
+                "a request of one queue driver to enter a queue was lost; enters of that driver that were sent before the last change cannot be applied"
+            }
+            Key::Ttl(_) => "the leader of a TTL election",
+            Key::Run(_) => "when a command that runs once per period was last run",
+            Key::Audit(_) => {
+                "a destructive command: who, what, when, why; put in the same transaction, which deletes those older than a week"
+            }
+            Key::Registration(_) => "registered under a shared lease; instances of services among them",
+        }
+    }
+
+    /// One key of each kind, with names that say what stands there.
+    pub fn one_of_each() -> Vec<Key> {
+        let node = || NodeId::parse("<node>").expect("a name");
+        let task = || TaskId::parse("<task>").expect("a name");
+        let command = || CommandId::parse(COMMAND).expect("a UUID");
+        let place = QueueKey { lease: LeaseId::from_random([1; 8]), nonce: 1 };
+        vec![
+            Key::Node(node()),
+            Key::NodeCommand(node(), command()),
+            Key::Task(task()),
+            Key::TaskProps(task()),
+            Key::TaskOwner(task()),
+            Key::TaskAttempt(task(), ClaimId::parse("<claim>").expect("a name")),
+            Key::TaskState(task()),
+            Key::EndedTask(ENDED, task()),
+            Key::TaskCommand(task()),
+            Key::CommandResult(command()),
+            Key::Frozen(node()),
+            Key::Candidate(ElectionName::parse("<election>").expect("a name"), place),
+            Key::Resignation(ElectionName::parse("<election>").expect("a name"), place.lease),
+            Key::Waiter(LockName::parse("<lock>").expect("a name"), place),
+            Key::EnterGuard(place),
+            Key::Ttl(ElectionName::parse("<election>").expect("a name")),
+            Key::Run(LockName::parse("<name>").expect("a name")),
+            Key::Audit(command()),
+            Key::Registration(RegistryKey::parse("<key…>").expect("a name")),
+        ]
+    }
+
+    /// The pieces of [`Key::one_of_each`] that are not names, and what stands for them in a documentation.
+    pub fn placeholders() -> [(String, &'static str); 4] {
+        let place = QueueKey { lease: LeaseId::from_random([1; 8]), nonce: 1 };
+        [
+            (COMMAND.to_owned(), "<uuid-v7>"),
+            (format!("{:016x}", ENDED.0), "<time-hex>"),
+            (place.to_string(), "<lease-hex>-<nonce>"),
+            (place.lease.to_string(), "<lease-hex>"),
+        ]
+    }
+}
+
+/// A command id to stand for all of them.
+const COMMAND: &str = "00000000-0000-7000-8000-000000000000";
+
+/// A time of an end to stand for all of them. No other placeholder contains its digits.
+const ENDED: Timestamp = Timestamp(0x00aa_00bb_00cc_00dd);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::id::Namespace;
+    use crate::layout::Layout;
+
+    /// The compiler sees to it that every kind of key has a life and a meaning, but not that it is in the list.
+    #[test]
+    fn there_is_one_key_of_each_kind() {
+        let source = include_str!("../layout.rs");
+        let (_, rest) = source.split_once("pub enum Key {\n").unwrap();
+        let (body, _) = rest.split_once("\n}").unwrap();
+        let declared: BTreeSet<&str> = body
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("//"))
+            .filter_map(|line| line.split('(').next())
+            .collect();
+        let debug: Vec<String> = Key::one_of_each().iter().map(|key| format!("{key:?}")).collect();
+        let listed: BTreeSet<&str> = debug.iter().filter_map(|text| text.split('(').next()).collect();
+        assert_eq!(listed, declared);
+        assert_eq!(debug.len(), declared.len());
+    }
+
+    #[test]
+    fn a_key_with_a_placeholder_is_a_key() {
+        let layout = Layout::new(&Namespace::parse("<namespace>").unwrap());
+        for key in Key::one_of_each() {
+            assert_eq!(layout.parse(&layout.encode(&key)), Some(key));
+        }
+    }
+
+    #[test]
+    fn a_life_is_said_in_days() {
+        let one = |key: Key| key.life().to_string();
+        assert_eq!(one(Key::TaskCommand(TaskId::parse("t").unwrap())), "expires, 7 days");
+        assert_eq!(one(Key::CommandResult(CommandId::parse(COMMAND).unwrap())), "expires, 1 day");
+    }
+}

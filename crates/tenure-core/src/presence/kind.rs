@@ -1,0 +1,94 @@
+//! What can be on a roster: nodes, the instances of one service, the instances of all.
+
+use std::fmt;
+
+use crate::id::{InstanceId, NodeId, ServiceName};
+use crate::layout::{Key, Layout};
+use crate::record::{InstanceValue, InvalidRecord, MemberRecord, Record};
+
+/// Which keys are members, and how their values read.
+pub trait Kind: Send + Sync + 'static {
+    /// Who a member is.
+    type Id: Ord + Clone + fmt::Debug + Send + Sync + 'static;
+    /// What it says of itself.
+    type Record: Clone + PartialEq + fmt::Debug + Send + Sync + 'static;
+
+    /// Whose key this is; none if it concerns nobody on this roster. Two keys are never the same member's.
+    fn id(&self, key: &[u8]) -> Option<Self::Id>;
+
+    /// Reads a member's value.
+    fn read(&self, id: &Self::Id, value: &bytes::Bytes) -> Result<Self::Record, InvalidRecord>;
+}
+
+/// The nodes of a namespace. The commands to them lie among their keys and are skipped.
+#[derive(Clone, Debug)]
+pub struct Nodes(pub Layout);
+
+impl Kind for Nodes {
+    type Id = NodeId;
+    type Record = MemberRecord;
+
+    fn id(&self, key: &[u8]) -> Option<NodeId> {
+        match self.0.parse(key)? {
+            Key::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    fn read(&self, _: &NodeId, value: &bytes::Bytes) -> Result<MemberRecord, InvalidRecord> {
+        MemberRecord::decode(value)
+    }
+}
+
+/// The instances of all services of a namespace.
+#[derive(Clone, Debug)]
+pub struct Instances(pub Layout);
+
+impl Instances {
+    fn parse(&self, key: &[u8]) -> Option<(ServiceName, InstanceId)> {
+        match self.0.parse(key)? {
+            Key::Registration(key) => key.as_instance(),
+            _ => None,
+        }
+    }
+}
+
+impl Kind for Instances {
+    type Id = (ServiceName, InstanceId);
+    type Record = InstanceValue;
+
+    fn id(&self, key: &[u8]) -> Option<(ServiceName, InstanceId)> {
+        self.parse(key)
+    }
+
+    fn read(&self, _: &Self::Id, value: &bytes::Bytes) -> Result<InstanceValue, InvalidRecord> {
+        InstanceValue::read(value)
+    }
+}
+
+/// The instances of one service.
+#[derive(Clone, Debug)]
+pub struct NamedInstances {
+    /// Of which namespace.
+    pub layout: Layout,
+    /// Of which service.
+    pub name: ServiceName,
+}
+
+impl Kind for NamedInstances {
+    type Id = InstanceId;
+    type Record = InstanceValue;
+
+    fn id(&self, key: &[u8]) -> Option<InstanceId> {
+        match self.layout.parse(key)? {
+            Key::Registration(key) => {
+                key.as_instance().filter(|(name, _)| *name == self.name).map(|(_, instance)| instance)
+            }
+            _ => None,
+        }
+    }
+
+    fn read(&self, _: &InstanceId, value: &bytes::Bytes) -> Result<InstanceValue, InvalidRecord> {
+        InstanceValue::read(value)
+    }
+}

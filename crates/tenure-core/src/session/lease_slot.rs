@@ -1,0 +1,431 @@
+//! One lease of a session, through all its incarnations: what it needs next.
+//!
+//! **Invariant**: `wanted` and `members` only name keys whose entry is in this slot; `leaving` and `moving` name none of them.
+//!
+//! **Invariant**: an answer whose epoch is not the one noted here is ignored; losing the lease forgets them all.
+//!
+//! **Invariant**: a lease is not given up while it is lent, or while a key that moves to another lease still hangs on it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::error::StoreError;
+use crate::keepalive::{Action as HoldAction, Hold, Standing as HoldStanding, Terms};
+use crate::lease::{Grant, LeaseId, Renewal};
+use crate::loss::LossReason;
+use crate::revision::RequestId;
+use crate::time::Moment;
+
+use super::{LeaseUserId, Standing};
+
+/// The first wait of a rescue: about one round trip, so that a broken connection costs nothing but itself.
+const RESCUE_FIRST: Duration = Duration::from_millis(50);
+
+/// The longest wait of a rescue; a quarter of the TTL if that is shorter.
+const RESCUE_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub phase: Phase,
+    /// The keys that belong here.
+    pub members: BTreeSet<Bytes>,
+    /// Those of them that are to be put.
+    pub wanted: BTreeSet<Bytes>,
+    /// Keys that do not belong here any more and may be in the store.
+    pub leaving: BTreeSet<Bytes>,
+    /// Keys that belong to another slot now and are not yet stored there.
+    pub moving: BTreeSet<Bytes>,
+    /// Those who have the lease that is held.
+    pub loans: BTreeSet<LeaseUserId>,
+    /// Those who wait for one.
+    pub borrowers: BTreeSet<LeaseUserId>,
+    pub renewing: Option<RequestId>,
+    pub putting: Option<(RequestId, LeaseId)>,
+    pub deleting: Option<RequestId>,
+    terms: Terms,
+    /// Leases that are lost to us and perhaps not yet to the store: ended when every key has moved.
+    former: Vec<LeaseId>,
+    /// Why the last lease was lost, until there is another.
+    lost: Option<LossReason>,
+    pub was_held: bool,
+    /// Since when something fails here, and how often it did.
+    pub trouble: Option<Trouble>,
+    /// Before asking for a new lease again.
+    regrant: Backoff,
+    /// Before renewing again.
+    rescue: Backoff,
+    /// Before putting or deleting again.
+    rewrite: Backoff,
+    paused_until: Option<Moment>,
+}
+
+/// Something fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trouble {
+    pub since: Moment,
+    pub attempts: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// No lease, and none is being asked for.
+    Empty { until: Option<Moment> },
+    /// A lease was asked for.
+    Asking { epoch: RequestId },
+    /// A lease is held.
+    Holding(Holding),
+}
+
+/// A lease that is held.
+#[derive(Clone, Debug)]
+pub(super) struct Holding {
+    pub lease: LeaseId,
+    pub hold: Hold,
+    pub ttl: Duration,
+    pub incarnation: u64,
+}
+
+impl Slot {
+    pub(super) fn new(terms: Terms, retry: Retry) -> Slot {
+        let rescue = Slot::rescue(terms.ttl(), retry);
+        Slot {
+            phase: Phase::Empty { until: None },
+            members: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            moving: BTreeSet::new(),
+            loans: BTreeSet::new(),
+            borrowers: BTreeSet::new(),
+            renewing: None,
+            putting: None,
+            deleting: None,
+            terms,
+            former: Vec::new(),
+            lost: None,
+            was_held: false,
+            trouble: None,
+            regrant: Backoff::new(retry),
+            rescue: Backoff::new(rescue),
+            rewrite: Backoff::new(rescue),
+            paused_until: None,
+        }
+    }
+
+    /// How long to wait while a lease may still be alive.
+    pub(super) fn rescue(ttl: Duration, retry: Retry) -> Retry {
+        Retry {
+            growth: Growth::Exponential,
+            initial: RESCUE_FIRST,
+            cap: RESCUE_MAX.min(ttl / 4).max(RESCUE_FIRST),
+            jitter: Jitter::Full,
+            healthy_after: retry.healthy_after,
+        }
+    }
+
+    /// Whether keys and loans with this TTL may be added.
+    pub(super) fn accepts(&self, ttl: Duration) -> bool {
+        self.terms.ttl() == ttl
+    }
+
+    /// How many keys and loans share the lease.
+    pub(super) fn load(&self) -> usize {
+        self.members.len() + self.loans.len() + self.borrowers.len()
+    }
+
+    pub(super) fn holding(&self) -> Option<&Holding> {
+        match &self.phase {
+            Phase::Holding(holding) => Some(holding),
+            Phase::Empty { .. } | Phase::Asking { .. } => None,
+        }
+    }
+
+    pub(super) fn lease(&self) -> Option<LeaseId> {
+        self.holding().map(|holding| holding.lease)
+    }
+
+    pub(super) fn is_asking_at_all(&self) -> bool {
+        matches!(self.phase, Phase::Asking { .. })
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        self.holding().map_or(self.terms.ttl(), |holding| holding.ttl)
+    }
+
+    /// All leases whose keys are ours.
+    pub(super) fn ours(&self) -> impl Iterator<Item = LeaseId> {
+        self.lease().into_iter().chain(self.former.iter().copied())
+    }
+
+    /// Whether something of ours may be in the store.
+    pub(super) fn may_have_stored(&self) -> bool {
+        self.ours().next().is_some()
+    }
+
+    /// Nothing is wanted here any more; what may be in the store has to go.
+    pub(super) fn abandon(&mut self) {
+        let members = std::mem::take(&mut self.members);
+        self.wanted.clear();
+        self.borrowers.clear();
+        if self.may_have_stored() {
+            self.leaving.extend(members);
+            self.leaving.append(&mut self.moving);
+        }
+    }
+
+    pub(super) fn is_asking(&self, question: RequestId) -> bool {
+        matches!(self.phase, Phase::Asking { epoch } if epoch == question)
+    }
+
+    /// Whether anybody needs a lease here.
+    pub(super) fn needs_lease(&self) -> bool {
+        self.load() > 0
+    }
+
+    /// Takes a grant; false if it came too late to be of use.
+    pub(super) fn hold(&mut self, grant: Grant, incarnation: u64, now: Moment) -> bool {
+        let hold = Hold::begin(self.terms, grant.asked_at, grant.ttl, now);
+        if !hold.is_valid(now) {
+            return false;
+        }
+        self.phase = Phase::Holding(Holding { lease: grant.id, hold, ttl: grant.ttl, incarnation });
+        self.was_held = true;
+        self.lost = None;
+        self.paused_until = None;
+        self.regrant.after_success(now);
+        true
+    }
+
+    /// Notes a failure; says how often something failed here since all was well.
+    pub(super) fn fails(&mut self, now: Moment) -> u32 {
+        let trouble = self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
+        trouble.attempts = trouble.attempts.saturating_add(1);
+        trouble.attempts
+    }
+
+    /// Waits before asking for a lease again; says how long.
+    pub(super) fn wait(&mut self, jitter: f64, now: Moment) -> Duration {
+        let delay = self.regrant.after_failure(now, jitter, None);
+        self.phase = Phase::Empty { until: Some(now + delay) };
+        delay
+    }
+
+    /// Waits before putting or deleting again; says how long.
+    pub(super) fn pause(&mut self, jitter: f64, now: Moment) -> Duration {
+        let delay = self.rewrite.after_failure(now, jitter, None);
+        self.paused_until = Some(now + delay);
+        delay
+    }
+
+    /// Putting and deleting work.
+    pub(super) fn writes_well(&mut self) {
+        self.rewrite.reset();
+    }
+
+    /// Stops waiting.
+    pub(super) fn wake(&mut self, now: Moment) {
+        self.paused_until = None;
+        if let Phase::Empty { until } = &mut self.phase {
+            *until = None;
+        }
+        if let Phase::Holding(holding) = &mut self.phase {
+            holding.hold.hurry(now);
+        }
+    }
+
+    /// Whether something waits that the store's return would let go on.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.trouble.is_some()
+    }
+
+    /// The answer to a renewal.
+    pub(super) fn renewed(
+        &mut self,
+        epoch: RequestId,
+        answer: &Result<Renewal, StoreError>,
+        jitter: f64,
+        now: Moment,
+    ) -> Renewed {
+        if self.renewing != Some(epoch) {
+            return Renewed::Late;
+        }
+        self.renewing = None;
+        let Phase::Holding(Holding { hold, lease, .. }) = &mut self.phase else { return Renewed::Late };
+        match answer {
+            Ok(Renewal::Renewed { ttl, asked_at }) => {
+                let remained = hold.remaining(now);
+                self.rescue.reset();
+                hold.handle_renewed(*asked_at, *ttl, now);
+                Renewed::Well { lease: *lease, remained }
+            }
+            Ok(Renewal::Gone) | Err(StoreError::LeaseNotFound) => {
+                hold.handle_gone();
+                Renewed::Late
+            }
+            Err(_) => {
+                let next = self.rescue.after_failure(now, jitter, Some(hold.remaining(now)));
+                hold.handle_failed(next, now);
+                Renewed::Failed { next }
+            }
+        }
+    }
+
+    pub(super) fn answered_put(&mut self, question: RequestId) -> Option<LeaseId> {
+        let (_, lease) = self.putting.filter(|(epoch, _)| *epoch == question)?;
+        self.putting = None;
+        Some(lease)
+    }
+
+    pub(super) fn answered_delete(&mut self, question: RequestId) -> bool {
+        let is_current = self.deleting == Some(question);
+        if is_current {
+            self.deleting = None;
+        }
+        is_current
+    }
+
+    /// The store does not know this lease any more.
+    pub(super) fn gone(&mut self, lost: LeaseId) {
+        if let Phase::Holding(holding) = &mut self.phase
+            && holding.lease == lost
+        {
+            holding.hold.handle_gone();
+        }
+    }
+
+    /// Notices that the lease is over; says which and why, once.
+    pub(super) fn check(&mut self, now: Moment) -> Option<(LeaseId, LossReason)> {
+        if !self.is_paused(now) {
+            self.paused_until = None;
+        }
+        let holding = self.holding()?;
+        let HoldStanding::Over(end) = holding.hold.standing(now) else { return None };
+        let lease = holding.lease;
+        // Also a lease that the store calls gone: its keys may still be there for a moment, and they are ours.
+        self.former.push(lease);
+        self.lost = Some(end);
+        self.phase = Phase::Empty { until: None };
+        self.renewing = None;
+        self.putting = None;
+        self.deleting = None;
+        self.paused_until = None;
+        if self.needs_lease() {
+            self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
+        }
+        Some((lease, end))
+    }
+
+    pub(super) fn wants_grant(&self, now: Moment) -> Option<Duration> {
+        let Phase::Empty { until } = self.phase else { return None };
+        (self.needs_lease() && until.is_none_or(|until| until <= now)).then(|| self.terms.ttl())
+    }
+
+    pub(super) fn wants_renewal(&mut self, now: Moment) -> Option<LeaseId> {
+        let Phase::Holding(Holding { lease, hold, .. }) = &mut self.phase else { return None };
+        let is_due = hold.poll_action(now) == Some(HoldAction::Renew);
+        (is_due && self.renewing.is_none()).then_some(*lease)
+    }
+
+    pub(super) fn wants_put(&self, now: Moment) -> Option<LeaseId> {
+        self.lease().filter(|_| self.is_idle() && !self.wanted.is_empty() && !self.is_paused(now))
+    }
+
+    pub(super) fn wants_delete(&self, now: Moment) -> bool {
+        // With the last key the lease goes too, and takes what is left with it.
+        let is_kept = self.needs_lease() || !self.moving.is_empty();
+        self.lease().is_some()
+            && self.is_idle()
+            && is_kept
+            && !self.leaving.is_empty()
+            && !self.is_paused(now)
+    }
+
+    /// Gives up leases that nobody needs any more.
+    pub(super) fn outgrown(&mut self) -> Vec<LeaseId> {
+        if !self.is_idle() {
+            return Vec::new();
+        }
+        let mut given_up = Vec::new();
+        if !self.needs_lease() && self.moving.is_empty() {
+            given_up.append(&mut self.former);
+            if let Some(lease) = self.lease() {
+                self.phase = Phase::Empty { until: None };
+                self.renewing = None;
+                self.was_held = false;
+                given_up.push(lease);
+            }
+        } else if self.lease().is_some() && self.wanted.is_empty() && self.leaving.is_empty() {
+            given_up.append(&mut self.former);
+        }
+        given_up
+    }
+
+    /// Nothing is held, nothing is wanted, nothing is under way.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.phase, Phase::Empty { .. })
+            && !self.needs_lease()
+            && self.moving.is_empty()
+            && self.former.is_empty()
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        let is_quiet = self.wanted.is_empty() && self.leaving.is_empty() && self.moving.is_empty();
+        self.lease().is_some() && self.is_idle() && is_quiet && self.borrowers.is_empty()
+    }
+
+    /// Forgets trouble that is over.
+    pub(super) fn heal(&mut self, now: Moment) {
+        let is_sound =
+            self.holding().is_some_and(|holding| holding.hold.standing(now) == HoldStanding::Sound);
+        if is_sound && self.is_settled() {
+            self.trouble = None;
+        }
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        let own = match &self.phase {
+            Phase::Empty { until } => until.filter(|_| self.needs_lease()),
+            Phase::Asking { .. } => None,
+            Phase::Holding(holding) => Some(holding.hold.next_wake()),
+        };
+        own.into_iter().chain(self.paused_until).min()
+    }
+
+    pub(super) fn standing(&self, now: Moment) -> Standing {
+        match &self.phase {
+            Phase::Holding(holding) => match holding.hold.standing(now) {
+                HoldStanding::Sound => Standing::Live,
+                HoldStanding::Suspect { since } => Standing::Suspect { since },
+                HoldStanding::Over(why) => Standing::Lost { why: Some(why) },
+            },
+            Phase::Empty { .. } | Phase::Asking { .. } => {
+                let is_missed = self.needs_lease() && (self.lost.is_some() || self.trouble.is_some());
+                if is_missed { Standing::Lost { why: self.lost } } else { Standing::Idle }
+            }
+        }
+    }
+
+    pub(super) fn remaining(&self, now: Moment) -> Duration {
+        self.holding().map_or(Duration::ZERO, |holding| holding.hold.remaining(now))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.putting.is_none() && self.deleting.is_none()
+    }
+
+    fn is_paused(&self, now: Moment) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
+    }
+}
+
+/// What came of a renewal.
+pub(super) enum Renewed {
+    /// The lease lives on.
+    Well { lease: LeaseId, remained: Duration },
+    /// It is tried again.
+    Failed { next: Duration },
+    /// It changes nothing, or ends the lease.
+    Late,
+}

@@ -1,0 +1,254 @@
+//! What a session learns from the answers to its questions.
+//!
+//! Each answer is first preceded by a look at the clock: an answer that comes after the end of a lease must find the lease lost.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::error::StoreError;
+use crate::lease::{Grant, LeaseId, Renewal};
+use crate::revision::{RequestId, Revision};
+use crate::time::Moment;
+
+use super::lease_slot::Renewed;
+use super::registered_key::Place;
+use super::{KeyOutcome, LeaseLookup, LeaseSlotId, LeaseUserId, Mode, Notice, Session, Try, Wish};
+
+impl Session {
+    /// The answer to [`Action::Grant`](super::Action::Grant).
+    pub fn handle_granted(
+        &mut self,
+        id: LeaseSlotId,
+        epoch: RequestId,
+        answer: &Result<Grant, StoreError>,
+        jitter: f64,
+        now: Moment,
+    ) {
+        self.lapse(now);
+        let others_hold = self.slots.iter().any(|(&other, slot)| other != id && slot.lease().is_some());
+        let Some(slot) = self.slots.get_mut(&id).filter(|slot| slot.is_asking(epoch)) else {
+            // Nobody waits for it any more.
+            if let Ok(grant) = answer {
+                self.end_lease(grant.id, grant.ttl, Vec::new(), now);
+            }
+            return self.advance(now);
+        };
+        match answer {
+            Ok(grant) => {
+                // Another lease beside those that are held is growth; everything else is a new beginning.
+                let is_growth = others_hold && !slot.was_held;
+                let incarnation = self.incarnation + u64::from(!is_growth);
+                if slot.needs_lease() && slot.hold(*grant, incarnation, now) {
+                    self.incarnation = incarnation;
+                    self.notices.push_back(Notice::Granted { lease: grant.id, incarnation });
+                    let waited: Vec<LeaseUserId> = slot.borrowers.iter().copied().collect();
+                    slot.loans.append(&mut slot.borrowers);
+                    for loan in waited {
+                        self.notices.extend(self.lent(loan).map(Notice::Lent));
+                    }
+                } else {
+                    // Too late, or for nobody.
+                    slot.wait(jitter, now);
+                    self.end_lease(grant.id, grant.ttl, Vec::new(), now);
+                }
+            }
+            Err(_) => {
+                let next = slot.wait(jitter, now);
+                self.fails(id, Try::Grant, next, now);
+            }
+        }
+        self.advance(now);
+    }
+
+    /// A grant was asked for and its answer lost: nobody will use it, but it may exist.
+    pub fn handle_doubtful_grant(&mut self, lease: LeaseId, ttl: Duration, now: Moment) {
+        self.lapse(now);
+        self.end_lease(lease, ttl, Vec::new(), now);
+        self.advance(now);
+    }
+
+    /// The answer to [`Action::Renew`](super::Action::Renew).
+    pub fn handle_renewed(
+        &mut self,
+        id: LeaseSlotId,
+        epoch: RequestId,
+        answer: &Result<Renewal, StoreError>,
+        jitter: f64,
+        now: Moment,
+    ) {
+        self.lapse(now);
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        match slot.renewed(epoch, answer, jitter, now) {
+            Renewed::Well { lease, remained } => self.notices.push_back(Notice::Renewed { lease, remained }),
+            Renewed::Failed { next } => self.fails(id, Try::Renewal, next, now),
+            Renewed::Late => self.lapse(now),
+        }
+        self.advance(now);
+    }
+
+    /// The answer to [`Action::Put`](super::Action::Put): what came of each key, and whether the store still knows the lease.
+    pub fn handle_put(
+        &mut self,
+        id: LeaseSlotId,
+        epoch: RequestId,
+        outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
+        lease: LeaseLookup,
+        jitter: f64,
+        now: Moment,
+    ) {
+        self.lapse(now);
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        // Nobody asks any more if the lease was lost meanwhile: then every key is wanted again, under another one.
+        let Some(under) = slot.answered_put(epoch) else { return };
+        let mut any_failed = false;
+        for (key, wish, outcome) in outcomes {
+            // A key that was unregistered or registered anew while this was under way is another wish's business.
+            if self.entries.get(&key).is_some_and(|entry| entry.wish == wish && entry.slot == id) {
+                any_failed |= self.handle_put_of(id, under, key, outcome, lease);
+            }
+        }
+        if lease == LeaseLookup::No {
+            self.handle_lease_gone(under, now);
+        } else if any_failed && let Some(slot) = self.slots.get_mut(&id) {
+            let next = slot.pause(jitter, now);
+            self.fails(id, Try::Put, next, now);
+        } else if let Some(slot) = self.slots.get_mut(&id) {
+            slot.writes_well();
+        }
+        self.advance(now);
+    }
+
+    /// What came of one key; true if it has to be tried again.
+    fn handle_put_of(
+        &mut self,
+        id: LeaseSlotId,
+        under: LeaseId,
+        key: Bytes,
+        outcome: KeyOutcome,
+        lease: LeaseLookup,
+    ) -> bool {
+        let Some(entry) = self.entries.get_mut(&key) else { return false };
+        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        let wish = entry.wish;
+        match outcome {
+            KeyOutcome::Done(revision) if lease == LeaseLookup::Yes => {
+                entry.stored(revision);
+                match entry.place {
+                    Place::Stored(_) | Place::Putting => {
+                        let ttl = slot.ttl();
+                        self.notices.push_back(Notice::Registered {
+                            key: key.clone(),
+                            wish,
+                            lease: under,
+                            revision,
+                            ttl,
+                        });
+                    }
+                    Place::Taken(_) => self.notices.push_back(Notice::Taken { key: key.clone() }),
+                    Place::Wanted => drop(slot.wanted.insert(key.clone())),
+                }
+                self.has_moved(&key);
+                false
+            }
+            KeyOutcome::Taken(_) if entry.mode == Mode::Create => {
+                self.refuse(id, key, wish, None);
+                false
+            }
+            KeyOutcome::Taken(seen) => {
+                entry.found_taken(seen);
+                if entry.place == Place::Wanted {
+                    slot.wanted.insert(key);
+                } else {
+                    self.notices.push_back(Notice::Taken { key: key.clone() });
+                    self.has_moved(&key);
+                }
+                false
+            }
+            KeyOutcome::Refused(why) => {
+                self.refuse(id, key, wish, Some(why));
+                false
+            }
+            KeyOutcome::Done(_) | KeyOutcome::Failed => {
+                entry.place = Place::Wanted;
+                slot.wanted.insert(key);
+                true
+            }
+        }
+    }
+
+    fn refuse(&mut self, id: LeaseSlotId, key: Bytes, wish: Wish, why: Option<StoreError>) {
+        self.entries.remove(&key);
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.members.remove(&key);
+            slot.wanted.remove(&key);
+        }
+        for slot in self.slots.values_mut() {
+            if slot.moving.remove(&key) {
+                slot.leaving.insert(key.clone());
+            }
+        }
+        self.notices.push_back(Notice::Refused { key, wish, why });
+    }
+
+    /// A key that moved from another slot is where it belongs.
+    fn has_moved(&mut self, key: &Bytes) {
+        for slot in self.slots.values_mut() {
+            slot.moving.remove(key);
+        }
+    }
+
+    /// The answer to [`Action::Delete`](super::Action::Delete): what came of each key.
+    pub fn handle_deleted(
+        &mut self,
+        id: LeaseSlotId,
+        epoch: RequestId,
+        outcomes: Vec<(Bytes, KeyOutcome)>,
+        jitter: f64,
+        now: Moment,
+    ) {
+        self.lapse(now);
+        let Some(slot) = self.slots.get_mut(&id).filter(|slot| slot.deleting == Some(epoch)) else { return };
+        slot.answered_delete(epoch);
+        let mut any_failed = false;
+        for (key, outcome) in outcomes {
+            match outcome {
+                KeyOutcome::Done(_) | KeyOutcome::Taken(_) | KeyOutcome::Refused(_) => {
+                    if slot.leaving.remove(&key) {
+                        self.notices.push_back(Notice::Unregistered { key });
+                    }
+                }
+                KeyOutcome::Failed => any_failed = true,
+            }
+        }
+        if any_failed {
+            let next = slot.pause(jitter, now);
+            self.fails(id, Try::Delete, next, now);
+        } else {
+            slot.writes_well();
+        }
+        self.advance(now);
+    }
+
+    /// The answer to [`Action::Revoke`](super::Action::Revoke). A lease that cannot be revoked is tried again until its time is over.
+    pub fn handle_revoked(
+        &mut self,
+        lease: LeaseId,
+        epoch: RequestId,
+        answer: &Result<Revision, StoreError>,
+        jitter: f64,
+        now: Moment,
+    ) {
+        self.lapse(now);
+        let Some(ending) = self.endings.get_mut(&lease).filter(|ending| ending.is_asking(epoch)) else {
+            return;
+        };
+        let is_over = matches!(answer, Ok(_) | Err(StoreError::LeaseNotFound));
+        if (is_over || !ending.failed(jitter, now))
+            && let Some(ending) = self.endings.remove(&lease)
+        {
+            self.notices.extend(ending.keys.into_iter().map(|key| Notice::Unregistered { key }));
+        }
+        self.advance(now);
+    }
+}

@@ -1,0 +1,365 @@
+//! One node's decisions: which tasks it claims, runs, stops, saves and gives away.
+//!
+//! The machine is told everything that happens ([`Event`]) together with the time ([`Now`]), and answers with everything that must be done
+//! ([`Action`]) and told ([`Notice`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
+//! [`request`], so the driver has nothing to decide.
+//!
+//! Intuition: everything a node believes is late. The board lags behind the store, answers lag behind the board, handlers lag behind both. So
+//! every claim has a nonce by which it is known again, every question an epoch, every write the token that makes it harmless when it
+//! comes too late; and every decision about a task is taken afresh from all that is known, instead of following a script that the world has left.
+//! One task's way through a node is drawn in `claimed_task.rs`.
+//!
+//! **Invariant**: a handler is begun only under a claim that the store has answered as ours, in the session that asked for it.
+//!
+//! **Invariant**: once a claim is over nothing is written for it; its handler is told to stop at once, and no other begins here before it has ended.
+//!
+//! **Invariant**: a task is released, parked or ended only when nothing of its handler runs.
+//!
+//! **Invariant**: a command is deleted only by a write that also says what came of it, if its sender left an id.
+//!
+//! **Invariant**: the work for one event does not grow with the number of tasks, except when others take tasks than before: then all that
+//! nobody owns are ranked anew.
+
+mod claim_queue;
+mod claimed_task;
+mod claiming;
+mod config;
+mod event;
+mod feeds;
+mod input;
+mod node_command_steps;
+mod node_commands;
+mod orphans;
+mod output;
+mod peers;
+mod pending_write;
+mod probes;
+mod rebalance;
+mod releasing;
+pub mod request;
+mod retention;
+mod running;
+mod shutdown;
+mod slots;
+mod stopping;
+mod sweep;
+mod task_commands;
+mod timers;
+mod writing;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::balance::Balancer;
+use crate::board::Board;
+use crate::id::{ClaimId, TaskId};
+use crate::layout::Layout;
+use crate::lease::LeaseId;
+use crate::loss::LossReason;
+use crate::record::{MemberState, Timestamp};
+use crate::revision::{RequestId, Token};
+use crate::snapshot::FeedItem;
+use crate::task::retry::ErrorPolicy;
+use crate::time::Moment;
+
+use claim_queue::Offers;
+use claimed_task::Held;
+use claiming::Claims;
+use config::WALL_CHECK;
+use node_commands::Orders;
+use peers::Company;
+use rebalance::Scales;
+use retention::Retention;
+use slots::Slots;
+use sweep::Sweep;
+use task_commands::Mailbox;
+use timers::{Timer, Timers};
+
+pub use crate::record::Wanted;
+pub use config::{LOST_CLAIMS_MAX, StopMode, WorkerConfig};
+pub use event::{Notice, ReleaseReason};
+pub use input::{
+    ClaimReply, CommandResultReply, EndedPage, Event, Feed, Now, Outcome, ReleaseReply, ResultsPage,
+    RetentionReply, StateWriteReply, Won,
+};
+pub use output::{
+    Action, After, Answer, AttemptWrite, ClaimRequest, CommandCheck, EndedEntry, EndedTask, Mark,
+    RetentionAsk, RetentionStep, Save, Start, StopReason, Swept,
+};
+pub use retention::Keep;
+
+/// One node.
+pub struct Node {
+    settings: WorkerConfig,
+    layout: Layout,
+    policy: Box<dyn ErrorPolicy>,
+    board: Board,
+    company: Company,
+    mailbox: Mailbox,
+    orders: Orders,
+    scales: Scales,
+    retention: Retention,
+    sweep: Sweep,
+    /// The create revision of the node's own key; none while it is not joined.
+    incarnation: Option<Token>,
+    standing: Standing,
+    offers: Offers,
+    claims: Claims,
+    /// Claims of this process that it does not keep, and whose keys have to be deleted.
+    strays: BTreeMap<(TaskId, Token), ClaimId>,
+    /// In boxes: each is large, and is taken out and put back whenever it goes on.
+    held: BTreeMap<TaskId, Box<Held>>,
+    /// Which of them hang on which lease.
+    by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
+    /// Which of them use no capacity.
+    slots: Slots,
+    /// Those of them that sleep, by when they wake.
+    sleepers: BTreeSet<(Timestamp, TaskId)>,
+    timers: Timers,
+    epoch: RequestId,
+    drain_told: usize,
+    tally: WorkerStats,
+    actions: VecDeque<Action>,
+    notices: VecDeque<Notice>,
+}
+
+/// What a node is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// It takes and runs tasks.
+    Working,
+    /// It gives everything away, because an order says so.
+    Draining,
+    /// It gives everything away, because its process ends.
+    Ending { deadline: Moment },
+    /// It has asked for its own key to be removed.
+    Leaving,
+    /// It is over.
+    Finished,
+}
+
+/// How much a node has worked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkerStats {
+    /// How often it was thought about whether to claim a task.
+    pub weighed: u64,
+    /// How many claims were sent.
+    pub tries: u64,
+    /// How many of them were won.
+    pub won: u64,
+    /// How many timers were due.
+    pub timers: u64,
+    /// How many changes of the board were looked at.
+    pub changes: u64,
+}
+
+impl Node {
+    /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
+    pub fn new(
+        settings: WorkerConfig,
+        layout: Layout,
+        balancer: Box<dyn Balancer>,
+        policy: Box<dyn ErrorPolicy>,
+    ) -> Node {
+        Node {
+            policy,
+            board: Board::new(layout.clone()),
+            company: Company::new(settings.node.clone(), layout.clone()),
+            mailbox: Mailbox::new(layout.clone()),
+            orders: Orders::new(),
+            scales: Scales::new(balancer),
+            retention: Retention::default(),
+            sweep: Sweep::new(layout.clone()),
+            incarnation: None,
+            standing: Standing::Working,
+            offers: Offers::default(),
+            claims: Claims::new(settings.seed),
+            strays: BTreeMap::new(),
+            held: BTreeMap::new(),
+            by_lease: BTreeMap::new(),
+            slots: Slots::default(),
+            sleepers: BTreeSet::new(),
+            timers: Timers::default(),
+            epoch: RequestId(0),
+            drain_told: usize::MAX,
+            tally: WorkerStats::default(),
+            actions: VecDeque::new(),
+            notices: VecDeque::new(),
+            settings,
+            layout,
+        }
+    }
+
+    /// Something happened.
+    pub fn handle(&mut self, event: Event, now: Now) {
+        if self.standing == Standing::Finished {
+            return;
+        }
+        match event {
+            Event::Seen(feed, item) => {
+                let is_half = matches!(item, FeedItem::Put(_) | FeedItem::Delete { .. });
+                self.handle_seen(feed, item, now);
+                // What is said between two whole pictures changes nothing yet.
+                if is_half {
+                    return;
+                }
+            }
+            Event::Joined { incarnation } => {
+                self.incarnation = Some(incarnation);
+                self.actions.push_back(Action::Announce(match self.standing {
+                    Standing::Working => MemberState::Ready,
+                    Standing::Draining | Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
+                        MemberState::Draining
+                    }
+                }));
+                if self.timers.at(&Timer::Periodic).is_none() {
+                    self.set_periodic(now);
+                }
+                self.begin_retention(now);
+                self.begin_sweep(now);
+            }
+            Event::SessionLost => {
+                self.incarnation = None;
+                self.forget_claims();
+                let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
+                self.lose_all(tasks, LossReason::MembershipLost, now);
+            }
+            Event::LeaseOver { lease, why } => {
+                self.claims.note_over(lease);
+                let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
+                self.lose_all(tasks, why, now);
+            }
+            Event::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
+            Event::GivenBack { task, token, answer } => self.handle_given_back(task, token, answer, now),
+            Event::HandlerEnded { task, token, outcome } => self.handle_ended(&task, token, outcome, now),
+            Event::Checkpoint { task, token, ask, blob } => {
+                self.handle_checkpoint(task, token, ask, blob, now);
+            }
+            Event::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
+            Event::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
+            Event::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
+            Event::Measured(resource) => self.handle_measured(resource, now),
+            Event::Shutdown { deadline } => self.begin_shutdown(deadline, now),
+            Event::Left => self.handle_left(),
+            Event::Time => {}
+        }
+        self.handle_time(now);
+        self.weigh_in(now);
+        self.next_order(now);
+        self.check_ending(now);
+        self.start_queued(now);
+        self.make_room(now);
+        self.send_claims(now);
+        self.publish_load(now);
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next thing to tell.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// When to tell [`Event::Time`] if nothing else happens.
+    pub fn next_wake(&self, now: Now) -> Option<Moment> {
+        if self.standing == Standing::Finished {
+            return None;
+        }
+        let sleeper =
+            self.sleepers.first().map(|(until, _)| running::moment_of(*until, now).min(now.at + WALL_CHECK));
+        self.timers.next().into_iter().chain(sleeper).min()
+    }
+
+    /// The tasks and their owners, as this node sees them.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// How many tasks it owns, those among them that are on their way out.
+    pub fn owned(&self) -> usize {
+        self.held.len()
+    }
+
+    /// How many other nodes take tasks, as far as it has seen.
+    pub fn peers(&self) -> usize {
+        self.company.peers()
+    }
+
+    /// Whether it takes no new tasks until it is told otherwise.
+    pub fn is_frozen(&self) -> bool {
+        self.company.am_frozen()
+    }
+
+    /// Whether everything is over: [`Action::Finish`] was asked for.
+    pub fn is_finished(&self) -> bool {
+        self.standing == Standing::Finished
+    }
+
+    /// How much it has worked.
+    pub fn tally(&self) -> WorkerStats {
+        self.tally
+    }
+
+    fn handle_time(&mut self, now: Now) {
+        while let Some(timer) = self.timers.pop(now.at) {
+            self.tally.timers += 1;
+            match timer {
+                Timer::Offer(task) => self.offer_due(task),
+                Timer::Behind(behind) => self.behind_due(behind, now),
+                Timer::Stop(task) => self.stop_due(&task, now),
+                Timer::Retry(task) => self.retry_due(&task, now),
+                Timer::Stray(task) => self.stray_due(task, now),
+                Timer::Order => self.order_due(),
+                Timer::Retention => self.retention_due(now),
+                Timer::Sweep => self.sweep_due(now),
+                Timer::Round => drop(self.balance_round(now)),
+                Timer::Periodic => {
+                    self.set_periodic(now);
+                    self.balance_round(now);
+                }
+                // That they woke the node is all they are for.
+                Timer::Claims | Timer::Deadline | Timer::Publish => {}
+            }
+        }
+        self.wake_sleepers(now);
+    }
+
+    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: Now) {
+        for task in tasks {
+            self.lose(&task, why, now);
+        }
+    }
+
+    fn is_working(&self) -> bool {
+        self.standing == Standing::Working
+    }
+
+    /// Whether this node takes tasks, and says so.
+    fn is_willing(&self) -> bool {
+        self.is_working()
+            && self.incarnation.is_some()
+            && self.company.is_known()
+            && !self.company.am_frozen()
+    }
+
+    /// Whether it may claim just now.
+    fn may_claim(&self) -> bool {
+        self.is_willing() && self.board.is_fresh()
+    }
+
+    fn next_epoch(&mut self) -> RequestId {
+        self.epoch = self.epoch.next();
+        self.epoch
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({}, {:?}, {} tasks)", self.settings.node, self.standing, self.held.len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

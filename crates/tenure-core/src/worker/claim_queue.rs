@@ -1,0 +1,360 @@
+//! Tasks that nobody owns, and when it is this node's turn to claim them.
+//!
+//! A task that can be claimed is an *offer*. It becomes ready when it is this node's turn, and is weighed when a request goes out: only then
+//! does the balancer see how much is held and asked for.
+//!
+//! **Invariant**: a task is an offer, or asked for, or held; never two of them.
+//!
+//! **Invariant**: an offer is ready, or has a timer, or stands behind another node with a timer for all who do; so it is looked at again,
+//! whatever the balancer said.
+//!
+//! Those behind another node have no timers of their own: while eight nodes work through a hundred thousand tasks, each would be looked at four
+//! times a second by seven nodes, only to see that it is still somebody else's turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::balance::Verdict;
+use crate::board::BoardChange;
+use crate::id::{NodeId, TaskId};
+use crate::loss::LossReason;
+use crate::revision::{Revision, Token};
+use crate::time::Moment;
+
+use super::Node;
+use super::config::{CLAIMS_PER_REQUEST, RANK_STEP, RANK_STEPS_MAX, STRAY_AFTER};
+use super::event::Notice;
+use super::input::Now;
+use super::output::ClaimRequest;
+use super::peers::{Backlog, Behind, Pile};
+use super::timers::Timer;
+
+/// A balancer that wants to be asked again sooner than this would be asked without end.
+const WAIT_MIN: Duration = Duration::from_millis(50);
+
+/// Tasks that can be claimed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Offers {
+    all: BTreeMap<TaskId, Waiting>,
+    /// Those whose turn it may be, longest unowned first.
+    ready: BTreeSet<(Moment, TaskId)>,
+    /// Those that another node should claim first, longest unowned first. What was claimed meanwhile is still here, and passed over when its
+    /// time has come: it is by far the most, and to look each of them up only to take it out costs more.
+    behind: BTreeMap<Behind, BTreeSet<(Moment, TaskId)>>,
+    /// Those that the balancer did not want just now, longest unowned first. Each has a timer, too.
+    refused: BTreeSet<(Moment, TaskId)>,
+    /// How much room there was for them when they were last thought of.
+    room: u64,
+    /// How many there were for anybody, and whether they become fewer.
+    pub(super) pile: Pile,
+    /// Tasks that are not claimed before then; or, without a time, before they are written again.
+    aside: BTreeMap<TaskId, Option<Moment>>,
+}
+
+/// A task that can be claimed.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Since when nobody has owned it.
+    seen: Moment,
+    place: Place,
+}
+
+/// Where an offer waits.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Ready,
+    /// For its own timer.
+    Timed,
+    /// For its own timer, or until there is room.
+    Refused,
+    Behind(Behind),
+}
+
+impl Offers {
+    /// Lets a task be until then; without a time, until it is written again.
+    pub(super) fn set_aside(&mut self, task: &TaskId, until: Option<Moment>) {
+        self.aside.insert(task.clone(), until);
+    }
+
+    /// Whether a task that has been unowned since then still stands behind somebody.
+    fn is_behind(&self, task: &TaskId, since: Moment, whom: Behind) -> bool {
+        let waiting = self.all.get(task).filter(|waiting| waiting.seen == since);
+        matches!(waiting, Some(Waiting { place: Place::Behind(behind), .. }) if *behind == whom)
+    }
+}
+
+/// Whether it is this node's turn to claim a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    InTurn,
+    /// A peer with room should have claimed it, or this node has its share already.
+    OutOfTurn,
+}
+
+/// What to do about an offer.
+enum Weight {
+    Take(Revision, Order),
+    Behind(Behind, Moment),
+    Later(Moment),
+    Refused(Moment),
+    Never,
+}
+
+impl Node {
+    pub(super) fn handle_board(&mut self, change: BoardChange, now: Now) {
+        match change {
+            BoardChange::Unowned(task) => self.reconsider(task, now.at, now.at),
+            BoardChange::Changed(task) => {
+                if let Some(Err(why)) = self.board.get(&task).map(|card| &card.record) {
+                    let why = format!("its record cannot be read: {why}");
+                    self.notices.push_back(Notice::SetAside { task: task.clone(), why });
+                }
+                self.offers.aside.remove(&task);
+                self.withdraw(&task);
+                self.reconsider(task, now.at, now.at);
+            }
+            BoardChange::Owned { task, node, token } => {
+                self.scales.see(&task);
+                self.withdraw(&task);
+                if node.as_ref() == Some(&self.settings.node) {
+                    self.see_own_claim(&task, token, now);
+                } else {
+                    self.see_claim_of(&task, node.as_ref(), token, now);
+                }
+            }
+            BoardChange::OwnerGone { task, token } => {
+                self.claim_vanished(&task, token, now);
+            }
+            BoardChange::Gone { task, created } => {
+                self.note_gone();
+                self.scales.see(&task);
+                self.scales.cooling.forget(&task);
+                self.withdraw(&task);
+                self.offers.aside.remove(&task);
+                self.task_deleted(&task, created, now);
+            }
+        }
+    }
+
+    /// Makes an offer of a task again, if it is one; it is not looked at before `at`.
+    pub(super) fn reconsider(&mut self, task: TaskId, seen: Moment, at: Moment) {
+        let is_ours = self.held.contains_key(&task) || self.claims.contains(&task);
+        if is_ours || self.offers.all.contains_key(&task) {
+            return;
+        }
+        let card = self.board.get(&task).filter(|card| card.is_unowned());
+        let record = card.and_then(|card| card.record.as_ref().ok());
+        if !record.is_some_and(|record| self.settings.wanted.accepts(record)) {
+            return;
+        }
+        let place = if at <= seen { Place::Ready } else { Place::Timed };
+        self.offers.all.insert(task.clone(), Waiting { seen, place });
+        if at <= seen {
+            self.offers.ready.insert((seen, task));
+        } else {
+            self.timers.set(Timer::Offer(task), at);
+        }
+    }
+
+    /// A task cannot be claimed any more.
+    fn withdraw(&mut self, task: &TaskId) {
+        let Some(Waiting { seen, place }) = self.offers.all.remove(task) else { return };
+        match place {
+            Place::Ready => drop(self.offers.ready.remove(&(seen, task.clone()))),
+            Place::Timed => self.timers.clear(&Timer::Offer(task.clone())),
+            Place::Refused => {
+                self.timers.clear(&Timer::Offer(task.clone()));
+                self.offers.refused.remove(&(seen, task.clone()));
+            }
+            // It is passed over when its time has come.
+            Place::Behind(_) => {}
+        }
+    }
+
+    /// An offer's time has come.
+    pub(super) fn offer_due(&mut self, task: TaskId) {
+        let Some(waiting) = self.offers.all.get_mut(&task) else { return };
+        let (seen, place) = (waiting.seen, std::mem::replace(&mut waiting.place, Place::Ready));
+        if matches!(place, Place::Refused) {
+            self.offers.refused.remove(&(seen, task.clone()));
+        }
+        self.offers.ready.insert((seen, task));
+    }
+
+    /// Weighs as many refused tasks again as there is more room than before: peers have come to their share, a claim was lost, or there is more
+    /// to share. What the balancer refuses for another reason is weighed no more often than that.
+    pub(super) fn make_room(&mut self, now: Now) {
+        let class = match self.offers.refused.first().and_then(|(_, task)| self.board.get(task)) {
+            Some(card) => card.class,
+            None => self.own_class(),
+        };
+        let room = self.company.room(class, self.backlog(now));
+        let more = room.saturating_sub(std::mem::replace(&mut self.offers.room, room));
+        for _ in 0..more {
+            let Some((_, task)) = self.offers.refused.first().cloned() else { return };
+            self.timers.clear(&Timer::Offer(task.clone()));
+            self.offer_due(task);
+        }
+    }
+
+    /// Those who come before this node have had their time, or perhaps not.
+    pub(super) fn behind_due(&mut self, behind: Behind, now: Now) {
+        let Some(mut queue) = self.offers.behind.remove(&behind) else { return };
+        let mut probes = self.claims.probes.room();
+        while let Some((seen, task)) = queue.pop_first() {
+            if !self.offers.is_behind(&task, seen, behind) {
+                continue;
+            }
+            let mut at = self.company.due(behind, seen, self.backlog(now));
+            // The peer still has room: the rest waits for what becomes of the first few.
+            if at > Moment::ORIGIN && at <= now.at {
+                match probes.checked_sub(1) {
+                    Some(rest) => probes = rest,
+                    None => at = now.at + self.backlog(now).step,
+                }
+            }
+            if at > now.at {
+                queue.insert((seen, task));
+                self.timers.set(Timer::Behind(behind), at);
+                self.offers.behind.insert(behind, queue);
+                return;
+            }
+            self.offer_due(task);
+        }
+    }
+
+    /// Who owns how much has changed: those who have their share now are not waited for any more.
+    pub(super) fn look_behind(&mut self, now: Now) {
+        let backlog = self.backlog(now);
+        let (company, offers) = (&self.company, &self.offers);
+        let is_free = |behind: &Behind| company.due(*behind, now.at, backlog) <= now.at;
+        let free: Vec<Behind> = offers.behind.keys().copied().filter(is_free).collect();
+        for behind in free {
+            self.timers.clear(&Timer::Behind(behind));
+            self.behind_due(behind, now);
+        }
+    }
+
+    /// Others take tasks than before: all turns are different now.
+    pub(super) fn rank_again(&mut self) {
+        for behind in std::mem::take(&mut self.offers.behind).into_keys() {
+            self.timers.clear(&Timer::Behind(behind));
+        }
+        self.offers.refused.clear();
+        for (task, waiting) in &mut self.offers.all {
+            match std::mem::replace(&mut waiting.place, Place::Ready) {
+                Place::Ready => {}
+                Place::Timed | Place::Refused => {
+                    self.timers.clear(&Timer::Offer(task.clone()));
+                    self.offers.ready.insert((waiting.seen, task.clone()));
+                }
+                Place::Behind(_) => drop(self.offers.ready.insert((waiting.seen, task.clone()))),
+            }
+        }
+    }
+
+    fn backlog(&self, now: Now) -> Backlog<'_> {
+        // Others are no faster than we are: what we ask for takes this long, and the news of it as long again.
+        let step = RANK_STEP.max(self.claims.slowness(now.at) * 2);
+        let step = self.claims.probes.stretch(step);
+        let patience = self.offers.pile.patience(now.at) + (step - RANK_STEP) * RANK_STEPS_MAX;
+        Backlog { unowned: self.board.demand(), claiming: self.scales.claiming(), step, patience }
+    }
+
+    /// The board shows a claim of this node's name.
+    fn see_own_claim(&mut self, task: &TaskId, token: Token, now: Now) {
+        let held = self.held.get(task).map(|held| held.token);
+        if held != Some(token) {
+            // It may be answered yet, and what was just given up may still be shown; but a request that was taken for lost may have been carried out.
+            self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
+        }
+        if held.is_some_and(|held| held < token) {
+            self.lose(task, LossReason::Replaced, now);
+        }
+    }
+
+    fn see_claim_of(&mut self, task: &TaskId, node: Option<&NodeId>, token: Token, now: Now) {
+        if let Some(node) = node {
+            self.company.note_claim(node, now.at);
+        }
+        // An older token is old news: we have claimed since.
+        if self.held.get(task).is_some_and(|held| held.token < token) {
+            self.lose(task, LossReason::Replaced, now);
+        }
+        // Only now: that may have been the first news of our own release.
+        if let Some(node) = node {
+            self.scales.cooling.note_taken(task, node);
+        }
+    }
+
+    /// Takes from the offers what goes out with the next request.
+    pub(super) fn take_offers(&mut self, batch: &mut Vec<ClaimRequest>, now: Now) {
+        while batch.len() < CLAIMS_PER_REQUEST
+            && self.has_room()
+            && let Some((seen, task)) = self.offers.ready.pop_first()
+        {
+            self.tally.weighed += 1;
+            match self.weigh(&task, seen, now) {
+                Weight::Take(created, order) => {
+                    if order == Order::OutOfTurn {
+                        self.claims.probes.send(&task);
+                    }
+                    self.offers.all.remove(&task);
+                    batch.push(self.ask_for(task, seen, created, now));
+                }
+                Weight::Behind(behind, at) => self.wait_behind(behind, task, seen, at),
+                Weight::Later(at) => {
+                    if let Some(waiting) = self.offers.all.get_mut(&task) {
+                        waiting.place = Place::Timed;
+                    }
+                    self.timers.set(Timer::Offer(task), at);
+                }
+                Weight::Refused(at) => {
+                    if let Some(waiting) = self.offers.all.get_mut(&task) {
+                        waiting.place = Place::Refused;
+                    }
+                    self.offers.refused.insert((seen, task.clone()));
+                    self.timers.set(Timer::Offer(task), at);
+                }
+                Weight::Never => drop(self.offers.all.remove(&task)),
+            }
+        }
+    }
+
+    fn wait_behind(&mut self, behind: Behind, task: TaskId, seen: Moment, at: Moment) {
+        if let Some(waiting) = self.offers.all.get_mut(&task) {
+            waiting.place = Place::Behind(behind);
+        }
+        self.offers.behind.entry(behind).or_default().insert((seen, task));
+        if self.timers.at(&Timer::Behind(behind)).is_none_or(|before| at < before) {
+            self.timers.set(Timer::Behind(behind), at);
+        }
+    }
+
+    fn weigh(&mut self, task: &TaskId, seen: Moment, now: Now) -> Weight {
+        match self.offers.aside.get(task) {
+            Some(None) => return Weight::Never,
+            Some(Some(until)) if *until > now.at => return Weight::Later(*until),
+            Some(Some(_)) => drop(self.offers.aside.remove(task)),
+            None => {}
+        }
+        let Some((created, class)) = self.board.get(task).map(|card| (card.created, card.class)) else {
+            return Weight::Never;
+        };
+        let turn = self.company.turn(task, class, seen, self.backlog(now));
+        if let Some(behind) = turn.behind.filter(|_| turn.at > now.at) {
+            return Weight::Behind(behind, turn.at);
+        }
+        let has_share = || self.company.room(class, self.backlog(now)) == 0;
+        let is_out_of_turn = turn.behind.is_some() || has_share();
+        if is_out_of_turn && self.claims.probes.room() == 0 {
+            let at = now.at + self.backlog(now).step;
+            return turn.behind.map_or(Weight::Refused(at), |behind| Weight::Behind(behind, at));
+        }
+        let order = if is_out_of_turn { Order::OutOfTurn } else { Order::InTurn };
+        match self.ask_balancer(task, turn, now.at) {
+            Verdict::Take => Weight::Take(created, order),
+            Verdict::Wait { again_in, .. } => Weight::Refused(now.at + again_in.max(WAIT_MIN)),
+        }
+    }
+}

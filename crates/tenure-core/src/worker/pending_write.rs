@@ -1,0 +1,317 @@
+//! What has to be written about a task, decided from all that is known about it at this moment.
+//!
+//! Intuition: instead of remembering what was intended, look. The stored state, how the handler ended, the command that waits and the wish to
+//! release say together what the next state is; if that is the stored one and nobody waits for an answer, there is nothing to write.
+//!
+//! **Invariant**: while a handler runs nothing is written that parks, releases or ends its task.
+//!
+//! **Invariant**: a kill that is known wins over whatever the handler returned.
+//!
+//! **Invariant**: whoever ends a task has answered the command that waits for it, or knows that there is none.
+
+use crate::id::{NodeId, TaskId};
+use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
+use crate::revision::RequestId;
+use crate::sabotage::{Rule, is_broken};
+use crate::task::retry::ErrorPolicy;
+use crate::task::{
+    Applied, Attempt, AttemptEnd, AttemptRecord, State, StateRecord, TaskMessage, TaskState, transition,
+};
+
+use super::claimed_task::{Acknowledged, Draft, Handler, Held};
+use super::claiming::claim_of;
+use super::event::ReleaseReason;
+use super::input::{Now, Outcome};
+use super::output::{After, AttemptWrite, CommandCheck, EndedEntry, Save};
+use super::task_commands::Mail;
+
+/// By whom and when.
+pub(super) struct Writer<'a> {
+    pub(super) node: &'a NodeId,
+    pub(super) policy: &'a dyn ErrorPolicy,
+    pub(super) now: Now,
+}
+
+/// What comes of a command.
+struct Verdict {
+    outcome: CommandOutcome,
+    why: Option<String>,
+}
+
+impl Verdict {
+    const DONE: Verdict = Verdict { outcome: CommandOutcome::Done, why: None };
+
+    fn refused(why: &impl ToString) -> Verdict {
+        Verdict { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
+    }
+
+    fn expired(why: &str) -> Verdict {
+        Verdict { outcome: CommandOutcome::Expired, why: Some(why.to_owned()) }
+    }
+
+    fn malformed(why: &str) -> Verdict {
+        Verdict { outcome: CommandOutcome::Malformed, why: Some(why.to_owned()) }
+    }
+}
+
+impl Held {
+    /// What has to be written now; none if nothing has.
+    pub(super) fn draft(&self, task: &TaskId, epoch: RequestId, writer: &Writer<'_>) -> Option<Draft> {
+        let mut record = self.record.clone();
+        let mut release = self.release;
+        let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::SaveRefused));
+        let verdict = match (self.handler, release) {
+            // What is stored cannot be read or replaced: it goes to somebody else as it is.
+            (Handler::None, _) if is_as_stored => None,
+            (Handler::None, _) => self.settle(&mut record, &mut release, writer),
+            (Handler::Running | Handler::Stopping { .. }, _) => self.beside(&mut record, writer),
+        };
+        let after = match self.handler {
+            Handler::Stopping { .. } if release.is_some() && is_broken(Rule::StopBeforeRelease) => {
+                After::Release
+            }
+            Handler::Running | Handler::Stopping { .. } => After::Keep,
+            Handler::None if record.state.is_terminal() && !self.record.state.is_terminal() => After::End,
+            Handler::None if release.is_some() => After::Release,
+            Handler::None => After::Keep,
+        };
+        let attempts = self.attempt_write(&record, after, writer);
+        let has_attempts = self.handler == Handler::None && !is_as_stored;
+        if has_attempts {
+            self.note_attempts(&mut record, &attempts, after, writer);
+        }
+        let is_changed = record != self.record;
+        if !is_changed && verdict.is_none() && after == After::Keep && attempts == AttemptWrite::Keep {
+            return None;
+        }
+        let acknowledges = self.command.as_ref().zip(verdict).map(|(mail, verdict)| Acknowledged {
+            modified: mail.modified,
+            id: mail.id.clone(),
+            outcome: verdict.outcome,
+            why: verdict.why,
+        });
+        let command = match &acknowledges {
+            Some(acknowledged) => CommandCheck::Acknowledge {
+                modified: acknowledged.modified,
+                id: acknowledged.id.clone(),
+                result: self.result(acknowledged, record.state.kind(), writer).encode(),
+            },
+            None if after == After::End => CommandCheck::Absent,
+            None => CommandCheck::Any,
+        };
+        let is_nudge = acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
+            && self.handler == Handler::Running
+            && matches!(
+                &self.command,
+                Some(Mail { message: Ok(TaskMessage::Checkpoint { blob: None }), .. })
+            );
+        let save = Save {
+            epoch,
+            task: task.clone(),
+            created: self.created,
+            token: self.token,
+            state_seen: self.state_seen,
+            state: is_changed.then(|| record.encode()),
+            command,
+            attempts,
+            after,
+            entry: self.entry(&record, after),
+        };
+        let (has_outcome, asks) = (self.handler == Handler::None, self.asks.len());
+        Some(Draft {
+            save,
+            record,
+            has_outcome,
+            asks,
+            acknowledges,
+            is_nudge,
+            has_attempts,
+            release,
+            is_doubtful: false,
+        })
+    }
+
+    fn result(&self, acknowledged: &Acknowledged, to: TaskState, writer: &Writer<'_>) -> ResultRecord {
+        let result = ResultRecord::new(writer.node.clone(), acknowledged.outcome, writer.now.wall);
+        let result = result.step(self.record.state.kind(), to);
+        match &acknowledged.why {
+            Some(why) => result.why(why.clone()),
+            None => result,
+        }
+    }
+
+    /// What becomes of the attempt records: this claim's is stored while its handler runs or is about to, and none is after an outcome.
+    fn attempt_write(&self, record: &StateRecord, after: After, writer: &Writer<'_>) -> AttemptWrite {
+        let is_wanted = match self.handler {
+            Handler::Running | Handler::Stopping { .. } => return AttemptWrite::Keep,
+            Handler::None => after == After::Keep && record.state == State::Runnable,
+        };
+        match (self.is_attempt_open, is_wanted) {
+            (true, true) | (false, false) => AttemptWrite::Keep,
+            // The end of a task deletes all its parts, so there is nothing else to delete.
+            (true, false) if after == After::End => AttemptWrite::Keep,
+            // A release says nothing about the claims before it, so those that were lost go on to count.
+            (true, false) if record.state == State::Runnable => {
+                AttemptWrite::Close { claim: claim_of(&self.nonce) }
+            }
+            (true, false) => AttemptWrite::Clear,
+            (false, true) => {
+                let (node, started) = (writer.node.clone(), writer.now.wall);
+                let attempt = AttemptRecord { node, started, unknown: UnknownFields::new() }.encode();
+                AttemptWrite::Open { claim: claim_of(&self.nonce), attempt }
+            }
+        }
+    }
+
+    /// Keeps the attempts that end with this write in the state: lost ones before this claim's own. With the end of the task also what was
+    /// submitted.
+    fn note_attempts(
+        &self,
+        record: &mut StateRecord,
+        attempts: &AttemptWrite,
+        after: After,
+        writer: &Writer<'_>,
+    ) {
+        if after == After::End {
+            record.keep_task(&self.posted);
+        }
+        if *attempts == AttemptWrite::Clear || after == After::End {
+            let next = self.lost.iter().skip(1).map(|attempt| attempt.started).chain([self.began]);
+            for (lost, ended) in self.lost.iter().zip(next) {
+                let (node, started) = (lost.node.clone(), lost.started);
+                record.note_attempt(Attempt { node, started, ended, end: AttemptEnd::Lost });
+            }
+        }
+        if self.has_run {
+            let (node, started, ended) = (writer.node.clone(), self.began, writer.now.wall);
+            record.note_attempt(Attempt { node, started, ended, end: self.attempt_end(record.state) });
+        }
+    }
+
+    /// What is kept of the task beside its state, if it ends.
+    fn entry(&self, record: &StateRecord, after: After) -> Option<EndedEntry> {
+        (after == After::End).then(|| EndedEntry { at: record.updated_at, props: self.props.clone() })
+    }
+
+    /// How the attempt of this claim ended.
+    fn attempt_end(&self, state: State) -> AttemptEnd {
+        match (&self.outcome, state) {
+            (_, State::Killed) => AttemptEnd::Killed,
+            (Some(Outcome::Fault(_)), _) | (_, State::Failed | State::Fault) => AttemptEnd::Failed,
+            (_, State::Completed) => AttemptEnd::Completed,
+            (_, State::Sleeping { .. }) => AttemptEnd::Sleeping,
+            (_, State::Paused) => AttemptEnd::Paused,
+            (_, State::Runnable) => AttemptEnd::Released,
+        }
+    }
+
+    /// While the handler runs: its progress, and commands that it does not have to stop for.
+    fn beside(&self, record: &mut StateRecord, writer: &Writer<'_>) -> Option<Verdict> {
+        self.keep_progress(record, writer);
+        let mail = self.command.as_ref()?;
+        if let Some(why) = self.why_expired(mail) {
+            return Some(Verdict::expired(why));
+        }
+        let message = match &mail.message {
+            Ok(message) => message,
+            Err(why) => return Some(Verdict::malformed(why)),
+        };
+        if let Err(illegal) = transition(record.state, message) {
+            return Some(Verdict::refused(&illegal));
+        }
+        match message {
+            TaskMessage::Run | TaskMessage::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
+            TaskMessage::Sleep { .. }
+            | TaskMessage::Pause
+            | TaskMessage::Kill { .. }
+            | TaskMessage::Error { .. }
+            | TaskMessage::Complete
+            | TaskMessage::Release => None,
+        }
+    }
+
+    /// When no handler runs: everything that has come together.
+    fn settle(
+        &self,
+        record: &mut StateRecord,
+        release: &mut Option<ReleaseReason>,
+        writer: &Writer<'_>,
+    ) -> Option<Verdict> {
+        let (at, by) = (writer.now.wall, writer.node);
+        self.keep_progress(record, writer);
+        let mail = self.command.as_ref();
+        let expired = mail.and_then(|mail| self.why_expired(mail));
+        let message = mail.filter(|_| expired.is_none()).map(|mail| &mail.message);
+        if !matches!(message, Some(Ok(TaskMessage::Kill { .. }))) {
+            if let Some(why) = &self.quarantine {
+                // A state that takes no error was written by another process since, and it stands.
+                let _ = record.quarantine(why, at, by);
+            }
+            let told = match &self.outcome {
+                Some(Outcome::Done) => record.apply(TaskMessage::Complete, at, by),
+                Some(Outcome::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
+                Some(Outcome::Sleep { until }) => record.apply(TaskMessage::Sleep { until: *until }, at, by),
+                Some(Outcome::Pause) => record.apply(TaskMessage::Pause, at, by),
+                Some(Outcome::Release | Outcome::Aborted) => {
+                    release.get_or_insert(ReleaseReason::Handler);
+                    Ok(Applied::Same)
+                }
+                None => Ok(Applied::Same),
+            };
+            // What the stored state does not take is dropped: somebody else has written it since, and it stands.
+            let _ = told;
+        }
+        let verdict = message.map(|message| match message {
+            Err(why) => Verdict::malformed(why),
+            Ok(TaskMessage::Complete) if record.state == State::Completed => Verdict::DONE,
+            Ok(_) if record.state.is_terminal() => {
+                Verdict::refused(&format!("the task has {}", past(record.state.kind())))
+            }
+            Ok(message) => {
+                let verdict = obey(record, message.clone(), writer);
+                if *message == TaskMessage::Release && verdict.outcome == CommandOutcome::Done {
+                    release.get_or_insert(ReleaseReason::Command);
+                }
+                verdict
+            }
+        });
+        let verdict = verdict.or_else(|| expired.map(Verdict::expired));
+        let _ = record.settle(at, by, writer.policy);
+        if let State::Sleeping { until } = record.state
+            && until <= at
+            && verdict.is_none()
+        {
+            let _ = record.apply(TaskMessage::Run, at, by);
+        }
+        verdict
+    }
+
+    fn keep_progress(&self, record: &mut StateRecord, writer: &Writer<'_>) {
+        if let Some(blob) = self.checkpoint.clone() {
+            let message = TaskMessage::Checkpoint { blob: Some(blob) };
+            let _ = record.apply(message, writer.now.wall, writer.node);
+        }
+    }
+}
+
+/// Does what a command says, if the table allows it.
+fn obey(record: &mut StateRecord, message: TaskMessage, writer: &Writer<'_>) -> Verdict {
+    let (at, by) = (writer.now.wall, writer.node);
+    let obeyed = match message {
+        TaskMessage::Error { message } => record.fail(message, at, by, writer.policy),
+        message => record.apply(message, at, by),
+    };
+    match obeyed {
+        Ok(_) => Verdict::DONE,
+        Err(illegal) => Verdict::refused(&illegal),
+    }
+}
+
+fn past(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Completed => "completed before",
+        TaskState::Failed => "failed before",
+        TaskState::Killed => "been killed before",
+        TaskState::Runnable | TaskState::Sleeping | TaskState::Fault | TaskState::Paused => "moved on",
+    }
+}

@@ -1,0 +1,105 @@
+//! Claims out of turn: for tasks that a peer with room should claim first, but has not.
+//!
+//! A delay does not show that a peer is idle: on a machine that is short of CPU every node is late, and each would take the others for idle. The
+//! reply to a claim does show it. A node therefore begins with a few claims out of turn. While it wins them it doubles their number; when it
+//! loses one, the peer is at work, so the node tries one at a time and doubles its delays.
+//!
+//! **Invariant**: while a peer works through its share, a node loses at most [`FIRST`] claims to it and then one for each delay.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::id::TaskId;
+
+use super::config::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, RANK_STEP_MAX};
+
+/// How many claims out of turn are in flight at first. Doubled, a hundred nodes that take each other for idle would send eight hundred claims in vain.
+const FIRST: usize = 4;
+
+/// How often delays are doubled at most: then they have reached [`RANK_STEP_MAX`].
+const DOUBLINGS_MAX: u32 = 4;
+
+/// Claims out of turn.
+#[derive(Clone, Debug)]
+pub(super) struct Probes {
+    in_flight: BTreeSet<TaskId>,
+    allowed: usize,
+    doublings: u32,
+}
+
+impl Default for Probes {
+    fn default() -> Probes {
+        Probes { in_flight: BTreeSet::new(), allowed: FIRST, doublings: 0 }
+    }
+}
+
+impl Probes {
+    /// How many more claims may be sent out of turn.
+    pub(super) fn room(&self) -> usize {
+        self.allowed.saturating_sub(self.in_flight.len())
+    }
+
+    /// How long each rank waits instead of `step`.
+    pub(super) fn stretch(&self, step: Duration) -> Duration {
+        (step * (1 << self.doublings)).min(RANK_STEP_MAX)
+    }
+
+    pub(super) fn send(&mut self, task: &TaskId) {
+        self.in_flight.insert(task.clone());
+    }
+
+    pub(super) fn won(&mut self, task: &TaskId) {
+        if self.in_flight.remove(task) {
+            self.doublings = 0;
+            self.allowed = (self.allowed * 2).min(CLAIMS_PER_REQUEST * CLAIM_REQUESTS);
+        }
+    }
+
+    pub(super) fn lost(&mut self, task: &TaskId) {
+        if self.in_flight.remove(task) {
+            self.doublings = DOUBLINGS_MAX.min(self.doublings + 1);
+            self.allowed = 1;
+        }
+    }
+
+    pub(super) fn forget(&mut self, task: &TaskId) {
+        self.in_flight.remove(task);
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.in_flight.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(n: usize) -> TaskId {
+        TaskId::parse(&format!("t{n}")).unwrap()
+    }
+
+    #[test]
+    fn lost_probe_leaves_one_and_doubles_the_delay() {
+        let (mut probes, step) = (Probes::default(), Duration::from_millis(250));
+        (0..FIRST).for_each(|n| probes.send(&task(n)));
+        assert_eq!((probes.room(), probes.stretch(step)), (0, step));
+        (0..FIRST).for_each(|n| probes.lost(&task(n)));
+        assert_eq!((probes.room(), probes.stretch(step)), (1, RANK_STEP_MAX));
+        probes.lost(&task(77));
+        assert_eq!(probes.room(), 1, "a claim in turn says nothing about peers");
+    }
+
+    #[test]
+    fn won_probes_double_until_requests_are_full() {
+        let (mut probes, step) = (Probes::default(), Duration::from_millis(250));
+        probes.send(&task(0));
+        probes.lost(&task(0));
+        for n in 0..20 {
+            probes.send(&task(n));
+            probes.won(&task(n));
+        }
+        assert_eq!(probes.room(), CLAIMS_PER_REQUEST * CLAIM_REQUESTS);
+        assert_eq!(probes.stretch(step), step);
+    }
+}

@@ -1,0 +1,209 @@
+//! How a node's balancer is asked, and how much of what it says is done at a time.
+//!
+//! **Invariant**: what is leaving is not among what the node has, so nobody is asked to give it away twice.
+
+use std::collections::BTreeMap;
+
+use crate::balance::{
+    self, Balancer, Class, ClusterLoad, Cooldowns, Demand, Held, Load, Measure, Offer, OwnedTasks, Parting,
+    Resource, Terms, Verdict,
+};
+use crate::board::{Board, Card};
+use crate::id::TaskId;
+use crate::time::Moment;
+
+use super::Node;
+use super::config::{CHURN_DIVISOR, DEBOUNCE, NEXT_ROUND};
+use super::event::{Notice, ReleaseReason};
+use super::input::Now;
+use super::peers::Turn;
+use super::timers::Timer;
+
+/// What a balancer looks at, beside the board and the company.
+pub(super) struct Scales {
+    pub(super) balancer: Box<dyn Balancer>,
+    /// What the node has and is just claiming, without what is leaving.
+    own: OwnedTasks,
+    pub(super) cooling: Cooldowns,
+    pub(super) resource: Option<Resource>,
+    /// Whether the last round could not do all that the balancer said.
+    is_giving: bool,
+    /// Tasks of ours that the board still shows as nobody's: they must not be counted twice.
+    unseen: BTreeMap<TaskId, (Class, u64)>,
+    unseen_load: Demand,
+}
+
+impl Scales {
+    pub(super) fn new(balancer: Box<dyn Balancer>) -> Scales {
+        Scales {
+            balancer,
+            own: OwnedTasks::new(),
+            cooling: Cooldowns::new(),
+            resource: None,
+            is_giving: false,
+            unseen: BTreeMap::new(),
+            unseen_load: Demand::default(),
+        }
+    }
+
+    /// The node claims a task.
+    pub(super) fn take(&mut self, task: &TaskId, card: &Card, since: Moment) {
+        let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
+        let weight = card.weight();
+        let class = card.class;
+        self.own.insert(task.clone(), Held { kind, weight, class, cost: 0, since });
+        if self.unseen.insert(task.clone(), (class, weight)).is_none() {
+            self.unseen_load.add(class, Load::of_one(weight));
+        }
+    }
+
+    /// The board shows who owns a task, or that it is gone.
+    pub(super) fn see(&mut self, task: &TaskId) {
+        if let Some((class, weight)) = self.unseen.remove(task) {
+            self.unseen_load.sub(class, Load::of_one(weight));
+        }
+    }
+
+    /// A task is leaving, or is not ours after all.
+    pub(super) fn part(&mut self, task: &TaskId) {
+        self.own.remove(task);
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.own.load()
+    }
+
+    /// What the board shows without an owner although this node is claiming it.
+    pub(super) fn claiming(&self) -> &Demand {
+        &self.unseen_load
+    }
+
+    /// The board has classified its tasks again.
+    fn classify(&mut self, board: &Board) {
+        let class_of = |task: &TaskId| board.get(task).map(|card| card.class);
+        self.own.classify(class_of);
+        self.unseen_load = Demand::default();
+        for (task, (class, weight)) in &mut self.unseen {
+            *class = class_of(task).unwrap_or(*class);
+            self.unseen_load.add(*class, Load::of_one(*weight));
+        }
+    }
+}
+
+impl Node {
+    /// The balancer, the board, and everything else that a balancer is told.
+    fn balancer(&mut self, now: Moment) -> (&mut dyn Balancer, &Board, ClusterLoad<'_>) {
+        let Node { scales, company, board, settings, .. } = self;
+        let Scales { balancer, own, cooling, resource, is_giving, unseen_load, .. } = scales;
+        let loads = ClusterLoad {
+            me: &settings.node,
+            willing: company.willing(),
+            unowned: board.demand(),
+            claiming: unseen_load,
+            own,
+            cooling,
+            resource: *resource,
+            is_giving: *is_giving,
+            now,
+        };
+        (balancer.as_mut(), board, loads)
+    }
+
+    /// Asks the balancer about a task that nobody owns.
+    pub(super) fn ask_balancer(&mut self, task: &TaskId, turn: Turn, now: Moment) -> Verdict {
+        let (balancer, board, loads) = self.balancer(now);
+        let Some(card) = board.get(task) else { return Verdict::wait_secs(1, "it is gone") };
+        let Ok(record) = &card.record else { return Verdict::wait_secs(1, "it cannot be read") };
+        let (weight, class, rank) = (card.weight(), card.class, turn.rank);
+        let (waited, unowned_for) = (now.since(turn.idle_since), now.since(turn.unowned_since));
+        balance::consider(balancer, &Offer { task, record, weight, class, rank, unowned_for, waited }, &loads)
+    }
+
+    /// What the balancer would give away now, with reasons; nothing is done.
+    pub fn plan(&mut self, now: Moment) -> Vec<Parting> {
+        let (balancer, _, loads) = self.balancer(now);
+        balance::partings(balancer, &loads)
+    }
+
+    /// Counts this node among those who take tasks, or not, with what it has.
+    pub(super) fn weigh_in(&mut self, now: Now) {
+        let load = self.is_willing().then(|| self.scales.load());
+        if self.company.set_me(load, &self.terms(), now.at) {
+            self.company_changed(now);
+        }
+    }
+
+    /// What this node can take, as its peers know it from its record.
+    fn terms(&self) -> Terms {
+        let limit = self.settings.capacity.map(|capacity| (capacity + self.slots.parked()) as u64);
+        Terms { accepts: self.settings.wanted.clone(), limit }
+    }
+
+    /// The class of tasks that nodes accept that accept the same as this one.
+    pub(super) fn own_class(&self) -> Class {
+        self.company.willing().class_of_peer(&self.settings.node)
+    }
+
+    /// Others take tasks than before.
+    pub(super) fn company_changed(&mut self, now: Now) {
+        let nodes: Vec<_> = self.company.willing().iter().map(|(node, _)| node.clone()).collect();
+        for node in nodes {
+            self.company.set_load(&node, self.board.load_of(&node), now.at);
+        }
+        if self.board.classify(self.company.willing().profiles()) {
+            self.scales.classify(&self.board);
+        }
+        self.rank_again();
+        self.timers.set(Timer::Round, now.at + DEBOUNCE);
+    }
+
+    /// The next round that is due for no other reason than time.
+    pub(super) fn set_periodic(&mut self, now: Now) {
+        let scattered = self.settings.balance_every.mul_f64(0.9 + 0.2 * now.jitter.clamp(0.0, 1.0));
+        self.timers.set(Timer::Periodic, now.at + scattered);
+    }
+
+    /// Somebody has looked how much of a resource is used. If that is too much the next round cannot wait for its time: what is short may be
+    /// memory.
+    pub(super) fn handle_measured(&mut self, resource: Option<Resource>, now: Now) {
+        self.scales.resource = resource;
+        let is_for_this = |parting: &Parting| matches!(parting.why, balance::Reason::Used { .. });
+        if self.timers.at(&Timer::Round).is_none() && self.plan(now.at).iter().any(is_for_this) {
+            self.timers.set(Timer::Round, now.at + DEBOUNCE);
+        }
+    }
+
+    /// Gives away what the balancer says, as far as one round may; says what it said and how much of it is done.
+    pub(super) fn balance_round(&mut self, now: Now) -> (Vec<Parting>, usize) {
+        if !self.is_willing() || !self.board.is_fresh() {
+            self.scales.is_giving = false;
+            return (Vec::new(), 0);
+        }
+        let plan = self.plan(now.at);
+        let parting = plan.len().min(self.churn_max());
+        for task in plan.iter().take(parting).map(|parting| parting.task.clone()) {
+            self.want_release(&task, ReleaseReason::Balance, now);
+        }
+        self.scales.is_giving = plan.len() > parting;
+        if self.scales.is_giving {
+            self.timers.set(Timer::Round, now.at + NEXT_ROUND);
+        }
+        if !plan.is_empty() {
+            self.notices.push_back(Notice::Balanced { plan: plan.clone(), parting });
+        }
+        (plan, parting)
+    }
+
+    /// How much may be given away in one round. When somebody has just joined who has nothing, going down to the share by tenths would only take longer.
+    fn churn_max(&mut self) -> usize {
+        let (_, _, loads) = self.balancer(Moment::ORIGIN);
+        let class = loads.own.newest().next().map_or(Class::ANY, |(_, held)| held.class);
+        let level = loads.level(class, Measure::Tasks);
+        let quota = loads.willing.quota(loads.me, level, Measure::Tasks);
+        let (own, quota) = (loads.own.len(), usize::try_from(quota).unwrap_or(usize::MAX));
+        if own >= quota.saturating_mul(2) {
+            return own - quota;
+        }
+        (own / CHURN_DIVISOR).max(1)
+    }
+}

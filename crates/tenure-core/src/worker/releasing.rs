@@ -1,0 +1,222 @@
+//! How a task becomes ours, and how it is ours no more.
+
+use crate::id::TaskId;
+use crate::loss::LossReason;
+use crate::record::Record;
+use crate::revision::{Revision, Token};
+use crate::task::{AttemptRecord, State, StateRecord, TaskState};
+
+use super::claimed_task::{Handler, Held, Write};
+use super::claiming::claim_of;
+use super::config::{LOST_CLAIMS_WITHIN, SET_ASIDE_FOR};
+use super::event::{Notice, ReleaseReason};
+use super::input::{Now, Won};
+use super::output::Action;
+use super::task_commands::Mail;
+use super::timers::Timer;
+use super::{Node, Standing};
+
+/// How many nodes the reason of a quarantine names, the newest: a reader wants to see whether it was always the same.
+const NODES_NAMED_MAX: usize = 5;
+
+/// How a task left us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Departure {
+    Released,
+    Ended(TaskState),
+    Lost,
+}
+
+impl Node {
+    /// A claim was won.
+    pub(super) fn hold(&mut self, task: &TaskId, created: Revision, nonce: String, won: Won, now: Now) {
+        let over = self.is_past(task, created, &won);
+        let (record, unreadable) = match won.state.as_ref().map(|pair| StateRecord::decode(&pair.value)) {
+            None => (StateRecord::default(), None),
+            Some(Ok(record)) => (record, None),
+            Some(Err(bad)) => {
+                (StateRecord::default(), Some(format!("its state cannot be read: {}", bad.reason())))
+            }
+        };
+        let posted = self.board.get(task).and_then(|card| card.record.clone().ok()).unwrap_or_default();
+        let command = won.command.as_ref().map(|pair| Mail::read(pair, now.wall));
+        let lost = self.lost_claims(task, &nonce);
+        let quarantine = (record.state == State::Runnable).then(|| self.too_many_lost(&lost, now)).flatten();
+        let mut held = Held {
+            nonce,
+            token: won.token,
+            lease: won.lease,
+            created,
+            posted,
+            props: won.props,
+            record,
+            state_seen: won.state.map_or(Revision::ZERO, |pair| pair.modified),
+            command,
+            command_known: won.revision,
+            handler: Handler::None,
+            outcome: None,
+            release: None,
+            is_stop_ordered: false,
+            over,
+            checkpoint: None,
+            asks: Vec::new(),
+            write: Write::Idle,
+            backoff: Held::new_backoff(),
+            sleeps_until: None,
+            lost,
+            quarantine,
+            is_attempt_open: true,
+            began: now.wall,
+            has_run: false,
+        };
+        if let Some(mail) = self.mailbox.get(task) {
+            held.see_command(Some(mail.clone()), mail.modified);
+        }
+        self.notices.push_back(Notice::Claimed { task: task.clone(), token: held.token });
+        if let Some(why) = unreadable.or_else(|| unfit(&held)) {
+            let until = (!held.record.state.is_terminal()).then(|| now.at + SET_ASIDE_FOR);
+            self.offers.set_aside(task, until);
+            self.notices.push_back(Notice::SetAside { task: task.clone(), why });
+            held.release = Some(ReleaseReason::SetAside);
+        } else {
+            held.release = match self.standing {
+                Standing::Working => None,
+                Standing::Draining => Some(ReleaseReason::Drain),
+                Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
+                    Some(ReleaseReason::Shutdown)
+                }
+            };
+        }
+        if held.release.is_some() || held.over.is_some() {
+            self.scales.part(task);
+        }
+        if let Some(why) = held.over {
+            self.notices.push_back(Notice::Lost { task: task.clone(), token: held.token, why });
+        }
+        self.by_lease.entry(held.lease).or_default().insert(task.clone());
+        self.held.insert(task.clone(), Box::new(held));
+        self.advance(task, now);
+    }
+
+    /// The claims of a task that ended without an outcome: those whose attempt records are there although this process has the claim now.
+    fn lost_claims(&self, task: &TaskId, nonce: &str) -> Vec<AttemptRecord> {
+        let others = self.board.attempts_of(task).filter(|(claim, _)| claim.as_str() != nonce);
+        // One of this process is about to be deleted: it was given back, or lost while the process lives.
+        let others = others.filter(|(claim, _)| !self.claims.is_of_this_life(claim.as_str()));
+        let mut lost: Vec<AttemptRecord> = others.filter_map(|(_, attempt)| attempt.cloned()).collect();
+        lost.sort_by_key(|attempt| attempt.started);
+        lost
+    }
+
+    /// Why a task with these lost claims is not run again; none if it is.
+    fn too_many_lost(&self, lost: &[AttemptRecord], now: Now) -> Option<String> {
+        let max = self.settings.lost_claims_max?;
+        let within = u64::try_from(LOST_CLAIMS_WITHIN.as_millis()).unwrap_or(u64::MAX);
+        let is_recent = |attempt: &&AttemptRecord| attempt.started.0.saturating_add(within) >= now.wall.0;
+        let recent: Vec<&AttemptRecord> = lost.iter().filter(is_recent).collect();
+        if recent.len() < max {
+            return None;
+        }
+        let nodes: Vec<&str> = recent.iter().map(|attempt| attempt.node.as_str()).collect();
+        let nodes = nodes[nodes.len().saturating_sub(NODES_NAMED_MAX)..].join(", ");
+        Some(format!(
+            "quarantined: {} claims in a row ended without an outcome, last on {nodes}",
+            recent.len()
+        ))
+    }
+
+    /// A claim may not be relied upon any more: stop, and write nothing.
+    pub(super) fn lose(&mut self, task: &TaskId, why: LossReason, now: Now) {
+        let Some(held) = self.held.get_mut(task) else { return };
+        if held.over.is_none() {
+            held.over = Some(why);
+            // Somebody else has it because we gave it away; only the answer is missing.
+            if held.is_giving_up() && why == LossReason::Replaced {
+                let why = held.release.unwrap_or(ReleaseReason::Handler);
+                let release = why.release(self.company.peers() > 0);
+                self.scales.cooling.note(task, self.settings.cool_down, release, now.at);
+            }
+            held.write = Write::Idle;
+            let (token, asks) = (held.token, std::mem::take(&mut held.asks));
+            if !asks.is_empty() {
+                let result = Err("the claim is over".to_owned());
+                self.actions.push_back(Action::CheckpointAnswered {
+                    task: task.clone(),
+                    token,
+                    asks,
+                    result,
+                });
+            }
+            self.notices.push_back(Notice::Lost { task: task.clone(), token, why });
+            self.timers.clear(&Timer::Retry(task.clone()));
+            self.scales.part(task);
+        }
+        self.advance(task, now);
+    }
+
+    /// The board shows that a claim is over. One that we are just giving up is what we wanted: its answer will say so.
+    pub(super) fn claim_vanished(&mut self, task: &TaskId, token: Token, now: Now) {
+        let held = self.held.get(task).filter(|held| held.token == token);
+        if held.is_some_and(|held| !held.is_giving_up()) {
+            self.lose(task, LossReason::Replaced, now);
+        }
+    }
+
+    /// The board shows that a task was deleted. One that we are just ending is what we wanted.
+    pub(super) fn task_deleted(&mut self, task: &TaskId, created: Revision, now: Now) {
+        let held = self.held.get(task).filter(|held| held.created == created);
+        if held.is_some_and(|held| !held.is_giving_up()) {
+            self.lose(task, LossReason::Deleted, now);
+        }
+    }
+
+    /// A task is not ours any more, and nothing of it runs.
+    pub(super) fn let_go(&mut self, task: &TaskId, held: &Held, how: Departure, now: Now) {
+        if let Some(until) = held.sleeps_until {
+            self.sleepers.remove(&(until, task.clone()));
+        }
+        if let Some(tasks) = self.by_lease.get_mut(&held.lease) {
+            tasks.remove(task);
+            if tasks.is_empty() {
+                self.by_lease.remove(&held.lease);
+            }
+        }
+        self.slots.forget(task);
+        self.scales.part(task);
+        self.scales.see(task);
+        self.timers.clear(&Timer::Stop(task.clone()));
+        self.timers.clear(&Timer::Retry(task.clone()));
+        self.actions.push_back(Action::LetGo { nonce: held.nonce.clone() });
+        let is_shown = || self.board.owner_of(task).is_some_and(|owner| owner.token == held.token);
+        let is_left_behind = match held.over {
+            // Whoever deletes a task deletes its owner too; if somebody has not, nobody could ever claim the next life of it.
+            Some(LossReason::Deleted) => is_shown(),
+            // The lease of the claim may be another than that of the node's key, and renewed for as long as the process lives.
+            Some(LossReason::MembershipLost) => true,
+            // Its attempt record would count as a worker that was killed, but this one lives.
+            Some(
+                LossReason::Lapsed
+                | LossReason::Revoked
+                | LossReason::Replaced
+                | LossReason::Released
+                | LossReason::Closed,
+            ) => held.is_attempt_open,
+            None => false,
+        };
+        if is_left_behind {
+            self.give_back(task.clone(), held.token, claim_of(&held.nonce));
+        }
+        self.order_departed(task, how, now);
+        self.reconsider(task.clone(), now.at, now.at);
+    }
+}
+
+/// Why a task cannot be run although its records can be read.
+fn unfit(held: &Held) -> Option<String> {
+    if held.record.state.is_terminal() {
+        return Some(format!("it has ended before: it is {}", held.record.state));
+    }
+    let props = held.props.as_ref()?;
+    let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(props).is_ok();
+    (!is_json).then(|| "its props are not JSON".to_owned())
+}

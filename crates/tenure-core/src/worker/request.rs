@@ -1,0 +1,250 @@
+//! What a node asks of the store, written out as transactions, and what the answers mean.
+//!
+//! Here and nowhere else: the driver and the tests send the same bytes and read the answers with the same eyes.
+//!
+//! Every transaction that writes is guarded by what makes it ours: a claim by the absence of an owner, everything after it by the create revision of
+//! the owner's key. What fails reads in the same step why it failed, so a lost answer is settled by asking the same again: whoever finds its
+//! own nonce, or the very bytes that it wanted to write, has been there before.
+
+mod claims;
+mod retention;
+mod write;
+
+use bytes::Bytes;
+
+use super::input::{ClaimReply, CommandResultReply, ReleaseReply, StateWriteReply, Won};
+use super::output::{After, Answer, AttemptWrite, ClaimRequest, CommandCheck, Mark, Save};
+use crate::error::StoreError;
+use crate::id::{ClaimId, NodeId, TaskId};
+use crate::kv::{KeyValue, Selection};
+use crate::layout::{Key, Layout};
+use crate::lease::LeaseId;
+use crate::revision::{Revision, Token};
+use crate::sabotage::{Rule, is_broken};
+use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
+
+pub use claims::{ClaimBatch, Habit, Reading};
+pub(super) use retention::behind;
+pub use retention::{read_retained, retention};
+pub use write::NodeWrite;
+
+/// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
+fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: Reading) -> Txn {
+    let owner = layout.encode(&Key::TaskOwner(ask.task.clone()));
+    let mut parts = Vec::new();
+    if ask.has_props {
+        parts.push(layout.encode(&Key::TaskProps(ask.task.clone())));
+    }
+    if reading == Reading::Each {
+        parts.push(layout.encode(&Key::TaskState(ask.task.clone())));
+        parts.push(layout.encode(&Key::TaskCommand(ask.task.clone())));
+    }
+    let mut txn = Txn::new()
+        .when(Condition::absent(owner.clone()))
+        .when(Condition::created_at(layout.encode(&Key::Task(ask.task.clone())), ask.created))
+        .then(Op::put_leased(owner.clone(), ask.owner.clone(), lease));
+    for part in &parts {
+        txn = txn.then(Op::get(part.clone()));
+    }
+    // Last, so that the reads stand where `found` looks for them. Without a lease: it must outlive a worker that is killed.
+    if let Some(claim) = claim_id(&ask.nonce) {
+        let key = layout.encode(&Key::TaskAttempt(ask.task.clone(), claim));
+        txn = txn.then(Op::put(key, ask.attempt.clone()));
+    }
+    txn = txn.otherwise(Op::get(owner));
+    // Only one that was asked before can find itself, and only then does anybody want to know more. A hundred claims in a request are shorter by a third
+    // without this.
+    if ask.is_again {
+        for part in parts {
+            txn = txn.otherwise(Op::get(part));
+        }
+    }
+    txn
+}
+
+/// What came of a claim that has read everything itself.
+fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimReply {
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(StoreError::LeaseNotFound) => return ClaimReply::LeaseOver,
+        Err(error) if error.is_ambiguous() => return ClaimReply::Unknown,
+        Err(_) => return ClaimReply::NotDone,
+    };
+    let [owner, parts @ ..] = found(&reply.results);
+    let token = match owner {
+        _ if reply.succeeded => Token(reply.revision),
+        // An earlier request of this claim was carried out, and its answer lost.
+        Some(owner) if owner.value == ask.owner && ask.is_again => Token(owner.created),
+        // Somebody has sent it twice on the way: asked again, it is read whole.
+        Some(owner) if owner.value == ask.owner => return ClaimReply::Unknown,
+        Some(_) => return ClaimReply::Taken,
+        None => return ClaimReply::Gone,
+    };
+    let [props, state, command] = match parts {
+        parts if ask.has_props => parts,
+        [state, command, _] => [None, state, command],
+    };
+    let (revision, props) = (reply.revision, props.map(|pair| pair.value));
+    ClaimReply::Ours(Box::new(Won { token, lease, revision, props, state, command }))
+}
+
+/// The name of a claim, by its nonce.
+pub(super) fn claim_id(nonce: &str) -> Option<ClaimId> {
+    ClaimId::parse(nonce).ok()
+}
+
+/// A claim that is given back. Its attempt record goes in any case: this process lives, so the task has not killed it.
+pub fn give_back(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
+    let owner = layout.encode(&Key::TaskOwner(task.clone()));
+    let attempt = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
+    if is_broken(Rule::GuardedRelease) {
+        return Txn::new().then(Op::delete(owner)).then(Op::delete(attempt));
+    }
+    Txn::new()
+        .when(Condition::created_at(owner.clone(), token.0))
+        .then(Op::delete(owner))
+        .then(Op::delete(attempt.clone()))
+        .otherwise(Op::delete(attempt))
+}
+
+/// What came of giving a claim back.
+pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
+    match reply {
+        Ok(_) => ReleaseReply::Done,
+        Err(_) => ReleaseReply::NotDone,
+    }
+}
+
+/// A save.
+pub fn save(layout: &Layout, save: &Save) -> Txn {
+    let task = &save.task;
+    let own = layout.encode(&Key::Task(task.clone()));
+    let owner = layout.encode(&Key::TaskOwner(task.clone()));
+    let state = layout.encode(&Key::TaskState(task.clone()));
+    let command = layout.encode(&Key::TaskCommand(task.clone()));
+    let mut txn = Txn::new();
+    let is_unguarded = is_broken(Rule::GuardedState)
+        || (is_broken(Rule::GuardedRelease) && matches!(save.after, After::Release));
+    if !is_unguarded {
+        txn = txn
+            .when(Condition::created_at(owner.clone(), save.token.0))
+            .when(Condition::modified_at(state.clone(), save.state_seen));
+    }
+    if let Some(value) = &save.state {
+        txn = txn.then(Op::put(state.clone(), value.clone()));
+    }
+    match &save.command {
+        CommandCheck::Any => {}
+        CommandCheck::Absent => txn = txn.when(Condition::absent(command.clone())),
+        CommandCheck::Acknowledge { modified, id, result } => {
+            txn = txn
+                .when(Condition::modified_at(command.clone(), *modified))
+                .then(Op::delete(command.clone()));
+            if let Some(id) = id
+                && !is_broken(Rule::CommandsAreAnswered)
+            {
+                let key = layout.encode(&Key::CommandResult(id.clone()));
+                txn = txn.then(Op::put(key, result.clone()));
+            }
+        }
+    }
+    match save.after {
+        After::Keep => {}
+        After::Release => txn = txn.then(Op::delete(owner.clone())),
+        After::End if is_broken(Rule::SlashAtTheEnd) => {
+            let end = Bytes::from([own.as_ref(), b"\xff"].concat());
+            txn = txn.then(Op::Delete(Selection::Range(own.clone(), end)));
+        }
+        After::End => {
+            txn = txn
+                .when(Condition::created_at(own.clone(), save.created))
+                .then(Op::delete(own.clone()))
+                .then(Op::Delete(layout.task_parts(task)));
+        }
+    }
+    if let Some(entry) = &save.entry {
+        let key = layout.encode(&Key::EndedTask(entry.at, task.clone()));
+        txn = txn.then(Op::put(key, entry.props.clone().unwrap_or_default()));
+    }
+    match &save.attempts {
+        // The end of a task deletes all its parts.
+        AttemptWrite::Keep => {}
+        AttemptWrite::Clear => txn = txn.then(Op::Delete(layout.task_attempts(task))),
+        AttemptWrite::Close { claim } => {
+            let key = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
+            txn = txn.then(Op::delete(key));
+        }
+        AttemptWrite::Open { claim, attempt } => {
+            let key = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
+            txn = txn.then(Op::put(key, attempt.clone()));
+        }
+    }
+    txn.otherwise(Op::get(owner))
+        .otherwise(Op::get(state))
+        .otherwise(Op::get(command))
+        .otherwise(Op::get(own))
+}
+
+/// What came of a save.
+pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
+    let reply = match reply {
+        Ok(reply) if reply.succeeded => return StateWriteReply::Applied { revision: reply.revision },
+        Ok(reply) => reply,
+        Err(error @ StoreError::Invalid(_)) => return StateWriteReply::Refused(error.to_string()),
+        Err(error) if error.is_ambiguous() => return StateWriteReply::Unknown,
+        Err(_) => return StateWriteReply::NotDone,
+    };
+    let [owner, state, command, own] = found(&reply.results);
+    if owner.is_none_or(|owner| owner.created != save.token.0) {
+        return StateWriteReply::NotOwner { state: state.map(|pair| pair.value) };
+    }
+    let is_gone = own.is_none_or(|own| own.created != save.created);
+    let modified = |pair: &Option<KeyValue>| pair.as_ref().map_or(Revision::ZERO, |pair| pair.modified);
+    let is_as_known = modified(&state) == save.state_seen
+        && match &save.command {
+            CommandCheck::Any => true,
+            CommandCheck::Absent => command.is_none(),
+            CommandCheck::Acknowledge { modified: known, .. } => modified(&command) == *known,
+        };
+    if is_gone && is_as_known {
+        return StateWriteReply::TaskGone;
+    }
+    StateWriteReply::Changed { state, command, revision: reply.revision }
+}
+
+/// The end of a command to this node, or a step on the way to it.
+pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer) -> Txn {
+    let order = layout.encode(&Key::NodeCommand(node.clone(), answer.order.clone()));
+    let frozen = layout.encode(&Key::Frozen(node.clone()));
+    let mut txn = Txn::new().when(Condition::modified_at(order.clone(), answer.modified));
+    match &answer.mark {
+        Mark::Keep => {}
+        Mark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
+        Mark::Unfreeze => txn = txn.then(Op::delete(frozen)),
+    }
+    if let Some(result) = &answer.result {
+        let key = layout.encode(&Key::CommandResult(answer.order.clone()));
+        txn = txn.then(Op::put(key, result.clone())).then(Op::delete(order));
+    }
+    txn
+}
+
+/// What came of it. One that may have been done is done again: it is guarded by the command itself.
+pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> CommandResultReply {
+    match reply {
+        Ok(reply) if reply.succeeded => CommandResultReply::Applied,
+        Ok(_) => CommandResultReply::Changed,
+        Err(_) => CommandResultReply::NotDone,
+    }
+}
+
+/// What the first and the three other reads of a reply found. A claim that succeeded has put instead of read first.
+fn found(results: &[OpReply]) -> [Option<KeyValue>; 4] {
+    let mut found = [const { None }; 4];
+    for (slot, result) in found.iter_mut().zip(results) {
+        if let OpReply::Get(page) = result {
+            *slot = page.pairs.first().cloned();
+        }
+    }
+    found
+}

@@ -1,0 +1,100 @@
+//! The commands that wait for tasks: the fold of the feed of `commands/`.
+//!
+//! A claim reads the command of its task in the same step, so this picture is needed only for what comes after. But between a claim and its
+//! answer a command may be seen here first; so all of them are kept, whoever owns the tasks. There are few: a command is deleted when it was handled.
+//!
+//! **Invariant**: a command that has expired when this worker reads it is refused. One that was read in time counts, however long its handler
+//! takes to stop.
+
+use std::collections::BTreeMap;
+
+use crate::id::{CommandId, TaskId};
+use crate::kv::KeyValue;
+use crate::layout::{Key, Layout};
+use crate::record::{CommandRecord, Record, Timestamp};
+use crate::revision::Revision;
+use crate::snapshot::FeedItem;
+use crate::task::TaskMessage;
+
+/// A command to a task, as it was read.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Mail {
+    /// When it was put.
+    pub(super) modified: Revision,
+    /// Under which id its sender waits.
+    pub(super) id: Option<CommandId>,
+    /// Whether it had expired when it was read.
+    pub(super) is_expired: bool,
+    /// What it says; or why that cannot be understood.
+    pub(super) message: Result<TaskMessage, String>,
+}
+
+impl Mail {
+    pub(super) fn read(pair: &KeyValue, now: Timestamp) -> Mail {
+        let record = CommandRecord::decode(&pair.value).map_err(|error| error.reason());
+        let id = record.as_ref().ok().and_then(|record| record.id.clone());
+        let is_expired = record.as_ref().is_ok_and(|record| record.is_expired(now));
+        let message = record.and_then(|record| TaskMessage::parse(&record).map_err(|bad| bad.to_string()));
+        Mail { modified: pair.modified, id, is_expired, message }
+    }
+}
+
+/// What became of a command.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum MailChange {
+    /// It was put.
+    Came(TaskId, Mail),
+    /// It is gone: handled, withdrawn or expired.
+    Went(TaskId, Revision),
+}
+
+/// All commands that wait.
+#[derive(Clone, Debug)]
+pub(super) struct Mailbox {
+    layout: Layout,
+    mails: BTreeMap<TaskId, Mail>,
+    pending: BTreeMap<TaskId, MailChange>,
+}
+
+impl Mailbox {
+    pub(super) fn new(layout: Layout) -> Mailbox {
+        Mailbox { layout, mails: BTreeMap::new(), pending: BTreeMap::new() }
+    }
+
+    /// The command that waits for a task, as far as is known.
+    pub(super) fn get(&self, task: &TaskId) -> Option<&Mail> {
+        self.mails.get(task)
+    }
+
+    /// Something came from the feed; says what changed when the picture is whole.
+    pub(super) fn handle_item(&mut self, item: FeedItem, now: Timestamp) -> Vec<MailChange> {
+        match item {
+            FeedItem::Begin => {}
+            FeedItem::Put(pair) => {
+                if let Some(Key::TaskCommand(task)) = self.layout.parse(&pair.key) {
+                    self.pending.insert(task.clone(), MailChange::Came(task, Mail::read(&pair, now)));
+                }
+            }
+            FeedItem::Delete { key, revision } => {
+                if let Some(Key::TaskCommand(task)) = self.layout.parse(&key) {
+                    self.pending.insert(task.clone(), MailChange::Went(task, revision));
+                }
+            }
+            FeedItem::Whole(_) => {
+                let changes: Vec<MailChange> = std::mem::take(&mut self.pending).into_values().collect();
+                for change in &changes {
+                    match change {
+                        MailChange::Came(task, mail) => {
+                            self.mails.insert(task.clone(), mail.clone());
+                        }
+                        MailChange::Went(task, _) => {
+                            self.mails.remove(task);
+                        }
+                    }
+                }
+                return changes;
+            }
+        }
+        Vec::new()
+    }
+}

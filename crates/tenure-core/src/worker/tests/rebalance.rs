@@ -1,0 +1,140 @@
+//! Who has how many.
+
+use super::events::{ms, seconds};
+use super::world::World;
+use crate::balance::{Capacity, Resource};
+use crate::worker::{Event, Notice, ReleaseReason};
+
+fn submit(world: &mut World, tasks: usize) {
+    for n in 0..tasks {
+        world.submit(&format!("t{n}"));
+    }
+}
+
+#[test]
+fn six_tasks_on_one_node_are_shared_when_a_second_joins() {
+    let mut world = World::calm(1);
+    submit(&mut world, 6);
+    world.settle();
+    world.add_node(1);
+    world.pass(seconds(10));
+    assert_eq!(world.shares(), [3, 3]);
+}
+
+#[test]
+fn a_thousand_tasks_on_three_nodes_are_shared_evenly() {
+    let mut world = World::calm(3);
+    submit(&mut world, 1_000);
+    world.pass(seconds(10));
+    let shares = world.shares();
+    assert_eq!(shares.iter().sum::<usize>(), 1_000);
+    assert!(shares.iter().all(|share| (332..=335).contains(share)), "{shares:?}");
+}
+
+#[test]
+fn two_tasks_on_three_nodes_release_nothing() {
+    let mut world = World::calm(3);
+    submit(&mut world, 2);
+    world.pass(seconds(2_000));
+    let released = |notice: &Notice| matches!(notice, Notice::Released { .. });
+    assert!((0..3).all(|n| !world.has_noticed(n, released)));
+    assert_eq!(world.shares().iter().sum::<usize>(), 2);
+}
+
+#[test]
+fn a_node_that_shuts_down_is_not_counted() {
+    let mut world = World::calm(3);
+    world.handling = super::process::Handling::Deaf;
+    submit(&mut world, 9);
+    world.settle();
+    assert_eq!(world.shares(), [3, 3, 3]);
+    world.shut_down(2, seconds(300));
+    world.settle();
+    for n in 9..15 {
+        world.submit(&format!("t{n}"));
+    }
+    world.pass(seconds(5));
+    assert_eq!(world.shares(), [6, 6, 3]);
+}
+
+#[test]
+fn a_node_above_its_limit_gives_away_soon_after_each_measurement_that_says_so() {
+    let mut world = World::calm(2);
+    submit(&mut world, 10);
+    world.settle();
+    world.processes[0].machine.scales.balancer = Box::new(Capacity::new(50, 80).unwrap());
+    let released = |world: &World| {
+        let notices = world.processes[0].notices.iter();
+        notices.filter(|notice| matches!(notice, Notice::Released { .. })).count()
+    };
+    for (used, expected) in [(60, 0), (80, 0), (81, 1), (95, 2), (80, 2)] {
+        let resource = Resource { used, total: 100, read_at: world.now };
+        world.tell(0, Event::Measured(Some(resource)));
+        world.pass(seconds(2));
+        assert_eq!(released(&world), expected, "{used} % were used");
+    }
+}
+
+#[test]
+fn no_task_bounces_between_two_nodes() {
+    let mut world = World::calm(1);
+    submit(&mut world, 20);
+    world.settle();
+    world.add_node(1);
+    world.pass(seconds(3_600));
+    assert_eq!(world.shares(), [10, 10]);
+    let why = ReleaseReason::Balance;
+    let moves = |n: usize| {
+        let notices = world.processes[n].notices.iter();
+        notices.filter(|notice| matches!(notice, Notice::Released { why: said, .. } if *said == why)).count()
+    };
+    assert_eq!((moves(0), moves(1)), (10, 0), "each moved once, and stays");
+}
+
+#[test]
+fn a_round_gives_away_a_tenth_and_the_next_follows_a_second_later() {
+    let mut world = World::calm(2);
+    submit(&mut world, 100);
+    world.pass(seconds(5));
+    world.add_node(2);
+    let mut rounds = Vec::new();
+    for _ in 0..12 {
+        world.pass(ms(500));
+        rounds.push(100 - world.shares()[0] - world.shares()[1]);
+    }
+    world.pass(seconds(10));
+    assert!(world.shares().iter().all(|share| (32..=36).contains(share)), "{:?}", world.shares());
+    let most = rounds.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
+    assert!(most <= 10, "at most a tenth of each of two nodes at a time: {rounds:?}");
+}
+
+#[test]
+fn what_a_dead_node_had_is_shared_by_the_others() {
+    let mut world = World::calm(3);
+    submit(&mut world, 30);
+    world.settle();
+    world.processes[0].is_cut = true;
+    world.pass(super::world::TTL + ms(1_500));
+    let shares = world.shares();
+    assert_eq!((shares[0], shares[1] + shares[2]), (0, 30), "within the TTL and 1.5 s: {shares:?}");
+}
+
+/// It had given them to the other a moment ago, and for a minute nobody ran them.
+#[test]
+fn what_was_given_to_a_node_that_dies_or_leaves_comes_back_as_soon_as_anything_else_would() {
+    for dies in [true, false] {
+        let mut world = World::calm(1);
+        submit(&mut world, 6);
+        world.settle();
+        world.add_node(1);
+        world.pass(seconds(5));
+        assert_eq!(world.shares(), [3, 3]);
+        if dies {
+            world.processes[1].is_cut = true;
+        } else {
+            world.shut_down(1, seconds(5));
+        }
+        world.pass(super::world::TTL + ms(1_500));
+        assert_eq!(world.shares(), [6, 0], "within the TTL and 1.5 s");
+    }
+}

@@ -1,0 +1,24 @@
+//! Dice that fall alike for the same seed.
+
+use crate::rng;
+
+#[derive(Clone, Debug)]
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn throw(&mut self) -> u64 {
+        rng::next(&mut self.0)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.throw() % end.max(1)
+    }
+
+    pub(super) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap()
+    }
+
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}

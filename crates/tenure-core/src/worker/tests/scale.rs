@@ -1,0 +1,144 @@
+//! A hundred thousand tasks: nobody races, and the work for each stays what it is for ten thousand. Steps are counted, not seconds.
+
+use std::time::Duration;
+
+use super::world::World;
+use crate::id::{NodeId, TaskId};
+use crate::layout::Key;
+use crate::txn::{Op, Txn};
+use crate::worker::WorkerStats;
+
+/// Submits many tasks at once to eight nodes, and says how much all of them have worked.
+fn claim_all(tasks: usize) -> WorkerStats {
+    let mut world = World::calm(8);
+    let before = total(&world);
+    submit_all(&mut world, tasks);
+    world.pass(Duration::from_secs(12));
+    let shares = world.shares();
+    assert_eq!(shares.iter().sum::<usize>(), tasks, "{shares:?}");
+    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+    assert!(most * 10 <= least * 12, "{shares:?}");
+    since(&world, before)
+}
+
+/// How much all nodes have worked since.
+fn since(world: &World, before: WorkerStats) -> WorkerStats {
+    let after = total(world);
+    WorkerStats {
+        weighed: after.weighed - before.weighed,
+        tries: after.tries - before.tries,
+        won: after.won - before.won,
+        timers: after.timers - before.timers,
+        changes: after.changes - before.changes,
+    }
+}
+
+fn submit_all(world: &mut World, tasks: usize) {
+    for chunk in (0..tasks).collect::<Vec<_>>().chunks(100) {
+        let mut txn = Txn::new();
+        for n in chunk {
+            let key = Key::Task(TaskId::parse(&format!("t{n}")).unwrap());
+            txn = txn.then(Op::put(world.layout.encode(&key), "{}"));
+        }
+        world.apply(&txn);
+    }
+}
+
+/// Freezes all nodes, or lets all of them go on, at one revision.
+fn freeze_all(world: &mut World, freeze: bool) {
+    let mut txn = Txn::new();
+    for n in 0..world.processes.len() {
+        let key = world.layout.encode(&Key::Frozen(NodeId::parse(&format!("n{n}")).unwrap()));
+        txn = txn.then(if freeze { Op::put(key, "{}") } else { Op::delete(key) });
+    }
+    world.apply(&txn);
+}
+
+/// They had waited longer than anybody has patience, so everybody tried for all of them at once.
+#[test]
+fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
+    let mut world = World::calm(8);
+    freeze_all(&mut world, true);
+    world.pass(Duration::from_secs(1));
+    submit_all(&mut world, 400);
+    world.pass(Duration::from_secs(60));
+    let before = total(&world);
+    freeze_all(&mut world, false);
+    world.pass(Duration::from_secs(4));
+    let worked = since(&world, before);
+    assert_eq!((world.shares().iter().sum::<usize>(), worked.won), (400, 400));
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+}
+
+/// What ranks first at a node that has its share already was left for a quarter of a second or more, though everybody could see that.
+#[test]
+fn what_is_above_one_nodes_share_goes_to_the_next_at_once() {
+    let mut world = World::calm(8);
+    submit_all(&mut world, 1_001);
+    world.pass(Duration::from_millis(100));
+    let shares = world.shares();
+    assert_eq!(shares.iter().sum::<usize>(), 1_001, "{shares:?}");
+    assert!(shares.iter().all(|share| (125..=126).contains(share)), "{shares:?}");
+    let worked = total(&world);
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+}
+
+/// After three seconds everybody lost patience with everybody, and until then each looked four times a second at all that was not its own.
+#[test]
+fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
+    let mut world = World::calm(8);
+    world.operations_take = Some(Duration::from_millis(1));
+    let before = total(&world);
+    submit_all(&mut world, 6_000);
+    world.pass(Duration::from_secs(12));
+    let (worked, shares) = (since(&world, before), world.shares());
+    assert_eq!(shares.iter().sum::<usize>(), 6_000, "{shares:?}");
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+    assert!(worked.weighed <= 6_000 * 8 * 2, "each node looks at each task about once: {worked:?}");
+    assert!(worked.timers <= 600, "{worked:?}");
+}
+
+/// One of eight had its share long before the others had theirs. It lost patience with them as the pile became smaller, although it
+/// saw all of them work, and took whatever was left.
+#[test]
+fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through() {
+    let mut world = World::calm(8);
+    (world.operations_take, world.swift) = (Some(Duration::from_millis(1)), Some(3));
+    let before = total(&world);
+    submit_all(&mut world, 8_000);
+    world.pass(Duration::from_secs(12));
+    let (worked, shares) = (since(&world, before), world.shares());
+    assert_eq!(shares.iter().sum::<usize>(), 8_000, "{shares:?}");
+    assert!(shares.iter().all(|share| (950..=1_050).contains(share)), "{shares:?}");
+    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+}
+
+fn total(world: &World) -> WorkerStats {
+    world.processes.iter().map(|process| process.machine.tally()).fold(WorkerStats::default(), |sum, one| {
+        WorkerStats {
+            weighed: sum.weighed + one.weighed,
+            tries: sum.tries + one.tries,
+            won: sum.won + one.won,
+            timers: sum.timers + one.timers,
+            changes: sum.changes + one.changes,
+        }
+    })
+}
+
+/// Five thousand in every check, a hundred thousand only when it is asked for: `TENURE_SOAK=1`.
+#[test]
+fn claiming_takes_few_tries_and_as_much_work_for_each_of_many_tasks_as_of_few_soak() {
+    let is_soak = std::env::var_os("TENURE_SOAK").is_some();
+    let (few, many) = if is_soak { (10_000, 100_000) } else { (500, 5_000) };
+    let (small, large) = (claim_all(few), claim_all(many));
+    let per = |tally: WorkerStats, tasks: usize| {
+        let tasks = tasks as u64;
+        (tally.weighed * 100 / tasks, tally.timers * 100 / tasks, tally.changes * 100 / tasks)
+    };
+    assert_eq!(large.won, many as u64);
+    assert!(large.tries * 10 <= large.won * 11, "{large:?}");
+    let (small, large) = (per(small, few), per(large, many));
+    assert!(large.0 <= small.0 * 3 / 2 + 100, "weighing: {small:?} {large:?}");
+    assert!(large.1 <= small.1 * 3 / 2 + 100, "timers: {small:?} {large:?}");
+    assert_eq!(large.2, small.2, "changes of the board");
+}

@@ -1,0 +1,154 @@
+//! The way from a node to the store and back, and what may happen to a request on it.
+
+use std::time::Duration;
+
+use super::world::{Item, World};
+use crate::error::{Cause, StoreError};
+use crate::layout::{Key, Layout};
+use crate::lease::LeaseId;
+use crate::revision::RequestId;
+use crate::txn::{Op, Txn, TxnReply};
+use crate::worker::request::{ClaimBatch, NodeWrite, Reading};
+use crate::worker::{ClaimRequest, Event};
+
+/// etcd gives up a request after this long.
+const LATE_MAX: u64 = 7_000;
+/// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Works,
+    NotDone,
+    /// It is carried out; the answer is lost.
+    LosesAnswer,
+    /// The answer is lost, and it is carried out much later.
+    Late,
+}
+
+/// What a node asks of the store.
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    Claim { epoch: RequestId, claims: Vec<(ClaimRequest, LeaseId)> },
+    Write(NodeWrite),
+    Leave,
+}
+
+impl World {
+    /// A request reaches the store, or not.
+    pub(super) fn arrive(&mut self, n: usize, life: u64, ask: Ask) {
+        let mut fate = self.fate;
+        if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
+            fate = [Fate::NotDone, Fate::LosesAnswer, Fate::Late][self.dice.index(3)];
+        }
+        let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
+        // What was on its way when the line was cut may have passed; its answer has not.
+        if is_cut && !(self.is_stormy && self.dice.one_in(2)) {
+            fate = Fate::NotDone;
+        }
+        if let Ask::Claim { epoch, claims } = ask {
+            return self.arrive_claims(n, life, (epoch, claims), fate);
+        }
+        let txns = self.txns(n, &ask);
+        if fate == Fate::Late {
+            let delay = Duration::from_millis(self.dice.below(LATE_MAX));
+            self.later(Item::Late(txns.clone()), n, delay);
+        }
+        let replies = self.replies(&txns, fate);
+        if self.processes[n].life != life {
+            return;
+        }
+        let event = read(&self.layout, ask, replies);
+        self.answer(n, life, event);
+    }
+
+    /// Claims are asked as often as they need it, each time with a fate of its own.
+    fn arrive_claims(
+        &mut self,
+        n: usize,
+        life: u64,
+        claims: (RequestId, Vec<(ClaimRequest, LeaseId)>),
+        fate: Fate,
+    ) {
+        let (epoch, claims) = claims;
+        let reading = if epoch.0.is_multiple_of(4) { Reading::Each } else { Reading::Together };
+        let mut request = ClaimBatch::new(claims, reading);
+        let mut fate = fate;
+        while !request.is_answered() {
+            let txns = request.txns(&self.layout);
+            if fate == Fate::Late {
+                let delay = Duration::from_millis(self.dice.below(LATE_MAX));
+                self.later(Item::Late(txns.clone()), n, delay);
+            }
+            let replies = self.replies(&txns, fate);
+            request.handle(replies);
+            if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
+                fate = [Fate::NotDone, Fate::LosesAnswer, Fate::Late][self.dice.index(3)];
+            }
+        }
+        if self.processes[n].life == life {
+            self.answer(n, life, Event::ClaimsAnswered { epoch, answers: request.into_answers() });
+        }
+    }
+
+    fn replies(&mut self, txns: &[Txn], fate: Fate) -> Vec<Result<TxnReply, StoreError>> {
+        let mut replies = Vec::new();
+        for txn in txns {
+            replies.push(match fate {
+                Fate::Works => self.store.apply(txn, self.now),
+                Fate::NotDone => Err(StoreError::Unavailable(cause())),
+                Fate::LosesAnswer => {
+                    let _ = self.store.apply(txn, self.now);
+                    Err(StoreError::Ambiguous(cause()))
+                }
+                Fate::Late => Err(StoreError::Ambiguous(cause())),
+            });
+        }
+        replies
+    }
+
+    /// The node is told, now or later.
+    fn answer(&mut self, n: usize, life: u64, event: Event) {
+        let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
+        if self.holds_answers {
+            return self.withheld.push((n, life, event));
+        }
+        if is_cut && self.is_stormy {
+            let late = Duration::from_millis(self.dice.below(20_000));
+            return self.later(Item::Tell(n, event), n, late);
+        }
+        self.soon(Item::Tell(n, event), n);
+    }
+
+    pub(super) fn release_answers(&mut self) {
+        self.holds_answers = false;
+        for (n, life, event) in std::mem::take(&mut self.withheld) {
+            if self.processes[n].life == life {
+                self.tell(n, event);
+            }
+        }
+    }
+
+    fn txns(&self, n: usize, ask: &Ask) -> Vec<Txn> {
+        let node = &self.processes[n].settings.node;
+        match ask {
+            Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
+            Ask::Write(write) => vec![write.txn(&self.layout, node)],
+            Ask::Leave => {
+                let key = self.layout.encode(&Key::Node(node.clone()));
+                vec![Txn::new().then(Op::delete(key))]
+            }
+        }
+    }
+}
+
+fn read(layout: &Layout, ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
+    let first = |replies: Vec<Result<TxnReply, StoreError>>| replies.into_iter().next().unwrap();
+    match ask {
+        Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
+        Ask::Write(write) => write.read(layout, first(replies)),
+        Ask::Leave => Event::Left,
+    }
+}
+
+fn cause() -> Cause {
+    Cause::new("the world is like that")
+}
