@@ -12,10 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, cargo, root, target};
-use list::{Mutant, parse};
+use list::Mutant;
+pub(crate) use list::parse;
 
 /// The list, beside this program.
-const LIST: &str = "xtask/mutants.toml";
+pub(crate) const LIST: &str = "xtask/mutants.toml";
 
 /// How long one mutant may build and test. A build of the workspace on two cores takes about three minutes; a mutant that makes a test
 /// hang is detected by this limit.

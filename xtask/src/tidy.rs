@@ -10,6 +10,7 @@ mod guarantees;
 mod layers;
 mod manifest;
 mod manifests;
+mod mutants;
 mod names;
 mod prose;
 mod rust;
@@ -40,6 +41,7 @@ const RULES: &[Rule] = &[
     ("tenure-core stays small", layers::core),
     ("no protocol transaction is built outside tenure-core", transactions::built),
     ("each protocol and engine is named by one crate", layers::confined),
+    ("each mutant applies once and names its tests", mutants::entries),
     ("crates inherit from the workspace", manifests::inherited),
     ("our crates refer to each other by the workspace's version", manifests::versions),
     (

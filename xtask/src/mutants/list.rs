@@ -7,25 +7,25 @@ use std::collections::BTreeMap;
 
 /// One small wrong change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Mutant {
-    pub(super) id: String,
+pub(crate) struct Mutant {
+    pub(crate) id: String,
     /// The file, below the workspace's folder.
-    pub(super) file: String,
+    pub(crate) file: String,
     /// What stands there, exactly once.
-    pub(super) find: String,
+    pub(crate) find: String,
     /// What stands there instead.
-    pub(super) replace: String,
+    pub(crate) replace: String,
     /// Which tests must fail, as a filter of nextest.
-    pub(super) tests: String,
+    pub(crate) tests: String,
     /// What the change means.
-    pub(super) about: String,
+    pub(crate) about: String,
     /// Why no test can detect it.
-    pub(super) equivalent: Option<String>,
+    pub(crate) equivalent: Option<String>,
 }
 
 impl Mutant {
     /// The file's text with the change.
-    pub(super) fn apply(&self, text: &str) -> Result<String, String> {
+    pub(crate) fn apply(&self, text: &str) -> Result<String, String> {
         match text.matches(&self.find).count() {
             1 => Ok(text.replacen(&self.find, &self.replace, 1)),
             found => Err(format!("`find` occurs {found} times, it has to occur once")),
@@ -34,7 +34,7 @@ impl Mutant {
 }
 
 /// Reads the list.
-pub(super) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
+pub(crate) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
     let mut mutants: Vec<Mutant> = Vec::new();
     let mut fields: Option<BTreeMap<String, String>> = None;
     let mut lines = text.lines().enumerate();

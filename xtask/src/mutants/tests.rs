@@ -53,19 +53,6 @@ fn change_needs_exactly_one_place() {
     assert!(mutant.apply("a < b \"x\" a < b \"x\"").is_err());
 }
 
-/// The repository's own list: every place is there, once, and every path exists.
-#[test]
-fn own_list_matches_the_tree() {
-    let root = root();
-    let text = std::fs::read_to_string(root.join(LIST)).unwrap();
-    for mutant in parse(&text).unwrap() {
-        let source = std::fs::read_to_string(root.join(&mutant.file)).unwrap();
-        if let Err(why) = mutant.apply(&source) {
-            panic!("mutant {}: {}: {why}", mutant.id, mutant.file);
-        }
-    }
-}
-
 #[test]
 fn only_failed_test_kills() {
     let path = Path::new("log");

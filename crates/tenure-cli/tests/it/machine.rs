@@ -160,36 +160,35 @@ impl Running {
         line.expect("the command says nothing").unwrap().expect("the command has ended")
     }
 
-    /// Waits until stderr tells something; gives the line.
+    /// Waits until stderr has a line with this text, and returns it.
     pub(crate) async fn hear(&mut self, text: &str) -> String {
+        let mut heard = Vec::new();
         loop {
             let line = tokio::time::timeout(PATIENCE, self.stderr.next_line()).await;
-            let line = line.expect("the command says nothing").unwrap().expect("the command has ended");
+            let line = line.unwrap_or_else(|_| panic!("nothing more on stderr after {heard:#?}")).unwrap();
+            let line = line.unwrap_or_else(|| panic!("the command has ended after {heard:#?}"));
             if line.contains(text) {
                 return line;
             }
+            heard.push(line);
         }
     }
 
-    /// Waits until stderr tells something, unless stdout has a line first: that is the error.
+    /// Waits until stderr has a line with this text, unless stdout has a line first: that is the error.
     pub(crate) async fn hear_before_line(&mut self, text: &str) -> Result<String, String> {
+        let mut heard = Vec::new();
         loop {
             let line = tokio::time::timeout(PATIENCE, async {
                 tokio::select! {
                     biased;
-                    line = self.stderr.next_line() => Ok(line),
-                    line = self.stdout.next_line() => Err(line),
+                    line = self.stderr.next_line() => line.unwrap().map(Ok),
+                    line = self.stdout.next_line() => line.unwrap().map(Err),
                 }
             });
-            let ended = "the command has ended";
-            match line.await.expect("the command says nothing") {
-                Ok(line) => {
-                    let line = line.unwrap().expect(ended);
-                    if line.contains(text) {
-                        return Ok(line);
-                    }
-                }
-                Err(line) => return Err(line.unwrap().expect(ended)),
+            let line = line.await.unwrap_or_else(|_| panic!("no output after {heard:#?}"));
+            match line.unwrap_or_else(|| panic!("the command has ended after {heard:#?}")) {
+                Ok(line) if !line.contains(text) => heard.push(line),
+                decided => return decided,
             }
         }
     }
