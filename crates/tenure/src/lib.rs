@@ -121,7 +121,5 @@ pub use tenure_core::id::{
 pub use tenure_core::revision::Token;
 pub use tenure_core::time::Moment;
 
-/// The README's example, compiled and run with the other examples.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod guides;

@@ -84,12 +84,12 @@ fn binary(example: &str) -> PathBuf {
     built
 }
 
-/// What the README's log under a heading says: each text once, in the order of the first lines with it, without times and fields.
+/// What the log under a heading of docs/registration.md says: each text once, in the order of the first lines with it, without times and fields.
 ///
 /// The lines of the etcd client are left out: when its streams notice that the store is gone or back is no part of the story.
 fn promised(heading: &str) -> Vec<&'static str> {
-    let readme = include_str!("../../../../README.md");
-    let section = readme.split_once(heading).expect("the README has the heading").1;
+    let readme = include_str!("../../../../docs/registration.md");
+    let section = readme.split_once(heading).expect("the guide has the heading").1;
     let log = section.split("```").nth(1).expect("a log follows");
     let mut texts = Vec::new();
     for line in log.lines() {
@@ -127,7 +127,7 @@ fn shared_lease_shows_one_lease_for_three_keys_on_etcd() {
 }
 
 #[test]
-fn etcd_retry_says_what_the_readme_says_when_etcd_is_gone_for_less_than_the_ttl() {
+fn etcd_retry_logs_short_outage_as_documented() {
     let etcd = Etcd::start();
     let mut example = Running::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints())]);
     example.says(&promised("### Start it"));
@@ -144,7 +144,7 @@ fn etcd_retry_says_what_the_readme_says_when_etcd_is_gone_for_less_than_the_ttl(
 }
 
 #[test]
-fn etcd_retry_says_what_the_readme_says_when_etcd_is_gone_for_longer() {
+fn etcd_retry_logs_long_outage_as_documented() {
     let etcd = Etcd::start();
     let mut example = Running::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints()), "8"]);
     example.says(&promised("### Start it"));

@@ -1,0 +1,24 @@
+//! The README and the guides in docs/: their code blocks are compiled and run with the documentation's other examples.
+
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+#[doc = include_str!("../../../docs/getting-started.md")]
+struct GettingStarted;
+
+#[doc = include_str!("../../../docs/locks.md")]
+struct Locks;
+
+#[doc = include_str!("../../../docs/elections.md")]
+struct Elections;
+
+#[doc = include_str!("../../../docs/registration.md")]
+struct Registration;
+
+#[doc = include_str!("../../../docs/tasks.md")]
+struct Tasks;
+
+// Its examples need the features `testing` and `conformance`.
+#[cfg(all(feature = "testing", feature = "conformance"))]
+#[doc = include_str!("../../../docs/testing-your-code.md")]
+struct TestingYourCode;
