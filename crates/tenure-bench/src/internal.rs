@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tenure::clock::{BootClock, Clock};
 use tenure::session::Session;
-use tenure::store::{Change, PreviousValues, Selection, Start, Store, StoreUrl, WatchItem};
+use tenure::store::{Change, PreviousValues, Selection, Store, StoreUrl, WatchItem, WatchStart};
 use tenure_core::id::{Namespace, NodeId};
 
 use crate::failure::Failure;
@@ -208,7 +208,7 @@ async fn open(file: &Path) -> Result<Store, Failure> {
 async fn watch(file: &Path, prefix: &str) -> Result<(), Failure> {
     let store = open(file).await?;
     let select = Selection::prefix(prefix.to_owned());
-    let mut stream = store.watch(select, Start::Now, PreviousValues::Omitted).await?;
+    let mut stream = store.watch(select, WatchStart::Now, PreviousValues::Omitted).await?;
     print(&Ready { ready: true })?;
     while let Some(item) = stream.next().await {
         let WatchItem::Batch { changes, .. } = item? else { continue };
@@ -246,7 +246,7 @@ async fn idle(file: &Path, span: Duration) -> Result<(), Failure> {
     /// What opening the store set going has come to rest by then.
     const SETTLED_AFTER: Duration = Duration::from_millis(500);
     let store = open(file).await?;
-    let stream = store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await?;
+    let stream = store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await?;
     tokio::time::sleep(SETTLED_AFTER).await;
     let cpu_percent = cpu_percent_for(span).await;
     drop(stream);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tenure::clock::{BootClock, Clock};
 use tenure::store::{
-    Change, Condition, Op, PreviousValues, Renewal, Revision, Selection, Start, Store, StoreError, Txn,
-    TxnReply, WatchItem,
+    Change, Condition, Op, PreviousValues, Renewal, Revision, Selection, Store, StoreError, Txn, TxnReply,
+    WatchItem, WatchStart,
 };
 
 use super::sample::{Effort, Sample, in_flight, one_at_a_time};
@@ -119,7 +119,7 @@ impl Bench<'_> {
     pub(super) async fn watch(self, effort: Effort) -> Result<Sample, Failure> {
         let key = self.key("watched", 0);
         let mut events =
-            self.store.watch(Selection::key(key.clone()), Start::Now, PreviousValues::Omitted).await?;
+            self.store.watch(Selection::key(key.clone()), WatchStart::Now, PreviousValues::Omitted).await?;
         let begin = Instant::now();
         let mut took = Vec::new();
         while took.len() < effort.n && begin.elapsed() < effort.span_max {
@@ -176,8 +176,10 @@ impl Bench<'_> {
     /// How late leases end, counted from the moment before which they must not; an early end fails the benchmark.
     pub(super) async fn expiry(self, count: usize) -> Result<Sample, Failure> {
         let folder = format!("{}leased/", self.prefix);
-        let mut events =
-            self.store.watch(Selection::prefix(folder.clone()), Start::Now, PreviousValues::Omitted).await?;
+        let mut events = self
+            .store
+            .watch(Selection::prefix(folder.clone()), WatchStart::Now, PreviousValues::Omitted)
+            .await?;
         let begin = Instant::now();
         let mut due = BTreeMap::new();
         let mut ttl = Duration::ZERO;

@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure::store::etcd::Etcd;
+use tenure::store::etcd::EtcdEngine;
 use tenure::store::file::FileEngine;
 use tenure::store::{Store, StoreError, StoreUrl, Unusable};
 
@@ -82,7 +82,7 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
     let opened = match (url, config) {
         // The engine ends by itself when the write lock makes no progress; while it does, five hundred starts at once are served.
         (StoreUrl::File(path), _) => open_file(path).await.map_err(Some),
-        (_, Some(config)) => match patience.open(|| Etcd::connect(config.clone())).await {
+        (_, Some(config)) => match patience.open(|| EtcdEngine::connect(config.clone())).await {
             Ok(etcd) => {
                 defects::warn(etcd.client(), &url.to_string(), &environment(), output);
                 Ok(Store::new(etcd))

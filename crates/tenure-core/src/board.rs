@@ -165,7 +165,7 @@ impl Board {
     /// Something came from the feed.
     pub fn handle_item(&mut self, item: FeedItem, told: &mut impl Extend<BoardChange>) {
         match item {
-            FeedItem::Begin => self.is_fresh = false,
+            FeedItem::SnapshotBegin => self.is_fresh = false,
             FeedItem::Put(pair) => match self.layout.parse(&pair.key) {
                 Some(Key::Task(task)) => {
                     self.pending.push((task, Word::Task(Box::new(Seen::Here(read_card(&pair))))));
@@ -193,7 +193,7 @@ impl Board {
                 }
                 Some(_) | None => {}
             },
-            FeedItem::Whole(revision) => {
+            FeedItem::Synced(revision) => {
                 let mut words = std::mem::take(&mut self.pending);
                 // Stable, so that the newest word about a key stays the last; and what comes in key order is in order already.
                 words.sort_by(|(one, _), (other, _)| one.cmp(other));

@@ -8,7 +8,7 @@ use crate::revision::Revision;
 
 /// Where a watch begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Start {
+pub enum WatchStart {
     /// Every change that is committed after the call has returned.
     Now,
     /// Every change after some revision that is not later than the return of the call: where whoever is asked happens to stand. It may be a little in

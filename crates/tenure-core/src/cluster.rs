@@ -198,15 +198,15 @@ impl ClusterFold {
 
     /// The keys of the states of the tasks taken so far. The states of all tasks that ever were may be many more.
     pub fn state_keys(&mut self) -> Vec<bytes::Bytes> {
-        self.board.handle_item(FeedItem::Whole(self.revision), &mut Vec::new());
+        self.board.handle_item(FeedItem::Synced(self.revision), &mut Vec::new());
         self.board.tasks().map(|(task, _)| self.layout.encode(&Key::TaskState(task.clone()))).collect()
     }
 
     /// The snapshot.
     pub fn finish(mut self) -> ClusterSnapshot {
         let revision = self.revision;
-        self.roster.handle_item(FeedItem::Whole(revision), Moment::ORIGIN, &mut Vec::new());
-        self.board.handle_item(FeedItem::Whole(revision), &mut Vec::new());
+        self.roster.handle_item(FeedItem::Synced(revision), Moment::ORIGIN, &mut Vec::new());
+        self.board.handle_item(FeedItem::Synced(revision), &mut Vec::new());
         if self.parts.contains(&Part::Tasks) {
             let owned =
                 |(task, card): (&TaskId, &crate::board::Card)| Some((task.clone(), card.owner.clone()?));

@@ -109,10 +109,10 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     /// The feed of the key shows something.
     pub fn handle_item(&mut self, item: FeedItem, now: Moment) {
         match item {
-            FeedItem::Begin => {}
+            FeedItem::SnapshotBegin => {}
             FeedItem::Put(pair) => self.incoming = self.owner_of(pair),
             FeedItem::Delete { .. } => self.incoming = ObservedOwner::None,
-            FeedItem::Whole(revision) => {
+            FeedItem::Synced(revision) => {
                 let owner = self.incoming.clone();
                 self.observe(owner, revision, now);
             }

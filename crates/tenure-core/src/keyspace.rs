@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, PreviousValues, Start, WatchError, WatchItem};
+use crate::change::{Change, PreviousValues, WatchError, WatchItem, WatchStart};
 use crate::error::StoreError;
 use crate::kv::{Get, KeyValue, Page, Selection};
 use crate::lease::{LeaseId, LeaseView};
@@ -154,12 +154,17 @@ impl Keyspace {
     }
 
     /// Begins a watch; [`Keyspace::poll_watch`] reads it.
-    pub fn watch(&mut self, select: Selection, start: Start, now: Moment) -> Result<WatchId, StoreError> {
+    pub fn watch(
+        &mut self,
+        select: Selection,
+        start: WatchStart,
+        now: Moment,
+    ) -> Result<WatchId, StoreError> {
         self.expire(now);
         select.check()?;
         let after = match start {
-            Start::Now | Start::Recent => self.revision,
-            Start::After(revision) => revision,
+            WatchStart::Now | WatchStart::Recent => self.revision,
+            WatchStart::After(revision) => revision,
         };
         Ok(self.watchers.add(select, after, self.revision))
     }

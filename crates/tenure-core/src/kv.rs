@@ -130,7 +130,7 @@ impl Selection {
 
 /// In which order keys are listed, and cut by a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Order {
+pub enum SortOrder {
     /// By key, ascending.
     #[default]
     Key,
@@ -142,7 +142,7 @@ pub enum Order {
 
 /// Whether values travel with their keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Values {
+pub enum ValueMode {
     /// With their values.
     #[default]
     Whole,
@@ -160,17 +160,24 @@ pub struct Get {
     /// At most this many; none for all that fit into one answer.
     pub limit: Option<u32>,
     /// In which order.
-    pub order: Order,
+    pub order: SortOrder,
     /// Only keys created at or before this revision.
     pub created_max: Option<Revision>,
     /// With or without values.
-    pub values: Values,
+    pub values: ValueMode,
 }
 
 impl Get {
     /// The keys of a selection, now, in key order, with their values.
     pub fn new(select: Selection) -> Get {
-        Get { select, at: None, limit: None, order: Order::Key, created_max: None, values: Values::Whole }
+        Get {
+            select,
+            at: None,
+            limit: None,
+            order: SortOrder::Key,
+            created_max: None,
+            values: ValueMode::Whole,
+        }
     }
 
     /// One key.
@@ -199,7 +206,7 @@ impl Get {
 
     /// In this order.
     #[must_use]
-    pub fn order(mut self, order: Order) -> Get {
+    pub fn order(mut self, order: SortOrder) -> Get {
         self.order = order;
         self
     }
@@ -214,7 +221,7 @@ impl Get {
     /// Without values.
     #[must_use]
     pub fn keys_only(mut self) -> Get {
-        self.values = Values::Omitted;
+        self.values = ValueMode::Omitted;
         self
     }
 

@@ -93,7 +93,7 @@ impl<K: Kind> PresenceSet<K> {
     /// Something came from the feed.
     pub fn handle_item(&mut self, item: FeedItem, now: Moment, told: &mut impl Extend<PresenceEventOf<K>>) {
         match item {
-            FeedItem::Begin => self.fall_to(Footing::Broken, told),
+            FeedItem::SnapshotBegin => self.fall_to(Footing::Broken, told),
             FeedItem::Put(pair) => {
                 if let Some(id) = self.kind.id(&pair.key) {
                     let seen = self.look_at(&id, &pair);
@@ -105,7 +105,7 @@ impl<K: Kind> PresenceSet<K> {
                     self.pending.insert(id, Seen::Gone(revision));
                 }
             }
-            FeedItem::Whole(revision) => self.make_whole(revision, now, told),
+            FeedItem::Synced(revision) => self.make_whole(revision, now, told),
         }
     }
 

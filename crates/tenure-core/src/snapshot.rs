@@ -11,9 +11,9 @@
 //!
 //! **Invariant**: `told` holds every key that the follower was told to exist, with the revision of the put it was told.
 //!
-//! **Invariant**: `Begin` comes first, and after that only when the picture was whole.
+//! **Invariant**: `SnapshotBegin` comes first, and after that only when the picture was whole.
 //!
-//! **Invariant**: between `Begin` and the next `Whole` the follower's picture is of no revision at all; at `Whole` it is exactly the store's.
+//! **Invariant**: between `SnapshotBegin` and the next `Synced` the follower's picture is of no revision at all; at `Whole` it is exactly the store's.
 
 mod suffix;
 
@@ -32,8 +32,8 @@ use suffix::Tail;
 /// What the follower of a prefix is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FeedItem {
-    /// The picture is no longer being kept up to date, and is listed anew: do not act on it before the next `Whole`.
-    Begin,
+    /// The picture is no longer being kept up to date, and is listed anew: do not act on it before the next `Synced`.
+    SnapshotBegin,
     /// A key was put, at its `modified` revision.
     Put(KeyValue),
     /// A key is gone.
@@ -44,7 +44,7 @@ pub enum FeedItem {
         revision: Revision,
     },
     /// Everything up to this revision was told: the picture is the store's at this revision, and may be acted on.
-    Whole(Revision),
+    Synced(Revision),
 }
 
 /// What was told so far.
@@ -103,7 +103,7 @@ impl Picture {
     /// One who was told so already is not told again, however often a listing fails.
     pub fn handle_break(&mut self, told: &mut impl Extend<FeedItem>) {
         match std::mem::replace(&mut self.stage, Stage::Broken) {
-            Stage::Blank | Stage::Whole(_) => told.extend([FeedItem::Begin]),
+            Stage::Blank | Stage::Whole(_) => told.extend([FeedItem::SnapshotBegin]),
             Stage::Broken | Stage::Listing { .. } => {}
         }
     }
@@ -141,7 +141,7 @@ impl Picture {
         };
         self.forget((up_to, Bound::Unbounded), at, told);
         self.stage = Stage::Whole(at);
-        told.extend([FeedItem::Whole(at)]);
+        told.extend([FeedItem::Synced(at)]);
     }
 
     /// The watch told the changes of one revision.
@@ -169,13 +169,13 @@ impl Picture {
                 }
             }
         }
-        told.extend([FeedItem::Whole(revision)]);
+        told.extend([FeedItem::Synced(revision)]);
     }
 
     /// The watch told that nothing else happened up to `revision`.
     pub fn handle_progress(&mut self, revision: Revision, told: &mut impl Extend<FeedItem>) {
         if self.moves_on_to(revision) {
-            told.extend([FeedItem::Whole(revision)]);
+            told.extend([FeedItem::Synced(revision)]);
         }
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::store::etcd::{Config, Etcd, Secret};
+use tenure::store::etcd::{Config, EtcdEngine, Secret};
 use tenure::store::{StoreError, StoreUrl};
 use tenure_core::id::Namespace;
 use tokio::runtime::{Builder, Handle};
@@ -146,7 +146,7 @@ pub async fn open(url: &StoreUrl, auth: bool) -> Result<Store, StoreError> {
     match url {
         StoreUrl::Etcd { endpoints, .. } if auth => {
             let config = Config::new(endpoints.iter().cloned()).with_user(USER.0, Secret::new(USER.1));
-            Ok(Store::new(Etcd::connect(config).await?))
+            Ok(Store::new(EtcdEngine::connect(config).await?))
         }
         StoreUrl::Etcd { .. } | StoreUrl::File(_) | StoreUrl::Memory => Store::open(url).await,
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure::store::{Change, PreviousValues, Revision, Selection, Start, Store, WatchItem};
+use tenure::store::{Change, PreviousValues, Revision, Selection, Store, WatchItem, WatchStart};
 use tenure::testing::World;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::revision::Token;
@@ -36,7 +36,7 @@ impl Audit {
 
     /// Reads along for as long as the world lasts, and asks whoever holds a place what it believes the moment the place is gone.
     pub async fn read(self, world: World, store: Store, layout: Layout, beliefs: Beliefs) {
-        let watch = store.watch(Selection::everything(), Start::Now, PreviousValues::Included);
+        let watch = store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Included);
         let mut watch = watch.await.expect("the onlooker reaches the store");
         while let Some(item) = watch.next().await {
             let WatchItem::Batch { revision, changes } = item.expect("history is kept for the onlooker")

@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use tenure::clock::{BootClock, Clock};
 use tenure::store::file::FileEngine;
 use tenure::store::{
-    Change, Durability, Get, Limits, Op, PreviousValues, Selection, Start, Store, Txn, WatchItem,
+    Change, Durability, Get, Limits, Op, PreviousValues, Selection, Store, Txn, WatchItem, WatchStart,
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -98,7 +98,8 @@ async fn events() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("store.db");
     let store = open(&path, Durability::Machine).await?;
-    let mut watch = store.watch(Selection::prefix("/told/"), Start::Now, PreviousValues::Omitted).await?;
+    let mut watch =
+        store.watch(Selection::prefix("/told/"), WatchStart::Now, PreviousValues::Omitted).await?;
     let mut teller = another("tell", &path)?;
     let mut took = Vec::new();
     while took.len() < TOLD {
@@ -177,7 +178,7 @@ async fn expiry() -> Outcome {
     let path = folder.path().join("store.db");
     let store = open(&path, Durability::Machine).await?;
     let mut other = another("idle", &path)?;
-    let mut watch = store.watch(Selection::prefix("/l/"), Start::Now, PreviousValues::Omitted).await?;
+    let mut watch = store.watch(Selection::prefix("/l/"), WatchStart::Now, PreviousValues::Omitted).await?;
     let mut due = std::collections::BTreeMap::new();
     for n in 0..400_u64 {
         let grant = store.grant(Duration::from_millis(1_000 + n * 7), None).await?;
@@ -218,7 +219,7 @@ async fn idle() -> Outcome {
 
 async fn stay_idle(path: &Path) -> Outcome {
     let store = open(path, Durability::Machine).await?;
-    let mut watch = store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await?;
+    let mut watch = store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await?;
     let span = Duration::from_secs(10);
     let before = processor_time()?;
     // Nobody writes in the measured case; in the other this process is killed.

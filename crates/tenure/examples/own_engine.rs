@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure::conformance;
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start, Store,
-    StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Store,
+    StoreError, StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
 struct Counting {
-    inner: Memory,
+    inner: MemoryEngine,
     info: StoreInfo,
     writes: Arc<AtomicU64>,
 }
 
 impl Counting {
     fn new(writes: Arc<AtomicU64>) -> Counting {
-        let inner = Memory::new();
+        let inner = MemoryEngine::new();
         let info = StoreInfo { kind: "counting", ..inner.info().clone() };
         Counting { inner, info, writes }
     }
@@ -45,7 +45,7 @@ impl Engine for Counting {
     async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.inner.watch(select, start, previous).await

@@ -5,7 +5,7 @@
 //! An engine of your own does so in five lines:
 //!
 //! ```
-//! # use tenure::store::{Store, memory::Memory as MyEngine};
+//! # use tenure::store::{Store, memory::MemoryEngine as MyEngine};
 //! use tenure::conformance;
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -17,8 +17,8 @@ use tracing::{debug, info, warn};
 use crate::dice;
 use crate::store::page::PageLen;
 use crate::store::{
-    Cause, Get, Page, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError, WatchItem,
-    WatchStream,
+    Cause, Get, Page, PreviousValues, Revision, Selection, Store, StoreError, WatchError, WatchItem,
+    WatchStart, WatchStream,
 };
 
 pub use tenure_core::snapshot::FeedItem;
@@ -42,10 +42,10 @@ pub use tenure_core::snapshot::FeedItem;
 /// let mut nodes = std::collections::BTreeMap::new();
 /// while let Some(item) = feed.next().await {
 ///     match item? {
-///         FeedItem::Begin => {} // the picture gets old: wait for the next `Whole`
+///         FeedItem::SnapshotBegin => {} // the picture gets old: wait for the next `Synced`
 ///         FeedItem::Put(pair) => drop(nodes.insert(pair.key, pair.value)),
 ///         FeedItem::Delete { key, .. } => drop(nodes.remove(&key)),
-///         FeedItem::Whole(_) => break, // now, and only now, `nodes` is what the store held at one revision
+///         FeedItem::Synced(_) => break, // now, and only now, `nodes` is what the store held at one revision
 ///     }
 /// }
 /// assert_eq!(nodes["/nodes/a".as_bytes()], "10.0.0.1");
@@ -55,16 +55,16 @@ pub use tenure_core::snapshot::FeedItem;
 ///
 /// # Guarantees
 ///
-/// * At every [`FeedItem::Whole`] the items so far add up to exactly what the store held at that revision.
-/// * Revisions of `Whole` only grow. A transaction is never shown by half: its changes stand between two `Whole`s.
+/// * At every [`FeedItem::Synced`] the items so far add up to exactly what the store held at that revision.
+/// * Revisions of `Synced` only grow. A transaction is never shown by half: its changes stand between two `Synced`s.
 /// * A key that is gone is told as a delete, also when it went while nobody was watching. What did not change is not told again.
-/// * [`FeedItem::Begin`] comes first, and later exactly when a whole picture is no longer kept up to date.
+/// * [`FeedItem::SnapshotBegin`] comes first, and later exactly when a whole picture is no longer kept up to date.
 ///
 /// # Not guaranteed
 ///
 /// * *Every change*: after a new listing, what happened meanwhile is told as one step. A key that was deleted and put again
 ///   shows as a put with another `created`, and the revision of a delete is then that of the listing.
-/// * *How fresh* the picture is: without changes there is no news. `Whole` comes again as progress where the engine knows more.
+/// * *How fresh* the picture is: without changes there is no news. `Synced` comes again as progress where the engine knows more.
 ///
 /// # Cancellation
 ///
@@ -72,7 +72,7 @@ pub use tenure_core::snapshot::FeedItem;
 ///
 /// # Errors
 ///
-/// A store that cannot be reached is not an error: the feed says `Begin` and tries again, resting longer and longer up to 5 s.
+/// A store that cannot be reached is not an error: the feed says `SnapshotBegin` and tries again, resting longer and longer up to 5 s.
 /// What no trying can mend (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
 #[must_use = "a feed does nothing unless it is read"]
 pub struct Feed {
@@ -257,7 +257,7 @@ fn list(store: &Store, select: Selection, at: Option<Revision>, len: PageLen) ->
 fn watch(store: &Store, select: &Selection, after: Revision) -> State {
     let (store, select) = (store.clone(), select.clone());
     State::Opening(Box::pin(async move {
-        store.watch(select, Start::After(after), PreviousValues::Omitted).await
+        store.watch(select, WatchStart::After(after), PreviousValues::Omitted).await
     }))
 }
 

@@ -57,7 +57,7 @@ pub async fn list<K: Kind>(
     for pair in page.pairs {
         roster.handle_item(FeedItem::Put(pair), Moment::ORIGIN, &mut told);
     }
-    roster.handle_item(FeedItem::Whole(page.revision), Moment::ORIGIN, &mut told);
+    roster.handle_item(FeedItem::Synced(page.revision), Moment::ORIGIN, &mut told);
     // A roster that was told of a whole picture has one.
     roster.snapshot().ok_or_else(|| StoreError::Corrupt("a listing without a revision".into()))
 }

@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use futures_core::Stream;
 
-pub use tenure_core::change::{Change, PreviousValues, Start, WatchError, WatchItem};
+pub use tenure_core::change::{Change, PreviousValues, WatchError, WatchItem, WatchStart};
 pub use tenure_core::error::{
     Access, Cause, Denied, Invalid, KeyRange, MissingGrant, Replaced, StoreError, TlsFailure, Unusable,
 };
-pub use tenure_core::kv::{Get, KeyValue, Order, Page, Selection, Values};
+pub use tenure_core::kv::{Get, KeyValue, Page, Selection, SortOrder, ValueMode};
 pub use tenure_core::lease::{Grant, LeaseId, LeaseView, Renewal};
 pub use tenure_core::limits::Limits;
 pub use tenure_core::revision::Revision;
@@ -114,12 +114,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Watches keys: each revision exactly once, whole, in order, without gaps after `start`.
     ///
-    /// When the call has returned, a watch from [`Start::Now`] or [`Start::Recent`] misses nothing that is committed from then on. History that is gone shows
+    /// When the call has returned, a watch from [`WatchStart::Now`] or [`WatchStart::Recent`] misses nothing that is committed from then on. History that is gone shows
     /// as the stream's first item, [`WatchError::Compacted`]. The engine resumes by itself what it can; dropping the stream ends the watch.
     fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> impl Future<Output = Result<WatchStream, StoreError>> + Send;
 
@@ -148,7 +148,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Waits until a store that could not be reached answers again; for ever where that cannot be told.
     ///
     /// Whoever rests between tries need not rest longer than this.
-    fn returned(&self) -> impl Future<Output = ()> + Send {
+    fn reachable(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 

@@ -80,7 +80,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tenure_core::time::Moment;
 
-use crate::store::memory::Memory;
+use crate::store::memory::MemoryEngine;
 use crate::store::{Engine, LeaseId, Limits, Revision, Store, StoreError};
 
 use participant::{Link, Participant};
@@ -113,7 +113,7 @@ pub struct World {
 
 struct Shared {
     time: WorldTime,
-    memory: Memory,
+    memory: MemoryEngine,
     numbers: Arc<LeaseNumbers>,
     participants: Mutex<BTreeMap<String, Arc<Participant>>>,
 }
@@ -133,7 +133,7 @@ impl World {
         let time = WorldTime::begin();
         let shared = Shared {
             time,
-            memory: Memory::with_clock(time, limits),
+            memory: MemoryEngine::with_clock(time, limits),
             numbers: Arc::new(LeaseNumbers::default()),
             participants: Mutex::new(BTreeMap::new()),
         };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::store::{Change, PreviousValues, Selection, Start, Store, WatchItem, WatchStream};
+use tenure::store::{Change, PreviousValues, Selection, Store, WatchItem, WatchStart, WatchStream};
 
 use crate::failure::Failure;
 use crate::sample::Sample;
@@ -20,7 +20,8 @@ pub(super) struct Probe {
 impl Probe {
     pub(super) async fn open(store: &Store, prefix: &str) -> Result<Probe, Failure> {
         let key = format!("{prefix}probe");
-        let events = store.watch(Selection::key(key.clone()), Start::Now, PreviousValues::Omitted).await?;
+        let events =
+            store.watch(Selection::key(key.clone()), WatchStart::Now, PreviousValues::Omitted).await?;
         Ok(Probe { store: store.clone(), key, events, took: Vec::new() })
     }
 
@@ -64,7 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Onlooker {
     pub(super) async fn open(store: &Store, line: &str) -> Result<Onlooker, Failure> {
         let select = Selection::prefix(line.to_owned());
-        Ok(Onlooker { events: store.watch(select, Start::Now, PreviousValues::Omitted).await?, seen: 0 })
+        Ok(Onlooker { events: store.watch(select, WatchStart::Now, PreviousValues::Omitted).await?, seen: 0 })
     }
 
     /// Waits until so many have come, all told.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use tenure::store::{Change, LeaseId, PreviousValues, Selection, Start, Store, WatchItem, WatchStream};
+use tenure::store::{Change, LeaseId, PreviousValues, Selection, Store, WatchItem, WatchStart, WatchStream};
 use tokio::sync::oneshot;
 
 use super::reference::Reference;
@@ -120,7 +120,7 @@ struct Onlooker<'a> {
 impl<'a> Onlooker<'a> {
     async fn open(store: &'a Store, prefix: &str, keys: &[Bytes]) -> Result<Onlooker<'a>, Failure> {
         let select = Selection::prefix(prefix.to_owned());
-        let events = store.watch(select, Start::Now, PreviousValues::Omitted).await?;
+        let events = store.watch(select, WatchStart::Now, PreviousValues::Omitted).await?;
         Ok(Onlooker { store, events, missing: BTreeSet::new(), untouched: keys.iter().cloned().collect() })
     }
 

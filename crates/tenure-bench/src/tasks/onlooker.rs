@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use futures_util::StreamExt;
-use tenure::store::{Change, PreviousValues, Start, WatchItem, WatchStream};
+use tenure::store::{Change, PreviousValues, WatchItem, WatchStart, WatchStream};
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
 
@@ -25,7 +25,8 @@ pub(super) struct Onlooker {
 impl Onlooker {
     /// Looks from now on; nothing is owned yet.
     pub(super) async fn open(scene: &Scene) -> Result<Onlooker, Failure> {
-        let events = scene.store.watch(scene.layout.tasks(), Start::Now, PreviousValues::Omitted).await?;
+        let events =
+            scene.store.watch(scene.layout.tasks(), WatchStart::Now, PreviousValues::Omitted).await?;
         Ok(Onlooker { layout: scene.layout.clone(), events, owned: BTreeSet::new(), lost_at: None })
     }
 

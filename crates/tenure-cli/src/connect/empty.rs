@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
     Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, PreviousValues, Reach, Renewal,
-    Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Revision, Selection, StoreError, StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
 /// A file store without a file. It answers as an empty one; what is changed in it is gone with this process.
 pub(super) struct Empty {
-    memory: Memory,
+    memory: MemoryEngine,
     info: StoreInfo,
 }
 
@@ -24,7 +24,7 @@ impl Empty {
             durable: Durability::Process,
             reach: Reach::Process,
         };
-        Empty { memory: Memory::new(), info }
+        Empty { memory: MemoryEngine::new(), info }
     }
 }
 
@@ -44,7 +44,7 @@ impl Engine for Empty {
     async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.memory.watch(select, start, previous).await

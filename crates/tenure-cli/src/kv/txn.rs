@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::store::{Op, OpReply, Store, Values};
+use tenure::store::{Op, OpReply, Store, ValueMode};
 
 use self::request::Request;
 use super::input::Input;
@@ -43,7 +43,7 @@ pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Resul
     let txn = Request::parse(&read(args).await?)?.into_txn()?;
     // Answers without values must not look like empty values.
     let with_values = |branch: &[Op]| -> Vec<bool> {
-        branch.iter().map(|op| !matches!(op, Op::Get(get) if get.values == Values::Omitted)).collect()
+        branch.iter().map(|op| !matches!(op, Op::Get(get) if get.values == ValueMode::Omitted)).collect()
     };
     let (then, otherwise) = (with_values(&txn.then), with_values(&txn.otherwise));
     let reply = store.txn(txn).await?;

@@ -7,7 +7,7 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
 use tenure::store::{
-    Change, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchItem, WatchStream,
+    Change, PreviousValues, Revision, Selection, Store, StoreError, WatchItem, WatchStart, WatchStream,
 };
 
 use super::key::{KeyOrPrefix, parse_revision_or_zero};
@@ -41,7 +41,7 @@ impl WatchArgs {
 }
 
 pub(super) async fn watch(args: &WatchArgs, store: &Store, output: &Output) -> Result<(), Failure> {
-    let start = args.after.map_or(Start::Now, Start::After);
+    let start = args.after.map_or(WatchStart::Now, WatchStart::After);
     let previous = if args.prev { PreviousValues::Included } else { PreviousValues::Omitted };
     let stream = store.watch(args.selection()?, start, previous).await?;
     output.note("watching; Ctrl-C ends");

@@ -198,10 +198,10 @@ impl<'a> Watch<'a> {
             match event {
                 Event::Handled(answer) => handled = Some(self.obeyed(answer)?),
                 Event::Node(item) => match item.unwrap_or(Err(StoreError::Closed))? {
-                    FeedItem::Begin => {}
+                    FeedItem::SnapshotBegin => {}
                     FeedItem::Put(_) => is_here = true,
                     FeedItem::Delete { .. } => is_here = false,
-                    FeedItem::Whole(_) => is_gone = !is_here,
+                    FeedItem::Synced(_) => is_gone = !is_here,
                 },
                 Event::Task(item) => {
                     self.take(item)?;

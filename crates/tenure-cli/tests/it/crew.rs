@@ -37,7 +37,7 @@ impl Crew {
         if let Some((name, password)) = granted_user().and_then(|user| user.split_once(':')) {
             config = config.with_user(name, Secret::new(password));
         }
-        let store = Store::new(tenure::store::etcd::Etcd::connect(config).await.unwrap());
+        let store = Store::new(tenure::store::etcd::EtcdEngine::connect(config).await.unwrap());
         Crew::on(Machine::new(), &format!("etcd://{}", etcd.endpoints()), store)
     }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::change::{PreviousValues, Start, WatchItem};
+use crate::change::{PreviousValues, WatchItem, WatchStart};
 use crate::id::Namespace;
 use crate::keyspace::Keyspace;
 use crate::kv::Get;
@@ -38,7 +38,7 @@ fn delete(key: &str, revision: i64) -> FeedItem {
 }
 
 fn whole(revision: i64) -> FeedItem {
-    FeedItem::Whole(Revision(revision))
+    FeedItem::Synced(Revision(revision))
 }
 
 fn unowned(name: &str) -> BoardChange {
@@ -91,13 +91,14 @@ fn a_task_is_unowned_then_owned_then_unowned_then_gone() {
 
 #[test]
 fn nothing_is_told_before_the_picture_is_whole() {
-    let board = check(vec![FeedItem::Begin, put("x", "{}", 2, 2)], &[]);
+    let board = check(vec![FeedItem::SnapshotBegin, put("x", "{}", 2, 2)], &[]);
     assert!(!board.is_fresh() && board.is_empty());
 }
 
 #[test]
 fn the_old_picture_stays_while_it_is_listed_anew() {
-    let items = vec![put("x", "{}", 2, 2), whole(2), FeedItem::Begin, delete("x", 9), put("y", "{}", 5, 5)];
+    let items =
+        vec![put("x", "{}", 2, 2), whole(2), FeedItem::SnapshotBegin, delete("x", 9), put("y", "{}", 5, 5)];
     let board = check(items, &[unowned("x")]);
     assert!(!board.is_fresh(), "and nothing is decided with it");
     assert!(board.get(&task("x")).is_some() && board.get(&task("y")).is_none());
@@ -133,7 +134,7 @@ fn t1_deleted_leaves_t10_and_t11_alone() {
 
 #[test]
 fn a_task_deleted_and_submitted_again_between_two_pictures_is_another_life() {
-    let items = vec![put("x", "{}", 2, 2), whole(2), FeedItem::Begin, put("x", "{}", 7, 7), whole(9)];
+    let items = vec![put("x", "{}", 2, 2), whole(2), FeedItem::SnapshotBegin, put("x", "{}", 7, 7), whole(9)];
     check(items, &[unowned("x"), gone("x", 2), unowned("x")]);
 }
 
@@ -143,7 +144,7 @@ fn a_new_owner_between_two_pictures_is_another_claim() {
         put("x", "{}", 2, 2),
         put("x/owner", A, 3, 3),
         whole(3),
-        FeedItem::Begin,
+        FeedItem::SnapshotBegin,
         put("x/owner", A, 8, 8),
         whole(9),
     ];
@@ -226,7 +227,7 @@ proptest! {
     fn the_board_is_what_the_store_holds(steps in steps()) {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let everything = layout().tasks();
-        let mut watch = store.watch(everything.clone(), Start::Now, NOW).unwrap();
+        let mut watch = store.watch(everything.clone(), WatchStart::Now, NOW).unwrap();
         let (mut picture, mut board, mut told) = (Picture::new(), Board::new(layout()), Vec::new());
         let relist = |store: &mut Keyspace, picture: &mut Picture, items: &mut Vec<FeedItem>| {
             picture.handle_break(items);
@@ -251,7 +252,7 @@ proptest! {
                 Step::Break => {
                     store.unwatch(watch);
                     relist(&mut store, &mut picture, &mut items);
-                    watch = store.watch(layout().tasks(), Start::Now, NOW).unwrap();
+                    watch = store.watch(layout().tasks(), WatchStart::Now, NOW).unwrap();
                 }
             }
             for item in items.drain(..) {
@@ -265,7 +266,7 @@ proptest! {
         for pair in page.pairs {
             fresh.handle_item(FeedItem::Put(pair), &mut ignored);
         }
-        fresh.handle_item(FeedItem::Whole(page.revision), &mut ignored);
+        fresh.handle_item(FeedItem::Synced(page.revision), &mut ignored);
         prop_assert_eq!(&board.tasks, &fresh.tasks);
         prop_assert_eq!(board.loads(), fresh.loads());
         prop_assert_eq!(board.unowned, fresh.unowned);

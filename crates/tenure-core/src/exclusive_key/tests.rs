@@ -38,7 +38,7 @@ fn live(lease: i64) -> SessionView {
 /// A key that was read free at revision 5, and whose create is in flight.
 fn registering() -> (ExclusiveKey<crate::record::MemberRecord>, RequestId) {
     let mut key = key();
-    key.handle_item(FeedItem::Whole(Revision(5)), NOW);
+    key.handle_item(FeedItem::Synced(Revision(5)), NOW);
     let Some(Action::Create { epoch, .. }) = key.poll_action() else { panic!("a free key is created") };
     (key, epoch)
 }
@@ -92,7 +92,7 @@ fn lost_create_reply_is_settled_by_the_nonce() {
 fn key_is_this_owners_by_nonce_before_the_reply_comes() {
     let (mut key, epoch) = registering();
     key.handle_item(FeedItem::Put(pair("own", 6, 1)), NOW);
-    key.handle_item(FeedItem::Whole(Revision(6)), NOW);
+    key.handle_item(FeedItem::Synced(Revision(6)), NOW);
     assert!(key.poll_notice().is_none(), "the session does not hold the lease yet");
     key.handle_session(live(1), NOW);
     assert!(matches!(key.poll_notice(), Some(Notice::Taken(Token(Revision(6))))));
@@ -125,7 +125,7 @@ fn key_of_another_process_is_not_taken() {
 fn faster_process_is_found_by_a_read() {
     let (mut key, epoch) = registering();
     key.handle_registered(epoch, RegisterReply::Taken, NOW);
-    key.handle_item(FeedItem::Whole(Revision(6)), NOW);
+    key.handle_item(FeedItem::Synced(Revision(6)), NOW);
     assert_eq!(std::iter::from_fn(|| key.poll_action()).collect::<Vec<_>>(), [Action::Read]);
     key.handle_read(Ok((Some(pair("other", 7, 9)), Revision(8))), NOW);
     assert!(matches!(key.poll_notice(), Some(Notice::NotTaken(ExclusiveKeyError::Held(_)))));
@@ -205,7 +205,7 @@ fn second_owner_in_the_same_session_is_refused_and_withdraws_nothing() {
             second.handle_session(has_key, NOW);
             second.handle_item(FeedItem::Put(pair("first", 3, 1)), NOW);
         }
-        second.handle_item(FeedItem::Whole(Revision(5)), NOW);
+        second.handle_item(FeedItem::Synced(Revision(5)), NOW);
         if let Some(Action::Create { epoch, .. }) = second.poll_action() {
             second.handle_registered(epoch, RegisterReply::AlreadyRegistered, NOW);
         }
@@ -283,7 +283,7 @@ fn key_read_under_another_lease_is_not_owned() {
         assert_eq!(is, is_member);
     }
     key.handle_item(FeedItem::Put(pair("own", 6, 0)), NOW);
-    key.handle_item(FeedItem::Whole(Revision(8)), NOW);
+    key.handle_item(FeedItem::Synced(Revision(8)), NOW);
     assert_eq!(key.status(live(1)), RegistrationStatus::Lost, "another client took it from its lease");
     assert_eq!(key.status(SessionView { is_closed: true, ..live(1) }), RegistrationStatus::Left);
 }
@@ -292,7 +292,7 @@ fn key_read_under_another_lease_is_not_owned() {
 fn older_read_does_not_hide_a_newer_one() {
     let mut key = kept();
     key.handle_item(FeedItem::Delete { key: KEY.into(), revision: Revision(9) }, NOW);
-    key.handle_item(FeedItem::Whole(Revision(9)), NOW);
+    key.handle_item(FeedItem::Synced(Revision(9)), NOW);
     key.handle_read(Ok((Some(pair("own", 6, 1)), Revision(8))), NOW);
     assert_eq!(key.status(live(1)), RegistrationStatus::Lost);
 }

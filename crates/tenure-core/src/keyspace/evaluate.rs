@@ -10,7 +10,7 @@
 
 use crate::change::Change;
 use crate::error::StoreError;
-use crate::kv::{Get, KeyValue, Order, Page, Selection, Values};
+use crate::kv::{Get, KeyValue, Page, Selection, SortOrder, ValueMode};
 use crate::limits::Limits;
 use crate::revision::Revision;
 use crate::txn::{LeaseChoice, Op, OpReply, Txn, TxnReply};
@@ -107,7 +107,7 @@ fn refuse_unreadable(rows: &impl Rows, get: &Get) -> Result<(), StoreError> {
 /// Reads one page. `revision` is the store's as this operation sees it, changes of its own transaction included.
 fn page(rows: &impl Rows, get: &Get, revision: Revision) -> Result<Page, StoreError> {
     // One more than the limit tells whether there is more; filters and orders must see everything first.
-    let cut_early = get.order == Order::Key && get.created_max.is_none();
+    let cut_early = get.order == SortOrder::Key && get.created_max.is_none();
     let limit = get.limit.map(|limit| limit as usize);
     let fetch = if cut_early { limit.map(|limit| limit + 1) } else { None };
     let mut pairs = match get.at {
@@ -123,15 +123,15 @@ fn page(rows: &impl Rows, get: &Get, revision: Revision) -> Result<Page, StoreEr
         pairs.retain(|pair| pair.created <= max);
     }
     match get.order {
-        Order::Key => {}
-        Order::Created => pairs.sort_by_key(|pair| pair.created),
-        Order::CreatedDescending => pairs.sort_by_key(|pair| std::cmp::Reverse(pair.created)),
+        SortOrder::Key => {}
+        SortOrder::Created => pairs.sort_by_key(|pair| pair.created),
+        SortOrder::CreatedDescending => pairs.sort_by_key(|pair| std::cmp::Reverse(pair.created)),
     }
     let more = limit.is_some_and(|limit| pairs.len() > limit);
     if let Some(limit) = limit {
         pairs.truncate(limit);
     }
-    if get.values == Values::Omitted {
+    if get.values == ValueMode::Omitted {
         for pair in &mut pairs {
             pair.value.clear();
         }

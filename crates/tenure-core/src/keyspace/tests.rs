@@ -1,7 +1,7 @@
 //! The store's promises, each shown in a few lines of virtual time.
 
 use super::*;
-use crate::kv::Order;
+use crate::kv::SortOrder;
 use crate::txn::{Condition, Op, OpReply};
 
 const TEST_LIMITS: Limits = Limits { ttl_min: Duration::from_millis(1), ..Limits::EMBEDDED };
@@ -79,7 +79,7 @@ fn every_lease_that_ends_makes_one_revision_in_key_order() {
             store.apply(&Txn::new().then(Op::put_leased(key, "v", lease(id))), at(0)).unwrap();
         }
     }
-    let watch = store.watch(Selection::everything(), Start::Now, at(0)).unwrap();
+    let watch = store.watch(Selection::everything(), WatchStart::Now, at(0)).unwrap();
     store.expire(at(100));
     let seen = drain(&mut store, watch);
     assert_eq!(seen, [(6, vec!["/a".into(), "/d".into()]), (7, vec!["/b".into(), "/c".into()])]);
@@ -190,10 +190,10 @@ fn the_oldest_life_comes_first_when_asked_for() {
     };
     let all = Get::new(Selection::everything());
     assert_eq!(
-        ask(&mut store, all.clone().order(Order::Created).limit(2)),
+        ask(&mut store, all.clone().order(SortOrder::Created).limit(2)),
         (vec!["/b".into(), "/a".into()], true)
     );
-    let before = all.order(Order::CreatedDescending).created_max(Revision(3)).limit(1);
+    let before = all.order(SortOrder::CreatedDescending).created_max(Revision(3)).limit(1);
     assert_eq!(ask(&mut store, before), (vec!["/a".into()], true));
 }
 
@@ -202,7 +202,7 @@ fn a_watch_from_the_past_replays_then_goes_on_live() {
     let mut store = store();
     put(&mut store, "/t/1/owner", 0);
     put(&mut store, "/t/10/owner", 0);
-    let watch = store.watch(Selection::prefix("/t/1/"), Start::After(Revision(1)), at(0)).unwrap();
+    let watch = store.watch(Selection::prefix("/t/1/"), WatchStart::After(Revision(1)), at(0)).unwrap();
     put(&mut store, "/t/1/owner", 0);
     assert_eq!(drain(&mut store, watch), [(2, vec!["/t/1/owner".into()]), (4, vec!["/t/1/owner".into()])]);
     put(&mut store, "/t/10/owner", 0);
@@ -213,7 +213,7 @@ fn a_watch_from_the_past_replays_then_goes_on_live() {
 #[test]
 fn a_watch_from_the_future_waits_for_it() {
     let mut store = store();
-    let watch = store.watch(Selection::everything(), Start::After(Revision(3)), at(0)).unwrap();
+    let watch = store.watch(Selection::everything(), WatchStart::After(Revision(3)), at(0)).unwrap();
     for _ in 0..4 {
         put(&mut store, "/k", 0);
     }
@@ -223,9 +223,9 @@ fn a_watch_from_the_future_waits_for_it() {
 #[test]
 fn only_a_watcher_of_the_changed_key_is_woken() {
     let mut store = store();
-    let one = store.watch(Selection::key("/l/1"), Start::Now, at(0)).unwrap();
-    let ten = store.watch(Selection::key("/l/10"), Start::Now, at(0)).unwrap();
-    let all = store.watch(Selection::prefix("/l/"), Start::Now, at(0)).unwrap();
+    let one = store.watch(Selection::key("/l/1"), WatchStart::Now, at(0)).unwrap();
+    let ten = store.watch(Selection::key("/l/10"), WatchStart::Now, at(0)).unwrap();
+    let all = store.watch(Selection::prefix("/l/"), WatchStart::Now, at(0)).unwrap();
     put(&mut store, "/l/10", 0);
     let woken: Vec<_> = std::iter::from_fn(|| store.poll_woken()).collect();
     assert_eq!(woken, [ten, all]);
@@ -235,8 +235,8 @@ fn only_a_watcher_of_the_changed_key_is_woken() {
 #[test]
 fn a_watcher_that_sleeps_through_a_compaction_is_told() {
     let mut store = store();
-    let idle = store.watch(Selection::key("/other"), Start::Now, at(0)).unwrap();
-    let slow = store.watch(Selection::everything(), Start::Now, at(0)).unwrap();
+    let idle = store.watch(Selection::key("/other"), WatchStart::Now, at(0)).unwrap();
+    let slow = store.watch(Selection::everything(), WatchStart::Now, at(0)).unwrap();
     for _ in 0..5 {
         put(&mut store, "/k", 0);
     }
@@ -251,7 +251,7 @@ fn a_watcher_that_sleeps_through_a_compaction_is_told() {
 #[test]
 fn a_watcher_that_pauses_for_long_misses_nothing() {
     let mut store = store();
-    let watch = store.watch(Selection::key("/k"), Start::Now, at(0)).unwrap();
+    let watch = store.watch(Selection::key("/k"), WatchStart::Now, at(0)).unwrap();
     for _ in 0..3_000 {
         put(&mut store, "/k", 0);
         put(&mut store, "/other", 0);

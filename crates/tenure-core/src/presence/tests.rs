@@ -72,7 +72,7 @@ fn told(events: &[Event]) -> (PresenceSet<Nodes>, String) {
     for (second, event) in events.iter().enumerate() {
         let now = Moment::after_origin(Duration::from_secs(second as u64));
         match event {
-            Begin => roster.handle_item(FeedItem::Begin, now, &mut news),
+            Begin => roster.handle_item(FeedItem::SnapshotBegin, now, &mut news),
             Put(name, created, modified, "?") => {
                 let item = FeedItem::Put(pair(key(name), "not a record", *created, *modified));
                 roster.handle_item(item, now, &mut news);
@@ -85,7 +85,7 @@ fn told(events: &[Event]) -> (PresenceSet<Nodes>, String) {
                 let item = FeedItem::Delete { key: key(name), revision: Revision(*revision) };
                 roster.handle_item(item, now, &mut news);
             }
-            Whole(revision) => roster.handle_item(FeedItem::Whole(Revision(*revision)), now, &mut news),
+            Whole(revision) => roster.handle_item(FeedItem::Synced(Revision(*revision)), now, &mut news),
             Answer => roster.handle_answer(now, &mut news),
             Silence => roster.handle_silence(&mut news),
         }

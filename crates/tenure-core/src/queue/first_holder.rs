@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use super::reply::queue_key_of;
 use super::request::{QueueKind, QueueRequests};
-use crate::kv::{Get, Order, Page};
+use crate::kv::{Get, Page, SortOrder};
 use crate::layout::QueueKey;
 use crate::record::{CandidateRecord, HolderRecord, Identity, Record};
 
 impl QueueRequests {
     /// Reads the oldest key of a queue, with its value.
     pub fn first_holder(&self, queue: &Bytes) -> Get {
-        Get::prefix(queue.clone()).order(Order::Created).limit(1)
+        Get::prefix(queue.clone()).order(SortOrder::Created).limit(1)
     }
 
     /// The identity that the holder of the oldest key has stored. None if that is the own key or a foreign one, or cannot be read.

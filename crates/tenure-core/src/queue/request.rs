@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{AfterLeave, EnterGuard, Predecessor, PredecessorLookup, QueueOutput};
-use crate::kv::{Get, Order, Selection};
+use crate::kv::{Get, Selection, SortOrder};
 use crate::layout::{Layout, PREFERRED, PriorityClass, QueueKey};
 use crate::lease::LeaseId;
 use crate::record::{Record, ResignationRecord, Timestamp};
@@ -167,7 +167,7 @@ impl QueueRequests {
             AfterLeave::Nothing => Vec::new(),
             AfterLeave::Successor(next, _) => vec![own(queue, next)],
             AfterLeave::Queue => {
-                let whole = Get::prefix(queue.clone()).order(Order::Created).limit(SHOWN_MAX);
+                let whole = Get::prefix(queue.clone()).order(SortOrder::Created).limit(SHOWN_MAX);
                 vec![Op::Get(whole.keys_only())]
             }
         };
@@ -190,8 +190,9 @@ impl QueueRequests {
     /// Reads the preferred candidates alone: a queue of a thousand equal ones is not read for them.
     fn preferred(&self, queue: &Bytes) -> Option<Op> {
         let from = || [&queue[..], PREFERRED.as_bytes()].concat().into();
-        let get =
-            || Get::new(Selection::Range(from(), end_of(queue))).order(Order::Created).limit(PREFERRED_MAX);
+        let get = || {
+            Get::new(Selection::Range(from(), end_of(queue))).order(SortOrder::Created).limit(PREFERRED_MAX)
+        };
         (self.kind == QueueKind::Election).then(|| Op::Get(get()))
     }
 }
@@ -216,7 +217,7 @@ fn newest(queue: &Bytes) -> Get {
 
 /// The newest key only. If it is foreign, a second read passes over it.
 fn newest_of(select: Selection) -> Get {
-    Get::new(select).order(Order::CreatedDescending).limit(1).keys_only()
+    Get::new(select).order(SortOrder::CreatedDescending).limit(1).keys_only()
 }
 
 fn end_of(queue: &Bytes) -> Bytes {

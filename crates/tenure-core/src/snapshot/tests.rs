@@ -29,10 +29,10 @@ fn pair(key: &str, modified: i64) -> KeyValue {
 
 fn words(items: &[FeedItem]) -> String {
     let word = |item: &FeedItem| match item {
-        FeedItem::Begin => "begin".to_owned(),
+        FeedItem::SnapshotBegin => "begin".to_owned(),
         FeedItem::Put(pair) => format!("{}@{}", String::from_utf8_lossy(&pair.key), pair.modified),
         FeedItem::Delete { key, revision } => format!("-{}@{revision}", String::from_utf8_lossy(key)),
-        FeedItem::Whole(revision) => format!("whole@{revision}"),
+        FeedItem::Synced(revision) => format!("whole@{revision}"),
     };
     items.iter().map(word).collect::<Vec<_>>().join(" ")
 }
@@ -158,7 +158,7 @@ proptest! {
                         prop_assert_ne!(before, Some(pair.modified), "told what it knew");
                     }
                     FeedItem::Delete { key, .. } => prop_assert!(follower.remove(&key).is_some(), "told of what it never knew"),
-                    FeedItem::Begin | FeedItem::Whole(_) => {}
+                    FeedItem::SnapshotBegin | FeedItem::Synced(_) => {}
                 }
             }
             let expected: BTreeMap<_, _> = pairs.into_iter().map(|pair| (pair.key, pair.modified)).collect();

@@ -45,8 +45,8 @@ impl Node {
                         }
                         self.orders.aside.remove(key);
                     }
-                    FeedItem::Whole(_) => self.orders.see_whole(),
-                    FeedItem::Begin => {}
+                    FeedItem::Synced(_) => self.orders.see_whole(),
+                    FeedItem::SnapshotBegin => {}
                 }
                 if self.company.handle_node(item, now.at) {
                     self.company_changed(now);

@@ -195,7 +195,7 @@ impl Company {
     /// Something came from the feed of the frozen; says whether others take tasks than before.
     pub(super) fn handle_frozen(&mut self, item: FeedItem, now: Moment) -> bool {
         match item {
-            FeedItem::Begin => false,
+            FeedItem::SnapshotBegin => false,
             FeedItem::Put(pair) => {
                 if let Some(Key::Frozen(node)) = self.layout.parse(&pair.key) {
                     self.frozen_pending.insert(node, true);
@@ -208,7 +208,7 @@ impl Company {
                 }
                 false
             }
-            FeedItem::Whole(_) => {
+            FeedItem::Synced(_) => {
                 self.is_frozen_known = true;
                 let pending = std::mem::take(&mut self.frozen_pending);
                 pending.into_iter().fold(false, |is_changed, (node, is_frozen)| {

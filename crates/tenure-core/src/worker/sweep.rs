@@ -106,7 +106,7 @@ impl Sweep {
                 }
             }
             FeedItem::Delete { key, .. } => self.forget(key),
-            FeedItem::Begin | FeedItem::Whole(_) => {}
+            FeedItem::SnapshotBegin | FeedItem::Synced(_) => {}
         }
     }
 

@@ -69,7 +69,7 @@ impl Mailbox {
     /// Something came from the feed; says what changed when the picture is whole.
     pub(super) fn handle_item(&mut self, item: FeedItem, now: Timestamp) -> Vec<MailChange> {
         match item {
-            FeedItem::Begin => {}
+            FeedItem::SnapshotBegin => {}
             FeedItem::Put(pair) => {
                 if let Some(Key::TaskCommand(task)) = self.layout.parse(&pair.key) {
                     self.pending.insert(task.clone(), MailChange::Came(task, Mail::read(&pair, now)));
@@ -80,7 +80,7 @@ impl Mailbox {
                     self.pending.insert(task.clone(), MailChange::Went(task, revision));
                 }
             }
-            FeedItem::Whole(_) => {
+            FeedItem::Synced(_) => {
                 let changes: Vec<MailChange> = std::mem::take(&mut self.pending).into_values().collect();
                 for change in &changes {
                     match change {

@@ -108,8 +108,8 @@ impl Sent {
                 item = commands.next() => item,
             };
             match item {
-                Some(Ok(FeedItem::Whole(_))) => {}
-                Some(Ok(FeedItem::Begin | FeedItem::Put(_) | FeedItem::Delete { .. })) => continue,
+                Some(Ok(FeedItem::Synced(_))) => {}
+                Some(Ok(FeedItem::SnapshotBegin | FeedItem::Put(_) | FeedItem::Delete { .. })) => continue,
                 Some(Err(error)) => return Err(WaitCommandError::Store(error)),
                 None => return Err(WaitCommandError::Store(StoreError::Closed)),
             }

@@ -276,7 +276,7 @@ impl Client {
         for pair in pairs {
             board.handle_item(FeedItem::Put(pair), &mut changes);
         }
-        board.handle_item(FeedItem::Whole(revision), &mut changes);
+        board.handle_item(FeedItem::Synced(revision), &mut changes);
         board
     }
 

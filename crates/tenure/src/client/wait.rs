@@ -76,8 +76,8 @@ impl Client {
                 item = states.next() => item,
             };
             match item {
-                Some(Ok(FeedItem::Whole(_))) => {}
-                Some(Ok(FeedItem::Begin | FeedItem::Put(_) | FeedItem::Delete { .. })) => continue,
+                Some(Ok(FeedItem::Synced(_))) => {}
+                Some(Ok(FeedItem::SnapshotBegin | FeedItem::Put(_) | FeedItem::Delete { .. })) => continue,
                 Some(Err(error)) => return Err(WaitTaskError::Store(error)),
                 None => return Err(WaitTaskError::Store(StoreError::Closed)),
             }

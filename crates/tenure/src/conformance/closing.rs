@@ -2,7 +2,7 @@
 
 use super::verdict::{Failure, Verdict, refused};
 use super::{Case, Scene};
-use crate::store::{Get, PreviousValues, Selection, Start, StoreError, WatchError};
+use crate::store::{Get, PreviousValues, Selection, StoreError, WatchError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![Case::new(
@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 async fn closing_ends_everything(s: &Scene) -> Verdict {
-    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     let lease = s.lease(super::scene::LONG).await?.id;
     s.store.revoke(lease).await?;
     s.store.delete(Selection::Prefix(s.key(""))).await?;
@@ -30,7 +30,7 @@ async fn closing_ends_everything(s: &Scene) -> Verdict {
     refused!("a renewal", s.store.renew(lease).await, StoreError::Closed)?;
     refused!(
         "a watch",
-        s.store.watch(s.all(), Start::Now, PreviousValues::Omitted).await,
+        s.store.watch(s.all(), WatchStart::Now, PreviousValues::Omitted).await,
         StoreError::Closed
     )?;
     s.store.close().await;

@@ -2,7 +2,7 @@
 
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
-use crate::store::{Change, Get, Op, PreviousValues, Revision, Start, StoreError, Txn, WatchError};
+use crate::store::{Change, Get, Op, PreviousValues, Revision, StoreError, Txn, WatchError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -85,7 +85,7 @@ async fn watches_from_below_say_so(s: &Scene) -> Verdict {
     let later = s.put("a", "5").await?;
     s.store.compact(compacted).await?;
     for start in [first, plus(first, 1), compacted.previous()] {
-        let mut watch = s.watch(s.all(), Start::After(start)).await?;
+        let mut watch = s.watch(s.all(), WatchStart::After(start)).await?;
         match watch.end().await? {
             WatchError::Compacted { at } => equal("where history begins", at, compacted)?,
             WatchError::Lost(error) => {
@@ -93,7 +93,7 @@ async fn watches_from_below_say_so(s: &Scene) -> Verdict {
             }
         }
     }
-    let mut watch = s.watch(s.all(), Start::After(compacted)).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(compacted)).await?;
     equal("what follows", watch.batch().await?.0, later)
 }
 
@@ -102,19 +102,19 @@ async fn a_delete_at_the_compact_revision(s: &Scene) -> Verdict {
     s.delete("a").await?;
     let deleted = plus(put, 1);
     s.store.compact(deleted).await?;
-    let mut watch = s.watch(s.all(), Start::After(put)).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(put)).await?;
     match watch.end().await? {
         WatchError::Compacted { at } => equal("where history begins", at, deleted)?,
         WatchError::Lost(error) => return Err(Failure::new(format!("expected Compacted, found {error}"))),
     }
-    let mut watch = s.watch(s.all(), Start::After(deleted)).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(deleted)).await?;
     let next = s.put("b", "v").await?;
     equal("what follows", watch.batch().await?.0, next)
 }
 
 async fn a_watch_survives(s: &Scene) -> Verdict {
-    let mut watch = s.watch(s.all(), Start::Now).await?;
-    let mut quiet = s.watch(s.below("quiet/"), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
+    let mut quiet = s.watch(s.below("quiet/"), WatchStart::Now).await?;
     for n in 0..5 {
         let put = s.put("a", &n.to_string()).await?;
         equal("before", watch.batch().await?.0, put)?;
@@ -133,10 +133,10 @@ async fn previous_values_above(s: &Scene) -> Verdict {
         revisions.push(s.put("a", &n.to_string()).await?);
     }
     // This one is behind when history goes; it may be told everything, or that it cannot be.
-    let mut behind = s.watch_with(s.all(), Start::After(revisions[0]), PreviousValues::Included).await?;
+    let mut behind = s.watch_with(s.all(), WatchStart::After(revisions[0]), PreviousValues::Included).await?;
     let compacted = revisions[2];
     s.store.compact(compacted).await?;
-    let mut after = s.watch_with(s.all(), Start::After(compacted), PreviousValues::Included).await?;
+    let mut after = s.watch_with(s.all(), WatchStart::After(compacted), PreviousValues::Included).await?;
     for revision in &revisions[3..] {
         let (found, changes) = after.batch().await?;
         equal("the revision", found, *revision)?;

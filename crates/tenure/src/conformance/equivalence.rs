@@ -14,8 +14,8 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal};
 use super::watching::Watching;
 use crate::store::{
-    Change, Condition, KeyValue, LeaseId, Op, OpReply, PreviousValues, Revision, Selection, Start, Store,
-    StoreError, Txn,
+    Change, Condition, KeyValue, LeaseId, Op, OpReply, PreviousValues, Revision, Selection, Store,
+    StoreError, Txn, WatchStart,
 };
 
 /// How much is written.
@@ -124,8 +124,8 @@ async fn follow(
     let mut log: Vec<Entry> = Vec::new();
     let mut after = start;
     loop {
-        let stream = store.watch(select.clone(), Start::After(after), PreviousValues::Included).await?;
-        let mut watch = Watching::new(stream, select.clone(), Start::After(after));
+        let stream = store.watch(select.clone(), WatchStart::After(after), PreviousValues::Included).await?;
+        let mut watch = Watching::new(stream, select.clone(), WatchStart::After(after));
         let reconnect_after = match pace {
             Pace::Live => usize::MAX,
             // Longer and longer, because some stores take a tenth of a second for each look back.

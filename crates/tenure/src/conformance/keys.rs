@@ -6,8 +6,8 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
 use crate::store::{
-    Change, Condition, Get, Invalid, LeaseChoice, Op, OpReply, PreviousValues, Selection, Start, StoreError,
-    Txn,
+    Change, Condition, Get, Invalid, LeaseChoice, Op, OpReply, PreviousValues, Selection, StoreError, Txn,
+    WatchStart,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -98,7 +98,7 @@ async fn a_prefix_goes_in_one_revision(s: &Scene) -> Verdict {
         s.put(name, name).await?;
     }
     let start = s.revision().await?;
-    let mut watch = s.watch_with(s.all(), Start::After(start), PreviousValues::Included).await?;
+    let mut watch = s.watch_with(s.all(), WatchStart::After(start), PreviousValues::Included).await?;
     let reply = s.txn(Txn::new().then(Op::Delete(s.below("d/")))).await?;
     equal("the answer", reply.results, vec![OpReply::Delete { count: 3 }])?;
     equal("the revision", reply.revision, plus(start, 1))?;
@@ -148,7 +148,7 @@ async fn one_transaction_one_revision(s: &Scene) -> Verdict {
 }
 
 async fn each_put_knows_what_it_replaced(s: &Scene) -> Verdict {
-    let mut watch = s.watch_with(s.all(), Start::Now, PreviousValues::Included).await?;
+    let mut watch = s.watch_with(s.all(), WatchStart::Now, PreviousValues::Included).await?;
     s.put("a", "1").await?;
     let first = s.pair("a").await?;
     s.put("a", "2").await?;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
-use crate::store::{Change, Invalid, LeaseId, Renewal, Start, StoreError};
+use crate::store::{Change, Invalid, LeaseId, Renewal, StoreError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -125,7 +125,7 @@ async fn a_lease_goes_in_one_revision(s: &Scene) -> Verdict {
         s.put_leased(name, "v", lease).await?;
     }
     let start = s.put("stays", "v").await?;
-    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     equal("the revision returned", s.store.revoke(lease).await?, plus(start, 1))?;
     let (revision, changes) = watch.batch().await?;
     equal("the revision", revision, plus(start, 1))?;
@@ -195,7 +195,7 @@ async fn leases_end_each_in_its_own_revision(s: &Scene) -> Verdict {
         s.put_leased(name, "v", lease).await?;
     }
     let start = s.revision().await?;
-    let mut watch = s.watch(s.all(), Start::After(start)).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(start)).await?;
     watch.quiet_until(began + one.ttl.min(two.ttl)).await?;
     let mut groups = Vec::new();
     for step in 1..=2 {
@@ -219,7 +219,7 @@ async fn only_a_renewal_renews(s: &Scene) -> Verdict {
     let renewed = s.lease(short(s)).await?;
     s.put_leased("written", "1", written.id).await?;
     s.put_leased("renewed", "1", renewed.id).await?;
-    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
 
     let ttl = written.ttl.min(renewed.ttl);
     watch.quiet_until(began + ttl.mul_f64(0.75)).await?;
@@ -246,7 +246,7 @@ async fn an_ended_lease_is_gone(s: &Scene) -> Verdict {
     let began = Instant::now();
     let grant = s.lease(short(s)).await?;
     s.put_leased("a", "v", grant.id).await?;
-    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     watch.quiet_until(began + grant.ttl).await?;
     let (_, changes) = watch.batch().await?;
     equal("the key deleted", deleted(s, &changes)?, vec!["a".into()])?;

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::equivalence::{EquivalenceSize, log_equivalence_in};
 use super::verdict::{Failure, Verdict, ensure, equal, plus};
 use super::{Case, Scene};
-use crate::store::{Change, Op, PreviousValues, Start, StoreError, Txn, WatchError};
+use crate::store::{Change, Op, PreviousValues, StoreError, Txn, WatchError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -50,7 +50,7 @@ async fn write_many(s: &Scene, count: usize, size: usize) -> Verdict {
 
 async fn a_slow_watcher_has_no_gap(s: &Scene) -> Verdict {
     let start = s.revision().await?;
-    let mut paused = s.watch(s.all(), Start::After(start)).await?;
+    let mut paused = s.watch(s.all(), WatchStart::After(start)).await?;
     write_many(s, 1, 10).await?;
     equal("before the pause", paused.batch().await?.0, plus(start, 1))?;
     write_many(s, 1_500, 500).await?;
@@ -68,7 +68,7 @@ async fn a_slow_watcher_has_no_gap(s: &Scene) -> Verdict {
             Err(WatchError::Compacted { at }) => {
                 equal("where history begins", at, plus(start, 1_000))?;
                 ensure(next <= at, || format!("told of a gap up to {at:?}, but {next:?} is the next"))?;
-                paused = s.watch(s.all(), Start::After(at)).await?;
+                paused = s.watch(s.all(), WatchStart::After(at)).await?;
                 next = at.next();
             }
             Err(WatchError::Lost(error)) => return Err(Failure::new(format!("the watch was lost: {error}"))),
@@ -86,9 +86,9 @@ async fn a_large_revision_arrives_whole(s: &Scene) -> Verdict {
         outcome?;
     }
     let start = s.revision().await?;
-    let mut live = s.watch_with(s.all(), Start::Now, PreviousValues::Included).await?;
+    let mut live = s.watch_with(s.all(), WatchStart::Now, PreviousValues::Included).await?;
     equal("deleted", s.store.delete(s.below("many/")).await?, count)?;
-    let mut replay = s.watch_with(s.all(), Start::After(start), PreviousValues::Included).await?;
+    let mut replay = s.watch_with(s.all(), WatchStart::After(start), PreviousValues::Included).await?;
     for watch in [&mut live, &mut replay] {
         let (revision, changes) = watch.batch().await?;
         equal("the revision", revision, plus(start, 1))?;
@@ -121,7 +121,7 @@ async fn abandoned_writes_leave_nothing_open(s: &Scene) -> Verdict {
     }
     let last = timeout(Duration::from_secs(5), s.txn(writing(count))).await;
     let last = last.map_err(|_| Failure::new("after abandoned writes the store does not take another"))??;
-    let mut watch = s.watch(s.all(), Start::After(start)).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(start)).await?;
     loop {
         let (revision, changes) = watch.batch().await?;
         let whole: Vec<String> = changes.iter().map(|change| s.name(change.key())).collect();

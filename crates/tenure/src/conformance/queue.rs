@@ -7,7 +7,8 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal};
 use super::{Case, Scene};
 use crate::store::{
-    Condition, Get, KeyValue, LeaseId, Op, OpReply, Order, Revision, Selection, Start, StoreError, Txn,
+    Condition, Get, KeyValue, LeaseId, Op, OpReply, Revision, Selection, SortOrder, StoreError, Txn,
+    WatchStart,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -49,14 +50,16 @@ async fn enter(s: &Scene, lease: LeaseId) -> Verdict<Revision> {
 
 /// Who stands right before the one that entered at this revision.
 async fn predecessor(s: &Scene, entered: Revision) -> Result<Option<KeyValue>, StoreError> {
-    let before =
-        Get::new(s.below("queue/")).created_max(entered.previous()).order(Order::CreatedDescending).limit(1);
+    let before = Get::new(s.below("queue/"))
+        .created_max(entered.previous())
+        .order(SortOrder::CreatedDescending)
+        .limit(1);
     Ok(s.store.get(before).await?.pairs.pop())
 }
 
 /// Who holds: the oldest entry.
 async fn holder(s: &Scene) -> Result<Option<LeaseId>, StoreError> {
-    let oldest = Get::new(s.below("queue/")).order(Order::Created).limit(1);
+    let oldest = Get::new(s.below("queue/")).order(SortOrder::Created).limit(1);
     Ok(s.store.get(oldest).await?.pairs.pop().and_then(|pair| pair.lease))
 }
 
@@ -80,7 +83,7 @@ async fn first_come_first_served(s: &Scene) -> Verdict {
     let before_last =
         predecessor(s, entered[3]).await?.ok_or_else(|| Failure::new("nobody before the last"))?;
     equal("who the last waits for", before_last.lease, Some(leases[2]))?;
-    let mut waiting = s.watch(Selection::Key(before_last.key), Start::After(revision)).await?;
+    let mut waiting = s.watch(Selection::Key(before_last.key), WatchStart::After(revision)).await?;
     s.store.revoke(leases[2]).await?;
     waiting.changes(1).await?;
     let next = predecessor(s, entered[3]).await?.and_then(|pair| pair.lease);
@@ -106,7 +109,8 @@ async fn a_stale_leader_changes_nothing(s: &Scene) -> Verdict {
         )
     };
     equal("a proclamation", proclaim(token, old, "one").await?.succeeded, true)?;
-    let leader = s.store.get(Get::new(s.below("queue/")).order(Order::Created).limit(1)).await?.pairs.pop();
+    let leader =
+        s.store.get(Get::new(s.below("queue/")).order(SortOrder::Created).limit(1)).await?.pairs.pop();
     equal("what it says", leader.map(|pair| (pair.value, pair.created)), Some(("one".into(), token)))?;
 
     let resign = |token| {
@@ -130,7 +134,7 @@ async fn a_dead_waiter_cannot_claim(s: &Scene) -> Verdict {
     let entered = enter(s, second).await?;
     let own = s.key(&format!("queue/{second}"));
     let before = predecessor(s, entered).await?.ok_or_else(|| Failure::new("nobody before the second"))?;
-    let mut waiting = s.watch(Selection::Key(before.key), Start::Now).await?;
+    let mut waiting = s.watch(Selection::Key(before.key), WatchStart::Now).await?;
     s.store.revoke(second).await?;
     s.store.revoke(first).await?;
     waiting.changes(1).await?;

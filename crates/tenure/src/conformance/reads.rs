@@ -3,7 +3,7 @@
 use super::scene::LONG;
 use super::verdict::{Failure, Verdict, equal, plus, refused};
 use super::{Case, Scene};
-use crate::store::{Get, Invalid, Op, Order, Page, Revision, Selection, StoreError, Txn};
+use crate::store::{Get, Invalid, Op, Page, Revision, Selection, SortOrder, StoreError, Txn};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -108,13 +108,13 @@ async fn from_a_key_on(s: &Scene) -> Verdict {
 async fn sorted_then_cut(s: &Scene) -> Verdict {
     five(s).await?;
     s.put("b", "put again, which is no new life").await?;
-    let oldest = s.store.get(Get::new(s.all()).order(Order::Created).limit(3)).await?;
+    let oldest = s.store.get(Get::new(s.all()).order(SortOrder::Created).limit(3)).await?;
     equal(
         "the oldest three",
         (names(s, &oldest), oldest.more),
         (vec!["b".into(), "a".into(), "e".into()], true),
     )?;
-    let newest = s.store.get(Get::new(s.all()).order(Order::CreatedDescending).limit(2)).await?;
+    let newest = s.store.get(Get::new(s.all()).order(SortOrder::CreatedDescending).limit(2)).await?;
     equal("the newest two", (names(s, &newest), newest.more), (vec!["c".into(), "d".into()], true))
 }
 
@@ -128,7 +128,7 @@ async fn created_up_to(s: &Scene) -> Verdict {
     equal("two of them", (names(s, &cut), cut.more), (vec!["a".into(), "b".into()], true))?;
     let all = s.store.get(Get::new(s.all()).created_max(third).limit(3)).await?;
     equal("three of them", (all.pairs.len(), all.more), (3, false))?;
-    let before = Get::new(s.all()).created_max(third).order(Order::CreatedDescending).limit(1);
+    let before = Get::new(s.all()).created_max(third).order(SortOrder::CreatedDescending).limit(1);
     equal("the newest of them", names(s, &s.store.get(before).await?), vec!["e".into()])
 }
 

@@ -9,8 +9,8 @@ use super::Verdict;
 use super::watching::Watching;
 use crate::dice;
 use crate::store::{
-    Get, Grant, KeyValue, LeaseId, PreviousValues, Revision, Selection, Start, Store, StoreError, Txn,
-    TxnReply,
+    Get, Grant, KeyValue, LeaseId, PreviousValues, Revision, Selection, Store, StoreError, Txn, TxnReply,
+    WatchStart,
 };
 
 /// The TTL of leases that a case ends by itself: longer than any case may take.
@@ -118,14 +118,14 @@ impl Scene {
         Ok(lease)
     }
 
-    pub(super) async fn watch(&self, select: Selection, start: Start) -> Verdict<Watching> {
+    pub(super) async fn watch(&self, select: Selection, start: WatchStart) -> Verdict<Watching> {
         self.watch_with(select, start, PreviousValues::Omitted).await
     }
 
     pub(super) async fn watch_with(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Verdict<Watching> {
         let stream = self.store.watch(select.clone(), start, previous).await?;

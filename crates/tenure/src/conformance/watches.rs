@@ -4,7 +4,7 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
 use crate::store::{
-    Change, Invalid, KeyValue, LeaseId, Op, PreviousValues, Revision, Selection, Start, StoreError, Txn,
+    Change, Invalid, KeyValue, LeaseId, Op, PreviousValues, Revision, Selection, StoreError, Txn, WatchStart,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -88,7 +88,7 @@ fn previous(change: &Change) -> Option<&KeyValue> {
 
 async fn from_now_on(s: &Scene) -> Verdict {
     s.put("a", "before").await?;
-    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     let put = s.put("b", "after").await?;
     let (revision, changes) = watch.batch().await?;
     equal("the first change", (told(s, &changes[0]), revision), ("b=after".into(), put))
@@ -100,7 +100,7 @@ async fn from_the_past(s: &Scene) -> Verdict {
     s.put("a", "2").await?;
     s.delete("a").await?;
     s.put("a", "3").await?;
-    let mut watch = s.watch(s.all(), Start::After(start)).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(start)).await?;
     let mut seen = Vec::new();
     for step in 1..=4 {
         let (revision, changes) = watch.batch().await?;
@@ -114,7 +114,7 @@ async fn from_the_past(s: &Scene) -> Verdict {
 
 async fn from_the_future(s: &Scene) -> Verdict {
     let start = s.revision().await?;
-    let mut watch = s.watch(s.all(), Start::After(plus(start, 2))).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(plus(start, 2))).await?;
     for value in ["1", "2", "3", "4"] {
         s.put("a", value).await?;
     }
@@ -127,7 +127,7 @@ async fn a_transaction_arrives_whole(s: &Scene) -> Verdict {
     for name in ["x", "d/2", "d/1"] {
         s.put(name, "v").await?;
     }
-    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     let txn = Txn::new()
         .then(Op::put(s.key("b"), "1"))
         .then(Op::delete(s.key("x")))
@@ -144,7 +144,7 @@ async fn a_transaction_arrives_whole(s: &Scene) -> Verdict {
 
 async fn what_was_there_before(s: &Scene) -> Verdict {
     let start = s.revision().await?;
-    let mut with = s.watch_with(s.all(), Start::Now, PreviousValues::Included).await?;
+    let mut with = s.watch_with(s.all(), WatchStart::Now, PreviousValues::Included).await?;
     let mut states = vec![None];
     for value in ["1", "2"] {
         s.put("a", value).await?;
@@ -154,16 +154,16 @@ async fn what_was_there_before(s: &Scene) -> Verdict {
     let changes = with.changes(3).await?;
     let before: Vec<_> = changes.iter().map(|change| previous(change).cloned()).collect();
     equal("what was there before", &before, &states)?;
-    let mut replayed = s.watch_with(s.all(), Start::After(start), PreviousValues::Included).await?;
+    let mut replayed = s.watch_with(s.all(), WatchStart::After(start), PreviousValues::Included).await?;
     equal("the same, replayed", replayed.changes(3).await?, changes)?;
-    let mut without = s.watch(s.all(), Start::After(start)).await?;
+    let mut without = s.watch(s.all(), WatchStart::After(start)).await?;
     let none = without.changes(3).await?.iter().all(|change| previous(change).is_none());
     ensure(none, || "what was there before came although it was not asked for".into())
 }
 
 async fn no_change_no_event(s: &Scene) -> Verdict {
     s.put("a", "1").await?;
-    let mut watch = s.watch(s.all(), Start::Now).await?;
+    let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     s.delete("missing").await?;
     s.txn(Txn::new().then(Op::get(s.key("a")))).await?;
     s.txn(Txn::new()).await?;
@@ -176,8 +176,8 @@ async fn no_change_no_event(s: &Scene) -> Verdict {
 }
 
 async fn a_dropped_watch_ends_alone(s: &Scene) -> Verdict {
-    let mut first = s.watch(s.all(), Start::Now).await?;
-    let mut second = s.watch(s.all(), Start::Now).await?;
+    let mut first = s.watch(s.all(), WatchStart::Now).await?;
+    let mut second = s.watch(s.all(), WatchStart::Now).await?;
     s.put("a", "1").await?;
     first.changes(1).await?;
     drop(first);
@@ -186,13 +186,13 @@ async fn a_dropped_watch_ends_alone(s: &Scene) -> Verdict {
     equal("the other watch", told(s, &seen[1]), "a=2".into())?;
     drop(second);
     s.put("a", "3").await?;
-    let mut third = s.watch(s.all(), Start::Now).await?;
+    let mut third = s.watch(s.all(), WatchStart::Now).await?;
     s.put("a", "4").await?;
     equal("a new watch", told(s, &third.changes(1).await?[0]), "a=4".into())
 }
 
 async fn progress_never_runs_ahead(s: &Scene) -> Verdict {
-    let mut watch = s.watch(s.below("seen/"), Start::Now).await?;
+    let mut watch = s.watch(s.below("seen/"), WatchStart::Now).await?;
     let mut puts = Vec::new();
     for n in 0..100 {
         s.put(&format!("beside/{n}"), "v").await?;
@@ -207,7 +207,7 @@ async fn progress_never_runs_ahead(s: &Scene) -> Verdict {
 }
 
 async fn a_key_is_no_prefix(s: &Scene) -> Verdict {
-    let mut watch = s.watch(Selection::Key(s.key("a")), Start::Now).await?;
+    let mut watch = s.watch(Selection::Key(s.key("a")), WatchStart::Now).await?;
     for name in ["a/b", "ab", "a\0", "A", "a"] {
         s.put(name, "v").await?;
     }
@@ -216,7 +216,7 @@ async fn a_key_is_no_prefix(s: &Scene) -> Verdict {
 
 async fn the_lease_shows(s: &Scene) -> Verdict {
     let lease = s.lease(LONG).await?.id;
-    let mut watch = s.watch_with(s.all(), Start::Now, PreviousValues::Included).await?;
+    let mut watch = s.watch_with(s.all(), WatchStart::Now, PreviousValues::Included).await?;
     s.put_leased("a", "1", lease).await?;
     s.put("a", "2").await?;
     s.put_leased("a", "3", lease).await?;
@@ -242,7 +242,7 @@ async fn three_hundred_revisions(s: &Scene) -> Verdict {
     for n in 0..300 {
         s.put(&format!("{}", n % 7), &n.to_string()).await?;
     }
-    let mut watch = s.watch(s.all(), Start::After(start)).await?;
+    let mut watch = s.watch(s.all(), WatchStart::After(start)).await?;
     for n in 0..300 {
         let (revision, changes) = watch.batch().await?;
         equal("the revision", revision, plus(start, n + 1))?;
@@ -253,9 +253,9 @@ async fn three_hundred_revisions(s: &Scene) -> Verdict {
 
 async fn wide_selections(s: &Scene) -> Verdict {
     let start = s.revision().await?;
-    let mut everything = s.watch(Selection::everything(), Start::After(start)).await?;
-    let mut range = s.watch(Selection::Range(s.key("b"), s.key("d")), Start::After(start)).await?;
-    let mut open = s.watch(Selection::From(s.key("c")), Start::After(start)).await?;
+    let mut everything = s.watch(Selection::everything(), WatchStart::After(start)).await?;
+    let mut range = s.watch(Selection::Range(s.key("b"), s.key("d")), WatchStart::After(start)).await?;
+    let mut open = s.watch(Selection::From(s.key("c")), WatchStart::After(start)).await?;
     for name in ["a", "b", "c", "d"] {
         s.put(name, "v").await?;
     }
@@ -267,7 +267,7 @@ async fn wide_selections(s: &Scene) -> Verdict {
 
 async fn bad_selections_are_refused(s: &Scene) -> Verdict {
     use StoreError::Invalid as Bad;
-    let watch = |select| s.store.watch(select, Start::Now, PreviousValues::Omitted);
+    let watch = |select| s.store.watch(select, WatchStart::Now, PreviousValues::Omitted);
     let empty = watch(Selection::key("")).await;
     refused!("an empty key", empty, Bad(Invalid::EmptyKey))?;
     let open = watch(Selection::Prefix(s.key("open"))).await;
@@ -276,7 +276,7 @@ async fn bad_selections_are_refused(s: &Scene) -> Verdict {
 
 async fn nothing_is_missed(s: &Scene) -> Verdict {
     for n in 0..50 {
-        let mut watch = s.watch(s.all(), Start::Now).await?;
+        let mut watch = s.watch(s.all(), WatchStart::Now).await?;
         let put = s.put("a", &n.to_string()).await?;
         let (revision, changes) = watch.batch().await?;
         equal("the very next put", (revision, told(s, &changes[0])), (put, format!("a={n}")))?;
@@ -295,7 +295,7 @@ async fn recent_and_a_read_miss_nothing(s: &Scene) -> Verdict {
     };
     let looking = async {
         for _ in 0..20 {
-            let mut watch = s.watch(s.all(), Start::Recent).await?;
+            let mut watch = s.watch(s.all(), WatchStart::Recent).await?;
             let mut value = s.pair("busy").await?.map_or(-1, |pair| number(&pair));
             // The last one is put when all others were: until then each must come, and none may be skipped.
             let until = (value + 5).min(199);
@@ -321,7 +321,7 @@ async fn a_hundred_watches(s: &Scene) -> Verdict {
     let name = |n: usize| format!("{n:03}");
     let mut watches = Vec::new();
     for n in 0..100 {
-        watches.push(s.watch(Selection::Key(s.key(&name(n))), Start::Now).await?);
+        watches.push(s.watch(Selection::Key(s.key(&name(n))), WatchStart::Now).await?);
     }
     let mut puts: Vec<Revision> = Vec::new();
     for n in 0..100 {

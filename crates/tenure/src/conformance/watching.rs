@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::verdict::{Failure, Verdict, ensure};
-use crate::store::{Change, Revision, Selection, Start, WatchError, WatchItem, WatchStream};
+use crate::store::{Change, Revision, Selection, WatchError, WatchItem, WatchStart, WatchStream};
 
 /// How long an item that must come may take. A second is plenty; a machine that runs ten tests at once may need ten.
 const ITEM_MAX: Duration = Duration::from_secs(10);
@@ -28,10 +28,10 @@ pub(super) struct Watching {
 type Batch = (Revision, Vec<Change>);
 
 impl Watching {
-    pub(super) fn new(stream: WatchStream, select: Selection, start: Start) -> Watching {
+    pub(super) fn new(stream: WatchStream, select: Selection, start: WatchStart) -> Watching {
         let delivered = match start {
-            Start::Now | Start::Recent => Revision::ZERO,
-            Start::After(revision) => revision,
+            WatchStart::Now | WatchStart::Recent => Revision::ZERO,
+            WatchStart::After(revision) => revision,
         };
         Watching { stream, select, delivered, held: None }
     }

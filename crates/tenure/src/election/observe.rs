@@ -148,7 +148,7 @@ impl Observe {
     fn take(&mut self, item: FeedItem) -> Option<Observation> {
         let now = self.clock.now();
         match item {
-            FeedItem::Begin => {
+            FeedItem::SnapshotBegin => {
                 self.is_whole = false;
                 self.vacancy.handle_break(now);
                 None
@@ -176,7 +176,7 @@ impl Observe {
                 self.forget(&key);
                 None
             }
-            FeedItem::Whole(revision) => {
+            FeedItem::Synced(revision) => {
                 // A list comes in the order of its keys, not of their creation: only when it is complete, it shows which key is the oldest.
                 if !self.is_whole {
                     self.waited.extend(self.line.keys().skip(1));

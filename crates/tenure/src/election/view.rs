@@ -4,7 +4,7 @@ use tenure_core::cluster::elections_in;
 use tenure_core::layout::{Key, QueueKey};
 
 use super::Election;
-use crate::store::{Get, KeyValue, Order, Revision, StoreError};
+use crate::store::{Get, KeyValue, Revision, SortOrder, StoreError};
 
 pub use tenure_core::cluster::{Candidate, ElectionSnapshot, Leader};
 
@@ -20,7 +20,7 @@ pub struct ElectionList {
 impl Election {
     /// Who leads now.
     pub async fn leader(&self) -> Result<Option<Leader>, StoreError> {
-        let oldest = Get::prefix(self.queue.clone()).order(Order::Created).limit(1);
+        let oldest = Get::prefix(self.queue.clone()).order(SortOrder::Created).limit(1);
         let page = self.store().get(oldest).await?;
         let Some(first) = page.pairs.first() else { return Ok(None) };
         match self.place(first) {

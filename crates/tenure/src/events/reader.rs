@@ -14,7 +14,8 @@ use super::{Events, Extent};
 use crate::clock::Clock;
 use crate::retry::Attempts;
 use crate::store::{
-    Get, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError, WatchItem, WatchStream,
+    Get, PreviousValues, Revision, Selection, Store, StoreError, WatchError, WatchItem, WatchStart,
+    WatchStream,
 };
 
 /// How long the store may be silent before its history counts as read. A bounded read ends with the revision that was current when it was
@@ -151,7 +152,7 @@ impl Reader {
             Some(_) => Selection::everything(),
             None => self.layout.everything(),
         };
-        let start = Start::After(self.at);
+        let start = WatchStart::After(self.at);
         match self.store.watch(select, start, PreviousValues::Included).await {
             // A user with a grant on the namespace alone: the store itself reports its progress there, a little later.
             Err(StoreError::Denied(_)) if self.until.is_some() => {

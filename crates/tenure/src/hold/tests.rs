@@ -10,7 +10,7 @@ use crate::clock::{Clock, VirtualClock};
 use crate::lock::{Guard, LockError, Locks};
 use crate::session::Session;
 use crate::store::Limits;
-use crate::store::memory::Memory;
+use crate::store::memory::MemoryEngine;
 
 const TTL: Duration = Duration::from_secs(15);
 const SECOND: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ struct Process {
 impl Process {
     fn new() -> Process {
         let clock = VirtualClock::new();
-        let store = Store::new(Memory::with_clock(clock.clone(), Limits::EMBEDDED));
+        let store = Store::new(MemoryEngine::with_clock(clock.clone(), Limits::EMBEDDED));
         let session = Session::options().ttl(TTL).clock(clock.clone()).open(store.clone()).unwrap();
         Process { clock, store, session }
     }

@@ -241,9 +241,9 @@ impl View {
     }
 
     fn take(&mut self, item: FeedItem) {
-        self.is_whole = matches!(item, FeedItem::Whole(_));
+        self.is_whole = matches!(item, FeedItem::Synced(_));
         match item {
-            FeedItem::Begin | FeedItem::Whole(_) => {}
+            FeedItem::SnapshotBegin | FeedItem::Synced(_) => {}
             FeedItem::Put(pair) => {
                 self.forget(&pair.key);
                 if self.is_place(&pair) {

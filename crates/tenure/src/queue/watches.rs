@@ -21,8 +21,8 @@ use crate::clock::Clock;
 use crate::feed::{Feed, FeedItem};
 use crate::retry::Attempts;
 use crate::store::{
-    Cause, Change, KeyValue, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError,
-    WatchItem, WatchStream,
+    Cause, Change, KeyValue, PreviousValues, Revision, Selection, Store, StoreError, WatchError, WatchItem,
+    WatchStart, WatchStream,
 };
 
 /// How long a key is stored before it is watched. Most locks are released within this time, and the reply to a release reports whether the key
@@ -74,7 +74,7 @@ impl QueueWatches {
 
     /// Watches an own key since its create revision; from now on if it should not be stored.
     pub(super) fn begin_own(&mut self, queue: &Bytes, key: QueueKey, token: Option<Token>) {
-        let start = token.map_or(Start::Recent, |token| Start::After(token.0));
+        let start = token.map_or(WatchStart::Recent, |token| WatchStart::After(token.0));
         let watch = self.watch_key(queue, key, start);
         self.own.insert((key, queue.clone()), watch);
     }
@@ -92,7 +92,7 @@ impl QueueWatches {
             watch.abort();
         }
         if let Some(key) = wanted {
-            let watch = self.watch_key(queue, key, Start::Recent);
+            let watch = self.watch_key(queue, key, WatchStart::Recent);
             self.predecessors.insert(queue.clone(), watch);
         }
     }
@@ -123,7 +123,7 @@ impl QueueWatches {
         }
     }
 
-    fn watch_key(&mut self, queue: &Bytes, key: QueueKey, start: Start) -> AbortHandle {
+    fn watch_key(&mut self, queue: &Bytes, key: QueueKey, start: WatchStart) -> AbortHandle {
         let watch = KeyWatch {
             store: self.store.clone(),
             attempts: Attempts::new(&self.clock, Retry::QUEUE),
@@ -154,7 +154,7 @@ struct KeyWatch {
     attempts: Attempts,
     queue: Bytes,
     key: QueueKey,
-    start: Start,
+    start: WatchStart,
     stream: Option<WatchStream>,
     /// Whether an earlier watch broke, so that a put between the two must be read.
     must_read: bool,
@@ -175,7 +175,7 @@ impl KeyWatch {
                 return None;
             }
             // What happens until the next watch is read then.
-            (self.start, self.must_read) = (Start::Recent, true);
+            (self.start, self.must_read) = (WatchStart::Recent, true);
             self.attempts.wait("queue key watch", &error).await;
         }
     }
@@ -187,7 +187,7 @@ impl KeyWatch {
             self.stream = Some(self.store.watch(select, self.start, PreviousValues::Omitted).await?);
             self.attempts.succeeded();
             // The machine reads the key after this, so it does not matter where exactly the watch begins.
-            if self.start == Start::Recent {
+            if self.start == WatchStart::Recent {
                 self.ready.push_back(ObservedKey::Watched(self.key));
             }
             return Ok(());
@@ -233,14 +233,14 @@ impl SnapshotWatch {
     async fn next(&mut self) -> Option<QueueChange> {
         while let Some(item) = self.feed.next().await {
             match item {
-                Ok(FeedItem::Begin) => {}
+                Ok(FeedItem::SnapshotBegin) => {}
                 Ok(FeedItem::Put(pair)) => self.put(pair),
                 Ok(FeedItem::Delete { key, .. }) => {
                     if let Some(token) = self.tokens.remove(&key) {
                         self.modes.remove(&token);
                     }
                 }
-                Ok(FeedItem::Whole(_)) => {
+                Ok(FeedItem::Synced(_)) => {
                     let observed = ObservedKey::Snapshot(self.modes.clone());
                     return Some(QueueChange { queue: self.queue.clone(), observed });
                 }

@@ -165,7 +165,7 @@ impl StoreBack {
         let (store, not_before) = (self.store.clone(), self.last.map(|last| last + BACK_EVERY));
         let waiting = self.waiting.get_or_insert_with(|| {
             Box::pin(async move {
-                store.returned().await;
+                store.reachable().await;
                 at(Some(not_before.unwrap_or_else(Instant::now))).await;
             })
         });

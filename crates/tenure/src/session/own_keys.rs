@@ -202,11 +202,11 @@ async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<Said>) -
                 Sighting::Put { key: pair.key, value: pair.value, lease: pair.lease, revision: pair.modified }
             }
             Ok(FeedItem::Delete { key, revision }) => Sighting::Deleted { key, revision },
-            Ok(FeedItem::Whole(revision)) => match listing.take() {
+            Ok(FeedItem::Synced(revision)) => match listing.take() {
                 Some(present) => Sighting::Listed { select: select.clone(), present, revision },
                 None => continue,
             },
-            Ok(FeedItem::Begin) => continue,
+            Ok(FeedItem::SnapshotBegin) => continue,
             Err(error) => return Some(error),
         };
         if said.send(Said::Saw(sighting)).await.is_err() {

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::{
-    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start,
-    StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, StoreError,
+    StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -19,14 +19,19 @@ pub(super) trait DynEngine: Send + Sync + 'static {
     fn get(&self, get: Get) -> Answer<'_, Page>;
     fn txn(&self, txn: Txn) -> Answer<'_, TxnReply>;
     fn batch(&self, txns: Vec<Txn>) -> Boxed<'_, Vec<Result<TxnReply, StoreError>>>;
-    fn watch(&self, select: Selection, start: Start, previous: PreviousValues) -> Answer<'_, WatchStream>;
+    fn watch(
+        &self,
+        select: Selection,
+        start: WatchStart,
+        previous: PreviousValues,
+    ) -> Answer<'_, WatchStream>;
     fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Answer<'_, Grant>;
     fn renew(&self, id: LeaseId) -> Answer<'_, Renewal>;
     fn revoke(&self, id: LeaseId) -> Answer<'_, Revision>;
     fn lease(&self, id: LeaseId) -> Answer<'_, Option<LeaseView>>;
     fn leases(&self) -> Answer<'_, Vec<LeaseId>>;
     fn compact(&self, revision: Revision) -> Answer<'_, ()>;
-    fn returned(&self) -> Boxed<'_, ()>;
+    fn reachable(&self) -> Boxed<'_, ()>;
     fn lost(&self) -> Boxed<'_, StoreError>;
     fn close(&self) -> Boxed<'_, ()>;
 }
@@ -48,7 +53,12 @@ impl<E: Engine> DynEngine for E {
         Box::pin(Engine::batch(self, txns))
     }
 
-    fn watch(&self, select: Selection, start: Start, previous: PreviousValues) -> Answer<'_, WatchStream> {
+    fn watch(
+        &self,
+        select: Selection,
+        start: WatchStart,
+        previous: PreviousValues,
+    ) -> Answer<'_, WatchStream> {
         Box::pin(Engine::watch(self, select, start, previous))
     }
 
@@ -76,8 +86,8 @@ impl<E: Engine> DynEngine for E {
         Box::pin(Engine::compact(self, revision))
     }
 
-    fn returned(&self) -> Boxed<'_, ()> {
-        Box::pin(Engine::returned(self))
+    fn reachable(&self) -> Boxed<'_, ()> {
+        Box::pin(Engine::reachable(self))
     }
 
     fn lost(&self) -> Boxed<'_, StoreError> {

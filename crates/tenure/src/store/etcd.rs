@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::{
     Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, OpReply, Page, PreviousValues, Reach,
-    Renewal, Revision, Selection, Start, StoreError, StoreInfo, Transport, Txn, TxnReply, WatchStream,
+    Renewal, Revision, Selection, StoreError, StoreInfo, Transport, Txn, TxnReply, WatchStart, WatchStream,
 };
 
 pub use tenure_etcd::{Config, Secret, Tls, User};
@@ -51,7 +51,7 @@ const TTL_MAX: Duration = Duration::from_secs(9_000_000_000);
 ///
 /// A TTL below the server's floor is raised by the server; what counts is the TTL in the [`Grant`].
 #[derive(Debug)]
-pub struct Etcd {
+pub struct EtcdEngine {
     client: Client,
     info: StoreInfo,
     /// The shortest TTL granted or renewed through this engine, in milliseconds: a renewal must be answered, or asked
@@ -61,7 +61,7 @@ pub struct Etcd {
     closing: CancellationToken,
 }
 
-impl Etcd {
+impl EtcdEngine {
     /// Connects to a cluster and signs in.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Etcd {
     /// # Cancellation
     ///
     /// Leaves nothing behind.
-    pub async fn connect(config: Config) -> Result<Etcd, StoreError> {
+    pub async fn connect(config: Config) -> Result<EtcdEngine, StoreError> {
         let limits = Limits {
             txn_ops_max: config.txn_ops_max,
             request_bytes_max: config.request_bytes_max,
@@ -89,7 +89,7 @@ impl Etcd {
             durable: Durability::PowerLoss,
             reach: Reach::Network,
         };
-        Ok(Etcd {
+        Ok(EtcdEngine {
             client,
             info,
             ttl_shortest_ms: AtomicU64::new(u64::MAX),
@@ -123,7 +123,7 @@ impl Etcd {
     }
 }
 
-impl Engine for Etcd {
+impl Engine for EtcdEngine {
     fn info(&self) -> &StoreInfo {
         &self.info
     }
@@ -162,7 +162,7 @@ impl Engine for Etcd {
     async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         select.check()?;
@@ -225,7 +225,7 @@ impl Engine for Etcd {
         self.client.compact(revision.0).await.map_err(failure::from)
     }
 
-    async fn returned(&self) {
+    async fn reachable(&self) {
         self.client.reachable_again().await;
     }
 

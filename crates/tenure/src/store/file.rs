@@ -48,14 +48,14 @@ use tenure_core::keyspace::{Rows, evaluate, read};
 use crate::clock::{BootClock, Clock};
 use crate::store::{
     Durability, Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Reach, Renewal, Revision,
-    Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Selection, StoreError, StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
 use engine::Running;
 use job::Job;
 use watch::Watch;
 
-pub use options::{Options, Retention, default_path};
+pub use options::{FileOptions, Retention, default_path};
 
 /// A store in a file that the processes of one machine share. Cheap to clone; all clones are one.
 ///
@@ -109,11 +109,11 @@ impl FileEngine {
     }
 
     /// Other ways to open it.
-    pub fn options() -> Options {
-        Options::new()
+    pub fn options() -> FileOptions {
+        FileOptions::new()
     }
 
-    async fn open_with(options: Options, path: PathBuf) -> Result<FileEngine, StoreError> {
+    async fn open_with(options: FileOptions, path: PathBuf) -> Result<FileEngine, StoreError> {
         let durable = options.durability.max(Durability::Machine);
         let limits = options.limits;
         let running = Running::start(options, path).await?;
@@ -193,15 +193,15 @@ impl Engine for FileEngine {
     async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         select.check()?;
         let (revision, compacted) =
             self.running.read(|tables| Ok((tables.revision(), tables.compacted()))).await?;
         let after = match start {
-            Start::Now | Start::Recent => revision,
-            Start::After(after) => after,
+            WatchStart::Now | WatchStart::Recent => revision,
+            WatchStart::After(after) => after,
         };
         let core = &self.running.core;
         let id = core.hub.add(select.clone(), after, previous, (revision, compacted));

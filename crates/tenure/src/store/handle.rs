@@ -12,11 +12,12 @@ use tenure_core::multi_get;
 use tenure_core::revision::Token;
 
 use super::dynamic::DynEngine;
-use super::memory::Memory;
+use super::memory::MemoryEngine;
 use super::page::PageLen;
 use super::{
     Condition, Engine, Get, Grant, KeyValue, LeaseChoice, LeaseId, LeaseView, Op, OpReply, Page,
-    PreviousValues, Renewal, Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    PreviousValues, Renewal, Revision, Selection, StoreError, StoreInfo, Txn, TxnReply, WatchStart,
+    WatchStream,
 };
 
 /// How many chunks of a long list are under way at once. One leaves the store idle between answers; beyond four nothing
@@ -39,7 +40,7 @@ impl Store {
 
     /// A store inside this process, gone with it.
     pub fn memory() -> Store {
-        Store::new(Memory::new())
+        Store::new(MemoryEngine::new())
     }
 
     /// What this store is.
@@ -174,7 +175,7 @@ impl Store {
     pub async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.engine.watch(select, start, previous).await
@@ -211,8 +212,8 @@ impl Store {
     }
 
     /// Waits until a store that could not be reached answers again; see [`Engine::returned`].
-    pub async fn returned(&self) {
-        self.engine.returned().await;
+    pub async fn reachable(&self) {
+        self.engine.reachable().await;
     }
 
     /// Waits until the store is lost for good, and returns why; see [`Engine::lost`].

@@ -18,7 +18,8 @@ use crate::clock::{BootClock, Clock};
 use crate::dice;
 use crate::store::{
     Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, PreviousValues, Reach, Renewal,
-    Revision, Selection, Start, StoreError, StoreInfo, Txn, TxnReply, WatchError, WatchItem, WatchStream,
+    Revision, Selection, StoreError, StoreInfo, Txn, TxnReply, WatchError, WatchItem, WatchStart,
+    WatchStream,
 };
 
 /// How many revisions of history are always kept: what a watcher may be behind before it has to list again.
@@ -32,7 +33,7 @@ const HISTORY_SLACK: usize = 1_000;
 
 /// A store inside this process, gone with it.
 #[derive(Clone)]
-pub struct Memory {
+pub struct MemoryEngine {
     info: Arc<StoreInfo>,
     shared: Arc<Shared>,
 }
@@ -51,14 +52,14 @@ struct State {
     has_reaper: bool,
 }
 
-impl Memory {
+impl MemoryEngine {
     /// An empty store on the machine's clock.
-    pub fn new() -> Memory {
-        Memory::with_clock(BootClock, Limits::EMBEDDED)
+    pub fn new() -> MemoryEngine {
+        MemoryEngine::with_clock(BootClock, Limits::EMBEDDED)
     }
 
     /// An empty store on a clock and with limits of the caller's choice: virtual time and TTLs of milliseconds in tests.
-    pub fn with_clock(clock: impl Clock, limits: Limits) -> Memory {
+    pub fn with_clock(clock: impl Clock, limits: Limits) -> MemoryEngine {
         let state = State {
             keyspace: Keyspace::new(limits),
             readers: BTreeMap::new(),
@@ -75,7 +76,7 @@ impl Memory {
         };
         let shared =
             Shared { clock: Arc::new(clock), state: Mutex::new(state), reaper: Arc::new(Notify::new()) };
-        Memory { info: Arc::new(info), shared: Arc::new(shared) }
+        MemoryEngine { info: Arc::new(info), shared: Arc::new(shared) }
     }
 
     /// Runs `work` on the keyspace, then wakes whoever has something to read.
@@ -106,13 +107,13 @@ impl Memory {
     }
 }
 
-impl Default for Memory {
-    fn default() -> Memory {
-        Memory::new()
+impl Default for MemoryEngine {
+    fn default() -> MemoryEngine {
+        MemoryEngine::new()
     }
 }
 
-impl Engine for Memory {
+impl Engine for MemoryEngine {
     fn info(&self) -> &StoreInfo {
         &self.info
     }
@@ -128,7 +129,7 @@ impl Engine for Memory {
     async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let id = self.with(|keyspace, now| keyspace.watch(select, start, now))?;

@@ -1,6 +1,6 @@
 //! From an address to a store.
 
-use super::memory::Memory;
+use super::memory::MemoryEngine;
 use super::{Store, StoreError, StoreUrl};
 
 impl Store {
@@ -15,13 +15,13 @@ impl Store {
     /// Leaves nothing open; a store file that did not exist may exist then, empty.
     pub async fn open(url: &StoreUrl) -> Result<Store, StoreError> {
         match url {
-            StoreUrl::Memory => Ok(Store::new(Memory::new())),
+            StoreUrl::Memory => Ok(Store::new(MemoryEngine::new())),
             #[cfg(feature = "file")]
             StoreUrl::File(path) => Ok(Store::new(super::file::FileEngine::open(path.clone()).await?)),
             #[cfg(feature = "etcd")]
             StoreUrl::Etcd { endpoints, security } => {
-                let config = super::etcd::Etcd::config(endpoints, *security);
-                Ok(Store::new(super::etcd::Etcd::connect(config).await?))
+                let config = super::etcd::EtcdEngine::config(endpoints, *security);
+                Ok(Store::new(super::etcd::EtcdEngine::connect(config).await?))
             }
             #[cfg(not(all(feature = "file", feature = "etcd")))]
             left_out => Err(engine_missing(left_out)),

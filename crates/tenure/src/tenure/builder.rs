@@ -15,7 +15,7 @@ use crate::id::{IntoId, IntoIdentity};
 use crate::identity::{self, Identity};
 use crate::session::Session;
 #[cfg(feature = "etcd")]
-use crate::store::etcd::{Config, Etcd, Secret};
+use crate::store::etcd::{Config, EtcdEngine, Secret};
 use crate::store::{Store, StoreUrl};
 
 /// The variable that names the store where the program does not.
@@ -240,7 +240,7 @@ impl Source {
             (StoreUrl::File(_), Some(_)) => Err(ConnectError::NoUsers { engine: "file" }),
             #[cfg(feature = "etcd")]
             (StoreUrl::Etcd { endpoints, security }, user) => {
-                open_etcd(Etcd::config(&endpoints, security), user).await
+                open_etcd(EtcdEngine::config(&endpoints, security), user).await
             }
             #[cfg(not(feature = "etcd"))]
             (url @ StoreUrl::Etcd { .. }, Some(_)) => Ok(Store::open(&url).await?),
@@ -254,7 +254,7 @@ async fn open_etcd(config: Config, user: Option<(String, String)>) -> Result<Sto
         Some((name, password)) => config.with_user(name, Secret::new(password)),
         None => config,
     };
-    Ok(Store::new(Etcd::connect(config).await?))
+    Ok(Store::new(EtcdEngine::connect(config).await?))
 }
 
 /// The store that the environment names. An empty variable names none.

@@ -211,7 +211,7 @@ impl Participant {
     }
 
     /// Waits until the store can be reached again.
-    pub(super) async fn returned(&self) {
+    pub(super) async fn reachable(&self) {
         self.returned.notified().await;
     }
 

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::participant::{Lost, Participant, Way};
 use super::watch::Watch;
-use crate::store::memory::Memory;
+use crate::store::memory::MemoryEngine;
 use crate::store::{
-    Cause, Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start,
-    StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Cause, Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection,
+    StoreError, StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
 /// How long a request waits for its answer: as long as the etcd engine's do.
@@ -44,7 +44,7 @@ impl LeaseNumbers {
 
 pub(super) struct Wire {
     participant: Arc<Participant>,
-    memory: Memory,
+    memory: MemoryEngine,
     numbers: Arc<LeaseNumbers>,
     ttl_shortest_ms: AtomicU64,
     closing: CancellationToken,
@@ -59,7 +59,11 @@ enum Kind {
 }
 
 impl Wire {
-    pub(super) fn new(participant: Arc<Participant>, memory: Memory, numbers: Arc<LeaseNumbers>) -> Wire {
+    pub(super) fn new(
+        participant: Arc<Participant>,
+        memory: MemoryEngine,
+        numbers: Arc<LeaseNumbers>,
+    ) -> Wire {
         let closing = CancellationToken::new();
         Wire { participant, memory, numbers, ttl_shortest_ms: AtomicU64::new(u64::MAX), closing }
     }
@@ -147,7 +151,7 @@ impl Wire {
 
 /// Grants a lease under the id that was asked for, or else under the next number that nobody has.
 async fn grant_numbered(
-    memory: &Memory,
+    memory: &MemoryEngine,
     numbers: &LeaseNumbers,
     ttl: Duration,
     id: Option<LeaseId>,
@@ -204,7 +208,7 @@ impl Engine for Wire {
     async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let inner = self.ask(Kind::Read, PATIENCE, self.memory.watch(select, start, previous)).await?;
@@ -248,8 +252,8 @@ impl Engine for Wire {
         self.ask(Kind::Write, PATIENCE, self.memory.compact(revision)).await
     }
 
-    async fn returned(&self) {
-        self.participant.returned().await;
+    async fn reachable(&self) {
+        self.participant.reachable().await;
     }
 
     async fn close(&self) {

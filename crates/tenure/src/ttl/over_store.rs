@@ -16,7 +16,7 @@ use tracing::debug;
 use super::storage::{Capabilities, Freed, StorageError, TtlStorage, refuse_zero};
 use crate::store::{
     Change, Condition, Durability, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, PreviousValues, Renewal,
-    Selection, Start, Store, StoreError, Txn, WatchItem,
+    Selection, Store, StoreError, Txn, WatchItem, WatchStart,
 };
 
 /// A Tenure store as a storage: keys under `/<namespace>/ttl/`, tokens from create revisions.
@@ -159,7 +159,7 @@ impl TtlStorage<String, Bytes> for StoreStorage {
 
     async fn watch(&self, key: &String) -> Result<Freed, StorageError> {
         let key = self.key(key)?;
-        let stream = self.store.watch(Selection::Key(key), Start::Now, PreviousValues::Omitted).await;
+        let stream = self.store.watch(Selection::Key(key), WatchStart::Now, PreviousValues::Omitted).await;
         let mut stream = stream.map_err(StorageError::not_applied)?;
         Ok(Box::pin(async move {
             while let Some(item) = stream.next().await {

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
 use tenure::conformance::{self, Report};
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
     Comparison, Condition, Engine, Field, Get, Grant, LeaseChoice, LeaseId, Op, OpReply, Page,
-    PreviousValues, Renewal, Selection, Start, StoreError, Txn, TxnReply, WatchError, WatchItem, WatchStream,
+    PreviousValues, Renewal, Selection, StoreError, Txn, TxnReply, WatchError, WatchItem, WatchStart,
+    WatchStream,
 };
 
 use crate::tokio_clock::TokioClock;
@@ -61,15 +62,15 @@ struct WatchOffByOne;
 impl Twist for WatchOffByOne {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let start = match start {
-            Start::Now => Start::Now,
-            Start::Recent => Start::Recent,
-            Start::After(revision) => Start::After(revision.next()),
+            WatchStart::Now => WatchStart::Now,
+            WatchStart::Recent => WatchStart::Recent,
+            WatchStart::After(revision) => WatchStart::After(revision.next()),
         };
         Engine::watch(memory, select, start, previous).await
     }
@@ -80,13 +81,13 @@ struct RecentIsTooLate;
 impl Twist for RecentIsTooLate {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let now = Engine::get(memory, Get::new(Selection::key("/"))).await?.revision;
-        let start = if start == Start::Recent { Start::After(now.next()) } else { start };
+        let start = if start == WatchStart::Recent { WatchStart::After(now.next()) } else { start };
         Engine::watch(memory, select, start, previous).await
     }
 }
@@ -104,7 +105,7 @@ async fn a_watch_that_begins_one_too_late_is_found() {
 struct BlindDuplicates;
 
 impl Twist for BlindDuplicates {
-    async fn txn(&self, memory: &Memory, mut txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, mut txn: Txn) -> Result<TxnReply, StoreError> {
         let mut seen = BTreeSet::new();
         txn.then.retain(|op| match op {
             Op::Put { key, .. } => seen.insert(key.clone()),
@@ -122,7 +123,12 @@ async fn a_key_put_twice_in_one_transaction_is_found() {
 struct EarlyEnd;
 
 impl Twist for EarlyEnd {
-    async fn grant(&self, memory: &Memory, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
+    async fn grant(
+        &self,
+        memory: &MemoryEngine,
+        ttl: Duration,
+        id: Option<LeaseId>,
+    ) -> Result<Grant, StoreError> {
         let grant = Engine::grant(memory, ttl, id).await?;
         Engine::revoke(memory, grant.id).await?;
         let shorter = grant.ttl - Duration::from_millis(1);
@@ -139,7 +145,7 @@ async fn a_lease_that_ends_a_millisecond_early_is_found() {
 struct PutRenews;
 
 impl Twist for PutRenews {
-    async fn txn(&self, memory: &Memory, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         for op in &txn.then {
             if let Op::Put { lease: LeaseChoice::Attach(lease), .. } = op {
                 Engine::renew(memory, *lease).await?;
@@ -157,7 +163,7 @@ async fn a_put_that_renews_is_found() {
 struct PartlyApplied;
 
 impl Twist for PartlyApplied {
-    async fn txn(&self, memory: &Memory, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         let reply = Engine::txn(memory, txn.clone()).await;
         if let Err(StoreError::LeaseNotFound) = reply {
             let first = Txn { then: txn.then.into_iter().take(1).collect(), ..Txn::new() };
@@ -179,7 +185,7 @@ struct VersionNotReset {
 }
 
 impl Twist for VersionNotReset {
-    async fn txn(&self, memory: &Memory, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         for op in &txn.then {
             if let Op::Put { key, .. } = op {
                 *self.puts.lock().expect("nobody panics while counting").entry(key.clone()).or_default() += 1;
@@ -188,7 +194,7 @@ impl Twist for VersionNotReset {
         Engine::txn(memory, txn).await
     }
 
-    async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
         let at = get.at;
         let mut page = Engine::get(memory, get).await?;
         for pair in page.pairs.iter_mut().filter(|_| at.is_none()) {
@@ -212,7 +218,7 @@ async fn a_version_that_outlives_its_key_is_found() {
 struct OpenPrefix;
 
 impl Twist for OpenPrefix {
-    async fn get(&self, memory: &Memory, mut get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, mut get: Get) -> Result<Page, StoreError> {
         if let (Selection::Prefix(prefix), Some(end)) = (&get.select, get.select.end())
             && !prefix.ends_with(b"/")
         {
@@ -232,9 +238,9 @@ struct Reordered;
 impl Twist for Reordered {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
@@ -257,9 +263,9 @@ struct Split;
 impl Twist for Split {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
@@ -283,9 +289,9 @@ struct EarlyProgress;
 impl Twist for EarlyProgress {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
@@ -308,9 +314,9 @@ struct SilentGap;
 impl Twist for SilentGap {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select.clone(), start, previous).await?;
@@ -319,7 +325,7 @@ impl Twist for SilentGap {
             Err(WatchError::Compacted { at }) => {
                 let (memory, select) = (memory.clone(), select.clone());
                 let rest = async move {
-                    Engine::watch(&memory, select, Start::After(at), previous)
+                    Engine::watch(&memory, select, WatchStart::After(at), previous)
                         .await
                         .expect("the selection was taken before")
                 };
@@ -338,7 +344,7 @@ async fn a_gap_that_nobody_is_told_of_is_found() {
 struct MissingDiffers;
 
 impl Twist for MissingDiffers {
-    async fn txn(&self, memory: &Memory, mut txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, mut txn: Txn) -> Result<TxnReply, StoreError> {
         for condition in &mut txn.when {
             if condition.is == Comparison::NotEqual
                 && matches!(condition.field, Field::Value(_))
@@ -359,7 +365,7 @@ async fn a_missing_value_that_differs_is_found() {
 struct RevisionForNothing;
 
 impl Twist for RevisionForNothing {
-    async fn txn(&self, memory: &Memory, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         let reply = Engine::txn(memory, txn).await?;
         if reply.results == [OpReply::Delete { count: 0 }] {
             Engine::txn(memory, Txn::new().then(Op::put("/elsewhere", ""))).await?;
@@ -376,7 +382,7 @@ async fn a_revision_in_which_nothing_happened_is_found() {
 struct Forgetful;
 
 impl Twist for Forgetful {
-    async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
         Engine::get(memory, Get { at: None, ..get }).await
     }
 }
@@ -389,7 +395,7 @@ async fn a_read_that_ignores_its_revision_is_found() {
 struct StickyLease;
 
 impl Twist for StickyLease {
-    async fn txn(&self, memory: &Memory, mut txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, mut txn: Txn) -> Result<TxnReply, StoreError> {
         for op in &mut txn.then {
             if let Op::Put { key, lease, .. } = op
                 && *lease == LeaseChoice::Detach
@@ -410,7 +416,7 @@ async fn a_put_that_does_not_detach_is_found() {
 struct AllOrNothingBatch;
 
 impl Twist for AllOrNothingBatch {
-    async fn batch(&self, memory: &Memory, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
+    async fn batch(&self, memory: &MemoryEngine, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
         let count = txns.len();
         let replies = Engine::batch(memory, txns).await;
         match replies.iter().find_map(|reply| reply.as_ref().err()) {
@@ -428,7 +434,7 @@ async fn a_batch_that_fails_as_one_is_found() {
 struct HangingRenewal;
 
 impl Twist for HangingRenewal {
-    async fn renew(&self, _memory: &Memory, _id: LeaseId) -> Result<Renewal, StoreError> {
+    async fn renew(&self, _memory: &MemoryEngine, _id: LeaseId) -> Result<Renewal, StoreError> {
         std::future::pending().await
     }
 }
@@ -444,7 +450,7 @@ async fn an_engine_that_hangs_fails_instead_of_hanging_the_suite() {
 struct PanickingList;
 
 impl Twist for PanickingList {
-    async fn leases(&self, _memory: &Memory) -> Result<Vec<LeaseId>, StoreError> {
+    async fn leases(&self, _memory: &MemoryEngine) -> Result<Vec<LeaseId>, StoreError> {
         panic!("no list today")
     }
 }
@@ -461,9 +467,9 @@ struct LostEvent;
 impl Twist for LostEvent {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?;
@@ -483,7 +489,7 @@ async fn a_lost_event_is_found_by_the_logs() {
 async fn a_store_that_no_longer_answers_ends_the_suite_early() {
     struct Silent;
     impl Twist for Silent {
-        async fn get(&self, _memory: &Memory, _get: Get) -> Result<Page, StoreError> {
+        async fn get(&self, _memory: &MemoryEngine, _get: Get) -> Result<Page, StoreError> {
             std::future::pending().await
         }
     }

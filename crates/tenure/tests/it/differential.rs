@@ -10,9 +10,9 @@ mod words;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use tenure::clock::VirtualClock;
-use tenure::store::etcd::{Config as Connection, Etcd};
+use tenure::store::etcd::{Config as Connection, EtcdEngine};
 use tenure::store::file::FileEngine;
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{Engine, Get, LeaseChoice, Limits, Op, Store, StoreError, Txn, TxnReply};
 use tenure_fixture::Etcd as Server;
 use tokio::runtime::Runtime;
@@ -32,7 +32,7 @@ fn times(usual: u32) -> u32 {
 
 fn specification() -> (Store, VirtualClock) {
     let clock = VirtualClock::new();
-    (Store::new(Memory::with_clock(clock.clone(), Limits::EMBEDDED)), clock)
+    (Store::new(MemoryEngine::with_clock(clock.clone(), Limits::EMBEDDED)), clock)
 }
 
 /// How much two stores agreed on.
@@ -124,7 +124,7 @@ async fn open_file(folder: &tempfile::TempDir) -> Store {
 }
 
 async fn open_etcd(server: &Server) -> Store {
-    Store::new(Etcd::connect(Connection::new(server.client_urls())).await.expect("a healthy etcd"))
+    Store::new(EtcdEngine::connect(Connection::new(server.client_urls())).await.expect("a healthy etcd"))
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn memory_and_memory_agree() {
 fn an_engine_that_does_not_detach_is_found_with_a_short_script() {
     struct Sticky;
     impl Twist for Sticky {
-        async fn txn(&self, memory: &Memory, mut txn: Txn) -> Result<TxnReply, StoreError> {
+        async fn txn(&self, memory: &MemoryEngine, mut txn: Txn) -> Result<TxnReply, StoreError> {
             for op in &mut txn.then {
                 if let Op::Put { key, lease, .. } = op
                     && *lease == LeaseChoice::Detach
@@ -153,7 +153,7 @@ fn an_engine_that_does_not_detach_is_found_with_a_short_script() {
         }
     }
     let runtime = Runtime::new().unwrap();
-    let other = runtime.block_on(async { Twisted::store(Memory::new(), Sticky) });
+    let other = runtime.block_on(async { Twisted::store(MemoryEngine::new(), Sticky) });
     let (why, script) = run_scripts(&runtime, 100, &other).expect_err("the stores differ");
     assert!(script.steps.len() <= 6, "{why}");
     assert!(why.starts_with("the stores disagree after"), "{why}");

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use tenure::conformance::{self, EquivalenceSize};
-use tenure::store::etcd::{Config, Etcd};
+use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::{
-    Condition, Get, Invalid, LeaseId, Op, PreviousValues, Selection, Start, Store, StoreError, StoreUrl, Txn,
+    Condition, Get, Invalid, LeaseId, Op, PreviousValues, Selection, Store, StoreError, StoreUrl, Txn,
+    WatchStart,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 
 async fn open(server: &Server) -> Store {
-    Store::new(Etcd::connect(Config::new(server.client_urls())).await.expect("a healthy etcd"))
+    Store::new(EtcdEngine::connect(Config::new(server.client_urls())).await.expect("a healthy etcd"))
 }
 
 fn claim(n: usize) -> Txn {
@@ -95,7 +96,7 @@ async fn what_selects_nothing_reads_deletes_and_watches_nothing() {
         let page = store.get(Get::new(select.clone())).await.unwrap();
         assert_eq!((page.pairs.len(), page.revision), (0, put), "{select:?}");
         assert_eq!(store.delete(select.clone()).await.unwrap(), 0, "{select:?}");
-        drop(store.watch(select, Start::Now, PreviousValues::Omitted).await.unwrap());
+        drop(store.watch(select, WatchStart::Now, PreviousValues::Omitted).await.unwrap());
     }
     let beside = Op::Delete(Selection::Range("/m".into(), "/a".into()));
     store.txn(Txn::new().then(Op::put("/n", "v")).then(beside)).await.unwrap();
@@ -124,7 +125,7 @@ async fn a_batch_whose_answer_is_lost_is_ambiguous_for_everyone_and_applied_once
     let direct = open(&server).await;
     let proxy = Proxy::to(server.member(0).client_addr());
     let config = Config::new([proxy.url()]).with_deadline(Duration::from_secs(2));
-    let store = Store::new(Etcd::connect(config).await.unwrap());
+    let store = Store::new(EtcdEngine::connect(config).await.unwrap());
     store.put("/warm", "v").await.unwrap();
     proxy.set(Mode::BlackHoleAnswers);
     let outcomes = store.batch((0..50).map(claim).collect()).await;

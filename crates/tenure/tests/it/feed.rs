@@ -9,12 +9,12 @@ use bytes::Bytes;
 use futures_util::stream;
 use futures_util::{FutureExt, StreamExt};
 use tenure::feed::{Feed, FeedItem};
-use tenure::store::etcd::{Config, Etcd};
+use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::file::FileEngine;
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Cause, Engine, Get, Invalid, KeyValue, Op, Page, PreviousValues, Revision, Selection, Start, Store,
-    StoreError, Txn, WatchError, WatchStream,
+    Cause, Engine, Get, Invalid, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store, StoreError,
+    Txn, WatchError, WatchStart, WatchStream,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 use tokio::time::timeout;
@@ -50,7 +50,7 @@ impl Follower {
     fn take(&mut self, item: FeedItem) -> Result<Option<Revision>, StoreError> {
         let name = |key: &[u8]| String::from_utf8_lossy(&key[3..]).into_owned();
         match item {
-            FeedItem::Begin => {
+            FeedItem::SnapshotBegin => {
                 assert!(self.is_whole || self.told.is_empty(), "begun twice: {:?}", self.told);
                 self.is_whole = false;
                 self.told.push("begin".into());
@@ -64,7 +64,7 @@ impl Follower {
                 self.told.push(format!("-{}", name(&key)));
                 assert!(self.picture.remove(&key).is_some(), "told to delete what was never told: {key:?}");
             }
-            FeedItem::Whole(revision) => {
+            FeedItem::Synced(revision) => {
                 assert!(revision >= self.at, "whole at {revision} after {}", self.at);
                 self.told.push("whole".into());
                 (self.is_whole, self.at) = (true, revision);
@@ -134,7 +134,7 @@ struct Interrupted {
 }
 
 impl Twist for Interrupted {
-    async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
         if self.reads.fetch_add(1, Ordering::Relaxed) % self.refuse_every == 1 {
             return Err(StoreError::Unavailable(Cause::new("refused on purpose")));
         }
@@ -143,9 +143,9 @@ impl Twist for Interrupted {
 
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let stream = Engine::watch(memory, select, start, previous).await?.take(self.after);
@@ -242,8 +242,8 @@ async fn a_feed_of_a_file_follows_another_handle() {
 async fn a_feed_of_etcd_survives_a_network_that_breaks() {
     let server = Server::start();
     let proxy = Proxy::to(server.member(0).client_addr());
-    let writer = Store::new(Etcd::connect(Config::new(server.client_urls())).await.unwrap());
-    let reader = Store::new(Etcd::connect(Config::new([proxy.url()])).await.unwrap());
+    let writer = Store::new(EtcdEngine::connect(Config::new(server.client_urls())).await.unwrap());
+    let reader = Store::new(EtcdEngine::connect(Config::new([proxy.url()])).await.unwrap());
     let mut is_broken = false;
     follow(writer.clone(), reader.clone(), |round| {
         is_broken = !is_broken;
@@ -271,7 +271,7 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
     // Between two pages everything is overwritten and the last keys go.
     struct Busy(AtomicUsize);
     impl Twist for Busy {
-        async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+        async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
             let page = Engine::get(memory, get).await?;
             if self.0.fetch_add(1, Ordering::Relaxed) == 1 {
                 let rest = Selection::Range("/f/02000".into(), "/f/03000".into());
@@ -294,7 +294,7 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
 async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
     struct Narrow(Arc<AtomicUsize>);
     impl Twist for Narrow {
-        async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+        async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
             self.0.fetch_add(1, Ordering::Relaxed);
             let page = Engine::get(memory, get).await?;
             if page.pairs.len() > 100 {
@@ -324,7 +324,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
 async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
     struct Down(Arc<AtomicUsize>);
     impl Twist for Down {
-        async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+        async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
             if self.0.fetch_add(1, Ordering::Relaxed) < 40 {
                 return Err(StoreError::Unavailable(Cause::new("down on purpose")));
             }
@@ -336,7 +336,7 @@ async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
     let began = tokio::time::Instant::now();
     let whole = loop {
         match timeout(Duration::from_secs(600), follower.feed.next()).await.unwrap().unwrap().unwrap() {
-            FeedItem::Whole(at) => break at,
+            FeedItem::Synced(at) => break at,
             item => drop(follower.take(item).unwrap()),
         }
     };
@@ -351,7 +351,7 @@ async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
 async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
     struct Slow(Arc<AtomicUsize>);
     impl Twist for Slow {
-        async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+        async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
             self.0.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(50)).await;
             Engine::get(memory, get).await
@@ -381,8 +381,8 @@ async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
 async fn what_no_trying_can_mend_is_the_last_item() {
     let store = TokioClock::store();
     let mut feed = Feed::open(store.clone(), Selection::prefix("/f/")).unwrap();
-    assert_eq!(feed.next().await.unwrap().unwrap(), FeedItem::Begin);
-    assert_eq!(feed.next().await.unwrap().unwrap(), FeedItem::Whole(Revision(1)));
+    assert_eq!(feed.next().await.unwrap().unwrap(), FeedItem::SnapshotBegin);
+    assert_eq!(feed.next().await.unwrap().unwrap(), FeedItem::Synced(Revision(1)));
     assert!(feed.next().now_or_never().is_none());
     store.close().await;
     assert!(matches!(feed.next().await, Some(Err(StoreError::Closed))));
@@ -400,7 +400,7 @@ fn an_open_prefix_cannot_be_followed() {
 /// With a hundred nodes in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.
 async fn reader_of_many_changes_lets_other_tasks_run(store: Store) {
     const CHANGES: usize = 1_000;
-    let start = Start::After(store.put("/f/start", "").await.unwrap());
+    let start = WatchStart::After(store.put("/f/start", "").await.unwrap());
     for n in 0..CHANGES {
         store.put(format!("/f/{n}"), "1").await.unwrap();
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tenure::conformance;
-use tenure::store::file::{FileEngine, Options};
+use tenure::store::file::{FileEngine, FileOptions};
 use tenure::store::{Limits, Store};
 
 /// How long anything here may take before it counts as never: far more than a busy machine needs.
@@ -56,7 +56,7 @@ impl Home {
 }
 
 /// As usual, but with TTLs of milliseconds, so that no test waits for seconds.
-fn options() -> Options {
+fn options() -> FileOptions {
     let limits = Limits { ttl_min: Duration::from_millis(1), ..Limits::EMBEDDED };
     FileEngine::options().limits(limits)
 }

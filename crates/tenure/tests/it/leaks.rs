@@ -14,7 +14,7 @@ use tenure::lock::Locks;
 use tenure::membership::Cluster;
 use tenure::node::Node;
 use tenure::session::Session;
-use tenure::store::{PreviousValues, Selection, Start, Store};
+use tenure::store::{PreviousValues, Selection, Store, WatchStart};
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_fixture::{Etcd, Member};
 
@@ -169,7 +169,8 @@ async fn whatever_is_left_is_counted() {
     let before = Count::now(member);
     let session = Session::open(store.clone()).unwrap();
     session.register("/leaks/left", "v").await.unwrap();
-    let watch = store.watch(Selection::prefix("/leaks/"), Start::Now, PreviousValues::Omitted).await.unwrap();
+    let watch =
+        store.watch(Selection::prefix("/leaks/"), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     let file = std::fs::File::open("/proc/self/status").unwrap();
     let now = Count::now(member);
     assert!(now.tasks > before.tasks && now.descriptors > before.descriptors, "{now:?} beside {before:?}");

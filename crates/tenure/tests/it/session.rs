@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure::session::{KeyEvent, RegisterError, Session, SessionState};
-use tenure::store::{Change, Op, PreviousValues, Selection, Start, Store, Txn, WatchItem, WatchStream};
+use tenure::store::{Change, Op, PreviousValues, Selection, Store, Txn, WatchItem, WatchStart, WatchStream};
 use tenure_fixture::Etcd;
 
 async fn connect(etcd: &Etcd) -> Store {
@@ -30,7 +30,8 @@ async fn stored(store: &Store) -> Vec<Bytes> {
 
 /// Waits until the store's keys are as wanted, looking again at each change; the answer must come within a bounded time.
 async fn wait_until(store: &Store, within: Duration, is_wanted: impl Fn(&[Bytes]) -> bool) {
-    let mut watch = store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await.unwrap();
+    let mut watch =
+        store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     let deadline = tokio::time::Instant::now() + within;
     loop {
         let keys = stored(store).await;

@@ -10,8 +10,8 @@ use tenure::clock::Clock;
 use tenure::conformance;
 use tenure::feed::{Feed, FeedItem};
 use tenure::store::{
-    Change, Op, PreviousValues, Renewal, Revision, Selection, Start, Store, StoreError, Txn, WatchError,
-    WatchItem, WatchStream,
+    Change, Op, PreviousValues, Renewal, Revision, Selection, Store, StoreError, Txn, WatchError, WatchItem,
+    WatchStart, WatchStream,
 };
 use tenure::testing::{Skew, World};
 
@@ -24,7 +24,7 @@ const fn s(seconds: u64) -> Duration {
 }
 
 async fn watch_all(store: &Store) -> WatchStream {
-    store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await.unwrap()
+    store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await.unwrap()
 }
 
 /// The revisions that a watch can show without waiting.
@@ -187,7 +187,7 @@ async fn a_refused_request_fails_at_once_and_has_no_effect() {
     assert_eq!(world.elapsed(), Duration::ZERO);
     let returned = tokio::spawn({
         let store = store.clone();
-        async move { store.returned().await }
+        async move { store.reachable().await }
     });
     world.settle().await;
     assert!(!returned.is_finished());
@@ -282,7 +282,7 @@ async fn a_feed_survives_a_partition_and_a_compaction() {
     let (cut, writer) = (world.store("cut"), world.store("writer"));
     writer.put("/n/a", "1").await.unwrap();
     let mut feed = Feed::open(cut, Selection::prefix("/n/")).unwrap();
-    while !matches!(feed.next().await, Some(Ok(FeedItem::Whole(_)))) {}
+    while !matches!(feed.next().await, Some(Ok(FeedItem::Synced(_)))) {}
     world.partition("cut");
     writer.delete(Selection::key("/n/a")).await.unwrap();
     let last = writer.put("/n/b", "2").await.unwrap();
@@ -294,8 +294,8 @@ async fn a_feed_survives_a_partition_and_a_compaction() {
         match feed.next().await.unwrap().unwrap() {
             FeedItem::Put(pair) => told.push(("put", pair.key)),
             FeedItem::Delete { key, .. } => told.push(("delete", key)),
-            FeedItem::Whole(at) if at >= last => break,
-            FeedItem::Begin | FeedItem::Whole(_) => {}
+            FeedItem::Synced(at) if at >= last => break,
+            FeedItem::SnapshotBegin | FeedItem::Synced(_) => {}
         }
     }
     told.sort();

@@ -1,7 +1,7 @@
 //! The runtime's own clock as a store's: with paused time, a suite that waits for leases takes no time at all.
 
 use tenure::clock::{Clock, Sleep};
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{Limits, Store};
 use tenure_core::time::Moment;
 use tokio::time::Instant;
@@ -18,8 +18,8 @@ impl TokioClock {
     }
 
     /// An empty memory engine on such a clock.
-    pub(crate) fn memory() -> Memory {
-        Memory::with_clock(TokioClock::new(), Limits::EMBEDDED)
+    pub(crate) fn memory() -> MemoryEngine {
+        MemoryEngine::with_clock(TokioClock::new(), Limits::EMBEDDED)
     }
 
     /// An empty store on such a clock.

@@ -3,27 +3,31 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Start, Store,
-    StoreError, StoreInfo, Txn, TxnReply, WatchStream,
+    Engine, Get, Grant, LeaseId, LeaseView, Page, PreviousValues, Renewal, Revision, Selection, Store,
+    StoreError, StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
 /// What is changed; everything else is the memory engine's.
 pub(crate) trait Twist: Send + Sync + 'static {
-    fn get(&self, memory: &Memory, get: Get) -> impl Future<Output = Result<Page, StoreError>> + Send {
+    fn get(&self, memory: &MemoryEngine, get: Get) -> impl Future<Output = Result<Page, StoreError>> + Send {
         Engine::get(memory, get)
     }
 
-    fn txn(&self, memory: &Memory, txn: Txn) -> impl Future<Output = Result<TxnReply, StoreError>> + Send {
+    fn txn(
+        &self,
+        memory: &MemoryEngine,
+        txn: Txn,
+    ) -> impl Future<Output = Result<TxnReply, StoreError>> + Send {
         Engine::txn(memory, txn)
     }
 
     fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> impl Future<Output = Result<WatchStream, StoreError>> + Send {
         Engine::watch(memory, select, start, previous)
@@ -31,7 +35,7 @@ pub(crate) trait Twist: Send + Sync + 'static {
 
     fn grant(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         ttl: Duration,
         id: Option<LeaseId>,
     ) -> impl Future<Output = Result<Grant, StoreError>> + Send {
@@ -40,7 +44,7 @@ pub(crate) trait Twist: Send + Sync + 'static {
 
     fn renew(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         id: LeaseId,
     ) -> impl Future<Output = Result<Renewal, StoreError>> + Send {
         Engine::renew(memory, id)
@@ -48,23 +52,23 @@ pub(crate) trait Twist: Send + Sync + 'static {
 
     fn revoke(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         id: LeaseId,
     ) -> impl Future<Output = Result<Revision, StoreError>> + Send {
         Engine::revoke(memory, id)
     }
 
-    fn returned(&self) -> impl Future<Output = ()> + Send {
+    fn reachable(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
-    fn leases(&self, memory: &Memory) -> impl Future<Output = Result<Vec<LeaseId>, StoreError>> + Send {
+    fn leases(&self, memory: &MemoryEngine) -> impl Future<Output = Result<Vec<LeaseId>, StoreError>> + Send {
         Engine::leases(memory)
     }
 
     fn batch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         txns: Vec<Txn>,
     ) -> impl Future<Output = Vec<Result<TxnReply, StoreError>>> + Send {
         Engine::batch(memory, txns)
@@ -72,10 +76,10 @@ pub(crate) trait Twist: Send + Sync + 'static {
 }
 
 /// A memory engine with a twist.
-pub(crate) struct Twisted<T>(pub(crate) Memory, pub(crate) T);
+pub(crate) struct Twisted<T>(pub(crate) MemoryEngine, pub(crate) T);
 
 impl<T: Twist> Twisted<T> {
-    pub(crate) fn store(memory: Memory, twist: T) -> Store {
+    pub(crate) fn store(memory: MemoryEngine, twist: T) -> Store {
         Store::new(Twisted(memory, twist))
     }
 }
@@ -100,7 +104,7 @@ impl<T: Twist> Engine for Twisted<T> {
     async fn watch(
         &self,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.1.watch(&self.0, select, start, previous).await
@@ -126,8 +130,8 @@ impl<T: Twist> Engine for Twisted<T> {
         self.1.leases(&self.0).await
     }
 
-    async fn returned(&self) {
-        self.1.returned().await;
+    async fn reachable(&self) {
+        self.1.reachable().await;
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use tenure::store::{
-    Comparison, Condition, Field, Get, LeaseChoice, LeaseId, Op, Revision, Selection, Txn, Values,
+    Comparison, Condition, Field, Get, LeaseChoice, LeaseId, Op, Revision, Selection, Txn, ValueMode,
 };
 
 use super::super::key::{decode, parse_lease};
@@ -173,7 +173,7 @@ impl Step {
             Step::Get(read) => Op::Get(Get {
                 limit: read.limit,
                 at: read.at.map(|at| at.parse().map(Revision)).transpose()?,
-                values: if read.keys_only { Values::Omitted } else { Values::Whole },
+                values: if read.keys_only { ValueMode::Omitted } else { ValueMode::Whole },
                 ..Get::new(selection(read.key, read.key_b64, read.prefix)?)
             }),
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, PreviousValues, Start, WatchItem};
+use crate::change::{Change, PreviousValues, WatchItem, WatchStart};
 use crate::exclusive_key::{Action, ExclusiveKey, Notice, Patience, RegisterReply, SessionView};
 use crate::exclusive_key::{RegistrationStatus, UpdateError};
 use crate::keyspace::{Keyspace, WatchId};
@@ -373,7 +373,7 @@ impl World {
 /// Lists the key and watches it from there.
 fn list(store: &mut Keyspace, process: &mut Process, mut picture: Picture, now: Moment) {
     let page = store.get(&Get::key(KEY), now).unwrap();
-    let watch = store.watch(Selection::Key(KEY.into()), Start::After(page.revision), now).unwrap();
+    let watch = store.watch(Selection::Key(KEY.into()), WatchStart::After(page.revision), now).unwrap();
     picture.handle_page(page.revision, page.pairs, &mut process.items);
     picture.handle_listed(&mut process.items);
     process.feed = Some((picture, watch));
@@ -381,7 +381,7 @@ fn list(store: &mut Keyspace, process: &mut Process, mut picture: Picture, now: 
 
 impl Process {
     fn new(store: &mut Keyspace) -> Process {
-        let watch = store.watch(Selection::Key(KEY.into()), Start::Now, Moment::ORIGIN).unwrap();
+        let watch = store.watch(Selection::Key(KEY.into()), WatchStart::Now, Moment::ORIGIN).unwrap();
         Process {
             session: Session::new(Plan::DEFAULT).unwrap(),
             key: None,

@@ -110,7 +110,7 @@ impl Listener {
 
 fn pass_on(items: &mut Vec<FeedItem>, roster: &mut PresenceSet<Nodes>, listener: &mut Listener) {
     for item in items.drain(..) {
-        let is_whole = matches!(item, FeedItem::Whole(_));
+        let is_whole = matches!(item, FeedItem::Synced(_));
         let mut news = Vec::new();
         roster.handle_item(item, Moment::ORIGIN, &mut news);
         let may_speak = is_whole || matches!(news[..], [] | [News::Stale { .. }]);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::id::Namespace;
-use crate::kv::{Get, KeyValue, Order, Page};
+use crate::kv::{Get, KeyValue, Page, SortOrder};
 use crate::layout::Layout;
 use crate::record::{CandidateRecord, HolderRecord, Identity, Record};
 
@@ -32,7 +32,7 @@ fn identity() -> Identity {
 #[test]
 fn one_key_is_read_with_its_value() {
     let get = requests(QueueKind::Lock).first_holder(&QUEUE);
-    assert_eq!(get, Get::prefix(QUEUE).order(Order::Created).limit(1));
+    assert_eq!(get, Get::prefix(QUEUE).order(SortOrder::Created).limit(1));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, PreviousValues, Start, WatchItem};
+use crate::change::{Change, PreviousValues, WatchItem, WatchStart};
 use crate::id::{LockName, Namespace};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, Selection};
@@ -113,7 +113,7 @@ enum Event {
 impl World {
     pub(super) fn new(processes: usize) -> World {
         let mut store = Keyspace::new(Limits::EMBEDDED);
-        let watch = store.watch(Selection::everything(), Start::Now, Moment::ORIGIN).unwrap();
+        let watch = store.watch(Selection::everything(), WatchStart::Now, Moment::ORIGIN).unwrap();
         let mut world = World {
             now: Moment::ORIGIN,
             store,

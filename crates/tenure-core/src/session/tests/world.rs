@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::{Change, PreviousValues, Start, WatchItem};
+use crate::change::{Change, PreviousValues, WatchItem, WatchStart};
 use crate::error::{Cause, StoreError};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, Selection};
@@ -50,7 +50,7 @@ impl World {
 
     pub(super) fn with(plan: Plan) -> World {
         let mut store = Keyspace::new(Limits::EMBEDDED);
-        let watch = store.watch(Selection::everything(), Start::Now, Moment::ORIGIN).unwrap();
+        let watch = store.watch(Selection::everything(), WatchStart::Now, Moment::ORIGIN).unwrap();
         World {
             now: Moment::ORIGIN,
             store,

@@ -15,7 +15,7 @@
 use super::{claim, read_claim};
 use crate::error::StoreError;
 use crate::id::TaskId;
-use crate::kv::{Get, Selection, Values};
+use crate::kv::{Get, Selection, ValueMode};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::revision::{Revision, Token};
@@ -245,7 +245,7 @@ fn looks(claims: &[Asked], layout: &Layout) -> Vec<Get> {
         let keys = || together().map(|asked| layout.encode(&key(asked.ask.task.clone())));
         let (first, last) = keys().min().zip(keys().max())?;
         let end = Selection::Key(last).end()?;
-        Some(Get { values: Values::Omitted, ..Get::new(Selection::Range(first, end)).limit(1) })
+        Some(Get { values: ValueMode::Omitted, ..Get::new(Selection::Range(first, end)).limit(1) })
     };
     [look(Key::TaskState), look(Key::TaskCommand)].into_iter().flatten().collect()
 }

@@ -254,11 +254,11 @@ fn nobody_claims_on_half_a_picture() {
     let tries = world.processes[0].machine.tally().tries;
     assert_eq!((tries, world.owner("a")), (1, None), "it failed, and would be tried again");
     world.fate = Fate::Works;
-    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Begin));
+    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::SnapshotBegin));
     world.pass(seconds(5));
     assert_eq!(world.processes[0].machine.tally().tries, tries);
     let revision = world.store.revision();
-    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Whole(revision)));
+    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Synced(revision)));
     world.pass(ms(10));
     assert_eq!(world.runs_on("a"), Some(0));
 }
@@ -271,7 +271,7 @@ fn nobody_claims_before_it_knows_who_is_frozen() {
     let settings = world.processes[0].settings.clone();
     let mut node = Process::new(settings, world.layout.clone()).machine;
     let (now, incarnation) = (world.clock(0), Token(Revision(2)));
-    let whole = || FeedItem::Whole(Revision(9));
+    let whole = || FeedItem::Synced(Revision(9));
     for event in [
         Event::Joined { incarnation },
         Event::Seen(Feed::Tasks, FeedItem::Put(pair)),
@@ -448,7 +448,7 @@ fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
     let pair = crate::kv::KeyValue { key, value: record, created, modified, version, lease };
     let at = Moment::from_ms;
     company.handle_node(FeedItem::Put(pair), at(0));
-    assert!(company.handle_node(FeedItem::Whole(Revision(2)), at(0)));
+    assert!(company.handle_node(FeedItem::Synced(Revision(2)), at(0)));
     let unowned = Demand::of(Class::ANY, Load { tasks: 100, weight: 100 });
     let claiming = Demand::default();
     let backlog = Backlog { unowned: &unowned, claiming: &claiming, step: ms(250), patience: seconds(3) };

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::process::{Handling, Process};
 use super::rng::Dice;
 use super::wire::{Ask, Fate};
-use crate::change::{PreviousValues, Start, WatchItem};
+use crate::change::{PreviousValues, WatchItem, WatchStart};
 use crate::id::{CommandId, Namespace, NodeId, TaskId};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, KeyValue, Selection};
@@ -151,7 +151,7 @@ impl World {
     fn follow(&mut self, n: usize, feed: Feed) {
         let select = self.selection(feed);
         let page = self.store.get(&Get::new(select.clone()), self.now).unwrap();
-        let watch = self.store.watch(select, Start::After(page.revision), self.now).unwrap();
+        let watch = self.store.watch(select, WatchStart::After(page.revision), self.now).unwrap();
         self.watches.insert(watch, (n, feed));
         let process = &mut self.processes[n];
         process.watches.insert(feed, watch);

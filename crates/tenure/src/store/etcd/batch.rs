@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tenure_etcd as etcd;
 
-use crate::store::etcd::{Etcd, translate};
+use crate::store::etcd::{EtcdEngine, translate};
 use crate::store::{Engine, Limits, Revision, StoreError, Txn, TxnReply};
 
 /// Requests under way together. One leaves the server idle between answers; beyond four nothing was gained.
@@ -22,7 +22,7 @@ type Outcome = Result<TxnReply, StoreError>;
 /// Transactions with their places in the caller's list.
 type Group = Vec<(usize, Txn)>;
 
-pub(super) async fn run(engine: &Etcd, txns: Vec<Txn>) -> Vec<Outcome> {
+pub(super) async fn run(engine: &EtcdEngine, txns: Vec<Txn>) -> Vec<Outcome> {
     let limits = &engine.info().limits;
     let mut outcomes: Vec<Option<Outcome>> = Vec::new();
     outcomes.resize_with(txns.len(), || None);
@@ -72,7 +72,7 @@ fn groups(txns: Group, limits: &Limits) -> Vec<Group> {
 }
 
 /// Sends one group, and halves of it where the server refuses the whole.
-async fn settle(engine: &Etcd, group: Group) -> Vec<(usize, Outcome)> {
+async fn settle(engine: &EtcdEngine, group: Group) -> Vec<(usize, Outcome)> {
     let mut settled = Vec::with_capacity(group.len());
     let mut waiting = vec![group];
     while let Some(mut group) = waiting.pop() {
@@ -97,7 +97,7 @@ async fn settle(engine: &Etcd, group: Group) -> Vec<(usize, Outcome)> {
     settled
 }
 
-async fn send(engine: &Etcd, group: &Group) -> Result<Vec<Outcome>, StoreError> {
+async fn send(engine: &EtcdEngine, group: &Group) -> Result<Vec<Outcome>, StoreError> {
     if is_flat(group, engine.info().limits.txn_ops_max) {
         return send_flat(engine, group).await;
     }
@@ -125,7 +125,7 @@ fn is_flat(group: &Group, ops_max: usize) -> bool {
         && group.iter().map(|(_, txn)| txn.then.len()).sum::<usize>() <= ops_max
 }
 
-async fn send_flat(engine: &Etcd, group: &Group) -> Result<Vec<Outcome>, StoreError> {
+async fn send_flat(engine: &EtcdEngine, group: &Group) -> Result<Vec<Outcome>, StoreError> {
     let then = group.iter().flat_map(|(_, txn)| txn.then.iter().map(translate::op)).collect();
     let request = etcd::Txn { then, ..etcd::Txn::default() };
     let reply = engine.client.txn(request).await.map_err(super::failure::from)?;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tenure_etcd as etcd;
 
 use crate::store::{
-    Change, Comparison, Condition, Field, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, Order, Page,
-    Revision, Selection, StoreError, Txn, TxnReply, Values,
+    Change, Comparison, Condition, Field, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, Page, Revision,
+    Selection, SortOrder, StoreError, Txn, TxnReply, ValueMode,
 };
 
 /// To etcd, the end that means "to the last key", and the first key there can be.
@@ -62,9 +62,9 @@ pub(super) fn range(get: &Get) -> etcd::Range {
         limit: get.limit.map_or(0, i64::from),
         revision: get.at.map_or(0, |at| at.0),
         order: match get.order {
-            Order::Key => etcd::Order::Key,
-            Order::Created => etcd::Order::CreateAscending,
-            Order::CreatedDescending => etcd::Order::CreateDescending,
+            SortOrder::Key => etcd::Order::Key,
+            SortOrder::Created => etcd::Order::CreateAscending,
+            SortOrder::CreatedDescending => etcd::Order::CreateDescending,
         },
         serializable: false,
         // etcd 3.7 leaves the lease out of answers without values, and the contract does not: values are left out here.
@@ -75,10 +75,10 @@ pub(super) fn range(get: &Get) -> etcd::Range {
 }
 
 /// A page; the revision is the transaction's where the answer itself has none.
-pub(super) fn page(reply: etcd::RangeReply, values: Values, revision: Revision) -> Page {
+pub(super) fn page(reply: etcd::RangeReply, values: ValueMode, revision: Revision) -> Page {
     let kept = |kv: etcd::KeyValue| match values {
-        Values::Whole => pair(kv),
-        Values::Omitted => pair(etcd::KeyValue { value: Bytes::new(), ..kv }),
+        ValueMode::Whole => pair(kv),
+        ValueMode::Omitted => pair(etcd::KeyValue { value: Bytes::new(), ..kv }),
     };
     Page {
         pairs: reply.kvs.into_iter().map(kept).collect(),
@@ -188,14 +188,14 @@ pub(super) fn op_replies(
     for (n, reply) in replies.into_iter().enumerate() {
         let values = match asked.get(n) {
             Some(Op::Get(get)) => get.values,
-            Some(Op::Put { .. } | Op::Delete(_)) | None => Values::Whole,
+            Some(Op::Put { .. } | Op::Delete(_)) | None => ValueMode::Whole,
         };
         results.push(op_reply(reply, values, revision)?);
     }
     Ok(results)
 }
 
-fn op_reply(reply: etcd::OpReply, values: Values, revision: Revision) -> Result<OpReply, StoreError> {
+fn op_reply(reply: etcd::OpReply, values: ValueMode, revision: Revision) -> Result<OpReply, StoreError> {
     match reply {
         etcd::OpReply::Put { .. } => Ok(OpReply::Put),
         etcd::OpReply::Delete { deleted, .. } => self::deleted(deleted),

@@ -7,16 +7,16 @@ use futures_core::Stream;
 use futures_util::stream;
 use tenure_etcd as etcd;
 
-use crate::store::etcd::{Etcd, failure, translate};
+use crate::store::etcd::{EtcdEngine, failure, translate};
 use crate::store::{
-    PreviousValues, Revision, Selection, Start, StoreError, WatchError, WatchItem, WatchStream,
+    PreviousValues, Revision, Selection, StoreError, WatchError, WatchItem, WatchStart, WatchStream,
 };
 
 /// Opens a watch; see [`Engine::watch`](crate::store::Engine::watch).
 pub(super) async fn open(
-    engine: &Etcd,
+    engine: &EtcdEngine,
     select: &Selection,
-    start: Start,
+    start: WatchStart,
     previous: PreviousValues,
 ) -> Result<WatchStream, StoreError> {
     let span = translate::span(select);
@@ -32,9 +32,9 @@ pub(super) async fn open(
         key: span.key,
         range_end: span.range_end,
         start: match start {
-            Start::Now => etcd::WatchFrom::Now,
-            Start::Recent => etcd::WatchFrom::Recent,
-            Start::After(revision) => etcd::WatchFrom::After(revision.0),
+            WatchStart::Now => etcd::WatchFrom::Now,
+            WatchStart::Recent => etcd::WatchFrom::Recent,
+            WatchStart::After(revision) => etcd::WatchFrom::After(revision.0),
         },
         prev: previous == PreviousValues::Included,
     };

@@ -18,7 +18,7 @@ use crate::store::file::bell::Nudge;
 use crate::store::file::hub::Hub;
 use crate::store::file::job::{Job, Line};
 use crate::store::file::occupancy::Occupancy;
-use crate::store::file::options::Options;
+use crate::store::file::options::FileOptions;
 use crate::store::file::place::Place;
 use crate::store::file::rows::Tables;
 use crate::store::file::time::{duration, floor_ms};
@@ -28,7 +28,7 @@ use crate::store::{Cause, Revision, StoreError};
 /// What the threads of one open store share.
 pub(super) struct Core {
     pub(super) place: Place,
-    pub(super) options: Options,
+    pub(super) options: FileOptions,
     pub(super) writes: Line,
     pub(super) reads: Line,
     pub(super) alarm: Alarm,
@@ -58,7 +58,7 @@ struct Leaving {
 }
 
 impl Core {
-    fn new(place: Place, options: Options) -> Core {
+    fn new(place: Place, options: FileOptions) -> Core {
         Core {
             place,
             options,
@@ -189,7 +189,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts the threads. The store is open, or known to be unusable, when the first job was answered.
-    pub(super) async fn start(options: Options, path: PathBuf) -> Result<Running, StoreError> {
+    pub(super) async fn start(options: FileOptions, path: PathBuf) -> Result<Running, StoreError> {
         let (placed, core) = oneshot::channel();
         let (finish, finished) = watch::channel(false);
         spawn("tenure-file-keep", move || {
@@ -269,7 +269,11 @@ impl Drop for EndWith<'_> {
 }
 
 /// The thread that starts the writer, watches over those who wait, and sees the others out.
-fn keep(options: Options, path: &std::path::Path, placed: oneshot::Sender<Result<Arc<Core>, StoreError>>) {
+fn keep(
+    options: FileOptions,
+    path: &std::path::Path,
+    placed: oneshot::Sender<Result<Arc<Core>, StoreError>>,
+) {
     let start = || {
         let core = Arc::new(Core::new(Place::prepare(path)?, options));
         let theirs = core.clone();

@@ -27,16 +27,16 @@ impl Retention {
 
 /// How to open a store file; made by [`FileEngine::options`].
 #[derive(Clone)]
-pub struct Options {
+pub struct FileOptions {
     pub(super) durability: Durability,
     pub(super) limits: Limits,
     pub(super) retention: Retention,
     pub(super) time: Arc<dyn Time>,
 }
 
-impl Options {
-    pub(super) fn new() -> Options {
-        Options {
+impl FileOptions {
+    pub(super) fn new() -> FileOptions {
+        FileOptions {
             durability: Durability::Machine,
             limits: Limits::EMBEDDED,
             retention: Retention::DEFAULT,
@@ -49,21 +49,21 @@ impl Options {
     /// [`Durability::PowerLoss`] waits for the disk at every commit: five times slower. Without it a power loss may take the last
     /// moments away, but never lets a revision be used twice.
     #[must_use]
-    pub fn durability(mut self, durability: Durability) -> Options {
+    pub fn durability(mut self, durability: Durability) -> FileOptions {
         self.durability = durability;
         self
     }
 
     /// What is accepted: [`Limits::EMBEDDED`] unless told otherwise. All who share a file should agree.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Options {
+    pub fn limits(mut self, limits: Limits) -> FileOptions {
         self.limits = limits;
         self
     }
 
     /// How much history is kept: [`Retention::DEFAULT`] unless told otherwise.
     #[must_use]
-    pub fn retention(mut self, retention: Retention) -> Options {
+    pub fn retention(mut self, retention: Retention) -> FileOptions {
         self.retention = retention;
         self
     }
@@ -71,7 +71,7 @@ impl Options {
     /// Another source of time, for tests of reboots and stepped clocks.
     #[cfg(test)]
     #[must_use]
-    pub(super) fn time(mut self, time: impl Time) -> Options {
+    pub(super) fn time(mut self, time: impl Time) -> FileOptions {
         self.time = Arc::new(time);
         self
     }
@@ -82,10 +82,10 @@ impl Options {
     }
 }
 
-impl std::fmt::Debug for Options {
+impl std::fmt::Debug for FileOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Options { durability, limits, retention, .. } = self;
-        write!(f, "Options({durability:?}, {limits:?}, {retention:?})")
+        let FileOptions { durability, limits, retention, .. } = self;
+        write!(f, "FileOptions({durability:?}, {limits:?}, {retention:?})")
     }
 }
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tenure_core::time::Moment;
 
 use super::time::Time;
-use super::{FileEngine, Options};
+use super::{FileEngine, FileOptions};
 use crate::clock::{BootClock, Clock};
 use crate::store::{Durability, Get, LeaseId, Limits, Renewal, Revision, Store, StoreError};
 
@@ -201,7 +201,7 @@ async fn after_a_reboot_revisions_go_on_above_the_ceiling_and_history_begins_ane
 async fn what_is_said_of_the_store_is_what_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let open =
-        async |options: Options| Store::new(options.open(folder.path().join("store.db")).await.unwrap());
+        async |options: FileOptions| Store::new(options.open(folder.path().join("store.db")).await.unwrap());
     let store = open(FileEngine::options()).await;
     assert_eq!((store.info().kind, store.info().durable), ("file", Durability::Machine));
     assert_eq!(store.info().limits, Limits::EMBEDDED);

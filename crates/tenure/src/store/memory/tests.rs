@@ -11,10 +11,11 @@ const LIMITS: Limits = Limits { ttl_min: Duration::from_millis(1), ..Limits::EMB
 #[tokio::test]
 async fn a_lease_ends_on_time_although_nobody_calls() {
     let clock = VirtualClock::new();
-    let store = Store::new(Memory::with_clock(clock.clone(), LIMITS));
+    let store = Store::new(MemoryEngine::with_clock(clock.clone(), LIMITS));
     let lease = store.grant(Duration::from_millis(50), None).await.unwrap().id;
     store.put_leased("/k", "v", lease).await.unwrap();
-    let mut watch = store.watch(Selection::key("/k"), Start::Now, PreviousValues::Omitted).await.unwrap();
+    let mut watch =
+        store.watch(Selection::key("/k"), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     // The reaper has to be asleep before time may pass, or it would not be what wakes the watcher.
     tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(50));
@@ -25,7 +26,8 @@ async fn a_lease_ends_on_time_although_nobody_calls() {
 #[tokio::test]
 async fn closing_ends_watches_and_later_calls() {
     let store = Store::memory();
-    let mut watch = store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await.unwrap();
+    let mut watch =
+        store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     store.close().await;
     assert!(matches!(watch.next().await, Some(Err(WatchError::Lost(StoreError::Closed)))));
     assert!(watch.next().await.is_none());
@@ -34,8 +36,9 @@ async fn closing_ends_watches_and_later_calls() {
 
 #[tokio::test]
 async fn a_dropped_watch_leaves_nothing_behind() {
-    let memory = Memory::new();
-    let watch = memory.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await.unwrap();
+    let memory = MemoryEngine::new();
+    let watch =
+        memory.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     assert_eq!(memory.shared.lock().keyspace.watches(), 1);
     drop(watch);
     assert_eq!(memory.shared.lock().keyspace.watches(), 0);
@@ -43,7 +46,7 @@ async fn a_dropped_watch_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_dropped_store_ends_its_reaper() {
-    let memory = Memory::new();
+    let memory = MemoryEngine::new();
     memory.grant(Duration::from_secs(60), None).await.unwrap();
     let bell = Arc::downgrade(&memory.shared.reaper);
     drop(memory);

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure::clock::VirtualClock;
 use tenure::store::{
-    Change, Condition, Field, Get, LeaseChoice, LeaseId, Op, PreviousValues, Revision, Selection, Start,
-    Store, StoreError, Txn, WatchItem, WatchStream,
+    Change, Condition, Field, Get, LeaseChoice, LeaseId, Op, PreviousValues, Revision, Selection, Store,
+    StoreError, Txn, WatchItem, WatchStart, WatchStream,
 };
 use tokio::time::{Instant, timeout};
 
@@ -232,7 +232,7 @@ impl<'a> Lane<'a> {
 
     async fn watch(&self, after: Revision) -> WatchStream {
         self.store
-            .watch(self.all(), Start::After(after), PreviousValues::Included)
+            .watch(self.all(), WatchStart::After(after), PreviousValues::Included)
             .await
             .expect("a store is watched")
     }

@@ -5,7 +5,7 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use tenure::store::{Comparison, Order, Values};
+use tenure::store::{Comparison, SortOrder, ValueMode};
 
 /// The names of keys that a script uses, in key order; the last three share a prefix.
 pub(super) const NAMES: [&str; 6] = ["a", "b", "c", "d/a", "d/b", "d/c"];
@@ -55,9 +55,9 @@ pub(super) struct Read {
     pub(super) select: Select,
     pub(super) at: Option<At>,
     pub(super) limit: Option<u8>,
-    pub(super) order: Order,
+    pub(super) order: SortOrder,
     pub(super) created_max: Option<At>,
-    pub(super) values: Values,
+    pub(super) values: ValueMode,
 }
 
 #[derive(Clone, Debug)]
@@ -173,14 +173,13 @@ fn act(is_alone: bool) -> impl Strategy<Value = Act> {
 
 /// A read. Keys created in one transaction tie, so what a limit leaves of a list by creation is not compared.
 fn read(with_past: bool) -> impl Strategy<Value = Read> {
-    let order =
-        prop_oneof![4 => Just(Order::Key), 1 => Just(Order::Created), 1 => Just(Order::CreatedDescending)];
-    let values = prop_oneof![3 => Just(Values::Whole), 1 => Just(Values::Omitted)];
+    let order = prop_oneof![4 => Just(SortOrder::Key), 1 => Just(SortOrder::Created), 1 => Just(SortOrder::CreatedDescending)];
+    let values = prop_oneof![3 => Just(ValueMode::Whole), 1 => Just(ValueMode::Omitted)];
     (select(), option::of(at()), option::of(1..4u8), order, option::weighted(0.2, at()), values).prop_map(
         move |(select, at, limit, order, created_max, values)| Read {
             select,
             at: at.filter(|_| with_past),
-            limit: limit.filter(|_| order == Order::Key),
+            limit: limit.filter(|_| order == SortOrder::Key),
             order,
             created_max,
             values,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::store::{PreviousValues, Selection, Start, WatchItem};
+use tenure::store::{PreviousValues, Selection, WatchItem, WatchStart};
 use tenure_fixture::Etcd;
 
 use super::{connect, process, soon, stand};
@@ -22,7 +22,8 @@ async fn a_resigned_leader_is_followed_within_twice_a_transaction_and_a_watch() 
     let etcd = Etcd::start();
     let (one, two) = (connect(&etcd).await, connect(&etcd).await);
     let ((_a, first), (_b, second)) = (process(&one, "a"), process(&two, "b"));
-    let mut watch = two.watch(Selection::key("/probe"), Start::Now, PreviousValues::Omitted).await.unwrap();
+    let mut watch =
+        two.watch(Selection::key("/probe"), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     let (mut references, mut handovers) = (Vec::new(), Vec::new());
     let mut term = first.campaign("0").await.unwrap();
     for round in 0..ROUNDS {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tenure::store::file::default_path;
-use tenure::store::{LeaseChoice, Op, PreviousValues, Selection, Start, Store, Txn};
+use tenure::store::{LeaseChoice, Op, PreviousValues, Selection, Store, Txn, WatchStart};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{ChildStderr, Command};
 use tokio::time::timeout;
@@ -164,7 +164,8 @@ async fn hold(path: &Path) {
 /// Watches everything, so that it reaps too.
 async fn watch(path: &Path) {
     let store = open(path).await;
-    let mut watch = store.watch(Selection::everything(), Start::Now, PreviousValues::Omitted).await.unwrap();
+    let mut watch =
+        store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     say("watching");
     while let Some(item) = watch.next().await {
         drop(item.unwrap());

@@ -3,7 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use tenure::store::{Get, LeaseChoice, Replaced, Revision, Start, Store, StoreError, Unusable, WatchError};
+use tenure::store::{
+    Get, LeaseChoice, Replaced, Revision, Store, StoreError, Unusable, WatchError, WatchStart,
+};
 
 use super::child::Process;
 use super::sharing::{next, watch_all};
@@ -49,7 +51,7 @@ async fn a_wal_that_is_removed_after_a_crash_lets_no_revision_come_twice() {
     let found = store.get(Get::prefix("/n/")).await.unwrap();
     assert!(found.pairs.len() < 300, "the log held something, or the test tries nothing");
     assert!(store.put("/next", "").await.unwrap() > last);
-    let mut watch = watch_all(&store, Start::After(last)).await;
+    let mut watch = watch_all(&store, WatchStart::After(last)).await;
     assert!(matches!(next(&mut watch).await, Err(WatchError::Compacted { .. })));
     store.close().await;
     // It jumps once, not at each opening.
@@ -96,7 +98,7 @@ async fn unlinked_files_make_the_first_process_stop_and_never_two_leaders() {
     let home = Home::new();
     let store = home.store().await;
     assert!(leads(&store).await.unwrap());
-    let mut watch = watch_all(&store, Start::Now).await;
+    let mut watch = watch_all(&store, WatchStart::Now).await;
     for suffix in ["", "-wal", "-shm", ".lock", ".bell", ".epoch"] {
         std::fs::remove_file(home.beside(suffix)).unwrap();
     }
@@ -164,7 +166,7 @@ async fn a_shm_unlinked_under_a_live_process_destroys_nothing() {
 async fn another_store_in_the_same_file_ends_the_handle() {
     let home = Home::new();
     let store = home.store().await;
-    let mut watch = watch_all(&store, Start::Now).await;
+    let mut watch = watch_all(&store, WatchStart::Now).await;
     let connection = rusqlite::Connection::open(home.path()).unwrap();
     connection.execute("UPDATE meta SET store_id = randomblob(16)", []).unwrap();
     assert!(matches!(store.put("/a", "").await, Err(StoreError::Replaced(Replaced::Identity { .. }))));

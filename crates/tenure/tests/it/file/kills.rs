@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use tenure::store::{Change, Get, Revision, Start, Store};
+use tenure::store::{Change, Get, Revision, Store, WatchStart};
 
 use super::child::Process;
 use super::sharing::{next, watch_all};
@@ -81,7 +81,7 @@ async fn first_revision(home: &Home) -> Revision {
 
 async fn verify(store: &Store, first: Revision, acked: &[Acked]) {
     let current = store.get(Get::key("/none")).await.unwrap().revision;
-    let mut watch = watch_all(store, Start::After(first)).await;
+    let mut watch = watch_all(store, WatchStart::After(first)).await;
     let mut history: BTreeMap<Revision, (u32, u64)> = BTreeMap::new();
     let mut expected = first.next();
     while expected <= current {

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use tenure::clock::{BootClock, Clock};
 use tenure::store::file::Retention;
 use tenure::store::{
-    Change, Engine, Get, LeaseChoice, Op, PreviousValues, Revision, Selection, Start, Store, StoreError, Txn,
-    WatchError, WatchItem, WatchStream,
+    Change, Engine, Get, LeaseChoice, Op, PreviousValues, Revision, Selection, Store, StoreError, Txn,
+    WatchError, WatchItem, WatchStart, WatchStream,
 };
 use tenure_core::time::Moment;
 use tokio::time::timeout;
@@ -24,7 +24,7 @@ pub(super) async fn next(watch: &mut WatchStream) -> Result<(Revision, Vec<Chang
     }
 }
 
-pub(super) async fn watch_all(store: &Store, start: Start) -> WatchStream {
+pub(super) async fn watch_all(store: &Store, start: WatchStart) -> WatchStream {
     store.watch(Selection::everything(), start, PreviousValues::Omitted).await.unwrap()
 }
 
@@ -33,7 +33,7 @@ async fn two_handles_of_one_process_share_keys_events_and_exclusion() {
     let home = Home::new();
     let (one, two) = (home.store().await, home.store().await);
     assert_eq!(one.info().id, two.info().id);
-    let mut watch = watch_all(&two, Start::Now).await;
+    let mut watch = watch_all(&two, WatchStart::Now).await;
     assert!(one.create("/leader", "one", LeaseChoice::Detach).await.unwrap().is_some());
     assert!(two.create("/leader", "two", LeaseChoice::Detach).await.unwrap().is_none());
     let (_, changes) = next(&mut watch).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_store_is_as_it_was_when_it_is_opened_again() {
     let before = store.get(Get::key("/a").at(first)).await.unwrap();
     assert_eq!(before.pairs[0].value, "1");
     assert_eq!(store.put("/b", "").await.unwrap(), second.next());
-    let mut watch = watch_all(&store, Start::After(first)).await;
+    let mut watch = watch_all(&store, WatchStart::After(first)).await;
     assert_eq!(next(&mut watch).await.unwrap().0, second);
 }
 
@@ -139,7 +139,7 @@ async fn readers_do_not_wait_for_a_writer_that_holds_the_lock() {
 async fn a_commit_without_the_bell_is_an_event_within_100_ms() {
     let home = Home::new();
     let store = home.store().await;
-    let mut watch = watch_all(&store, Start::Now).await;
+    let mut watch = watch_all(&store, WatchStart::Now).await;
     let connection = rusqlite::Connection::open(home.path()).unwrap();
     let mut late = Vec::new();
     for n in 0..11 {
@@ -171,7 +171,7 @@ async fn eight_processes_that_reap_end_each_lease_exactly_once_and_never_early()
     for other in &mut others {
         other.expect("watching").await;
     }
-    let mut watch = watch_all(&store, Start::Now).await;
+    let mut watch = watch_all(&store, WatchStart::Now).await;
     let mut deadlines = Vec::new();
     for n in 0..LEASES {
         let grant = store.grant(Duration::from_millis(1_000 + n), None).await.unwrap();
@@ -237,7 +237,7 @@ async fn a_lease_outlives_its_process_by_no_less_than_its_ttl() {
     holder.kill().await;
     let store = home.store().await;
     let revision = store.get(Get::key("/held")).await.unwrap().revision;
-    let mut watch = watch_all(&store, Start::After(Revision(revision.0 - 1))).await;
+    let mut watch = watch_all(&store, WatchStart::After(Revision(revision.0 - 1))).await;
     loop {
         let (_, changes) = next(&mut watch).await.unwrap();
         if matches!(changes[0], Change::Delete { .. }) {
@@ -254,7 +254,8 @@ async fn a_watcher_that_was_up_to_date_survives_a_compaction_by_another_process(
     let home = Home::new();
     let (one, two) = (home.store().await, home.store().await);
     one.put("/other", "0").await.unwrap();
-    let mut watch = two.watch(Selection::key("/mine"), Start::Now, PreviousValues::Included).await.unwrap();
+    let mut watch =
+        two.watch(Selection::key("/mine"), WatchStart::Now, PreviousValues::Included).await.unwrap();
     for n in 0..20 {
         let revision = one.put("/other", n.to_string()).await.unwrap();
         one.compact(revision).await.unwrap();
@@ -283,7 +284,7 @@ async fn history_beyond_what_is_kept_is_forgotten_in_steps_and_its_rows_go() {
         assert!(began.elapsed() < PATIENCE, "{} rows are left", kept());
         store.put("/more", "v").await.unwrap();
     }
-    let mut watch = watch_all(&store, Start::After(living)).await;
+    let mut watch = watch_all(&store, WatchStart::After(living)).await;
     assert!(matches!(next(&mut watch).await, Err(WatchError::Compacted { .. })));
     let page = store.get(Get::key("/living")).await.unwrap();
     assert_eq!(page.pairs[0].created, living);

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tenure::events::{Event, EventKind, EventStream, Events, LockEvent, TaskEvent};
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Cause, Engine, PreviousValues, Revision, Selection, Start, Store, StoreError, WatchError, WatchStream,
+    Cause, Engine, PreviousValues, Revision, Selection, Store, StoreError, WatchError, WatchStart,
+    WatchStream,
 };
 use tenure::testing::World;
 
@@ -134,9 +135,9 @@ struct ShortWatches(AtomicUsize);
 impl Twist for ShortWatches {
     async fn watch(
         &self,
-        memory: &Memory,
+        memory: &MemoryEngine,
         select: Selection,
-        start: Start,
+        start: WatchStart,
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +149,7 @@ impl Twist for ShortWatches {
 
 #[tokio::test]
 async fn event_comes_once_however_often_the_watch_is_lost() {
-    let memory = Memory::new();
+    let memory = MemoryEngine::new();
     let store = Store::new(memory.clone());
     let locks = locks(&store);
     for name in ["a", "b", "c"] {

@@ -7,8 +7,8 @@ use tenure::election::Elections;
 use tenure::membership::{Cluster, NewNode};
 use tenure::session::Session;
 use tenure::snapshot::{Part, SnapshotRequest};
-use tenure::store::memory::Memory;
-use tenure::store::{Engine, Get, Op, OpReply, Page, Revision, Store, StoreError, Txn, TxnReply, Values};
+use tenure::store::memory::MemoryEngine;
+use tenure::store::{Engine, Get, Op, OpReply, Page, Revision, Store, StoreError, Txn, TxnReply, ValueMode};
 use tenure_core::id::{NodeId, TaskId};
 
 use super::{locks, namespace, submit};
@@ -80,16 +80,16 @@ impl Noted {
 }
 
 impl Twist for Noted {
-    async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
         let values = get.values;
         let page = Engine::get(memory, get).await?;
-        if values != Values::Omitted {
+        if values != ValueMode::Omitted {
             self.note(&page);
         }
         Ok(page)
     }
 
-    async fn txn(&self, memory: &Memory, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         let reply = Engine::txn(memory, txn).await?;
         for result in &reply.results {
             if let OpReply::Get(page) = result {
@@ -103,7 +103,7 @@ impl Twist for Noted {
 /// `node ls` shows how many tasks a node has: it read what was submitted with each of them, and their props.
 #[tokio::test]
 async fn only_selected_parts_are_read() {
-    let memory = Memory::new();
+    let memory = MemoryEngine::new();
     let store = Store::new(memory.clone());
     store.put("/t/nodes/w", "{}").await.unwrap();
     submit(&store, "x").await;
@@ -131,7 +131,7 @@ struct Busy {
 }
 
 impl Twist for Busy {
-    async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
         let read = self.reads.fetch_add(1, Ordering::Relaxed);
         let put = Op::put(format!("/t/tasks/late-{read}"), "{}");
         let revision = Engine::txn(memory, Txn::from(put)).await?.revision;
@@ -145,7 +145,7 @@ impl Twist for Busy {
 #[tokio::test]
 async fn pages_are_of_one_revision_and_a_compaction_begins_anew() {
     for compacts in [false, true] {
-        let memory = Memory::new();
+        let memory = MemoryEngine::new();
         let ops = (0..2_500).map(|n| Op::put(format!("/t/tasks/task-{n:04}"), "{}"));
         Store::new(memory.clone()).apply_all(ops).await.unwrap();
         let busy = Busy { reads: AtomicUsize::new(0), compacts: AtomicBool::new(compacts) };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tenure::store::etcd::{Config, Etcd as EtcdEngine};
+use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::{Op, Txn};
 use tenure_fixture::{Mode, Proxy};
 

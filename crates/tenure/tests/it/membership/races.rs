@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tenure::store::memory::Memory;
-use tenure::store::{Engine, Get, Page, PreviousValues, Start, StoreError, WatchStream};
+use tenure::store::memory::MemoryEngine;
+use tenure::store::{Engine, Get, Page, PreviousValues, StoreError, WatchStart, WatchStream};
 use tenure_core::record::{MemberRecord, Record};
 use tokio::sync::Notify;
 
@@ -16,7 +16,7 @@ use crate::twisted::{Twist, Twisted};
 struct Late(Arc<Notify>);
 
 impl Twist for Late {
-    async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
         let page = Engine::get(memory, get).await;
         self.0.notified().await;
         page
@@ -29,9 +29,9 @@ struct Mute;
 impl Twist for Mute {
     async fn watch(
         &self,
-        _: &Memory,
+        _: &MemoryEngine,
         _: Selection,
-        _: Start,
+        _: WatchStart,
         _: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         Ok(Box::pin(futures_util::stream::pending()))
@@ -42,7 +42,7 @@ impl Twist for Mute {
 struct Down(Arc<AtomicBool>);
 
 impl Twist for Down {
-    async fn get(&self, memory: &Memory, get: Get) -> Result<Page, StoreError> {
+    async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
         match self.0.load(Ordering::Relaxed) {
             true => Engine::get(memory, get).await,
             false => Err(StoreError::Unavailable(tenure::store::Cause::new("down on purpose"))),
@@ -52,7 +52,7 @@ impl Twist for Down {
 
 #[tokio::test]
 async fn one_who_saw_the_id_free_does_not_overwrite_another_of_its_own_session() {
-    let memory = Memory::new();
+    let memory = MemoryEngine::new();
     let store = Store::new(memory.clone());
     let (cluster, session) = enter(&store);
     let let_go = Arc::new(Notify::new());
@@ -87,7 +87,7 @@ async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_
 
 #[tokio::test]
 async fn a_join_goes_on_trying_for_as_long_as_it_was_told() {
-    let memory = Memory::new();
+    let memory = MemoryEngine::new();
     let is_up = Arc::new(AtomicBool::new(false));
     let cluster = Cluster::new(Twisted::store(memory.clone(), Down(is_up.clone())), &namespace());
     let session = Session::open(Store::new(memory)).unwrap();

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tenure::session::{Session, SessionState};
-use tenure::store::{PreviousValues, Selection, Start, Store};
+use tenure::store::{PreviousValues, Selection, Store, WatchStart};
 use tenure_fixture::Etcd;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{ChildStderr, Command};
@@ -129,7 +129,7 @@ async fn cycle(store: Store) {
         session.close().await.unwrap();
     };
     // The client's streams are opened by whoever first watches or renews, and stay for the others.
-    drop(store.watch(Selection::prefix("/r/"), Start::Now, PreviousValues::Omitted).await.unwrap());
+    drop(store.watch(Selection::prefix("/r/"), WatchStart::Now, PreviousValues::Omitted).await.unwrap());
     let lease = store.grant(Duration::from_secs(10), None).await.unwrap().id;
     store.renew(lease).await.unwrap();
     store.revoke(lease).await.unwrap();

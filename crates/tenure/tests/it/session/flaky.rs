@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::session::{Session, SessionOptions};
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
     Cause, Engine, Grant, LeaseId, Limits, Renewal, Revision, Store, StoreError, Txn, TxnReply,
 };
@@ -41,7 +41,7 @@ impl Flaky {
         change: impl FnOnce(SessionOptions) -> SessionOptions,
     ) -> (Flaky, Store, Session) {
         let (flaky, clock) = (Flaky::default(), TokioClock::new());
-        let store = Twisted::store(Memory::with_clock(clock, Limits::EMBEDDED), flaky.clone());
+        let store = Twisted::store(MemoryEngine::with_clock(clock, Limits::EMBEDDED), flaky.clone());
         let session = change(Session::options().clock(clock)).open(store.clone()).unwrap();
         (flaky, store, session)
     }
@@ -66,29 +66,34 @@ impl Flaky {
 }
 
 impl Twist for Flaky {
-    async fn txn(&self, memory: &Memory, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         self.write()?;
         Engine::txn(memory, txn).await
     }
 
-    async fn batch(&self, memory: &Memory, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
+    async fn batch(&self, memory: &MemoryEngine, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
         match self.write() {
             Ok(()) => Engine::batch(memory, txns).await,
             Err(error) => txns.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
-    async fn grant(&self, memory: &Memory, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
+    async fn grant(
+        &self,
+        memory: &MemoryEngine,
+        ttl: Duration,
+        id: Option<LeaseId>,
+    ) -> Result<Grant, StoreError> {
         self.reach()?;
         Engine::grant(memory, ttl, id).await
     }
 
-    async fn renew(&self, memory: &Memory, id: LeaseId) -> Result<Renewal, StoreError> {
+    async fn renew(&self, memory: &MemoryEngine, id: LeaseId) -> Result<Renewal, StoreError> {
         self.reach()?;
         Engine::renew(memory, id).await
     }
 
-    async fn revoke(&self, memory: &Memory, id: LeaseId) -> Result<Revision, StoreError> {
+    async fn revoke(&self, memory: &MemoryEngine, id: LeaseId) -> Result<Revision, StoreError> {
         self.revocations.fetch_add(1, Ordering::SeqCst);
         self.reach()?;
         Engine::revoke(memory, id).await

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::clock::Clock;
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{
     Cause, Engine, Grant, LeaseChoice, LeaseId, Limits, Op, Renewal, StoreError, Txn, TxnReply,
 };
@@ -22,12 +22,12 @@ struct Liar {
 }
 
 impl Twist for Liar {
-    async fn grant(&self, _: &Memory, _: Duration, _: Option<LeaseId>) -> Result<Grant, StoreError> {
+    async fn grant(&self, _: &MemoryEngine, _: Duration, _: Option<LeaseId>) -> Result<Grant, StoreError> {
         self.grants.fetch_add(1, Ordering::SeqCst);
         Err(StoreError::NoSpace)
     }
 
-    async fn returned(&self) {}
+    async fn reachable(&self) {}
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,13 +54,13 @@ impl Slow {
     fn session(takes: Duration) -> (Slow, Session) {
         let clock = TokioClock::new();
         let slow = Slow { clock, takes, renews: Arc::new(AtomicBool::new(true)), begun: Arc::default() };
-        let store = Twisted::store(Memory::with_clock(clock, Limits::EMBEDDED), slow.clone());
+        let store = Twisted::store(MemoryEngine::with_clock(clock, Limits::EMBEDDED), slow.clone());
         (slow, Session::options().clock(clock).open(store).unwrap())
     }
 }
 
 impl Twist for Slow {
-    async fn txn(&self, memory: &Memory, txn: Txn) -> Result<TxnReply, StoreError> {
+    async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         let lease = txn.then.iter().find_map(|op| match op {
             Op::Put { lease: LeaseChoice::Attach(lease), .. } => Some(*lease),
             _ => None,
@@ -72,7 +72,7 @@ impl Twist for Slow {
         Engine::txn(memory, txn).await
     }
 
-    async fn renew(&self, memory: &Memory, id: LeaseId) -> Result<Renewal, StoreError> {
+    async fn renew(&self, memory: &MemoryEngine, id: LeaseId) -> Result<Renewal, StoreError> {
         match self.renews.load(Ordering::SeqCst) {
             true => Engine::renew(memory, id).await,
             false => Err(StoreError::Unavailable(Cause::new("down"))),
@@ -109,7 +109,7 @@ async fn nothing_is_put_under_a_lease_that_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_hangs_is_told_when_patience_ends() {
     let (hangs, clock) = (Hangs::default(), TokioClock::new());
-    let store = Twisted::store(Memory::with_clock(clock, Limits::EMBEDDED), hangs.clone());
+    let store = Twisted::store(MemoryEngine::with_clock(clock, Limits::EMBEDDED), hangs.clone());
     let session = Session::options().clock(clock).open(store).unwrap();
     session.register("/r/a", "v").await.unwrap();
     let begin = clock.now();
@@ -128,7 +128,7 @@ async fn a_renewal_that_hangs_is_told_when_patience_ends() {
 struct Hangs(Arc<AtomicBool>);
 
 impl Twist for Hangs {
-    async fn renew(&self, memory: &Memory, id: LeaseId) -> Result<Renewal, StoreError> {
+    async fn renew(&self, memory: &MemoryEngine, id: LeaseId) -> Result<Renewal, StoreError> {
         if self.0.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tenure::LossReason;
 use tenure::clock::{Clock, VirtualClock};
 use tenure::session::LendError;
-use tenure::store::memory::Memory;
+use tenure::store::memory::MemoryEngine;
 use tenure::store::{Engine, Grant, LeaseId, Limits, Renewal, StoreError};
 
 use super::*;
@@ -23,12 +23,17 @@ struct Watched {
 }
 
 impl Twist for Watched {
-    async fn grant(&self, memory: &Memory, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
+    async fn grant(
+        &self,
+        memory: &MemoryEngine,
+        ttl: Duration,
+        id: Option<LeaseId>,
+    ) -> Result<Grant, StoreError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Engine::grant(memory, ttl, id).await
     }
 
-    async fn renew(&self, memory: &Memory, id: LeaseId) -> Result<Renewal, StoreError> {
+    async fn renew(&self, memory: &MemoryEngine, id: LeaseId) -> Result<Renewal, StoreError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if self.hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -39,7 +44,7 @@ impl Twist for Watched {
 
 fn watched(clock: TokioClock) -> (Watched, Store) {
     let watched = Watched::default();
-    let store = Twisted::store(Memory::with_clock(clock, Limits::EMBEDDED), watched.clone());
+    let store = Twisted::store(MemoryEngine::with_clock(clock, Limits::EMBEDDED), watched.clone());
     (watched, store)
 }
 
@@ -88,7 +93,7 @@ async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
 #[tokio::test]
 async fn a_loan_knows_by_itself_that_its_time_is_over() {
     let clock = VirtualClock::new();
-    let store = Store::new(Memory::with_clock(clock.clone(), Limits::EMBEDDED));
+    let store = Store::new(MemoryEngine::with_clock(clock.clone(), Limits::EMBEDDED));
     let session = Session::options().clock(clock.clone()).open(store).unwrap();
     let loan = session.lend().await.unwrap();
     clock.advance(Duration::from_millis(14_249));
@@ -113,7 +118,7 @@ async fn a_borrower_waits_for_a_lease_and_not_longer_than_it_said() {
 struct Refuses;
 
 impl Twist for Refuses {
-    async fn grant(&self, _: &Memory, _: Duration, _: Option<LeaseId>) -> Result<Grant, StoreError> {
+    async fn grant(&self, _: &MemoryEngine, _: Duration, _: Option<LeaseId>) -> Result<Grant, StoreError> {
         Err(StoreError::RateLimited)
     }
 }
@@ -138,7 +143,7 @@ async fn closing_ends_loans_first_and_the_lease_when_they_are_given_back() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_loan_is_not_given_back_is_not_revoked() {
     let clock = TokioClock::new();
-    let store = Store::new(Memory::with_clock(clock, Limits::EMBEDDED));
+    let store = Store::new(MemoryEngine::with_clock(clock, Limits::EMBEDDED));
     let session = Session::options().clock(clock).open(store.clone()).unwrap();
     session.register("/r/a", "v").await.unwrap();
     let loan = session.lend().await.unwrap();

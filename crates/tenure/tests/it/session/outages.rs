@@ -16,7 +16,7 @@ async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody_soak() {
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::options().ttl(Duration::from_secs(ttl)).open(store).unwrap();
     register_many(&session, 20).await;
-    let begin = Start::After(onlooker.list(Selection::prefix("/r/")).await.unwrap().revision);
+    let begin = WatchStart::After(onlooker.list(Selection::prefix("/r/")).await.unwrap().revision);
     etcd.member(0).kill();
     tokio::time::sleep(Duration::from_secs(outage)).await;
     etcd.member(0).restart();
@@ -37,7 +37,7 @@ async fn a_cluster_that_loses_its_leader_within_the_ttl_shows_to_nobody_soak() {
     let session = Session::options().ttl(Duration::from_secs(ttl)).open(store).unwrap();
     register_many(&session, 20).await;
     let mut watch =
-        onlooker.watch(Selection::prefix("/"), Start::Now, PreviousValues::Omitted).await.unwrap();
+        onlooker.watch(Selection::prefix("/"), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     let leader = etcd.leader();
     etcd.member(leader).kill();
     tokio::time::sleep(Duration::from_secs(outage)).await;

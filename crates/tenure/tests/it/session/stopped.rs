@@ -10,8 +10,10 @@ use super::*;
 
 /// What the store has seen of the child's key: each put with its lease.
 async fn puts_since(store: &Store, revision: tenure::store::Revision) -> Vec<Option<LeaseId>> {
-    let mut watch =
-        store.watch(Selection::prefix("/s/"), Start::After(revision), PreviousValues::Omitted).await.unwrap();
+    let mut watch = store
+        .watch(Selection::prefix("/s/"), WatchStart::After(revision), PreviousValues::Omitted)
+        .await
+        .unwrap();
     let end = store.put("/s/end", "").await.unwrap();
     let mut leases = Vec::new();
     while let Some(item) = watch.next().await {
