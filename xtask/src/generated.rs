@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::nemesis;
 use crate::shell::{Failure, build_as_for_tests, output, root, target};
+use crate::{modules, nemesis};
 
 /// A document and the example program whose output it is.
 struct Generator {
@@ -52,13 +52,14 @@ pub(crate) fn check() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Documents of which a part is written from kept results: as they are, and as they should be.
+/// Documents that this program writes from kept results and from the sources: as they are, and as they should be.
 fn sections() -> Result<Vec<(&'static str, String, String)>, Failure> {
     let path = root().join(nemesis::DOCUMENT);
     let kept = std::fs::read_to_string(&path)
         .map_err(|error| Failure(format!("{} cannot be read: {error}", nemesis::DOCUMENT)))?;
     let fresh = nemesis::with_table(&kept, &nemesis::table(&root())?)?;
-    Ok(vec![(nemesis::DOCUMENT, kept, fresh)])
+    let modules = std::fs::read_to_string(root().join(modules::DOCUMENT)).unwrap_or_default();
+    Ok(vec![(nemesis::DOCUMENT, kept, fresh), (modules::DOCUMENT, modules, modules::list(&root())?)])
 }
 
 /// Writes every generated document.
@@ -82,7 +83,7 @@ pub(crate) fn write() -> Result<(), Failure> {
     for (path, _, fresh) in sections()? {
         std::fs::write(root().join(path), fresh)
             .map_err(|error| Failure(format!("{path} cannot be written: {error}")))?;
-        println!("   wrote the table in {path}");
+        println!("   wrote {path}");
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod check;
 mod etcd;
 mod fix;
 mod generated;
+mod modules;
 mod mutants;
 mod nemesis;
 mod redis;
