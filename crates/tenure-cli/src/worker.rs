@@ -15,19 +15,21 @@ mod shell;
 mod tail;
 mod words;
 
+use std::future::IntoFuture;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use tenure::Tenure;
 use tenure::client::Client;
 use tenure::membership::JoinError;
-use tenure::node::{NodeEnd, Notice};
 use tenure::session::Session;
 use tenure::store::Store;
+use tenure::worker::{WorkerEnd, WorkerEvent};
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::record::{FrozenRecord, Record};
 use tokio::net::TcpListener;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use args::WorkerArgs;
@@ -126,17 +128,19 @@ async fn work(
         output: *output,
     };
     let words = Words { node: id.as_str(), quiet: output.is_quiet, output };
-    let joining = options.start(&session, namespace, Exec::new(crew));
+    let tenure =
+        Tenure::on_session(&session, namespace).map_err(|error| Failure::usage(error.to_string()))?;
+    let joining = options.start(tenure.worker(&id), &Exec::new(crew));
     let node = tokio::select! {
         biased;
         signal = signals.next_end() => return Stop::signal(signal).exit(),
         joined = joining => joined.map_err(|error| not_joined(&error, args))?,
     };
-    let mut notices = node.notices();
+    let mut events = node.events();
     let (leaving, is_leaving) = watch::channel(false);
     let address = watched.as_ref().and_then(|watched| http::address_of(&watched.listener));
     let watchers = watched.map(|Watched { listener, metrics }| {
-        let pages = Pages { tenancy: node.tenancy(), is_leaving, metrics };
+        let pages = Pages { status: node.status(), is_leaving, metrics };
         // Until the very end: whoever watches wants to see that, too.
         tokio::spawn(http::serve(listener, pages))
     });
@@ -152,33 +156,32 @@ async fn work(
                 asked += 1;
                 leaving.send_replace(true);
                 let is_now = asked > 1;
-                words.ending(node.tenancy().borrow().tasks, is_now);
+                words.ending(node.status().borrow().tasks, is_now);
                 if is_now {
                     end_now.send_replace(true);
                 }
-                let (node, within) = (node.clone(), timing.grace + RELEASE_WITHIN);
+                let within = timing.grace + RELEASE_WITHIN;
                 // Asked again, the earlier end counts.
-                ending.get_or_insert_with(|| tokio::spawn(async move { node.shutdown(within).await }));
+                ending.get_or_insert_with(|| tokio::spawn(node.shutdown().timeout(within).into_future()));
             }
-            end = node.ended() => break end,
+            end = node.finished() => break end,
             Some(remark) = remarked.recv() => words.remark(&remark),
-            notice = notices.recv() => match notice {
-                Ok(notice) => {
-                    if matches!(notice, Notice::Draining { .. }) {
+            event = events.next() => match event {
+                Some(event) => {
+                    if matches!(event, WorkerEvent::Draining { .. }) {
                         leaving.send_replace(true);
                     }
-                    words.notice(&notice);
+                    words.event(&event);
                 }
-                Err(RecvError::Lagged(count)) => words.missed(count),
-                Err(RecvError::Closed) => break node.ended().await,
+                None => break node.finished().await,
             },
         }
     };
     while let Ok(remark) = remarked.try_recv() {
         words.remark(&remark);
     }
-    while let Ok(notice) = notices.try_recv() {
-        words.notice(&notice);
+    while let Some(Some(event)) = events.next().now_or_never() {
+        words.event(&event);
     }
     let code = finish(&end, &session, &post, &words).await;
     if let Some(watchers) = watchers {
@@ -197,20 +200,20 @@ async fn frozen(store: &Store, namespace: &Namespace, id: &NodeId) -> Option<Fro
 
 /// Says how it ended, and closes what is left.
 async fn finish(
-    end: &NodeEnd,
+    end: &WorkerEnd,
     session: &Session,
     post: &Post,
     words: &Words<'_>,
 ) -> Result<ExitCode, Failure> {
     match end {
-        NodeEnd::Left { running } if running.is_empty() => {
+        WorkerEnd::Left { running } if running.is_empty() => {
             // Without its keys the lease holds nothing: whether it ends now or by itself matters to nobody.
             let _ = tokio::time::timeout(CLOSE_WITHIN, session.close()).await;
             post.close().await;
             words.left();
             Ok(ExitCode::SUCCESS)
         }
-        NodeEnd::Left { running } => {
+        WorkerEnd::Left { running } => {
             let names: Vec<&str> = running.iter().take(5).map(TaskId::as_str).collect();
             // Neither closed nor dismissed: their leases lapse, and the sentinel does what it can.
             Err(Failure::new(
@@ -223,12 +226,12 @@ async fn finish(
             )
             .hint("nobody runs them before their lease is over; see what their processes wait for with `ps`"))
         }
-        NodeEnd::Displaced => {
+        WorkerEnd::Replaced => {
             post.close().await;
             Err(Failure::new(Code::Conflict, format!("another node has taken the id '{}'", words.node))
                 .hint("see it with `tenure node ls`, and give each worker an id of its own with --node"))
         }
-        NodeEnd::Store(error) => {
+        WorkerEnd::Store(error) => {
             post.close().await;
             Err(Failure::from(error.clone()).while_doing("the store can never be used again"))
         }

@@ -48,6 +48,9 @@ impl LossReason {
     }
 }
 
+/// The source of every error about a lost hold, so that it is found in a chain of causes.
+impl std::error::Error for LossReason {}
+
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

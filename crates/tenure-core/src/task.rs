@@ -6,7 +6,7 @@
 //! of a task that failed, and [`command`] how a message travels as a command.
 //!
 //! ```
-//! use tenure_core::name::NodeId;
+//! use tenure_core::id::NodeId;
 //! use tenure_core::record::Timestamp;
 //! use tenure_core::task::{TaskMessage, State, StateRecord};
 //!

@@ -8,12 +8,10 @@ use std::io::Write;
 use std::time::Duration;
 
 use tenure::client::{Client, NewTask, TaskFilter};
-use tenure::handler::{Context, Outcome};
-use tenure::node::Node;
-use tenure::node::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::{Namespace, NodeId, TaskId};
+use tenure::worker::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
+use tenure::{Namespace, NodeId, Outcome, Task, TaskError, TaskId, Tenure, Worker};
 
 /// How long a task waits for a node of its zone.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -46,9 +44,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::new(store.clone(), &namespace);
     let session = Session::open(store.clone())?;
     let mut nodes = Vec::new();
+    let tenure = Tenure::on_session(&session, &namespace)?;
     for zone in ["eu", "us"] {
-        let options = Node::options(NodeId::parse(zone)?).balancer(Zone(zone));
-        nodes.push(options.start(&session, &namespace, run).await?);
+        nodes.push(tenure.worker(zone).handle_any(run).balancer(Zone(zone)).start().await?);
     }
     for n in 0..9 {
         // Nobody is in the third zone, so its tasks go to whoever takes them first.
@@ -56,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let id = TaskId::parse(&format!("{zone}-{n}"))?;
         client.submit(NewTask::new(id).label("zone", zone)).await?;
     }
-    let mut tenancies: Vec<_> = nodes.iter().map(Node::tenancy).collect();
+    let mut tenancies: Vec<_> = nodes.iter().map(Worker::status).collect();
     while tenancies.iter().map(|tenancy| tenancy.borrow().tasks).sum::<usize>() < 9 {
         let [eu, us] = &mut tenancies[..] else { break };
         tokio::select! {
@@ -73,13 +71,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         writeln!(std::io::stdout(), "{owner} runs {}", tasks.join(", "))?;
     }
     for node in nodes {
-        node.shutdown(Duration::from_secs(5)).await?;
+        node.shutdown().await?;
     }
     session.close().await?;
     Ok(())
 }
 
-async fn run(ctx: Context) -> Outcome {
-    ctx.stopped().await;
-    Outcome::Release
+async fn run(task: Task) -> Result<Outcome, TaskError> {
+    task.stopped().await;
+    Ok(Outcome::Release)
 }

@@ -7,11 +7,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use tenure::client::{Client, NewTask};
-use tenure::handler::{Context, Outcome};
-use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::{Namespace, NodeId, TaskId};
+use tenure::{Namespace, Task, TaskId, Tenure};
 
 const TASKS: usize = 12;
 
@@ -26,8 +24,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::new(store.clone(), &namespace);
 
     let session = Session::options().ttl(Duration::from_secs(5)).open(store.clone())?;
-    let first = Node::options(NodeId::parse("first")?).start(&session, &namespace, count).await?;
-    let second = Node::options(NodeId::parse("second")?).start(&session, &namespace, count).await?;
+    let tenure = Tenure::on_session(&session, &namespace)?;
+    let first = tenure.worker("first").handle_any(count).start().await?;
+    let second = tenure.worker("second").handle_any(count).start().await?;
 
     let ids: Vec<TaskId> =
         (0..TASKS).map(|n| TaskId::parse(&format!("count-{n}"))).collect::<Result<_, _>>()?;
@@ -36,10 +35,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     // Both have their share, and have worked on it for a while, before one of them goes.
     for node in [&first, &second] {
-        node.tenancy().wait_for(|tenancy| tenancy.tasks >= TASKS / 2).await?;
+        node.status().wait_for(|status| status.tasks >= TASKS / 2).await?;
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    first.shutdown(Duration::from_secs(5)).await?;
+    first.shutdown().await?;
     say(format_args!("the first worker has ended"))?;
 
     for id in &ids {
@@ -47,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     say(format_args!("all {TASKS} tasks are completed"))?;
 
-    second.shutdown(Duration::from_secs(5)).await?;
+    second.shutdown().await?;
     for id in &ids {
         // The state of a task stays when it has ended; this is an example, so it tidies up.
         client.forget(id).await?;
@@ -57,23 +56,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Counts, and leaves its count to whoever goes on.
-async fn count(ctx: Context) -> Outcome {
-    let begun = ctx.checkpoint().and_then(|bytes| bytes.first().copied()).unwrap_or(0);
-    let _ = say(format_args!("{} goes on at {begun}, token {}", ctx.task(), ctx.token()));
+/// Counts, and stores its count for the next attempt.
+async fn count(task: Task) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let begun = task.checkpoint::<u8>()?.unwrap_or(0);
+    say(format_args!("{} goes on at {begun}, token {}", task.id(), task.token()))?;
     for step in begun..STEPS {
-        tokio::select! {
-            biased;
-            _ = ctx.stopped() => {
-                return match ctx.save_checkpoint(vec![step]).await {
-                    Ok(()) => Outcome::Release,
-                    Err(error) => Outcome::Fault(error.to_string()),
-                };
-            }
-            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        if let Err(stopped) = task.sleep(Duration::from_millis(50)).await {
+            task.save_checkpoint(&step).await?;
+            return Err(stopped.into()); // no failure: another worker goes on
         }
     }
-    Outcome::Done
+    Ok(())
 }
 
 fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {

@@ -80,7 +80,12 @@ pub fn wall_time() -> Timestamp {
     if let Some(wall) = crate::testing::fate::wall() {
         return wall;
     }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    timestamp(SystemTime::now())
+}
+
+/// A time of the wall clock as it is stored.
+pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 

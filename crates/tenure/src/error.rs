@@ -191,7 +191,10 @@ impl Error {
             Error::Join(error) => match error {
                 JoinError::Alive(_) | JoinError::NotYet { .. } => true,
                 JoinError::Store(error) => error.is_retryable(),
-                JoinError::InvalidName(_) | JoinError::OurOwn(_) | JoinError::Closed => false,
+                JoinError::InvalidName(_)
+                | JoinError::OurOwn(_)
+                | JoinError::NoHandler
+                | JoinError::Closed => false,
             },
             Error::Instance(error) => match error {
                 InstanceError::Alive(_) | InstanceError::NotYet { .. } => true,

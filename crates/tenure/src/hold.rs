@@ -5,7 +5,7 @@
 //!   └─ Hold           + token, fence, lease, fenced, commit    Clone, keeps nothing alive
 //!        ├─ Guard     a lock; released on drop
 //!        ├─ Term      leadership; resigned on drop
-//!        └─ Context   a claimed task; owned by its node
+//!        └─ TaskContext a claimed task; owned by its worker
 //!   ├─ Leadership     leadership on a storage with TTLs; its token is optional
 //!   └─ Loan           a lease of a session
 //! ```
@@ -44,6 +44,7 @@ pub struct Lost {
     /// What was held, such as `lock 'deploy'`.
     pub subject: Arc<str>,
     /// Why it is lost.
+    #[source]
     pub reason: LossReason,
 }
 

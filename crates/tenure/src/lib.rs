@@ -27,7 +27,7 @@
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
 //! prefix, the [`session`] that keeps keys registered, the [`hold`] that all primitives share, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
 //! [`lock`]s and [`election`]s that stand in line on it, [`ttl`] elections on any storage with TTLs, the
-//! [`client`] that gives work and looks after it, the [`events`] of a namespace and a [`snapshot`] of it, runs [`once`] per period, the [`handler`] that runs a task and the [`node`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
+//! [`client`] that gives work and looks after it, the [`events`] of a namespace and a [`snapshot`] of it, runs [`once`] per period, the [`task`]s that handlers run and the [`worker`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
 //! which you can test your own loss handling.
 
 pub mod clock;
@@ -81,9 +81,9 @@ pub mod snapshot;
 
 pub mod once;
 
-pub mod handler;
+pub mod task;
 
-pub mod node;
+pub mod worker;
 
 mod id;
 
@@ -99,7 +99,7 @@ pub mod testing;
 
 pub use self::tenure::{
     Barrier, BarrierWait, Campaign, Election, Join, LockRequest, Members, Register, RegisterInstance, RwLock,
-    Semaphore, Service, Source, Tenure, TenureBuilder, WorkerBuilder,
+    Semaphore, Service, Source, Tenure, TenureBuilder,
 };
 pub use client::{NewTask, SubmitError, Submitted};
 pub use clock::{BootClock, Clock};
@@ -113,6 +113,8 @@ pub use membership::{JoinError, Membership};
 pub use service::{InstanceError, InstanceRegistration, Picker};
 pub use session::{Health, RegisterError, Registration, Session};
 pub use store::{Revision, Store, StoreError};
+pub use task::{Outcome, Task, TaskError};
+pub use worker::{Worker, WorkerBuilder};
 
 pub use tenure_core::fence::Fence;
 pub use tenure_core::id::{

@@ -132,6 +132,11 @@ impl Session {
         &self.shared().store
     }
 
+    /// The TTL of requests that do not choose another.
+    pub fn ttl(&self) -> Duration {
+        self.shared().ttl
+    }
+
     /// The clock that validity is counted on.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.shared().clock

@@ -6,7 +6,6 @@ mod builder;
 mod election;
 mod lock;
 mod members;
-mod worker;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +23,7 @@ use crate::election::Elections;
 use crate::error::{CloseError, ConnectError};
 use crate::events::Events;
 use crate::id::IntoId;
-use crate::identity::Identity;
+use crate::identity::{self, Identity};
 use crate::lock::Locks;
 use crate::membership::Cluster;
 use crate::once::Once;
@@ -32,16 +31,16 @@ use crate::service::Services;
 use crate::session::{Health, Session};
 use crate::snapshot::SnapshotRequest;
 use crate::store::Store;
+use crate::worker::WorkerBuilder;
 use election::Terms;
 
 pub use builder::{Source, TenureBuilder};
 pub use election::{Campaign, Election};
 pub use lock::{Barrier, BarrierWait, LockRequest, RwLock, Semaphore};
 pub use members::{Join, Members, Register, RegisterInstance, Service};
-pub use worker::WorkerBuilder;
 
 /// What every request of the front door is when it is awaited.
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Makes a request awaitable by its `send`.
 macro_rules! request {
@@ -56,7 +55,7 @@ macro_rules! request {
         }
     };
 }
-use request;
+pub(crate) use request;
 
 /// A namespace of a store, through one session. Cheap to clone; all clones are one session.
 ///
@@ -147,6 +146,16 @@ impl Tenure {
         let shared = Arc::new(shared);
         let scope = shared.scope(namespace);
         Tenure { shared, scope }
+    }
+
+    /// A handle on an open session.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](crate::InvalidName) if no namespace has such a name.
+    pub fn on_session(session: &Session, namespace: impl IntoId<Namespace>) -> Result<Tenure, InvalidName> {
+        let owned = (identity::current(), session.ttl());
+        Ok(Tenure::new(session.clone(), namespace.into_id()?, owned, false))
     }
 
     /// A handle on another namespace, on the same session.
@@ -272,7 +281,7 @@ impl Tenure {
 
     /// A worker that claims and runs tasks of the namespace, about to be started.
     pub fn worker(&self, node: impl IntoId<NodeId>) -> WorkerBuilder {
-        WorkerBuilder::new(&self.shared, &self.scope.namespace, node.into_id())
+        WorkerBuilder::new(self.clone(), node.into_id())
     }
 
     /// What happened in the namespace, from the history that the store keeps.
@@ -305,6 +314,16 @@ impl Tenure {
             self.store().close().await;
         }
         Ok(closed?)
+    }
+
+    /// How long another process with the same id is waited for.
+    pub(crate) fn owner_wait(&self) -> Duration {
+        members::owner_wait(&self.shared)
+    }
+
+    /// The keys of the namespace.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.scope.layout
     }
 
     fn cluster(&self) -> Cluster {

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::handler::{Context, Outcome};
-use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
+use tenure::{Outcome, Task, TaskError, Tenure};
 use tenure_core::id::{Namespace, NodeId};
 use tokio::sync::mpsc;
 
@@ -45,18 +44,19 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let session = Session::options().ttl(ttl).open(Store::open(url).await?);
     let session = session.map_err(|error| Failure::new(error.to_string()))?;
-    let handler = |ctx: Context| async move {
-        ctx.stopped().await;
-        Outcome::Release
+    let handler = |task: Task| async move {
+        task.stopped().await;
+        Ok::<_, TaskError>(Outcome::Release)
     };
-    let joined = Node::options(id.clone()).start(&session, namespace, handler).await;
+    let tenure = Tenure::on_session(&session, namespace).map_err(|error| Failure::new(error.to_string()))?;
+    let joined = tenure.worker(id).handle_any(handler).start().await;
     let node = joined.map_err(|error| Failure::new(error.to_string()))?;
     print(&Ready { ready: true })?;
     loop {
         go_on(told).await?;
         print(&Footprint {
-            tasks: node.tenancy().borrow().tasks,
-            changes: node.tally().changes,
+            tasks: node.status().borrow().tasks,
+            changes: node.stats().changes,
             rss_kib: rss_kib(),
             cpu_ns: u64::try_from(cpu_time().as_nanos()).unwrap_or(u64::MAX),
             at_ns: now_ns(),

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
-use tenure::handler::{Context, Outcome};
-use tenure::node::{Node, WorkerStats};
 use tenure::session::Session;
+use tenure::worker::WorkerStats;
+use tenure::{Outcome, Task, TaskError, Tenure, Worker};
 use tenure_core::id::NodeId;
 use tokio::sync::Notify;
 
@@ -26,7 +26,7 @@ pub(super) struct Crew {
 }
 
 struct Member {
-    node: Node,
+    node: Worker,
     session: Session,
 }
 
@@ -54,7 +54,7 @@ impl Crew {
     pub(super) async fn have_seen(&self, tasks: usize) -> Result<(), Failure> {
         let begin = Instant::now();
         for member in &self.members {
-            while member.node.tally().changes < tasks as u64 {
+            while member.node.stats().changes < tasks as u64 {
                 if begin.elapsed() > PATIENCE {
                     return Err(wrong(format!("not every node saw every task within {PATIENCE:?}")));
                 }
@@ -84,7 +84,7 @@ impl Crew {
 
     /// How much all of them have worked together.
     pub(super) fn tally(&self) -> WorkerStats {
-        self.members.iter().map(|member| member.node.tally()).fold(WorkerStats::default(), |sum, one| {
+        self.members.iter().map(|member| member.node.stats()).fold(WorkerStats::default(), |sum, one| {
             WorkerStats {
                 weighed: sum.weighed + one.weighed,
                 tries: sum.tries + one.tries,
@@ -116,21 +116,23 @@ impl Member {
     ) -> Result<Member, Failure> {
         let session = Session::options().ttl(ttl).open(place.open().await?);
         let session = session.map_err(|error| wrong(format!("no session can be opened: {error}")))?;
-        let handler = move |ctx: Context| {
+        let handler = move |task: Task| {
             begun.count.fetch_add(1, Ordering::Relaxed);
             begun.news.notify_waiters();
             async move {
-                ctx.stopped().await;
-                Outcome::Release
+                task.stopped().await;
+                Ok::<_, TaskError>(Outcome::Release)
             }
         };
-        let joined = Node::options(id.clone()).start(&session, &scene.namespace, handler).await;
+        let tenure =
+            Tenure::on_session(&session, &scene.namespace).map_err(|error| wrong(error.to_string()))?;
+        let joined = tenure.worker(id).handle_any(handler).start().await;
         let node = joined.map_err(|error| wrong(format!("{id} did not join: {error}")))?;
         Ok(Member { node, session })
     }
 
     async fn end(&self) -> Result<(), Failure> {
-        self.node.shutdown(PATIENCE).await.map_err(|error| wrong(error.to_string()))?;
+        self.node.shutdown().timeout(PATIENCE).await.map_err(|error| wrong(error.to_string()))?;
         self.session.close().await.map_err(|left| wrong(left.to_string()))?;
         Ok(())
     }

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tenure::election::Elections;
-use tenure::handler::{Context, Outcome};
-use tenure::node::Node;
 use tenure::session::Session;
+use tenure::{Outcome, Task, TaskError, Tenure};
 use tenure_core::balance::{Balancer, ClusterLoad, Fair, InvalidThreshold, Offer, Parting, Verdict};
 use tenure_core::id::{Namespace, NodeId};
 
@@ -55,16 +54,20 @@ pub(crate) async fn run(
         Session::options().ttl(ttl).open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
     let even = Even::new().map_err(|error| failed(error.to_string()))?;
     let pen = Arc::new(pen);
-    let handler = move |context: Context| {
+    let handler = move |task: Task| {
         let pen = pen.clone();
-        async move { run_task(&context, &pen).await }
+        async move { run_task(&task, &pen).await }
     };
-    let worker = Node::options(id)
+    let tenure = Tenure::on_session(&session, &namespace).map_err(|error| failed(error.to_string()))?;
+    let worker = tenure
+        .worker(id)
+        .handle_any(handler)
         // The demo kills workers, and no task is to blame for it.
         .lost_claims_max(None)
         .balancer(even)
-        .balance_every(BALANCE_EVERY)
-        .start(&session, &namespace, handler)
+        .rebalance_every(BALANCE_EVERY)
+        .start()
+        .try_now()
         .await
         .map_err(|error| failed(error.to_string()))?;
     let elections = Elections::new(&session, &namespace).introduce(node);
@@ -75,10 +78,10 @@ pub(crate) async fn run(
     tokio::select! {
         biased;
         _ = stdin_ended => {}
-        end = worker.ended() => return Err(failed(format!("the node has ended: {end:?}"))),
+        end = worker.finished() => return Err(failed(format!("the node has ended: {end:?}"))),
         led = leading => return Err(failed(format!("nobody leads any more: {led:?}"))),
     }
-    worker.shutdown(LEAVE_WITHIN).await.map_err(|error| failed(error.to_string()))?;
+    worker.shutdown().timeout(LEAVE_WITHIN).await.map_err(|error| failed(error.to_string()))?;
     let _ = tokio::time::timeout(LEAVE_WITHIN, session.close()).await;
     store.close().await;
     Ok(())
@@ -113,15 +116,11 @@ impl Balancer for Even {
 }
 
 /// Runs until it is told to stop, and writes down both.
-async fn run_task(context: &Context, pen: &Pen) -> Outcome {
-    let entry =
-        |mark| Entry { mark, task: context.task().to_string(), token: context.token().0.0, at_ns: now_ns() };
-    if let Err(error) = pen.write(&entry(Mark::Begin)) {
-        return Outcome::Fault(format!("the ledger cannot be written: {error}"));
-    }
-    context.stopped().await;
-    match pen.write(&entry(Mark::End)) {
-        Ok(()) => Outcome::Release,
-        Err(error) => Outcome::Fault(format!("the ledger cannot be written: {error}")),
-    }
+async fn run_task(task: &Task, pen: &Pen) -> Result<Outcome, TaskError> {
+    let entry = |mark| Entry { mark, task: task.id().to_string(), token: task.token().0.0, at_ns: now_ns() };
+    let unwritten = |error| format!("the ledger cannot be written: {error}");
+    pen.write(&entry(Mark::Begin)).map_err(unwritten)?;
+    task.stopped().await;
+    pen.write(&entry(Mark::End)).map_err(unwritten)?;
+    Ok(Outcome::Release)
 }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use tenure::node::{Node, NodeOptions};
+use tenure::task::ErrorRate;
+use tenure::worker::{Start, WorkerBuilder};
 use tenure_core::id::NodeId;
 use tenure_core::task::ERRORS_LEN_MAX;
-use tenure_core::task::retry::ErrorRate;
+use tenure_core::worker::Wanted;
 
-use super::choice::{self, Balance, Limits, Match};
+use super::choice::{self, Balance, Configure, Limits, Match};
+use super::exec::Exec;
 use super::keep::KeepArgs;
 use super::shell::Shell;
 use crate::connect::Decision;
@@ -145,7 +147,34 @@ pub(super) struct Prepared {
     pub(super) shell: Shell,
     pub(super) timing: Timing,
     pub(super) node: NodeId,
-    pub(super) options: NodeOptions,
+    pub(super) options: StartOptions,
+}
+
+/// How the worker is started once the store is open.
+pub(super) struct StartOptions {
+    wanted: Wanted,
+    configure: Configure,
+    wait: Option<Duration>,
+}
+
+impl StartOptions {
+    /// Adds the handlers: one for every kind, or one for all.
+    pub(super) fn start(self, builder: WorkerBuilder, exec: &Exec) -> Start {
+        let mut builder = (self.configure)(builder);
+        if self.wanted.kinds.is_empty() {
+            builder = builder.handle_any(exec.clone());
+        }
+        for kind in self.wanted.kinds {
+            builder = builder.handle(kind, exec.clone());
+        }
+        for (name, value) in self.wanted.labels {
+            builder = builder.match_label(name, value);
+        }
+        match self.wait {
+            None => builder.start().timeout(JOIN_WITHIN).try_now(),
+            Some(wait) => builder.start().timeout(wait.max(JOIN_WITHIN)),
+        }
+    }
 }
 
 impl Prepared {
@@ -169,35 +198,34 @@ impl Prepared {
             .map_err(|error| Failure::usage(format!("--retries: {error}")))?
             .sleep(args.retry_after);
         let limits = Limits { claim_below: args.claim_below, release_above: args.release_above };
-        let mut options = Node::options(node.clone())
-            .grace(timing.grace)
-            .wait_for_handlers()
-            .error_policy(policy)
-            .lost_claims_max(args.lost_max.0)
-            .keep(args.keep.keep())
-            .version(env!("CARGO_PKG_VERSION"))
-            .join_within(JOIN_WITHIN);
-        options = args.balance.apply(options, limits)?;
-        for (name, value) in &args.labels {
-            options = options.label(name, value);
-        }
-        for kind in wanted.kinds {
-            options = options.kind(kind);
-        }
-        for (name, value) in wanted.labels {
-            options = options.only_with_label(name, value);
-        }
-        if let Some(address) = &args.address {
-            options = options.address(address);
-        }
-        if let Slots::Tasks(capacity) = args.capacity.unwrap_or_else(Slots::per_core) {
-            options = options.capacity(capacity);
-        }
-        if let Some(wait) = args.wait {
-            options = options.join_wait_up_to(wait);
-        }
+        let balance = args.balance.configure(limits)?;
+        let capacity = match args.capacity.unwrap_or_else(Slots::per_core) {
+            Slots::Tasks(capacity) => Some(capacity),
+            Slots::Unlimited => None,
+        };
+        let (labels, address) = (args.labels.clone(), args.address.clone());
+        let (lost_max, keep) = (args.lost_max.0, args.keep.keep());
+        let configure: Configure = Box::new(move |builder: WorkerBuilder| {
+            let mut builder = balance(builder)
+                .grace(timing.grace)
+                .never_abort()
+                .errors(policy)
+                .lost_claims_max(lost_max)
+                .keep(keep)
+                .version(env!("CARGO_PKG_VERSION"));
+            for (name, value) in labels {
+                builder = builder.label(name, value);
+            }
+            if let Some(address) = address {
+                builder = builder.address(address);
+            }
+            if let Some(capacity) = capacity {
+                builder = builder.capacity(capacity);
+            }
+            builder
+        });
         let shell = Shell::find(&args.exec).await?;
-        Ok(Prepared { shell, timing, node, options })
+        Ok(Prepared { shell, timing, node, options: StartOptions { wanted, configure, wait: args.wait } })
     }
 }
 

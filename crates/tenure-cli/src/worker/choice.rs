@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tenure::client::{Client, TaskFilter};
-use tenure::node::{NodeOptions, memory};
+use tenure::worker::{WorkerBuilder, memory};
 use tenure_core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
 use tenure_core::id::check_text;
 use tenure_core::worker::Wanted;
@@ -47,19 +47,22 @@ const RELEASE_ABOVE: u64 = 90;
 /// How often a worker whose memory is full gives a task away: as often as the memory is measured. The usual quarter of an hour would be too late.
 const RELIEF_EVERY: Duration = Duration::from_secs(5);
 
+/// Changes a worker that is about to be started.
+pub(super) type Configure = Box<dyn FnOnce(WorkerBuilder) -> WorkerBuilder + Send>;
+
 impl Balance {
-    /// A node that goes by it.
-    pub(super) fn apply(self, options: NodeOptions, limits: Limits) -> Result<NodeOptions, Failure> {
+    /// Sets this balancer.
+    pub(super) fn configure(self, limits: Limits) -> Result<Configure, Failure> {
         let has_limits = limits.claim_below.is_some() || limits.release_above.is_some();
         if has_limits && self != Balance::Capacity {
             return Err(Failure::usage("--claim-below and --release-above belong to --balance capacity")
                 .hint("add --balance capacity, or leave them out"));
         }
         Ok(match self {
-            Balance::Fair => options.balancer(Fair::new()),
-            Balance::All => options.balancer(AcceptAll),
-            Balance::Rendezvous => options.balancer(Rendezvous::default()),
-            Balance::Weighted => options.balancer(Weighted::new()),
+            Balance::Fair => Box::new(|builder| builder.balancer(Fair::new())),
+            Balance::All => Box::new(|builder| builder.balancer(AcceptAll)),
+            Balance::Rendezvous => Box::new(|builder| builder.balancer(Rendezvous::default())),
+            Balance::Weighted => Box::new(|builder| builder.balancer(Weighted::new())),
             Balance::Capacity => {
                 let claim = limits.claim_below.unwrap_or(CLAIM_BELOW);
                 let release = limits.release_above.unwrap_or(RELEASE_ABOVE);
@@ -72,7 +75,7 @@ impl Balance {
                     return Err(Failure::usage("--balance capacity needs /proc/meminfo, which is not there")
                         .hint("use --capacity N with another balancer"));
                 }
-                options.balancer(capacity).resource(memory).balance_every(RELIEF_EVERY)
+                Box::new(|builder| builder.balancer(capacity).resource(memory).rebalance_every(RELIEF_EVERY))
             }
         })
     }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::future::Future;
 use std::io::{self, Seek, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,10 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use rustix::process::Signal;
-use tenure::clock::wall_time;
-use tenure::handler::{Context, Handler, Outcome};
-use tenure::node::StopReason;
-use tenure_core::record::Timestamp;
+use tenure::task::{Handler, RawProps, StopReason, TaskContext};
+use tenure::{Outcome, Task, TaskError};
 use tenure_core::time::Moment;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -46,6 +43,7 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs tasks as processes.
+#[derive(Clone)]
 pub(super) struct Exec {
     crew: Arc<Crew>,
 }
@@ -76,10 +74,9 @@ impl Exec {
     }
 }
 
-impl Handler for Exec {
-    fn run(&self, context: Context) -> impl Future<Output = Outcome> + Send + 'static {
-        let crew = self.crew.clone();
-        async move { crew.run(context).await }
+impl Handler<RawProps> for Exec {
+    async fn run(&self, task: Task<RawProps>) -> Result<Outcome, TaskError> {
+        self.crew.run(task.context()).await
     }
 }
 
@@ -89,10 +86,10 @@ static RUNS: AtomicU64 = AtomicU64::new(0);
 static STARTS: Semaphore = Semaphore::const_new(STARTS_AT_ONCE);
 
 impl Crew {
-    async fn run(&self, context: Context) -> Outcome {
-        let task = context.task();
+    async fn run(&self, context: TaskContext) -> Result<Outcome, TaskError> {
+        let task = context.id();
         let name = RUNS.fetch_add(1, Ordering::Relaxed).to_string();
-        let laid = Progress::lay(&self.folder, &name, context.checkpoint());
+        let laid = Progress::lay(&self.folder, &name, context.checkpoint_bytes());
         let done = match &laid {
             Ok(progress) => self.supervise(&context, progress).await,
             Err(error) => Err(Failure::new(Code::Failed, format!("no checkpoint file can be made: {error}"))),
@@ -102,7 +99,7 @@ impl Crew {
             // It did not run, so it is not at fault; another node may have what this one lacks.
             Err(failure) => {
                 self.remark(format!("'{task}' was not started and is given back: {}", failure.message));
-                return Outcome::Release;
+                return Ok(Outcome::Release);
             }
         };
         let is_deleted = context.stopped().now_or_never() == Some(StopReason::Deleted);
@@ -120,7 +117,7 @@ impl Crew {
             ));
         }
         let verdict = self.verdict(outcome, last_line.as_deref());
-        if let Outcome::Fault(why) = &verdict {
+        if let Err(why) = &verdict {
             self.remark(format!("'{task}' failed in attempt {}: {why}", context.attempt()));
         }
         verdict
@@ -128,33 +125,30 @@ impl Crew {
 
     /// What the end of a process means. One that was told to stop has stopped, whatever it ended with: most programs end with 0 when they are
     /// asked to, and that must not complete a task that is not done.
-    fn verdict(&self, outcome: supervise::Outcome, last_line: Option<&str>) -> Outcome {
+    fn verdict(&self, outcome: supervise::Outcome, last_line: Option<&str>) -> Result<Outcome, TaskError> {
         if outcome.is_lost || outcome.is_stopped {
-            return Outcome::Release;
+            return Ok(Outcome::Release);
         }
         let why = match outcome.end {
-            End::Exited(0) => return Outcome::Done,
-            End::Exited(SLEEP) => {
-                let ms = u64::try_from(self.retry_after.as_millis()).unwrap_or(u64::MAX);
-                return Outcome::Sleep { until: Timestamp(wall_time().0.saturating_add(ms)) };
-            }
-            End::Exited(PAUSE) => return Outcome::Pause,
+            End::Exited(0) => return Ok(Outcome::Complete),
+            End::Exited(SLEEP) => return Ok(Outcome::Sleep(self.retry_after)),
+            End::Exited(PAUSE) => return Ok(Outcome::Pause),
             End::Exited(code) => format!("exit code {code}"),
             End::Killed(signal) => match named(signal) {
                 Some(name) => format!("killed by signal {signal} ({name})"),
                 None => format!("killed by signal {signal}"),
             },
         };
-        Outcome::Fault(match last_line {
-            Some(line) => format!("{why}: {line}"),
-            None => why,
+        Err(match last_line {
+            Some(line) => format!("{why}: {line}").into(),
+            None => why.into(),
         })
     }
 
     /// Runs the process for as long as the task may run.
     async fn supervise(
         &self,
-        context: &Context,
+        context: &TaskContext,
         progress: &Progress,
     ) -> Result<(supervise::Outcome, Option<String>), Failure> {
         let cannot = |error: io::Error| {
@@ -169,7 +163,7 @@ impl Crew {
         let env = self.environment(context, progress);
         let (tail, stderr) = Tail::open().map_err(cannot)?;
         let nudge = Notify::new();
-        let stdin = stdin_of(context.props()).map_err(cannot)?;
+        let stdin = stdin_of(context.props_bytes()).map_err(cannot)?;
         let hold = Hold(context.lease().get().cast_unsigned());
         let beside = Beside {
             post: &self.post,
@@ -200,7 +194,7 @@ impl Crew {
     }
 
     /// Tells the supervision what is wanted of the process, and until when it may run: by renewals after the one that it knows of.
-    async fn follow(&self, context: &Context, mut until: Moment, feed: &watch::Sender<Terms>) {
+    async fn follow(&self, context: &TaskContext, mut until: Moment, feed: &watch::Sender<Terms>) {
         let mut is_ending = self.is_ending.clone();
         let mut order = Order::Run;
         loop {
@@ -224,9 +218,9 @@ impl Crew {
     }
 
     /// Asks the process for its progress when somebody wants it, and keeps what it writes.
-    async fn keep_progress(&self, context: &Context, progress: &Progress, nudge: &Notify) {
+    async fn keep_progress(&self, context: &TaskContext, progress: &Progress, nudge: &Notify) {
         loop {
-            context.checkpoint_wanted().await;
+            context.checkpoint_requested().await;
             nudge.notify_one();
             let until = Instant::now() + WRITTEN_WITHIN;
             let mut before = None;
@@ -239,15 +233,15 @@ impl Crew {
                 before = now;
             }
             if let Err(why) = progress.save(context).await {
-                self.remark(format!("the checkpoint of '{}' is not kept: {why}", context.task()));
+                self.remark(format!("the checkpoint of '{}' is not kept: {why}", context.id()));
             }
         }
     }
 
-    fn environment(&self, context: &Context, progress: &Progress) -> Vec<(&'static str, OsString)> {
+    fn environment(&self, context: &TaskContext, progress: &Progress) -> Vec<(&'static str, OsString)> {
         let mut env: Vec<(&'static str, OsString)> = vec![
-            ("TENURE_TASK_ID", context.task().as_str().into()),
-            ("TENURE_TASK_KIND", context.record().kind.clone().unwrap_or_default().into()),
+            ("TENURE_TASK_ID", context.id().as_str().into()),
+            ("TENURE_TASK_KIND", context.kind().into()),
             ("TENURE_FENCE", context.token().to_string().into()),
             ("TENURE_ATTEMPT", context.attempt().to_string().into()),
             ("TENURE_CHECKPOINT", progress.path().into()),
@@ -256,7 +250,7 @@ impl Crew {
             ("TENURE_NAMESPACE", self.namespace.clone().into()),
             ("TENURE_NODE", self.node.clone().into()),
         ];
-        let props = context.props().map_or(&b""[..], |props| props);
+        let props = context.props_bytes().map_or(&b""[..], |props| props);
         if props.len() <= PROPS_IN_ENV_MAX {
             // Props are JSON, and JSON is text.
             env.push(("TENURE_TASK_PROPS", String::from_utf8_lossy(props).into_owned().into()));

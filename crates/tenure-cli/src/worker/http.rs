@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::node::WorkerStatus;
+use tenure::worker::WorkerStatus;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -32,7 +32,7 @@ const SCRAPES_MAX: usize = 8;
 /// What the pages are drawn from.
 #[derive(Clone)]
 pub(super) struct Pages {
-    pub(super) tenancy: watch::Receiver<WorkerStatus>,
+    pub(super) status: watch::Receiver<WorkerStatus>,
     /// Whether the worker is on its way out.
     pub(super) is_leaving: watch::Receiver<bool>,
     pub(super) metrics: Metrics,
@@ -175,7 +175,7 @@ impl Pages {
         if *self.is_leaving.borrow() {
             return Some("the worker is leaving");
         }
-        (!self.tenancy.borrow().is_member).then_some("the worker has no place among the nodes just now")
+        (!self.status.borrow().is_member).then_some("the worker is no member at the moment")
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
     fn each_page_says_what_it_should_and_nothing_else_is_answered() {
         let (tenancy, shown) = watch::channel(WorkerStatus { tasks: 0, peers: 0, is_member: true });
         let (leaving, is_leaving) = watch::channel(false);
-        let pages = Pages { tenancy: shown, is_leaving, metrics: Metrics::default() };
+        let pages = Pages { status: shown, is_leaving, metrics: Metrics::default() };
         let status = |request: &str| pages.page(request).status;
         assert_eq!(status("GET /healthz HTTP/1.1"), "200 OK");
         assert_eq!(status("GET /readyz?x HTTP/1.0"), "200 OK");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use tenure::node::Keep;
+use tenure::worker::Keep;
 
 use crate::duration;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use tenure::handler::Context;
+use tenure::task::TaskContext;
 use tenure_core::task::CHECKPOINT_BYTES_MAX;
 
 /// The file of one run of one task. It is removed with this.
@@ -40,10 +40,10 @@ impl Progress {
     }
 
     /// Stores what the file says, if that is news. The error is for people.
-    pub(super) async fn save(&self, context: &Context) -> Result<(), String> {
+    pub(super) async fn save(&self, context: &TaskContext) -> Result<(), String> {
         let news = self.news().map_err(|error| format!("its checkpoint file cannot be read: {error}"))?;
         let Some(bytes) = news else { return Ok(()) };
-        context.save_checkpoint(bytes.clone()).await.map_err(|error| error.to_string())?;
+        context.save_checkpoint_bytes(bytes.clone()).await.map_err(|error| error.to_string())?;
         *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         Ok(())
     }

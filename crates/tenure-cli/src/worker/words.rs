@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 use tenure::clock::wall_time;
 use tenure::hold::LossReason;
-use tenure::node::Notice;
+use tenure::worker::WorkerEvent;
 use tenure_core::record::FrozenRecord;
 
 use crate::output::Output;
@@ -104,14 +104,12 @@ impl Words<'_> {
         }
     }
 
-    /// Some events came faster than they could be told.
-    pub(super) fn missed(&self, count: u64) {
-        self.remark(&format!("{count} events were missed"));
-    }
-
-    /// Something happened in the node.
-    pub(super) fn notice(&self, notice: &Notice) {
-        let line = line_of(notice);
+    /// Something happened in the worker.
+    pub(super) fn event(&self, event: &WorkerEvent) {
+        if let WorkerEvent::Lagged(missed) = event {
+            return self.remark(&format!("{missed} events were missed"));
+        }
+        let line = line_of(event);
         if self.output.is_json {
             return self.line(line);
         }
@@ -126,27 +124,27 @@ impl Words<'_> {
     }
 }
 
-fn line_of(notice: &Notice) -> Line<'_> {
+fn line_of(event: &WorkerEvent) -> Line<'_> {
     let none = Line::default;
-    match notice {
-        Notice::Claimed { task, token } => {
+    match event {
+        WorkerEvent::Claimed { task, token } => {
             Line { event: "claimed", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
         }
-        Notice::Started { task, token, attempt } => Line {
+        WorkerEvent::Started { task, token, attempt } => Line {
             event: "started",
             task: Some(task.as_str()),
             fence: Some(token.to_string()),
             attempt: Some(*attempt),
             ..none()
         },
-        Notice::Moved { task, from, to } => Line {
+        WorkerEvent::Moved { task, from, to } => Line {
             event: "moved",
             task: Some(task.as_str()),
             from: Some(from.as_str()),
             to: Some(to.as_str()),
             ..none()
         },
-        Notice::Ended { task, state, reason } => Line {
+        WorkerEvent::Ended { task, state, reason } => Line {
             event: "ended",
             task: Some(task.as_str()),
             to: Some(state.as_str()),
@@ -154,19 +152,19 @@ fn line_of(notice: &Notice) -> Line<'_> {
             trouble: reason.as_ref().map(|reason| format!("'{task}' is given up: {reason}")),
             ..none()
         },
-        Notice::Forgotten { task, ended } => Line {
+        WorkerEvent::Forgotten { task, ended } => Line {
             event: "forgotten",
             task: Some(task.as_str()),
             reason: Some(format!("it ended at {ended}")),
             ..none()
         },
-        Notice::Released { task, why } => Line {
+        WorkerEvent::Released { task, why } => Line {
             event: "released",
             task: Some(task.as_str()),
             reason: Some(why.as_str().to_owned()),
             ..none()
         },
-        Notice::Lost { task, token, why } => Line {
+        WorkerEvent::Lost { task, token, why } => Line {
             event: "lost",
             task: Some(task.as_str()),
             fence: Some(token.to_string()),
@@ -174,14 +172,14 @@ fn line_of(notice: &Notice) -> Line<'_> {
             trouble: loss(*why).map(|how| format!("'{task}' was lost: {how}")),
             ..none()
         },
-        Notice::SetAside { task, why } => Line {
+        WorkerEvent::SetAside { task, why } => Line {
             event: "set_aside",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
             trouble: Some(format!("'{task}' cannot be run: {why}")),
             ..none()
         },
-        Notice::CommandSetAside { key } => Line {
+        WorkerEvent::CommandSetAside { key } => Line {
             event: "command_set_aside",
             reason: Some(key.clone()),
             trouble: Some(format!(
@@ -189,13 +187,13 @@ fn line_of(notice: &Notice) -> Line<'_> {
             )),
             ..none()
         },
-        Notice::GivenBack { task, token } => {
+        WorkerEvent::GivenBack { task, token } => {
             Line { event: "given_back", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
         }
-        Notice::CommandHandled { task, why, .. } => {
+        WorkerEvent::CommandHandled { task, why, .. } => {
             Line { event: "command_handled", task: Some(task.as_str()), reason: why.clone(), ..none() }
         }
-        Notice::Stuck { task, token } => Line {
+        WorkerEvent::Stuck { task, token } => Line {
             event: "stuck",
             task: Some(task.as_str()),
             fence: Some(token.to_string()),
@@ -204,29 +202,32 @@ fn line_of(notice: &Notice) -> Line<'_> {
             )),
             ..none()
         },
-        Notice::SaveRefused { task, why } => Line {
+        WorkerEvent::SaveRefused { task, why } => Line {
             event: "save_refused",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
             trouble: Some(format!("what became of '{task}' cannot be stored: {why}")),
             ..none()
         },
-        Notice::Balanced { parting, .. } => Line { event: "balanced", tasks: Some(*parting), ..none() },
-        Notice::OrderHandled { why, .. } => Line { event: "order_handled", reason: why.clone(), ..none() },
-        Notice::Frozen => {
+        WorkerEvent::Balanced { parting, .. } => Line { event: "balanced", tasks: Some(*parting), ..none() },
+        WorkerEvent::OrderHandled { why, .. } => {
+            Line { event: "order_handled", reason: why.clone(), ..none() }
+        }
+        WorkerEvent::Frozen => {
             Line { event: "frozen", news: Some("frozen: no new tasks are taken".to_owned()), ..none() }
         }
-        Notice::Unfrozen => {
+        WorkerEvent::Unfrozen => {
             Line { event: "unfrozen", news: Some("unfrozen: tasks are taken again".to_owned()), ..none() }
         }
-        Notice::Draining { left } => Line {
+        WorkerEvent::Draining { left } => Line {
             event: "draining",
             tasks: Some(*left),
             news: Some(format!("draining: {left} tasks are left")),
             ..none()
         },
-        Notice::Drained => Line { event: "drained", ..none() },
-        Notice::ShuttingDown { left } => Line { event: "shutting_down", tasks: Some(*left), ..none() },
+        WorkerEvent::Drained => Line { event: "drained", ..none() },
+        WorkerEvent::Lagged(missed) => Line { event: "lagged", reason: Some(missed.to_string()), ..none() },
+        WorkerEvent::ShuttingDown { left } => Line { event: "shutting_down", tasks: Some(*left), ..none() },
     }
 }
 

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use tenure::client::Client;
-use tenure::handler::{Context, Outcome};
-use tenure::node::{Node, NodeOptions};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure_core::id::{Namespace, NodeId, TaskId};
-use tenure_core::task::retry::ErrorRate;
+use tenure::task::ErrorRate;
+use tenure::{Outcome, Task, TaskError, Tenure, WorkerBuilder};
+use tenure_core::id::{Namespace, TaskId};
 use tenure_etcd::{Config, Secret};
 use tenure_fixture::{Etcd, granted_user};
 use tokio::sync::mpsc;
@@ -56,22 +55,43 @@ impl Crew {
         self.join_as(id, |options| options).await
     }
 
-    pub(crate) async fn join_as(&self, id: &str, change: impl FnOnce(NodeOptions) -> NodeOptions) -> Worker {
+    pub(crate) async fn join_as(
+        &self,
+        id: &str,
+        change: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
+    ) -> Worker {
+        self.start(id, None, change).await
+    }
+
+    /// A node that claims only tasks of this kind.
+    pub(crate) async fn join_for(&self, kind: &str, id: &str) -> Worker {
+        self.start(id, Some(kind), |builder| builder).await
+    }
+
+    async fn start(
+        &self,
+        id: &str,
+        kind: Option<&str>,
+        change: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
+    ) -> Worker {
         let session = Session::options().ttl(Duration::from_secs(10)).open(self.store.clone()).unwrap();
         let (tell, started) = mpsc::unbounded_channel();
-        let handler = move |ctx: Context| {
+        let handler = move |task: Task<serde_json::Value>| {
             let tell = tell.clone();
             async move {
-                // Nobody may be left who listens.
-                let _ = tell.send(ctx.task().as_str().to_owned());
-                run(ctx).await
+                // The test may have dropped its end.
+                let _ = tell.send(task.id().as_str().to_owned());
+                run(task).await
             }
         };
         let policy = ErrorRate::default().too_many(1, Duration::from_secs(60)).unwrap();
-        let options = Node::options(NodeId::parse(id).unwrap()).grace(Duration::from_secs(2));
-        let options = change(options.error_policy(policy).address("10.0.0.7:80"));
-        let node = options.start(&session, &self.namespace, handler).await.unwrap();
-        Worker { node, session, started }
+        let builder = Tenure::on_session(&session, &self.namespace).unwrap().worker(id);
+        let builder = match kind {
+            Some(kind) => builder.handle(kind, handler),
+            None => builder.handle_any(handler),
+        };
+        let builder = builder.grace(Duration::from_secs(2)).errors(policy).address("10.0.0.7:80");
+        Worker { node: change(builder).start().await.unwrap(), session, started }
     }
 }
 
@@ -84,7 +104,7 @@ pub(crate) async fn on_file_and_etcd(claim: impl AsyncFn(Crew)) {
 
 /// A node with its session.
 pub(crate) struct Worker {
-    pub(crate) node: Node,
+    pub(crate) node: tenure::Worker,
     session: Session,
     started: mpsc::UnboundedReceiver<String>,
 }
@@ -102,33 +122,32 @@ impl Worker {
     }
 
     pub(crate) async fn end(self) {
-        self.node.shutdown(PATIENCE).await.unwrap();
+        self.node.shutdown().timeout(PATIENCE).await.unwrap();
         self.session.close().await.unwrap();
     }
 
     /// A node that has left by itself.
     pub(crate) async fn close(self) {
-        self.node.ended().await;
+        self.node.finished().await;
         self.session.close().await.unwrap();
     }
 }
 
-async fn run(ctx: Context) -> Outcome {
-    let does: String = ctx.props_as::<Option<String>>().ok().flatten().unwrap_or_default();
-    match does.as_str() {
-        "done" => Outcome::Done,
-        "fault" => Outcome::Fault("it does not work".to_owned()),
+async fn run(ctx: Task<serde_json::Value>) -> Result<Outcome, TaskError> {
+    match ctx.props.as_str().unwrap_or_default() {
+        "done" => Ok(Outcome::Complete),
+        "fault" => Err("it does not work".into()),
         "ignore" => std::future::pending().await,
         "count" => loop {
             tokio::select! {
                 biased;
-                _ = ctx.stopped() => return Outcome::Release,
-                () = ctx.checkpoint_wanted() => ctx.save_checkpoint(vec![7]).await.unwrap(),
+                _ = ctx.stopped() => return Ok(Outcome::Release),
+                () = ctx.checkpoint_requested() => ctx.save_checkpoint_bytes(vec![7]).await?,
             }
         },
         _ => {
             ctx.stopped().await;
-            Outcome::Release
+            Ok(Outcome::Release)
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::node::balance::{AcceptAll, Fair};
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure::worker::balance::{AcceptAll, Fair};
 use tenure_fixture::Etcd;
 
 use crate::crew::{Crew, on_file_and_etcd};
@@ -49,7 +49,7 @@ async fn a_drained_node_is_empty_and_gone(crew: &Crew) {
     let mut worker = crew.join("w").await;
     crew.machine.ok(&["submit", "x", "--count", "20"]).await;
     worker.started(20).await;
-    let mut heir = crew.join_as("heir", |options| options.kind("nothing yet")).await;
+    let mut heir = crew.join_as("heir", |worker| worker.match_label("zone", "nothing yet")).await;
     let ran = crew.machine.run(&["node", "drain", "w", "--wait", "60s"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("draining 'w': 20 tasks left"), "{ran:?}");

@@ -12,7 +12,7 @@ async fn listings_have_what_scripts_rely_on_and_filters_hold() {
     on_file_and_etcd(async |crew| {
     assert_eq!(crew.machine.json(&["task", "ls"]).await["tasks"], json!([]), "none is an answer too");
     crew.machine.ok(&["submit", "idle", "--kind", "mail"]).await;
-    let mut worker = crew.join_as("w", |options| options.kind("run")).await;
+    let mut worker = crew.join_for("run", "w").await;
     crew.machine.ok(&["submit", "busy", "--kind", "run"]).await;
     worker.started(1).await;
     let listed = crew.machine.json(&["task", "ls"]).await;

@@ -139,6 +139,8 @@ pub enum Notice {
     },
     /// The node is empty, and will leave.
     Drained,
+    /// Events came faster than they were read, and this many are missing here.
+    Lagged(u64),
     /// The node ends: it takes nothing new and gives everything back.
     ShuttingDown {
         /// How many tasks it has to give back.

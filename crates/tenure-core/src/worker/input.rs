@@ -11,6 +11,7 @@ use crate::record::Timestamp;
 use crate::revision::{RequestId, Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::task::Checkpoint;
+use crate::task::retry::Decision;
 use crate::time::Moment;
 
 use super::output::{EndedTask, RetentionAsk, Swept};
@@ -182,6 +183,13 @@ pub enum Outcome {
     Release,
     /// It failed, or panicked.
     Fault(String),
+    /// It failed, and the handler has decided what follows.
+    FaultDecided {
+        /// What went wrong.
+        message: String,
+        /// What follows, instead of what the error policy decides.
+        decision: Decision,
+    },
     /// It wants to run again then.
     Sleep {
         /// When, by the wall clock.

@@ -209,6 +209,20 @@ pub enum StopReason {
     Shutdown,
 }
 
+impl StopReason {
+    /// A stable word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            StopReason::Lost => "claim lost",
+            StopReason::Deleted => "task deleted",
+            StopReason::Command => "command to the task",
+            StopReason::Order => "command to the node",
+            StopReason::Release => "released to another node",
+            StopReason::Shutdown => "shutdown",
+        }
+    }
+}
+
 /// One write about a task, in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Save {

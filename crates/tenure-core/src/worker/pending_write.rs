@@ -197,7 +197,8 @@ impl Held {
     fn attempt_end(&self, state: State) -> AttemptEnd {
         match (&self.outcome, state) {
             (_, State::Killed) => AttemptEnd::Killed,
-            (Some(Outcome::Fault(_)), _) | (_, State::Failed | State::Fault) => AttemptEnd::Failed,
+            (Some(Outcome::Fault(_) | Outcome::FaultDecided { .. }), _)
+            | (_, State::Failed | State::Fault) => AttemptEnd::Failed,
             (_, State::Completed) => AttemptEnd::Completed,
             (_, State::Sleeping { .. }) => AttemptEnd::Sleeping,
             (_, State::Paused) => AttemptEnd::Paused,
@@ -250,6 +251,9 @@ impl Held {
             let told = match &self.outcome {
                 Some(Outcome::Done) => record.apply(TaskMessage::Complete, at, by),
                 Some(Outcome::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
+                Some(Outcome::FaultDecided { message, decision }) => {
+                    record.fail(message.clone(), at, by, &|_: &StateRecord, _| decision.clone())
+                }
                 Some(Outcome::Sleep { until }) => record.apply(TaskMessage::Sleep { until: *until }, at, by),
                 Some(Outcome::Pause) => record.apply(TaskMessage::Pause, at, by),
                 Some(Outcome::Release | Outcome::Aborted) => {

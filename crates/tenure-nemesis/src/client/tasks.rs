@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::client::{Client, NewTask, SubmitError, TaskFilter};
-use tenure::handler::{Context, Handler, Outcome as Ending};
-use tenure::node::{Node, ShutdownError};
+use tenure::task::{Handler, RawProps};
+use tenure::worker::ShutdownError;
+use tenure::{Outcome as Ending, Task, TaskError, Tenure};
 use tenure_core::id::{NodeId, TaskId};
 use tenure_core::task::TaskMessage;
 use tokio::task::JoinHandle;
@@ -41,19 +42,21 @@ pub(super) fn begin(stage: &Stage) -> impl Future<Output = Result<(), ShutdownEr
 
 async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {
     let id = NodeId::parse(&stage.name).expect("names of clients are good names");
-    let namespace = namespace();
+    let tenure = Tenure::on_session(&stage.session, namespace()).expect("a good name");
     loop {
         let worker = Worker { stage: stage.clone(), ledger: stage.ledger };
-        let options = Node::options(id.clone())
+        let builder = tenure
+            .worker(&id)
+            .handle_any(worker)
             // The rig kills workers, and no task is to blame for it.
             .lost_claims_max(None)
             .grace(GRACE)
-            .cool_down(Duration::from_secs(2))
-            .balance_every(Duration::from_secs(5));
+            .cooldown(Duration::from_secs(2))
+            .rebalance_every(Duration::from_secs(5));
         let joined = tokio::select! {
             biased;
             () = stage.over.cancelled() => return Ok(()),
-            joined = options.start(&stage.session, &namespace, worker) => joined,
+            joined = builder.start().try_now() => joined,
         };
         let Ok(node) = joined else {
             // The former life's key is still there, or the store is away.
@@ -62,9 +65,9 @@ async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {
         };
         tokio::select! {
             biased;
-            () = stage.over.cancelled() => return node.shutdown(LEAVING).await,
+            () = stage.over.cancelled() => return node.shutdown().timeout(LEAVING).await,
             // Displaced, for example by nobody but our former life: join again.
-            _ = node.ended() => {}
+            _ = node.finished() => {}
         }
     }
 }
@@ -74,26 +77,25 @@ struct Worker {
     ledger: SocketAddr,
 }
 
-impl Handler for Worker {
-    fn run(&self, context: Context) -> impl Future<Output = Ending> + Send + 'static {
-        let (stage, ledger) = (self.stage.clone(), self.ledger);
-        async move { work(stage, ledger, context).await }
+impl Handler<RawProps> for Worker {
+    async fn run(&self, task: Task<RawProps>) -> Result<Ending, TaskError> {
+        Ok(work(&self.stage, self.ledger, task).await)
     }
 }
 
 /// Works in steps, as people write it: keeps its progress, and stops between two steps when it is told to.
-async fn work(stage: Stage, ledger: SocketAddr, context: Context) -> Ending {
-    let (line, token) = (format!("task:{}", context.task()), context.token().0.0);
+async fn work(stage: &Stage, ledger: SocketAddr, context: Task<RawProps>) -> Ending {
+    let (line, token) = (format!("task:{}", context.id()), context.token().0.0);
     let belief = Belief::new(&stage.history, &line, token);
     let op = stage.history.ask(Work::Run, &line, None);
     let mut dice = stage.dice();
     let Ok(mut link) = Link::to(ledger).await else { return Ending::Release };
-    let steps = context.props_as::<u8>().unwrap_or(1);
-    let done = context.checkpoint().and_then(|progress| progress.first().copied()).unwrap_or(0);
-    let mut ending = if belief.look(&context) { Ending::Done } else { Ending::Release };
+    let steps = serde_json::from_slice::<u8>(&context.props.0).unwrap_or(1);
+    let done = context.checkpoint_bytes().and_then(|progress| progress.first().copied()).unwrap_or(0);
+    let mut ending = if belief.look(&context) { Ending::Complete } else { Ending::Release };
     for step in done..steps {
-        if !matches!(ending, Ending::Done)
-            || !count(&stage, &belief, &context, &mut link, thinking(&mut dice)).await
+        if !matches!(ending, Ending::Complete)
+            || !count(stage, &belief, &context, &mut link, thinking(&mut dice)).await
         {
             ending = Ending::Release;
             break;
@@ -104,7 +106,7 @@ async fn work(stage: Stage, ledger: SocketAddr, context: Context) -> Ending {
             () = tokio::time::sleep(dice.ms(5, 150)) => {}
         }
         // What is not kept is done again.
-        let _ = context.save_checkpoint(vec![step + 1]).await;
+        let _ = context.save_checkpoint_bytes(vec![step + 1]).await;
     }
     // Whoever believes until the end gives it up with its answer.
     if belief.look(&context) {

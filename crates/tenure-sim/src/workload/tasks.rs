@@ -1,13 +1,12 @@
 //! Tasks: nodes that claim and run them, and somebody who submits and deletes them.
 
-use std::future::Future;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tenure::client::{Client, NewTask, SubmitError, Submitted};
-use tenure::handler::{Context, Handler, Outcome};
-use tenure::node::Node;
 use tenure::store::{Op, Txn};
+use tenure::task::Handler;
+use tenure::{Outcome, Task, TaskError, Tenure};
 use tenure_core::id::{NodeId, TaskId};
 use tenure_core::queue::LockMode;
 use tenure_core::record::Timestamp;
@@ -38,18 +37,19 @@ async fn be_a_node(stage: Stage, player: Player, mut dice: Dice) {
     loop {
         player.rest(dice.ms(1, 500)).await;
         let worker = Worker { stage: stage.clone(), player: player.clone() };
-        let options = Node::options(id.clone())
+        let tenure = Tenure::on_session(&player.session, namespace()).expect("a good name");
+        let builder = tenure
+            .worker(&id)
+            .handle_any(worker)
             // The rig kills workers, and no task is to blame for it.
             .lost_claims_max(None)
             .grace(Duration::from_millis(800))
-            .cool_down(Duration::from_secs(3))
-            .balance_every(Duration::from_secs(7))
-            .error_policy(|_: &StateRecord, now: Timestamp| Decision::Sleep {
-                until: Timestamp(now.0 + SLEEP_MS),
-            });
-        match options.start(&player.session, &namespace(), worker).await {
+            .cooldown(Duration::from_secs(3))
+            .rebalance_every(Duration::from_secs(7))
+            .errors(|_: &StateRecord, now: Timestamp| Decision::Sleep { until: Timestamp(now.0 + SLEEP_MS) });
+        match builder.start().try_now().await {
             Ok(node) => {
-                let end = node.ended().await;
+                let end = node.finished().await;
                 stage.cast.history.remark(format!("node {} has ended: {end:?}", player.name));
             }
             Err(error) => stage.cast.history.remark(format!("{} did not join: {error}", player.name)),
@@ -63,22 +63,20 @@ struct Worker {
     player: Player,
 }
 
-impl Handler for Worker {
-    fn run(&self, context: Context) -> impl Future<Output = Outcome> + Send + 'static {
-        let (stage, player) = (self.stage.clone(), self.player.clone());
-        async move { work(stage, player, context).await }
+impl Handler<Props> for Worker {
+    async fn run(&self, task: Task<Props>) -> Result<Outcome, TaskError> {
+        work(&self.stage, &self.player, task).await
     }
 }
 
-async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
+async fn work(stage: &Stage, player: &Player, context: Task<Props>) -> Result<Outcome, TaskError> {
     player.awake().await;
-    let line = task_line(context.task().as_str());
-    let believed = context.clone();
+    let line = task_line(context.id().as_str());
+    let believed = context.context();
     let is_valid = move || believed.is_valid();
-    let _believing = stage.believe(&player, &line, context.token(), LockMode::Exclusive, is_valid);
-    let (steps, weakness, keeps_progress) =
-        context.props_as::<(u8, Weakness, bool)>().unwrap_or((1, Weakness::None, false));
-    let done = context.checkpoint().and_then(|progress| progress.first().copied()).unwrap_or(0);
+    let _believing = stage.believe(player, &line, context.token(), LockMode::Exclusive, is_valid);
+    let (steps, weakness, keeps_progress) = context.props;
+    let done = context.checkpoint_bytes().and_then(|progress| progress.first().copied()).unwrap_or(0);
     for step in done..steps {
         let mut step_done = std::pin::pin!(player.rest(Duration::from_millis(700)));
         loop {
@@ -86,33 +84,36 @@ async fn work(stage: Stage, player: Player, context: Context) -> Outcome {
                 biased;
                 _ = context.stopped() => {
                     // What was done so far is worth keeping; if that fails it is done again.
-                    let _ = context.save_checkpoint(vec![step]).await;
-                    return Outcome::Release;
+                    let _ = context.save_checkpoint_bytes(vec![step]).await;
+                    return Ok(Outcome::Release);
                 }
-                () = context.checkpoint_wanted() => {
+                () = context.checkpoint_requested() => {
                     // It may take until the claim is lost, so look again before going on.
-                    let _ = context.save_checkpoint(vec![step]).await;
+                    let _ = context.save_checkpoint_bytes(vec![step]).await;
                 }
                 () = &mut step_done => break,
             }
         }
-        stage.acted(&player, &line, context.token(), context.is_valid());
+        stage.acted(player, &line, context.token(), context.is_valid());
         if keeps_progress {
-            let _ = context.save_checkpoint(vec![step]).await;
+            let _ = context.save_checkpoint_bytes(vec![step]).await;
         }
         let value = context.token().to_string();
         let txn = Txn::new().then(Op::put(format!("{REGISTERS}{line}"), value));
         // The store's own record says what came of it.
-        let _ = context.store().txn(context.fenced(txn)).await;
+        let _ = context.tenure().store().txn(context.fenced(txn)).await;
     }
     player.awake().await;
     match weakness {
-        Weakness::Fails if context.attempt() == 1 => Outcome::Fault("weak at first".to_owned()),
+        Weakness::Fails if context.attempt() == 1 => Err("weak at first".into()),
         // A panic, without the words on standard error.
         Weakness::Panics if context.attempt() == 1 => std::panic::resume_unwind(Box::new("weak at first")),
-        Weakness::None | Weakness::Fails | Weakness::Panics => Outcome::Done,
+        Weakness::None | Weakness::Fails | Weakness::Panics => Ok(Outcome::Complete),
     }
 }
+
+/// How many steps, how it goes wrong the first time, and whether it stores its progress.
+type Props = (u8, Weakness, bool);
 
 /// How a task goes wrong the first time.
 #[derive(Clone, Copy, Serialize, Deserialize)]

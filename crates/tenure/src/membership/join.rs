@@ -187,6 +187,9 @@ pub enum JoinError {
     /// This session has joined under this id already, or is about to.
     #[error("this session has joined as {0} already")]
     OurOwn(NodeId),
+    /// A worker needs a handler. Nothing was sent.
+    #[error("the worker has no handler")]
+    NoHandler,
     /// The store did not answer in time: try again.
     #[error("the store did not answer within {within:?}, so the node did not join")]
     NotYet {

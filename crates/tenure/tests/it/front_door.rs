@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::handler::{Context, Outcome};
 use tenure::once::Run;
 use tenure::testing::World;
 use tenure::{
-    CampaignError, ConnectError, Error, JoinError, LockError, LockName, NewTask, RegisterError, Store,
-    TaskId, Tenure,
+    CampaignError, ConnectError, Error, JoinError, LockError, LockName, NewTask, RegisterError, Store, Task,
+    TaskError, TaskId, Tenure,
 };
 use tenure_fixture::Etcd;
 
@@ -137,21 +136,21 @@ mod claims {
     pub(super) async fn a_submitted_task_is_run_by_a_worker(tenure: Tenure) {
         let runs = Arc::new(AtomicUsize::new(0));
         let counted = runs.clone();
-        let worker = tenure.worker("eu-1").kind("mail").capacity(10).start(move |context: Context| {
+        let handler = move |task: Task| {
             let runs = counted.clone();
             async move {
-                context.check().unwrap();
+                task.check()?;
                 runs.fetch_add(1, Ordering::SeqCst);
-                Outcome::Done
+                Ok::<_, TaskError>(())
             }
-        });
-        let worker = worker.await.unwrap();
+        };
+        let worker = tenure.worker("eu-1").capacity(10).handle("mail", handler).start().await.unwrap();
         let mail: TaskId = "mail-1".parse().unwrap();
         tenure.submit(NewTask::new(mail.clone()).kind("mail")).await.unwrap();
         tenure.tasks().wait(&mail, MINUTE).await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         assert_eq!(tenure.snapshot().await.unwrap().members.len(), 1);
-        worker.shutdown(Duration::from_secs(5)).await.unwrap();
+        worker.shutdown().await.unwrap();
         tenure.close().await.unwrap();
     }
 
@@ -190,8 +189,9 @@ async fn wrong_arguments_are_reported_by_the_request() {
     assert!(tenure.register("", "v").await.is_err());
     assert!(matches!(tenure.join("").await, Err(JoinError::InvalidName(_))));
     assert!(tenure.service("").register("a", "b").await.is_err());
-    let never = |_: Context| async { Outcome::Done };
-    assert!(matches!(tenure.worker("").start(never).await, Err(JoinError::InvalidName(_))));
+    let never = |_: Task| async { Ok::<_, TaskError>(()) };
+    assert!(matches!(tenure.worker("").handle("a", never).start().await, Err(JoinError::InvalidName(_))));
+    assert!(matches!(tenure.worker("a").start().await, Err(JoinError::NoHandler)));
     assert!(tenure.once("", CENTURY).run(|_| async { Ok::<_, Error>(()) }).await.is_err());
     assert!(tenure.namespace("a//b").is_err());
     assert!(tenure.store().leases().await.unwrap().is_empty(), "nothing was sent");

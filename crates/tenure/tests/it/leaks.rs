@@ -9,13 +9,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tenure::client::{Client, NewTask};
 use tenure::election::Elections;
-use tenure::handler::Outcome;
 use tenure::lock::Locks;
 use tenure::membership::Cluster;
-use tenure::node::Node;
 use tenure::session::Session;
 use tenure::store::{PreviousValues, Selection, Store, WatchStart};
-use tenure_core::id::{Namespace, NodeId, TaskId};
+use tenure::{Task, TaskError, Tenure};
+use tenure_core::id::{Namespace, TaskId};
 use tenure_fixture::{Etcd, Member};
 
 /// How long what was told to end may take.
@@ -89,8 +88,10 @@ async fn live(store: &Store) {
     drop(observe);
     term.resign().await.unwrap();
 
-    let node = Node::options(NodeId::parse("n").unwrap());
-    let node = node.start(&session, &namespace, async |_| Outcome::Done).await.unwrap();
+    let tenure = Tenure::on_session(&session, &namespace).unwrap();
+    let complete = async |_: Task| Ok::<_, TaskError>(());
+    let node = tenure.worker("n").handle_any(complete).start().await.unwrap();
+    drop(tenure);
     let client = Client::new(store.clone(), &namespace);
     for number in 0..3 {
         let id = TaskId::parse(&format!("t{number}")).unwrap();
@@ -98,7 +99,7 @@ async fn live(store: &Store) {
         client.wait(&id, PATIENCE).await.unwrap();
         client.forget(&id).await.unwrap();
     }
-    node.shutdown(PATIENCE).await.unwrap();
+    node.shutdown().timeout(PATIENCE).await.unwrap();
 
     view.close().await;
     session.close().await.unwrap();

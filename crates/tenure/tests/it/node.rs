@@ -14,10 +14,10 @@ use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::handler::{Context, Outcome};
-use tenure::node::{Node, NodeOptions};
 use tenure::session::Session;
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure::task::{Handler, RawProps};
+use tenure::{Outcome, Task, TaskError, Tenure, WorkerBuilder};
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::record::{OwnerRecord, Record, TaskRecord};
@@ -98,29 +98,61 @@ impl Shop {
         self.join_as(id, |options| options).await
     }
 
-    pub(crate) async fn join_as(&self, id: &str, change: impl FnOnce(NodeOptions) -> NodeOptions) -> Worker {
+    pub(crate) async fn join_as(
+        &self,
+        id: &str,
+        change: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
+    ) -> Worker {
         let session = Session::options().ttl(self.ttl).open(self.store.clone()).unwrap();
-        let (ledger, name) = (self.ledger.clone(), id.to_owned());
-        let handler = move |ctx: Context| {
-            let (ledger, name) = (ledger.clone(), name.clone());
-            async move { ledger.run(&name, ctx).await }
-        };
-        let options = change(Node::options(NodeId::parse(id).unwrap()).grace(Duration::from_secs(1)));
-        let node = options.start(&session, &self.namespace, handler).await.unwrap();
+        let builder = self.tenure(&session).worker(id).handle_any(self.handler(id));
+        let node = change(builder.grace(Duration::from_secs(1))).start().await.unwrap();
         Worker { node, session }
+    }
+
+    /// Joins a worker that handles only tasks of one kind.
+    pub(crate) async fn join_for(
+        &self,
+        kind: &str,
+        id: &str,
+        change: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
+    ) -> Worker {
+        let session = Session::options().ttl(self.ttl).open(self.store.clone()).unwrap();
+        let builder = self.tenure(&session).worker(id).handle(kind, self.handler(id));
+        let node = change(builder.grace(Duration::from_secs(1))).start().await.unwrap();
+        Worker { node, session }
+    }
+
+    pub(crate) fn tenure(&self, session: &Session) -> Tenure {
+        Tenure::on_session(session, &self.namespace).unwrap()
+    }
+
+    fn handler(&self, id: &str) -> Runs {
+        Runs { ledger: self.ledger.clone(), worker: id.to_owned() }
     }
 }
 
 /// A node with its session.
 pub(crate) struct Worker {
-    pub(crate) node: Node,
+    pub(crate) node: tenure::Worker,
     pub(crate) session: Session,
 }
 
 impl Worker {
     pub(crate) async fn end(self) {
-        self.node.shutdown(PATIENCE).await.unwrap();
+        self.node.shutdown().timeout(PATIENCE).await.unwrap();
         self.session.close().await.unwrap();
+    }
+}
+
+/// Runs tasks as their props require, and records each run.
+struct Runs {
+    ledger: Ledger,
+    worker: String,
+}
+
+impl Handler<RawProps> for Runs {
+    async fn run(&self, task: Task<RawProps>) -> Result<Outcome, TaskError> {
+        self.ledger.run(&self.worker, task).await
     }
 }
 
@@ -188,15 +220,15 @@ impl Ledger {
         }
     }
 
-    async fn run(&self, node: &str, ctx: Context) -> Outcome {
+    async fn run(&self, node: &str, ctx: Task<RawProps>) -> Result<Outcome, TaskError> {
         let index = {
             let mut runs = self.runs.lock().unwrap();
             runs.push(Run {
-                task: ctx.task().as_str().to_owned(),
+                task: ctx.id().as_str().to_owned(),
                 node: node.to_owned(),
                 token: ctx.token(),
                 attempt: ctx.attempt(),
-                checkpoint: ctx.checkpoint().map(|bytes| bytes.to_vec()),
+                checkpoint: ctx.checkpoint_bytes().map(|bytes| bytes.to_vec()),
                 begun: Instant::now(),
                 ended: None,
             });
@@ -204,15 +236,15 @@ impl Ledger {
         };
         // Also when it is dropped, or panics.
         let _ended = Ended(self, index);
-        let does: String = ctx.props_as::<Option<String>>().ok().flatten().unwrap_or_default();
-        match does.as_str() {
-            "done" => Outcome::Done,
+        let does: Option<String> = serde_json::from_slice(&ctx.props.0).ok();
+        let outcome = match does.unwrap_or_default().as_str() {
+            "done" => Outcome::Complete,
             "nap" => tokio::select! {
                 biased;
                 _ = ctx.stopped() => Outcome::Release,
-                () = tokio::time::sleep(Duration::from_millis(100)) => Outcome::Done,
+                () = tokio::time::sleep(Duration::from_millis(100)) => Outcome::Complete,
             },
-            "fault" => Outcome::Fault("it does not work".to_owned()),
+            "fault" => return Err("it does not work".into()),
             "panic" => panic!("it breaks"),
             "ignore" => std::future::pending().await,
             "block" => {
@@ -225,7 +257,7 @@ impl Ledger {
                 let mut word = self.word.subscribe();
                 tokio::select! {
                     biased;
-                    _ = word.wait_for(|said| *said) => Outcome::Done,
+                    _ = word.wait_for(|said| *said) => Outcome::Complete,
                     _ = ctx.stopped() => Outcome::Release,
                 }
             }
@@ -234,26 +266,25 @@ impl Ledger {
                 tokio::select! {
                     biased;
                     _ = word.wait_for(|said| *said) => {}
-                    _ = ctx.stopped() => return Outcome::Release,
+                    _ = ctx.stopped() => return Ok(Outcome::Release),
                 }
-                let kept = ctx.save_checkpoint(vec![7]).await.map_err(|error| error.to_string());
+                let kept = ctx.save_checkpoint_bytes(vec![7]).await.map_err(|error| error.to_string());
                 self.kept.lock().unwrap().push(kept);
                 ctx.stopped().await;
                 Outcome::Release
             }
             "count" => {
                 ctx.stopped().await;
-                let counted = ctx.checkpoint().map_or(0, |bytes| bytes[0]) + 1;
-                match ctx.save_checkpoint(vec![counted]).await {
-                    Ok(()) => Outcome::Release,
-                    Err(error) => Outcome::Fault(error.to_string()),
-                }
+                let counted = ctx.checkpoint_bytes().map_or(0, |bytes| bytes[0]) + 1;
+                ctx.save_checkpoint_bytes(vec![counted]).await?;
+                Outcome::Release
             }
             _ => {
                 ctx.stopped().await;
                 Outcome::Release
             }
-        }
+        };
+        Ok(outcome)
     }
 }
 
@@ -277,7 +308,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
 /// Waits until everybody knows everybody: whoever has not heard of the others takes everything, and gives some of it away when it has.
 pub(crate) async fn until_acquainted(workers: &[Worker]) {
     until("everybody knows everybody", async || {
-        workers.iter().all(|worker| worker.node.tenancy().borrow().peers == workers.len() - 1)
+        workers.iter().all(|worker| worker.node.status().borrow().peers == workers.len() - 1)
     })
     .await;
 }

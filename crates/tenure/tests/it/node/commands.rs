@@ -3,14 +3,15 @@
 use futures_util::future::join_all;
 use tenure::client::{Client, NewTask};
 use tenure::clock::wall_time;
-use tenure::node::{NodeEnd, Notice};
 use tenure::store::LeaseId;
 use tenure::testing::World;
+use tenure::worker::{WorkerEnd, WorkerEvent};
 use tenure_core::command::{AfterDrain, NodeCommand};
 use tenure_core::record::{CommandOutcome, CommandRecord, ResultRecord, Timestamp};
 use tenure_core::task::TaskMessage;
 
 use super::*;
+use futures_util::FutureExt;
 
 fn client(shop: &Shop) -> Client {
     Client::new(shop.store.clone(), &shop.namespace)
@@ -144,7 +145,7 @@ async fn a_drained_node_gives_everything_away_and_leaves() {
         let drain =
             client.command_node(a.node.id(), NodeCommand::Drain(AfterDrain::TakeTasks)).await.unwrap();
         assert_eq!(drain.wait(PATIENCE).await.unwrap().outcome, CommandOutcome::Done);
-        assert!(matches!(a.node.ended().await, NodeEnd::Left { running } if running.is_empty()));
+        assert!(matches!(a.node.finished().await, WorkerEnd::Left { running } if running.is_empty()));
         a.session.close().await.unwrap();
         until("b has all", async || shop.shares().await.get("b") == Some(&10)).await;
         b.end().await;
@@ -159,7 +160,7 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
         let shop = Shop::new(store);
         shop.store.put(shop.key(&Key::TaskState(task("state"))), "{\"state\":17").await.unwrap();
         let a = shop.join("a").await;
-        let mut notices = a.node.notices();
+        let mut notices = a.node.events();
         shop.submit("state").await;
         shop.submit_with("props", "{{{").await;
         shop.submit("command").await;
@@ -177,11 +178,11 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
             assert!(found.is_some(), "{id} is there");
         }
         let mut told = Vec::new();
-        while let Ok(notice) = notices.try_recv() {
+        while let Some(Some(notice)) = notices.next().now_or_never() {
             match notice {
-                Notice::SetAside { task, .. } => told.push(format!("aside {task}")),
-                Notice::CommandHandled { outcome, .. } => told.push(format!("command {outcome:?}")),
-                Notice::OrderHandled { outcome, .. } => told.push(format!("order {outcome:?}")),
+                WorkerEvent::SetAside { task, .. } => told.push(format!("aside {task}")),
+                WorkerEvent::CommandHandled { outcome, .. } => told.push(format!("command {outcome:?}")),
+                WorkerEvent::OrderHandled { outcome, .. } => told.push(format!("order {outcome:?}")),
                 _ => {}
             }
         }
@@ -241,13 +242,13 @@ async fn expired_command_is_swept_by_worker() {
     world.advance(Duration::from_secs(600)).await;
     assert!(shop.store.get_key(key.clone()).await.unwrap().is_some(), "no worker lives");
     let session = Session::options().clock(world.clock("worker")).open(shop.store.clone()).unwrap();
-    let options = Node::options(NodeId::parse("a").unwrap()).kind("mail");
-    let node = options.start(&session, &shop.namespace, |_: Context| async { Outcome::Done }).await.unwrap();
+    let complete = |_: Task| async { Ok::<_, TaskError>(()) };
+    let node = shop.tenure(&session).worker("a").handle("mail", complete).start().await.unwrap();
     world.advance(Duration::from_secs(61)).await;
     assert_eq!(shop.store.get_key(key).await.unwrap(), None);
     let handled = sent.wait(Duration::from_secs(5)).await.unwrap();
     assert_eq!((handled.outcome, handled.by.as_str()), (CommandOutcome::Expired, "a"));
-    node.shutdown(PATIENCE).await.unwrap();
+    node.shutdown().timeout(PATIENCE).await.unwrap();
     session.close().await.unwrap();
 }
 

@@ -5,12 +5,13 @@
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure::LossReason;
-use tenure::node::Notice;
 use tenure::store::file::FileEngine;
+use tenure::worker::WorkerEvent;
 use tenure_fixture::Etcd;
 
 use super::*;
 use crate::membership::connect;
+use futures_util::FutureExt;
 
 /// How many tasks are saved at the same time: more than one request carries.
 const TASKS: usize = 80;
@@ -108,7 +109,7 @@ async fn a_file_that_is_locked_for_a_second_in_the_middle_of_saves_only_takes_a_
 
 async fn stops_for_a_second(place: Place) {
     let scene = Scene::on(place).await;
-    let mut notices = scene.worker.node.notices();
+    let mut notices = scene.worker.node.events();
     scene.place.pause();
     scene.shop.ledger.say_the_word();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -123,10 +124,10 @@ async fn stops_for_a_second(place: Place) {
         assert_eq!(checkpoint.map(|blob| blob.bytes().to_vec()), Some(vec![7]));
     }
     let mut ended = 0;
-    while let Ok(notice) = notices.try_recv() {
+    while let Some(Some(notice)) = notices.next().now_or_never() {
         match notice {
-            Notice::Ended { .. } => ended += 1,
-            Notice::Lost { .. } => panic!("{notice:?}"),
+            WorkerEvent::Ended { .. } => ended += 1,
+            WorkerEvent::Lost { .. } => panic!("{notice:?}"),
             _ => {}
         }
     }
@@ -147,17 +148,17 @@ async fn a_file_that_is_locked_past_the_leases_in_the_middle_of_saves_loses_and_
 /// Requests that stood in the queue are carried out when the store goes on, or not, and nobody was told. By then the claims are over.
 async fn stops_past_the_leases(place: Place) {
     let scene = Scene::on(place).await;
-    let mut notices = scene.worker.node.notices();
+    let mut notices = scene.worker.node.events();
     scene.place.pause();
     scene.shop.ledger.say_the_word();
     until("everything has stopped", async || {
         let running = scene.shop.ledger.running();
-        running.is_empty() && !scene.worker.node.tenancy().borrow().is_member
+        running.is_empty() && !scene.worker.node.status().borrow().is_member
     })
     .await;
     let mut lost = 0;
-    while let Ok(notice) = notices.try_recv() {
-        lost += usize::from(matches!(notice, Notice::Lost { why: LossReason::Lapsed, .. }));
+    while let Some(Some(notice)) = notices.next().now_or_never() {
+        lost += usize::from(matches!(notice, WorkerEvent::Lost { why: LossReason::Lapsed, .. }));
     }
     assert_eq!(lost, TASKS, "each is told");
     scene.place.resume();

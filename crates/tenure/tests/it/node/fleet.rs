@@ -84,8 +84,8 @@ fn name(kind: &str, capacity: usize) -> String {
 }
 
 async fn join(shop: &Shop, kind: &'static str, capacity: usize) -> Worker {
-    shop.join_as(&name(kind, capacity), |options| {
-        options.kind(kind).capacity(capacity).join_wait_up_to(PATIENCE).grace(Duration::from_secs(3))
+    shop.join_for(kind, &name(kind, capacity), |builder| {
+        builder.capacity(capacity).grace(Duration::from_secs(3))
     })
     .await
 }

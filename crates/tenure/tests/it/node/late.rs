@@ -1,6 +1,6 @@
 //! A claim whose answer arrives when the session is lost: never run, given back, and told.
 
-use tenure::node::Notice;
+use tenure::worker::WorkerEvent;
 use tenure_core::balance::WorkerLoads;
 use tenure_core::record::{MemberRecord, MemberState};
 use tenure_core::time::Moment;
@@ -39,24 +39,24 @@ async fn a_claim_answered_after_the_session_was_lost_is_given_back_and_told() {
         ..shop.clone()
     };
     let worker = far.join("a").await;
-    let mut notices = worker.node.notices();
+    let mut notices = worker.node.events();
     let name = name_for_the_last();
     shop.submit(&name).await;
     // It has seen the task and waits for those who come before it.
-    until("it has seen the task", async || worker.node.tally().changes > 0).await;
+    until("it has seen the task", async || worker.node.stats().changes > 0).await;
     proxy.set(Mode::HoldAnswers);
-    assert_eq!(worker.node.tally().tries, 0, "a machine so busy that a second passes like nothing");
+    assert_eq!(worker.node.stats().tries, 0, "a machine so busy that a second passes like nothing");
     until("the claim is in the store", async || shop.owner(&name).await.is_some()).await;
     let (_, token) = shop.owner(&name).await.unwrap();
-    until("the session is lost", async || !worker.node.tenancy().borrow().is_member).await;
+    until("the session is lost", async || !worker.node.status().borrow().is_member).await;
     assert_eq!(shop.ledger.runs().len(), 0, "nobody was told that it may run");
     proxy.set(Mode::Pass);
     until("it runs under another claim", async || shop.ledger.running().len() == 1).await;
     assert!(shop.ledger.runs().iter().all(|run| run.token > token), "{:?} {token}", shop.ledger.runs());
     let given_back = async {
         loop {
-            match notices.recv().await.expect("the node lives") {
-                Notice::GivenBack { token: given, .. } if given == token => break,
+            match notices.next().await.expect("the node lives") {
+                WorkerEvent::GivenBack { token: given, .. } if given == token => break,
                 _ => {}
             }
         }

@@ -1,8 +1,9 @@
 //! Tasks that move: to a node that joins, from one that ends or dies.
 
-use tenure::node::Notice;
+use tenure::worker::WorkerEvent;
 
 use super::*;
+use futures_util::FutureExt;
 
 #[tokio::test]
 async fn six_tasks_are_shared_with_a_second_node_and_none_bounces() {
@@ -81,7 +82,7 @@ async fn a_lease_revoked_by_hand_stops_its_tasks_and_they_run_again_with_larger_
             shop.submit(&format!("t{n}")).await;
         }
         let a = shop.join("a").await;
-        let mut notices = a.node.notices();
+        let mut notices = a.node.events();
         until("all run", async || shop.ledger.running().len() == 5).await;
         let before = shop.ledger.runs();
         for lease in a.session.leases() {
@@ -93,8 +94,8 @@ async fn a_lease_revoked_by_hand_stops_its_tasks_and_they_run_again_with_larger_
         })
         .await;
         let mut lost = 0;
-        while let Ok(notice) = notices.try_recv() {
-            lost += usize::from(matches!(notice, Notice::Lost { .. }));
+        while let Some(Some(notice)) = notices.next().now_or_never() {
+            lost += usize::from(matches!(notice, WorkerEvent::Lost { .. }));
         }
         assert_eq!(lost, 5);
         shop.ledger.check();

@@ -88,7 +88,7 @@ async fn fail(shop: &Shop, client: &Client, id: &str) {
 async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_are_seen() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
-        let soon = |options: NodeOptions| options.balance_every(Duration::from_millis(200));
+        let soon = |options: WorkerBuilder| options.rebalance_every(Duration::from_millis(200));
         let mut workers = Vec::new();
         for id in ["a", "b", "c"] {
             workers.push(shop.join_as(id, soon).await);
@@ -137,9 +137,9 @@ async fn a_node_in_the_middle_of_its_shutdown_is_not_counted() {
         shop.submit_with("stubborn", r#""block""#).await;
         until("it runs", async || shop.ledger.running().len() == 1).await;
         let others = [shop.join("b").await, shop.join("c").await];
-        let ending = tokio::spawn(async move { node.shutdown(PATIENCE).await });
+        let ending = tokio::spawn(async move { node.shutdown().timeout(PATIENCE).await });
         until("it is not counted", async || {
-            others.iter().all(|worker| worker.node.tenancy().borrow().peers == 1)
+            others.iter().all(|worker| worker.node.status().borrow().peers == 1)
         })
         .await;
         for n in 0..4 {

@@ -5,17 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::Deserialize;
-use tenure::handler::{Context, Outcome};
-use tenure::node::Node;
-use tenure::node::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
 use tenure::session::Session;
 use tenure::store::{Op, Store, Txn};
+use tenure::worker::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
+use tenure::{Task, TaskError};
 use tenure_core::layout::Key;
 use tenure_core::record::{Record, TaskRecord};
 use tenure_core::task::{State, TaskState};
 
 use super::{PATIENCE, Shop, task, until, until_acquainted};
-use tenure_core::id::NodeId;
 
 /// Refuses the first offers without a wait, then takes everything.
 struct Fickle {
@@ -76,27 +74,26 @@ async fn props_are_read_as_a_struct_and_a_wrong_type_is_a_fault() {
     let session = Session::open(shop.store.clone()).unwrap();
     let handler = {
         let read = read.clone();
-        move |ctx: Context| {
+        move |task: Task<Mail>| {
             let read = read.clone();
             async move {
-                match ctx.props_as::<Mail>() {
-                    Ok(mail) => read.lock().unwrap().push(mail),
-                    Err(error) => return Outcome::Fault(format!("props: {error}")),
-                }
-                Outcome::Done
+                read.lock().unwrap().push(task.props);
+                Ok::<_, TaskError>(())
             }
         }
     };
-    let node =
-        Node::options(NodeId::parse("a").unwrap()).start(&session, &shop.namespace, handler).await.unwrap();
+    let node = shop.tenure(&session).worker("a").handle_any(handler).start().await.unwrap();
     shop.submit_with("good", r#"{"to":"a@example.org","copies":2}"#).await;
     shop.submit_with("wrong", r#"{"to":7}"#).await;
     until("good is completed", async || shop.state("good").await.state == State::Completed).await;
     until("wrong sleeps", async || shop.state("wrong").await.state.kind() == TaskState::Sleeping).await;
     assert_eq!(*read.lock().unwrap(), [Mail { to: "a@example.org".to_owned(), copies: 2 }]);
     let error = shop.state("wrong").await.errors[0].message.clone();
-    assert!(error.starts_with("props: invalid type: integer `7`, expected a string"), "{error}");
-    node.shutdown(PATIENCE).await.unwrap();
+    assert!(
+        error.starts_with("invalid props at to: invalid type: integer `7`, expected a string"),
+        "{error}"
+    );
+    node.shutdown().timeout(PATIENCE).await.unwrap();
     session.close().await.unwrap();
 }
 
@@ -106,7 +103,7 @@ async fn disjoint_groups_each_share_their_own_tasks() {
     let shop = Shop::new(Store::memory());
     let mut workers = Vec::new();
     for (id, kind) in [("m1", "mail"), ("m2", "mail"), ("v1", "video"), ("v2", "video"), ("v3", "video")] {
-        workers.push(shop.join_as(id, |options| options.kind(kind)).await);
+        workers.push(shop.join_for(kind, id, |builder| builder).await);
     }
     until_acquainted(&workers).await;
     for (kind, tasks) in [("mail", 40), ("video", 30)] {

@@ -1,6 +1,6 @@
 //! Handlers that have to stop: because the task was deleted, because the node ends, and those that do not.
 
-use tenure::node::ShutdownError;
+use tenure::worker::ShutdownError;
 
 use super::*;
 
@@ -35,9 +35,9 @@ async fn a_handler_that_cannot_be_stopped_is_named_and_its_task_is_not_released(
         let a = shop.join("a").await;
         until("both run", async || shop.ledger.running().len() == 2).await;
         let begun = Instant::now();
-        let error = a.node.shutdown(Duration::from_secs(2)).await.unwrap_err();
+        let error = a.node.shutdown().timeout(Duration::from_secs(2)).await.unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-        let ShutdownError::StillRunning { running } = &error else { panic!("{error}") };
+        let ShutdownError::StillRunning { tasks: running } = &error else { panic!("{error}") };
         assert_eq!(running, &[task("stubborn")]);
         assert_eq!(
             error.to_string(),

@@ -80,7 +80,7 @@ impl Measure {
     }
 
     pub(super) fn told(&self, event: &Event) {
-        if let Event::HandlerEnded { outcome: Outcome::Fault(_), .. } = event {
+        if let Event::HandlerEnded { outcome: Outcome::Fault(_) | Outcome::FaultDecided { .. }, .. } = event {
             counter!(FAULTS, "node" => self.node.clone()).increment(1);
         }
     }
@@ -115,6 +115,7 @@ impl Measure {
             | Notice::Unfrozen
             | Notice::Draining { .. }
             | Notice::Drained
+            | Notice::Lagged(_)
             | Notice::ShuttingDown { .. } => {}
         }
     }

@@ -7,7 +7,7 @@ use crate::clock::{BootClock, Clock};
 /// How much memory this machine uses, as `/proc/meminfo` says it: what is neither free nor given back on demand. None where there is no
 /// such file.
 ///
-/// For [`NodeOptions::resource`](super::NodeOptions::resource).
+/// For [`WorkerBuilder::resource`](super::WorkerBuilder::resource).
 pub fn memory() -> Option<Resource> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let (total, available) = read(&text)?;

@@ -1,4 +1,4 @@
-//! The driver of a node: feeds replies, feed items and handler events to the machine, and carries out its outputs.
+//! The driver of a worker: feeds replies, feed items and handler events to the machine, and carries out its outputs.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use tenure_core::worker::{Action, Event, Feed as Followed, Node as Machine, Noti
 use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, info, warn};
 
+use super::builder::Gauge;
 use super::claims::{self, Claimed, Loans};
 use super::feeds::{Feeds, News};
+use super::handlers::Handlers;
 use super::measure::Measure;
-use super::options::Gauge;
-use super::run::Handlers;
-use super::words::{NodeEnd, WorkerStatus};
+use super::status::{WorkerEnd, WorkerStatus};
 use super::writes::{self, Outbox};
 use crate::clock::{Clock, wall_time};
 use crate::dice;
@@ -52,9 +52,9 @@ pub(super) struct Driver {
     pub(super) gauge: Option<Gauge>,
     pub(super) grace: Duration,
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
-    pub(super) notices: broadcast::Sender<Notice>,
-    pub(super) tenancy: watch::Sender<WorkerStatus>,
-    pub(super) tally: news::Sender<WorkerStats>,
+    pub(super) events: broadcast::Sender<Notice>,
+    pub(super) status: watch::Sender<WorkerStatus>,
+    pub(super) stats: news::Sender<WorkerStats>,
     pub(super) measure: Measure,
 }
 
@@ -96,20 +96,20 @@ struct NodeTask {
     clock: Arc<dyn Clock>,
     measure_at: Option<Moment>,
     /// Why it ends, if the machine did not decide that.
-    why: Option<NodeEnd>,
-    end: Option<NodeEnd>,
+    why: Option<WorkerEnd>,
+    end: Option<WorkerEnd>,
 }
 
 impl Driver {
     /// Runs until the machine has nothing more to do; returns why it ended.
-    pub(super) async fn drive(self, membership: Membership) -> NodeEnd {
+    pub(super) async fn drive(self, membership: Membership) -> WorkerEnd {
         let clock = self.session.clock().clone();
         let (place, wishes) = mpsc::unbounded_channel();
         let standing = membership.changes();
         let first = membership.standing();
         let feeds = match Feeds::open(&self.store, &self.layout) {
             Ok(feeds) => feeds,
-            Err(error) => return NodeEnd::Store(error),
+            Err(error) => return WorkerEnd::Store(error),
         };
         let inbox = Arc::new(Inbox::default());
         let under_way = UnderWay {
@@ -140,7 +140,7 @@ impl Driver {
         };
         task.driver.see_standing(&first, &mut task.under_way, &clock);
         driver::run(&mut task, &inbox, &clock).await;
-        task.end.unwrap_or(NodeEnd::Left { running: Vec::new() })
+        task.end.unwrap_or(WorkerEnd::Left { running: Vec::new() })
     }
 
     fn handle(&mut self, event: Event, clock: &Arc<dyn Clock>) {
@@ -201,21 +201,21 @@ impl Driver {
             if let Notice::Lost { task, token, why } = &notice {
                 self.handlers.lose(task.clone(), *token, *why);
             }
-            // Nobody has to listen.
-            let _ = self.notices.send(notice);
+            // There may be no reader.
+            let _ = self.events.send(notice);
         }
         self.measure.owns(self.machine.owned());
-        let tenancy = WorkerStatus {
+        let status = WorkerStatus {
             tasks: self.machine.owned(),
             peers: self.machine.peers(),
             is_member: under_way.incarnation.is_some(),
         };
-        self.tenancy.send_if_modified(|shown| {
-            let is_news = *shown != tenancy;
-            *shown = tenancy;
+        self.status.send_if_modified(|shown| {
+            let is_news = *shown != status;
+            *shown = status;
             is_news
         });
-        self.tally.send_replace(self.machine.tally());
+        self.stats.send_replace(self.machine.tally());
     }
 
     fn carry_out(&mut self, action: Action, under_way: &mut UnderWay) {
@@ -242,14 +242,14 @@ impl Driver {
             }
             Action::Stop { task, token, why, until } => self.handlers.stop(task, token, why, until),
             Action::Abort { task, token } => self.handlers.abort(task, token),
-            Action::AskCheckpoint { task, token } => self.handlers.ask_checkpoint(task, token),
+            Action::AskCheckpoint { task, token } => self.handlers.request_checkpoint(task, token),
             Action::CheckpointAnswered { asks, result, .. } => {
-                self.handlers.answer_checkpoint(&asks, &result);
+                self.handlers.reply_saved(&asks, &result);
             }
             Action::Save(save) => under_way.outbox.push(NodeWrite::Save(save)),
             Action::Answer(answer) => under_way.outbox.push(NodeWrite::Answer(answer)),
             Action::Retain(ask) => under_way.outbox.push(NodeWrite::Retain(ask)),
-            // The place is kept until the machine is done with it, so somebody listens.
+            // The key is kept until the machine is done with it, so this is received.
             Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
             Action::Publish(load) => drop(under_way.place.send(PlaceWish::Publish(load))),
             Action::Leave => drop(under_way.place.send(PlaceWish::Leave)),
@@ -267,7 +267,7 @@ impl Drive for NodeTask {
         if let Some(running) = self.under_way.end.take() {
             self.driver.handlers.abandon();
             // Requests in flight are dropped with the driver; they may be applied all the same.
-            self.end = Some(self.why.take().unwrap_or(NodeEnd::Left { running }));
+            self.end = Some(self.why.take().unwrap_or(WorkerEnd::Left { running }));
             return Next::End;
         }
         let wake = self.driver.machine.next_wake(now(&self.clock));
@@ -321,8 +321,8 @@ impl NodeTask {
         let NodeTask { driver, under_way, clock, .. } = self;
         let is_displaced = matches!(standing, Standing::Displaced(_)) && self.why.is_none();
         if is_displaced {
-            warn!(node = %driver.node, "somebody else has this node's id: it ends");
-            self.why = Some(NodeEnd::Displaced);
+            warn!(node = %driver.node, "node id taken");
+            self.why = Some(WorkerEnd::Replaced);
         }
         driver.see_standing(standing, under_way, clock);
         if is_displaced {
@@ -340,7 +340,7 @@ impl NodeTask {
         warn!(node = %driver.node, %error, "the store cannot be followed any more: the node ends");
         self.feeds.close();
         if self.why.is_none() {
-            self.why = Some(NodeEnd::Store(error));
+            self.why = Some(WorkerEnd::Store(error));
             driver.handle(Event::SessionLost, clock);
             driver.handle(Event::Shutdown { deadline: clock.now() + driver.grace }, clock);
         }
@@ -366,7 +366,7 @@ enum PlaceWish {
     Leave,
 }
 
-/// Keeps the node's own key, as it is wished, until it is to go or nobody wishes anything any more.
+/// Keeps the member key of the worker as the machine wants it, until it is to be deleted or the driver has ended.
 async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<PlaceWish>) {
     let mut next = wishes.recv().await;
     while let Some(wish) = next {
