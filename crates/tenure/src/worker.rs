@@ -65,7 +65,7 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
 ///
 /// * A task is run by one worker at a time: two workers never have a valid claim to one task.
 /// * Everything that it writes about a task is applied only while its claim is stored.
-/// * A store that does not answer completes, deletes and duplicates nothing. Tasks whose claim cannot be proven are stopped.
+/// * A store that does not answer completes, deletes and duplicates nothing. A task is stopped when its claim cannot be proven.
 /// * A task is released only when nothing of its handler runs.
 ///
 /// # Not guaranteed
@@ -78,10 +78,10 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
 /// Dropping the last handle shuts the worker down in the background, with its grace.
 #[derive(Clone)]
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerShared>,
 }
 
-struct Shared {
+struct WorkerShared {
     id: NodeId,
     clock: Arc<dyn Clock>,
     grace: Duration,
@@ -92,7 +92,7 @@ struct Shared {
     end: news::Receiver<Option<WorkerEnd>>,
 }
 
-impl Drop for Shared {
+impl Drop for WorkerShared {
     fn drop(&mut self) {
         // A worker that has ended does not receive it.
         let _ = self.wish.send(Wish::Shutdown(self.clock.now() + self.grace));
@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Claims nothing new, requests all handlers to stop, releases each task whose handler has ended, and leaves.
+    /// Claims nothing new, requests all handlers to stop, releases each task when its handler has ended, and leaves.
     pub fn shutdown(&self) -> Shutdown {
         let within = self.shared.grace.saturating_add(SHUTDOWN_MARGIN);
         Shutdown { worker: self.clone(), within }
@@ -157,7 +157,7 @@ impl fmt::Debug for Worker {
 ///
 /// # Errors
 ///
-/// [`ShutdownError::StillRunning`] names the tasks whose handlers did not stop in time. They are not released.
+/// [`ShutdownError::StillRunning`] names the tasks with handlers that did not stop in time. They are not released.
 ///
 /// # Cancellation
 ///

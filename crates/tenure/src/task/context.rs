@@ -58,10 +58,10 @@ impl<P> Deref for Task<P> {
 /// A claimed task without its props. Cheap to clone. The claim is a [`Hold`].
 #[derive(Clone)]
 pub struct TaskContext {
-    inner: Arc<Inner>,
+    inner: Arc<ContextState>,
 }
 
-struct Inner {
+struct ContextState {
     start: Start,
     hold: Hold,
     tenure: Tenure,
@@ -116,7 +116,8 @@ impl TaskContext {
         let validity = loan.validity_of(subject);
         let hold = Hold::new(validity.clone(), fence, loan.lease(), tenure.store().clone());
         let controls = Controls { stop, checkpoint_requested: checkpoint_requested.clone(), validity };
-        let inner = Inner { start, hold, tenure, _loan: loan, stop: stopped, checkpoint_requested, saves };
+        let inner =
+            ContextState { start, hold, tenure, _loan: loan, stop: stopped, checkpoint_requested, saves };
         (TaskContext { inner: Arc::new(inner) }, controls)
     }
 
@@ -196,7 +197,7 @@ impl TaskContext {
         let (reply, stored) = oneshot::channel();
         let save = SaveCheckpoint { task: self.id().clone(), token: self.token(), checkpoint, reply };
         let sent = self.inner.saves.send(save).is_ok();
-        // Both channels end with the worker, and the hold says then why.
+        // Both channels end with the worker, and the hold has the reason then.
         let stored = if sent { stored.await.ok() } else { None };
         match stored {
             Some(Ok(())) => Ok(()),

@@ -18,7 +18,7 @@ use crate::clock::{timestamp, wall_time};
 use crate::hold::LossReason;
 use crate::tenure::BoxFuture;
 
-/// Runs tasks whose props are `P`. An `async fn(Task<P>) -> Result<(), E>` is a handler for every error type.
+/// Runs tasks with props of type `P`. An `async fn(Task<P>) -> Result<(), E>` is a handler for every error type.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -192,7 +192,7 @@ impl fmt::Display for TaskError {
     }
 }
 
-/// The source of every [`Stopped`]: found in a chain whose first type is hidden.
+/// The source of every [`Stopped`]: found also in a chain that hides its first type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StopCause;
 

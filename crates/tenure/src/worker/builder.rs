@@ -15,7 +15,7 @@ use super::driver::Driver;
 use super::handlers::{Handlers, Routes};
 use super::measure::Measure;
 use super::status::WorkerStatus;
-use super::{Shared, Worker};
+use super::{Worker, WorkerShared};
 use crate::dice;
 use crate::membership::{Cluster, JoinError, NewNode};
 use crate::news;
@@ -29,12 +29,12 @@ pub(super) const EVENTS_KEPT: usize = 4_096;
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
 /// Reads how much of a resource is used.
-pub(super) struct Gauge {
+pub(super) struct ResourceGauge {
     read: Box<dyn Fn() -> Option<Resource> + Send + Sync>,
     pub(super) every: Duration,
 }
 
-impl Gauge {
+impl ResourceGauge {
     pub(super) fn read(&self) -> Option<Resource> {
         (self.read)()
     }
@@ -65,22 +65,22 @@ impl Gauge {
 #[must_use = "nothing is started before `start`"]
 pub struct WorkerBuilder {
     tenure: Tenure,
-    options: Result<Box<Options>, InvalidName>,
+    options: Result<Box<WorkerOptions>, InvalidName>,
     routes: Routes,
 }
 
-struct Options {
+struct WorkerOptions {
     node: NewNode,
     config: WorkerConfig,
     balancer: Box<dyn Balancer>,
     policy: Box<dyn ErrorPolicy>,
-    gauge: Option<Gauge>,
+    gauge: Option<ResourceGauge>,
 }
 
 impl WorkerBuilder {
     pub(crate) fn new(tenure: Tenure, node: Result<NodeId, InvalidName>) -> WorkerBuilder {
         let options = node.map(|id| {
-            Box::new(Options {
+            Box::new(WorkerOptions {
                 node: NewNode::new(id.clone()).state(MemberState::Ready),
                 config: WorkerConfig::new(id, dice::nonce()),
                 balancer: Box::new(Fair::default()),
@@ -140,7 +140,7 @@ impl WorkerBuilder {
 
     /// Waits for handlers after their grace instead of dropping them.
     ///
-    /// For handlers whose work goes on elsewhere, such as in a child process: dropped, they would leave it behind, and the task would be
+    /// For handlers with work that goes on elsewhere, such as in a child process: dropped, they would leave it behind, and the task would be
     /// released while it still runs. They must end it themselves within the grace.
     pub fn never_abort(self) -> Self {
         self.config(|config| config.insistence = StopMode::Wait)
@@ -182,7 +182,9 @@ impl WorkerBuilder {
 
     /// How much of a resource is used, for balancers that read it; measured every 5 s. It must not block.
     pub fn resource(self, read: impl Fn() -> Option<Resource> + Send + Sync + 'static) -> Self {
-        self.options(|options| options.gauge = Some(Gauge { read: Box::new(read), every: MEASURE_EVERY }))
+        self.options(|options| {
+            options.gauge = Some(ResourceGauge { read: Box::new(read), every: MEASURE_EVERY })
+        })
     }
 
     /// Joins the namespace and begins to claim tasks. Must be awaited inside a tokio runtime, on which the worker and its handlers run.
@@ -191,7 +193,7 @@ impl WorkerBuilder {
         Start { builder: self, wait, timeout: None }
     }
 
-    fn options(mut self, change: impl FnOnce(&mut Options)) -> Self {
+    fn options(mut self, change: impl FnOnce(&mut WorkerOptions)) -> Self {
         if let Ok(options) = &mut self.options {
             change(options);
         }
@@ -258,7 +260,7 @@ impl Start {
 
     async fn send(self) -> Result<Worker, JoinError> {
         let Start { builder: WorkerBuilder { tenure, options, routes }, wait, timeout } = self;
-        let Options { node, mut config, balancer, policy, gauge } = *options?;
+        let WorkerOptions { node, mut config, balancer, policy, gauge } = *options?;
         if routes.by_kind.is_empty() && routes.any.is_none() {
             return Err(JoinError::NoHandler);
         }
@@ -299,7 +301,7 @@ impl Start {
             ended.send_replace(Some(end));
         });
         let clock = session.clock().clone();
-        let shared = Shared { id, clock, grace, wish, events, status: shown, stats: counted, end };
+        let shared = WorkerShared { id, clock, grace, wish, events, status: shown, stats: counted, end };
         Ok(Worker { shared: Arc::new(shared) })
     }
 }

@@ -15,7 +15,7 @@ use tenure_core::worker::{Action, Event, Feed as Followed, Node as Machine, Noti
 use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, info, warn};
 
-use super::builder::Gauge;
+use super::builder::ResourceGauge;
 use super::claims::{self, Claimed, Loans};
 use super::feeds::{Feeds, News};
 use super::handlers::Handlers;
@@ -49,7 +49,7 @@ pub(super) struct Driver {
     pub(super) layout: Layout,
     pub(super) node: NodeId,
     pub(super) handlers: Handlers,
-    pub(super) gauge: Option<Gauge>,
+    pub(super) gauge: Option<ResourceGauge>,
     pub(super) grace: Duration,
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
     pub(super) events: broadcast::Sender<Notice>,

@@ -22,7 +22,7 @@ pub struct WorkerStatus {
 pub enum WorkerEnd {
     /// It was shut down or drained.
     Left {
-        /// Tasks whose handlers did not stop. They are not released: their claims end with the lease.
+        /// Tasks with handlers that did not stop. They are not released: their claims end with the lease.
         running: Vec<TaskId>,
     },
     /// Another process has its id.
