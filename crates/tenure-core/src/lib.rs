@@ -8,7 +8,7 @@
 //! ([`kv`], [`txn`], [`lease`], [`change`], [`error`]), then the store itself as a machine
 //! ([`keyspace`]) and what a follower of it was told ([`snapshot`]), who is there ([`presence`]) and who is meant ([`rendezvous`]), then how to
 //! wait, hold, keep registered and own one key alone ([`backoff`], [`keepalive`], [`session`], [`exclusive_key`]), then how to wait in a [`queue`], and what a holder shows: its [`fence`],
-//! how to lead on a storage that knows no leases ([`leadership`]), and last the work itself: what a node can
+//! how to lead on a storage that knows no leases ([`ttl`]), and last the work itself: what a node can
 //! be told ([`command`]), one [`task`]'s life, who takes which ([`balance`]), which tasks there are ([`board`]), everything that
 //! one [`worker`] decides, and what [`client`]s send, with an [`audit`] trail of what they take away; and what happened in a namespace,
 //! folded from its history ([`events`]), its state at one revision ([`cluster`]), and what runs [`once`] per period.
@@ -70,7 +70,7 @@ pub mod audit;
 
 pub mod vacancy;
 
-pub mod leadership;
+pub mod ttl;
 
 pub mod command;
 

@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::keepalive::{Terms, TtlTooShort};
+use crate::keepalive::{Timing, TtlTooShort};
 use crate::lease::LeaseId;
 use crate::revision::Revision;
 use crate::time::Moment;
@@ -91,7 +91,7 @@ pub struct Session {
 impl Session {
     /// A session that holds nothing yet.
     pub fn new(plan: Plan) -> Result<Session, TtlTooShort> {
-        Terms::new(plan.ttl)?;
+        Timing::new(plan.ttl)?;
         Ok(Session {
             plan,
             slots: BTreeMap::new(),
@@ -117,14 +117,14 @@ impl Session {
         now: Moment,
     ) -> Result<Wish, TtlTooShort> {
         let ttl = ttl.unwrap_or(self.plan.ttl);
-        let terms = Terms::new(ttl)?;
+        let timing = Timing::new(ttl)?;
         self.lapse(now);
         let wish = Wish(self.count());
         let before = self.entries.get(&key).map(|entry| entry.slot);
         let slot = match before {
             // The key stays where it is if its lease fits; otherwise it moves, and is put under the other lease.
             Some(before) if self.slots.get(&before).is_some_and(|slot| slot.accepts(ttl)) => before,
-            _ => self.slot_for(terms, ttl),
+            _ => self.slot_for(timing, ttl),
         };
         for (&id, other) in self.slots.iter_mut().filter(|(id, _)| **id != slot) {
             // Nearly always the key is new, and then nobody has to look for it among thousands.
@@ -165,10 +165,10 @@ impl Session {
     /// [`Notice::Lent`] has come. The lease is kept until it is lost or the loan is given back.
     pub fn lend(&mut self, ttl: Option<Duration>, now: Moment) -> Result<LeaseUserId, TtlTooShort> {
         let ttl = ttl.unwrap_or(self.plan.ttl);
-        let terms = Terms::new(ttl)?;
+        let timing = Timing::new(ttl)?;
         self.lapse(now);
         let loan = LeaseUserId(self.count());
-        let id = self.slot_for(terms, ttl);
+        let id = self.slot_for(timing, ttl);
         self.loans.insert(loan, id);
         if let Some(slot) = self.slots.get_mut(&id) {
             let place = if slot.lease().is_some() { &mut slot.loans } else { &mut slot.borrowers };
@@ -394,14 +394,14 @@ impl Session {
     }
 
     /// A slot of this TTL with room, or a new one.
-    fn slot_for(&mut self, terms: Terms, ttl: Duration) -> LeaseSlotId {
+    fn slot_for(&mut self, timing: Timing, ttl: Duration) -> LeaseSlotId {
         let room = self.plan.keys_per_lease;
         let found = self.slots.iter().find(|(_, slot)| slot.accepts(ttl) && slot.load() < room);
         if let Some((&id, _)) = found {
             return id;
         }
         let id = LeaseSlotId(self.count());
-        self.slots.insert(id, Slot::new(terms, self.plan.retry));
+        self.slots.insert(id, Slot::new(timing, self.plan.retry));
         id
     }
 }

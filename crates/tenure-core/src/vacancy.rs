@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use crate::keepalive::Terms;
+use crate::keepalive::Timing;
 use crate::revision::Token;
 use crate::time::Moment;
 
@@ -262,7 +262,7 @@ fn end_of(leader: &Tracked, since: Moment, now: Moment) -> Ended {
             // It ended at `now`, a TTL after its last renewal. The next renewal was due a third of the TTL after that one.
             let (last_at_earliest, last_at_latest) = (until - ttl, now - ttl);
             let stopped = (last_at_latest + ttl / 3).max(last_at_earliest);
-            ended(TermEnd::Lapsed, Some(last_at_earliest), stopped, now - Terms::margin_of(ttl))
+            ended(TermEnd::Lapsed, Some(last_at_earliest), stopped, now - Timing::margin_of(ttl))
         }
         None => ended(TermEnd::Unseen, None, now, now),
     }

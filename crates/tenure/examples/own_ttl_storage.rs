@@ -1,25 +1,24 @@
-//! A storage of your own, and the kit that tells whether elections may stand on it.
+//! Leader election on an own storage, and the suite that checks it.
 //!
-//! This one is a map behind a mutex. Real ones have a table of a database or a vendor's service behind them; the trait and
-//! the lines of `main` stay the same. Run it with `cargo run -p tenure --example own_ttl_storage --features conformance`.
+//! This storage is a map behind a mutex. A database table or a vendor's service looks the same from outside. Run it with
+//! `cargo run -p tenure --example own_ttl_storage --features conformance`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure::clock::BootClock;
-use tenure::ttl::{Capabilities, Elections, StorageError, TtlStorage, conformance, refuse_zero};
+use tenure::ttl::{StorageError, TtlElections, TtlStorage, TtlTerm, conformance};
 
-/// What is stored under each key, and until when.
+/// Each key with its value and expiry.
+type Table = HashMap<String, (String, Instant)>;
+
 #[derive(Default)]
-struct MyStorage {
-    rows: Mutex<HashMap<String, (String, Instant)>>,
-}
+struct Rows(Mutex<Table>);
 
-impl MyStorage {
-    /// The rows without the one that may be over: one step, as a transaction would be.
-    fn rows(&self, key: &str) -> MutexGuard<'_, HashMap<String, (String, Instant)>> {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+impl Rows {
+    /// The table without the key if that has expired. One step, as a transaction would be.
+    fn live(&self, key: &str) -> MutexGuard<'_, Table> {
+        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if rows.get(key).is_some_and(|(_, until)| *until <= Instant::now()) {
             rows.remove(key);
         }
@@ -27,10 +26,9 @@ impl MyStorage {
     }
 }
 
-impl TtlStorage<String, String> for MyStorage {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { fencing: false, watch: false, durable: false }
-    }
+impl TtlStorage for Rows {
+    type Key = String;
+    type Value = String;
 
     async fn insert_if_absent(
         &self,
@@ -38,8 +36,7 @@ impl TtlStorage<String, String> for MyStorage {
         value: &String,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
-        let mut rows = self.rows(key);
+        let mut rows = self.live(key);
         let is_absent = !rows.contains_key(key);
         if is_absent {
             rows.insert(key.clone(), (value.clone(), Instant::now() + ttl));
@@ -54,8 +51,7 @@ impl TtlStorage<String, String> for MyStorage {
         new: &String,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
-        let mut rows = self.rows(key);
+        let mut rows = self.live(key);
         let is_equal = rows.get(key).is_some_and(|(stored, _)| stored == old);
         if is_equal {
             rows.insert(key.clone(), (new.clone(), Instant::now() + ttl));
@@ -64,7 +60,7 @@ impl TtlStorage<String, String> for MyStorage {
     }
 
     async fn compare_and_delete(&self, key: &String, value: &String) -> Result<bool, StorageError> {
-        let mut rows = self.rows(key);
+        let mut rows = self.live(key);
         let is_equal = rows.get(key).is_some_and(|(stored, _)| stored == value);
         if is_equal {
             rows.remove(key);
@@ -73,17 +69,21 @@ impl TtlStorage<String, String> for MyStorage {
     }
 }
 
-#[tokio::main]
-#[expect(clippy::print_stdout, reason = "an example shows what it found")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let report = conformance::run(|| async { MyStorage::default() }).await;
-    report.assert_passed();
-    println!("{report}");
+/// Work of the leader: dropped by `lead` if the term is lost.
+async fn report(term: TtlTerm) -> u32 {
+    if term.is_valid() { 42 } else { 0 }
+}
 
-    let elections = Elections::new(MyStorage::default(), BootClock);
-    let boss = elections.acquire("reports".to_owned(), "web-1".to_owned(), Duration::from_secs(15)).await?;
-    let pages = boss.run(async { 42 }).await?;
-    boss.release().await?;
+#[tokio::main]
+#[expect(clippy::print_stdout, reason = "an example prints its result")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let checked = conformance::run(|| async { Rows::default() }).await;
+    checked.assert_passed();
+    println!("{checked}");
+
+    let elections = TtlElections::builder(Rows::default()).ttl(Duration::from_secs(15)).build()?;
+    let pages = elections.election("reports").lead("web-1", report).await?;
     println!("{pages} pages, written by the leader");
+    elections.close().await?;
     Ok(())
 }

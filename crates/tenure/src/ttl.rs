@@ -1,84 +1,80 @@
-//! Elections on any storage that can insert, swap and delete by comparison, with a TTL.
+//! Leader election on any storage that can insert, swap and delete by comparison, with a TTL.
 //!
-//! Where etcd or a file is at hand, locks and elections on create revisions are fairer and say more. This is for everything else:
-//! a Redis that is there anyway, a table of a database, a vendor's key-value service. Whoever implements [`TtlStorage`] has
-//! leader election with all the care that it needs, and a [`conformance`] kit that tells whether the storage deserves it.
+//! On etcd or a file, [`Tenure::election`](crate::Tenure::election) is fairer and has more operations. This module is for other storages:
+//! a Redis that is in use already, a database table, a vendor's key-value service. An implementation of [`TtlStorage`] gets leader election;
+//! the `conformance` suite checks the implementation.
 //!
 //! ```
 //! use std::time::Duration;
-//! use tenure::clock::BootClock;
-//! use tenure::ttl::{AcquireError, Elections, Memory};
+//! use tenure::BootClock;
+//! use tenure::ttl::{MemoryStorage, TtlCampaignError, TtlElections};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let storage = Memory::new(BootClock);
-//! let here = Elections::new(storage.clone(), BootClock);
-//! let there = Elections::new(storage, BootClock);
+//! let storage = MemoryStorage::<String, String>::new(BootClock);
+//! let (web_1, web_2) = (TtlElections::new(storage.clone()), TtlElections::new(storage));
 //!
-//! let boss = here.acquire("reports".to_owned(), "web-1".to_owned(), Duration::from_secs(15)).await?;
-//! assert!(boss.is_valid() && boss.token().is_some());
+//! let term = web_1.election("reports").campaign("web-1").ttl(Duration::from_secs(15)).await?;
+//! assert!(term.is_valid() && term.token().is_some());
 //!
-//! let second = there.acquire("reports".to_owned(), "web-2".to_owned(), Duration::from_secs(15)).await;
-//! assert!(matches!(second, Err(AcquireError::Held)));
+//! let second = web_2.election("reports").campaign("web-2").try_now().await;
+//! assert!(matches!(second, Err(TtlCampaignError::Held { .. })));
 //!
-//! boss.release().await?;
-//! let second = there.acquire("reports".to_owned(), "web-2".to_owned(), Duration::from_secs(15)).await?;
-//! # drop(second);
+//! term.release().await?;
+//! let term = web_2.election("reports").campaign("web-2").try_now().await?;
+//! # drop(term);
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Guarantees
 //!
-//! * A leader stops believing before the storage can agree to another: validity counts from when the last acknowledged request was
-//!   *sent*, ends a margin before the TTL does, and ends on time while the storage hangs, on a clock that counts suspend.
-//! * Renewal happens every quarter of the duration and is tried again inside the validity that is left. A storage that holds another
-//!   value ends the leadership at once.
-//! * A lost answer is settled by comparing, never taken for a yes or a no: what is stored carries a nonce of its own for
-//!   each acquisition, as `v1:<nonce>:<value>` (see [`Value`]).
-//! * Two electors that go by the same name by mistake do not both lead, and nobody deletes what is not theirs.
-//! * A release withdraws permission, stops the work, waits for it, and deletes then. Work that does not stop in time keeps the key until it lapses.
+//! * A term ends locally before the storage can give the key to another candidate. Validity counts from the *send* time of the last
+//!   acknowledged request, ends a margin before the TTL, and ends on time while the storage hangs, on a clock that counts suspend.
+//! * A renewal is sent every quarter of the TTL and repeated within the validity that is left. Another stored value ends the term at once.
+//! * A lost reply is settled by a comparison, never assumed: each campaign stores its own nonce, as `v1:<nonce>:<value>` (see [`TtlValue`]).
+//! * Two candidates with the same value by mistake do not both lead, and neither deletes the key of the other.
+//! * A release ends validity, stops the work, waits for it, and deletes the key then. Work that does not stop in time keeps the key until it
+//!   expires.
 //!
 //! # Not guaranteed
 //!
-//! * Mutual exclusion of *effects*: a write that is under way when validity ends may arrive later. Only a resource that checks the
-//!   [`Leadership::token`] can refuse it, so only a storage that fences can give that; [`Options::strict`] insists on one.
-//! * More than the storage gives: a replicated Redis that fails over can lose what it acknowledged, and then two lead.
-//! * Fairness: whoever asks first after the key is free leads.
-//! * That an insert which was lost on its way, and arrives after all, is undone: it stays for its TTL, and nobody believes in it.
+//! * Mutual exclusion of *effects*: a write in flight when validity ends may arrive later. Only a resource that checks
+//!   [`TtlTerm::token`] can refuse it; [`TtlElectionsBuilder::require_fencing`] refuses storages without tokens.
+//! * More than the storage guarantees: a replicated Redis that fails over can lose acknowledged writes, and then two candidates lead.
+//! * Fairness: the first candidate that inserts after the key is free leads.
+//! * That a late insert is undone: a request that was taken for lost and is applied later keeps the key for its TTL, without a leader.
 //!
 //! # Cancellation
 //!
-//! Dropping an acquire gives back what it may have taken; dropping a [`Leadership`] releases it, and dropping the last [`Elections`] closes
-//! it, all in the background.
+//! Dropping a campaign deletes what it may have stored; dropping a [`TtlTerm`] releases it, and dropping the last [`TtlElections`] closes
+//! them, all in the background.
 //!
 //! # Errors
 //!
-//! [`AcquireError`] and [`ReleaseError`] say what to do next; [`LossReason`] says why a leadership is over.
+//! [`TtlCampaignError`] and [`ReleaseError`](crate::ReleaseError); [`LossReason`](crate::LossReason) explains how a term ended.
 
 mod driver;
+mod election;
 mod elections;
-mod leadership;
-mod stamp;
-mod storage;
-mod term;
-
-pub mod memory;
-
-pub mod over_store;
-
+mod memory;
 #[cfg(feature = "redis")]
-pub mod redis;
+mod redis;
+mod storage;
+mod store_storage;
+mod term;
+mod term_state;
+mod value;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use crate::hold::{LossReason, Lost};
-pub use elections::{AcquireError, CannotFence, Elections, Key, LeftBehind, Options, ReleaseError};
-pub use leadership::Leadership;
-pub use memory::Memory;
-pub use over_store::StoreStorage;
+pub use election::{TtlCampaign, TtlCampaignError, TtlElection};
+pub use elections::{TtlElections, TtlElectionsBuilder};
+pub use memory::MemoryStorage;
 #[cfg(feature = "redis")]
-pub use redis::Redis;
-pub use stamp::{Nonce, Value};
-pub use storage::{Capabilities, Freed, StorageError, TtlStorage, refuse_zero};
+pub use redis::RedisStorage;
+pub use storage::{Capabilities, KeyFreed, StorageError, TtlStorage};
+pub use store_storage::StoreStorage;
+pub use term::TtlTerm;
+pub use value::{Nonce, TtlValue};

@@ -17,7 +17,7 @@ const BUILDERS: &[&str] = &[
     "crates/tenure/src/store/",
     "crates/tenure/src/conformance/",
     // A storage on a store: one transaction is one of its operations.
-    "crates/tenure/src/ttl/over_store.rs",
+    "crates/tenure/src/ttl/store_storage.rs",
     // Commands on raw keys and leases, and the audit records of those.
     "crates/tenure-cli/src/kv/",
     "crates/tenure-cli/src/audit.rs",

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tenure_core::keepalive::Terms;
+use tenure_core::keepalive;
 use tenure_core::time::Moment;
 use thiserror::Error;
 
@@ -97,7 +97,7 @@ impl Timing {
         if ttl.is_zero() {
             return Err(BadTiming::Zero);
         }
-        let least = Terms::margin_of(ttl);
+        let least = keepalive::Timing::margin_of(ttl);
         if let Some(margin) = margin.filter(|&margin| margin < least) {
             return Err(BadTiming::Margin { ttl, margin, least });
         }
@@ -132,7 +132,7 @@ impl Timing {
 
     /// When the renewal was sent by which a lease is valid until then.
     pub(crate) fn sent(valid_until: Moment, granted: Duration) -> Moment {
-        valid_until + Terms::margin_of(granted) - granted
+        valid_until + keepalive::Timing::margin_of(granted) - granted
     }
 
     /// When a request that was sent then is followed by the next.
@@ -141,7 +141,7 @@ impl Timing {
     }
 
     fn margin(&self, ttl: Duration) -> Duration {
-        let least = Terms::margin_of(ttl);
+        let least = keepalive::Timing::margin_of(ttl);
         self.margin.map_or(least, |margin| margin.max(least))
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::backoff::{Backoff, Growth, Jitter, Retry};
 use crate::error::StoreError;
-use crate::keepalive::{Action as HoldAction, Hold, Standing as HoldStanding, Terms};
+use crate::keepalive::{KeepAlive, KeepAliveOutput, KeepAliveState, Timing};
 use crate::lease::{Grant, LeaseId, Renewal};
 use crate::loss::LossReason;
 use crate::revision::RequestId;
@@ -45,7 +45,7 @@ pub(super) struct Slot {
     pub renewing: Option<RequestId>,
     pub putting: Option<(RequestId, LeaseId)>,
     pub deleting: Option<RequestId>,
-    terms: Terms,
+    timing: Timing,
     /// Leases that are lost to us and perhaps not yet to the store: ended when every key has moved.
     former: Vec<LeaseId>,
     /// Why the last lease was lost, until there is another.
@@ -83,14 +83,14 @@ pub(super) enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Holding {
     pub lease: LeaseId,
-    pub hold: Hold,
+    pub hold: KeepAlive,
     pub ttl: Duration,
     pub incarnation: u64,
 }
 
 impl Slot {
-    pub(super) fn new(terms: Terms, retry: Retry) -> Slot {
-        let rescue = Slot::rescue(terms.ttl(), retry);
+    pub(super) fn new(timing: Timing, retry: Retry) -> Slot {
+        let rescue = Slot::rescue(timing.ttl(), retry);
         Slot {
             phase: Phase::Empty { until: None },
             members: BTreeSet::new(),
@@ -102,7 +102,7 @@ impl Slot {
             renewing: None,
             putting: None,
             deleting: None,
-            terms,
+            timing,
             former: Vec::new(),
             lost: None,
             was_held: false,
@@ -127,7 +127,7 @@ impl Slot {
 
     /// Whether keys and loans with this TTL may be added.
     pub(super) fn accepts(&self, ttl: Duration) -> bool {
-        self.terms.ttl() == ttl
+        self.timing.ttl() == ttl
     }
 
     /// How many keys and loans share the lease.
@@ -151,7 +151,7 @@ impl Slot {
     }
 
     pub(super) fn ttl(&self) -> Duration {
-        self.holding().map_or(self.terms.ttl(), |holding| holding.ttl)
+        self.holding().map_or(self.timing.ttl(), |holding| holding.ttl)
     }
 
     /// All leases whose keys are ours.
@@ -186,7 +186,7 @@ impl Slot {
 
     /// Takes a grant; false if it came too late to be of use.
     pub(super) fn hold(&mut self, grant: Grant, incarnation: u64, now: Moment) -> bool {
-        let hold = Hold::begin(self.terms, grant.asked_at, grant.ttl, now);
+        let hold = KeepAlive::begin(self.timing, grant.asked_at, grant.ttl, now);
         if !hold.is_valid(now) {
             return false;
         }
@@ -231,7 +231,7 @@ impl Slot {
             *until = None;
         }
         if let Phase::Holding(holding) = &mut self.phase {
-            holding.hold.hurry(now);
+            holding.hold.renew_now(now);
         }
     }
 
@@ -301,7 +301,7 @@ impl Slot {
             self.paused_until = None;
         }
         let holding = self.holding()?;
-        let HoldStanding::Over(end) = holding.hold.standing(now) else { return None };
+        let KeepAliveState::Ended(end) = holding.hold.state(now) else { return None };
         let lease = holding.lease;
         // Also a lease that the store calls gone: its keys may still be there for a moment, and they are ours.
         self.former.push(lease);
@@ -319,12 +319,12 @@ impl Slot {
 
     pub(super) fn wants_grant(&self, now: Moment) -> Option<Duration> {
         let Phase::Empty { until } = self.phase else { return None };
-        (self.needs_lease() && until.is_none_or(|until| until <= now)).then(|| self.terms.ttl())
+        (self.needs_lease() && until.is_none_or(|until| until <= now)).then(|| self.timing.ttl())
     }
 
     pub(super) fn wants_renewal(&mut self, now: Moment) -> Option<LeaseId> {
         let Phase::Holding(Holding { lease, hold, .. }) = &mut self.phase else { return None };
-        let is_due = hold.poll_action(now) == Some(HoldAction::Renew);
+        let is_due = hold.poll_output(now) == Some(KeepAliveOutput::Renew);
         (is_due && self.renewing.is_none()).then_some(*lease)
     }
 
@@ -378,7 +378,7 @@ impl Slot {
     /// Forgets trouble that is over.
     pub(super) fn heal(&mut self, now: Moment) {
         let is_sound =
-            self.holding().is_some_and(|holding| holding.hold.standing(now) == HoldStanding::Sound);
+            self.holding().is_some_and(|holding| holding.hold.state(now) == KeepAliveState::Healthy);
         if is_sound && self.is_settled() {
             self.trouble = None;
         }
@@ -395,10 +395,10 @@ impl Slot {
 
     pub(super) fn standing(&self, now: Moment) -> Standing {
         match &self.phase {
-            Phase::Holding(holding) => match holding.hold.standing(now) {
-                HoldStanding::Sound => Standing::Live,
-                HoldStanding::Suspect { since } => Standing::Suspect { since },
-                HoldStanding::Over(why) => Standing::Lost { why: Some(why) },
+            Phase::Holding(holding) => match holding.hold.state(now) {
+                KeepAliveState::Healthy => Standing::Live,
+                KeepAliveState::Suspect { since } => Standing::Suspect { since },
+                KeepAliveState::Ended(why) => Standing::Lost { why: Some(why) },
             },
             Phase::Empty { .. } | Phase::Asking { .. } => {
                 let is_missed = self.needs_lease() && (self.lost.is_some() || self.trouble.is_some());

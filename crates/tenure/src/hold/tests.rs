@@ -1,8 +1,8 @@
 //! Each method of a validity and of a hold, in virtual time. No test awaits between a change and the call that must see it.
 
 use futures_util::FutureExt;
+use tenure_core::keepalive::Timing;
 use tenure_core::id::Namespace;
-use tenure_core::keepalive::Terms;
 use tenure_core::time::Moment;
 
 use super::*;
@@ -50,7 +50,7 @@ async fn lapse_needs_no_task() {
     let process = Process::new();
     let guard = process.lock().await;
     let until = guard.valid_until();
-    assert_eq!((until, guard.ttl()), (process.clock.now() + TTL - Terms::margin_of(TTL), TTL));
+    assert_eq!((until, guard.ttl()), (process.clock.now() + TTL - Timing::margin_of(TTL), TTL));
     assert_eq!(guard.check_for(guard.remaining()), Ok(()));
     process.clock.advance(until.since(process.clock.now()) - Duration::from_millis(1));
     assert!(guard.is_valid() && guard.remaining() == Duration::from_millis(1));

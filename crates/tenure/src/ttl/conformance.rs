@@ -1,8 +1,8 @@
-//! The kit that tells whether a storage deserves elections: run it on your own in five lines.
+//! A suite that checks whether a storage is safe for elections.
 //!
 //! ```
-//! use tenure::clock::BootClock;
-//! use tenure::ttl::Memory as MyStorage;
+//! use tenure::BootClock;
+//! use tenure::ttl::MemoryStorage as MyStorage;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
@@ -11,12 +11,12 @@
 //! # }
 //! ```
 //!
-//! Cases of tokens and watches run where the storage says that it has them. TTLs are real: the kit takes some seconds.
+//! Cases of tokens and watches run if the storage has these capabilities. TTLs are real: the suite takes some seconds.
 
-mod offers;
-mod scene;
+mod capabilities;
+mod context;
+mod operations;
 mod time;
-mod verbs;
 
 use std::fmt;
 use std::future::Future;
@@ -28,27 +28,25 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::{Instant, timeout};
 
-use super::elections::Key;
-use super::stamp::Value;
 use super::storage::{Capabilities, StorageError, TtlStorage};
 use crate::conformance::{Failure, Outcome, Ruling, Verdict};
-use scene::Scene;
+use context::{StorageContext, TextStorage};
 
-/// How long one case may take: the longest waits for two TTLs of a second and for a storage that is ten seconds late.
+/// The limit of one case. The longest waits for two TTLs of a second, and for a storage that is ten seconds late.
 const CASE_MAX: Duration = Duration::from_secs(40);
 
-/// How many cases run at once. Most of them only wait for a TTL; more would measure the machine and not the storage.
+/// How many cases run at once. Most only wait for a TTL; more would measure the machine and not the storage.
 const CASES_AT_ONCE: usize = 6;
 
-/// The check of a case, under way.
-type Checking<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+/// The check of a case, in flight.
+type StorageCheckFn<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
-/// One thing that every storage does.
-struct Case<K, V, S> {
+/// One claim that every storage must fulfil.
+struct StorageCase<S> {
     id: &'static str,
     claim: &'static str,
     needs: fn(Capabilities) -> bool,
-    check: for<'a> fn(&'a Scene<K, V, S>) -> Checking<'a>,
+    check: for<'a> fn(&'a StorageContext<S>) -> StorageCheckFn<'a>,
 }
 
 /// Makes a case of a function.
@@ -57,17 +55,17 @@ macro_rules! case {
         case!($id, $claim, $check, |_| true)
     };
     ($id:literal, $claim:literal, $check:path, $needs:expr) => {
-        Case { id: $id, claim: $claim, needs: $needs, check: |scene| Box::pin($check(scene)) }
+        StorageCase { id: $id, claim: $claim, needs: $needs, check: |context| Box::pin($check(context)) }
     };
 }
 
 use case;
 
-/// What the kit found out about a storage.
+/// The results of the suite on one storage.
 #[derive(Clone, Debug)]
-#[must_use = "a report that nobody reads hides its failures"]
-pub struct Report {
-    /// What the storage says that it can do.
+#[must_use = "an unread report hides its failures"]
+pub struct StorageReport {
+    /// What the storage can do by its own account.
     pub capabilities: Capabilities,
     /// One for each case, in order.
     pub rulings: Vec<Ruling>,
@@ -78,33 +76,30 @@ pub struct Report {
 /// # Cancellation
 ///
 /// Dropping the future leaves keys that begin with `conformance-` behind, for a minute at most.
-pub async fn run<K, V, S, F>(open: impl FnOnce() -> F) -> Report
+pub async fn run<S, F>(open: impl FnOnce() -> F) -> StorageReport
 where
-    K: Key + From<String>,
-    V: Value + From<String>,
-    S: TtlStorage<K, V>,
+    S: TtlStorage<Key: From<String>, Value: From<String>>,
     F: Future<Output = S>,
 {
     let storage = Arc::new(open().await);
     let capabilities = storage.capabilities();
-    let cases = verbs::cases().into_iter().chain(time::cases()).chain(offers::cases());
+    let cases = operations::cases().into_iter().chain(time::cases()).chain(capabilities::cases());
     let rulings = stream::iter(cases.map(|case| run_one(case, storage.clone(), capabilities)))
         .buffered(CASES_AT_ONCE)
         .collect()
         .await;
-    Report { capabilities, rulings }
+    StorageReport { capabilities, rulings }
 }
 
-async fn run_one<K, V, S>(case: Case<K, V, S>, storage: Arc<S>, capabilities: Capabilities) -> Ruling
-where
-    K: Key + From<String>,
-    V: Value + From<String>,
-    S: TtlStorage<K, V>,
-{
+async fn run_one<S: TextStorage>(
+    case: StorageCase<S>,
+    storage: Arc<S>,
+    capabilities: Capabilities,
+) -> Ruling {
     let began = Instant::now();
     let outcome = if (case.needs)(capabilities) {
-        let scene = Scene::new(storage, case.id);
-        let verdict = AssertUnwindSafe(timeout(CASE_MAX, (case.check)(&scene))).catch_unwind().await;
+        let context = StorageContext::new(storage, case.id);
+        let verdict = AssertUnwindSafe(timeout(CASE_MAX, (case.check)(&context))).catch_unwind().await;
         match verdict {
             Ok(Ok(Ok(()))) => Outcome::Passed,
             Ok(Ok(Err(failure))) => Outcome::Failed(failure.to_string()),
@@ -112,18 +107,18 @@ where
             Err(_) => Outcome::Failed("panicked".to_owned()),
         }
     } else {
-        Outcome::NotRun("the storage does not offer this".to_owned())
+        Outcome::NotRun("the storage does not have this capability".to_owned())
     };
     Ruling { id: case.id, claim: case.claim, outcome, took: began.elapsed() }
 }
 
-impl Report {
-    /// Whether every claim holds that the storage makes.
+impl StorageReport {
+    /// Whether all cases have passed that the storage's capabilities require.
     pub fn has_passed(&self) -> bool {
         self.failures().next().is_none()
     }
 
-    /// What did not pass.
+    /// The cases that have not passed.
     pub fn failures(&self) -> impl Iterator<Item = &Ruling> {
         self.rulings.iter().filter(|ruling| !matches!(ruling.outcome, Outcome::Passed | Outcome::NotRun(_)))
     }
@@ -135,15 +130,10 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StorageReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed = self.failures().count();
-        write!(
-            f,
-            "{failed} of {} cases failed; the storage offers: {}",
-            self.rulings.len(),
-            self.capabilities
-        )?;
+        write!(f, "{failed} of {} cases failed; the storage has: {}", self.rulings.len(), self.capabilities)?;
         for ruling in &self.rulings {
             write!(f, "\n{} {}\n    {}", ruling.id, ruling.claim, ruling.outcome)?;
         }
@@ -151,7 +141,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A request that should have succeeded did not.
+/// A request failed that had to succeed.
 impl From<StorageError> for Failure {
     #[track_caller]
     fn from(error: StorageError) -> Failure {
@@ -159,17 +149,19 @@ impl From<StorageError> for Failure {
     }
 }
 
-/// Says that a storage must have answered like this.
+/// Requires this reply of the storage.
 #[track_caller]
 fn expect(what: &str, answer: Result<bool, StorageError>, expected: bool) -> Verdict {
     match answer {
         Ok(answer) if answer == expected => Ok(()),
-        Ok(answer) => Err(Failure::new(format!("{what}: expected {expected}, the storage said {answer}"))),
+        Ok(answer) => {
+            Err(Failure::new(format!("{what}: expected {expected}, the storage returned {answer}")))
+        }
         Err(error) => Err(Failure::new(format!("{what}: expected {expected}, the storage failed: {error}"))),
     }
 }
 
-/// Says that something must hold.
+/// Requires that a condition holds.
 #[track_caller]
 fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(Failure::new(otherwise())) }

@@ -1,4 +1,4 @@
-//! The driver of one leadership: feeds replies to the machine, and sends its requests to the storage.
+//! The driver of one campaign and its term: sends the requests of the machine to the storage, and feeds replies back.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -6,44 +6,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tenure_core::leadership::{Answer, Ask, End, Left, Standing};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
+use tenure_core::ttl::{StorageReply, StorageRequest, TtlEnd, TtlReleaseOutcome, TtlStatus};
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 
-use super::elections::{AcquireError, Key, Shared};
-use super::leadership::Leadership;
-use super::stamp::Value;
+use super::election::TtlCampaignError;
+use super::elections::TtlShared;
 use super::storage::{StorageError, TtlStorage};
-use super::term::{Step, Term};
+use super::term::TtlTerm;
+use super::term_state::{TtlStep, TtlTermState};
 use crate::dice;
 use crate::driver::{self, Drive, Event, Next};
 use crate::hold::LossReason;
 
-/// What the driver acquires.
-pub(super) struct Acquisition<K, V> {
-    pub(super) subject: Subject<K, V>,
-    pub(super) term: Arc<Term>,
-    pub(super) reply: oneshot::Sender<Result<Leadership<K>, AcquireError>>,
+/// What the driver acquires, and for which caller.
+pub(super) struct TtlCampaignJob<S: TtlStorage> {
+    pub(super) key: TtlKey<S>,
+    pub(super) term: Arc<TtlTermState>,
+    pub(super) reply: oneshot::Sender<Result<TtlTerm, TtlCampaignError>>,
 }
 
 /// What is stored, and under which key.
-pub(super) struct Subject<K, V> {
-    pub(super) key: K,
-    /// The value with the nonce of this acquisition.
-    pub(super) stored: V,
+pub(super) struct TtlKey<S: TtlStorage> {
+    pub(super) key: S::Key,
+    /// The value with the nonce of this campaign.
+    pub(super) stored: S::Value,
     pub(super) ttl: Duration,
 }
 
-/// The reply of the storage.
-pub(super) struct Reply {
-    ask: Ask,
-    asked_at: Moment,
-    answer: Result<Said, StorageError>,
+/// The response of the storage to one request.
+pub(super) struct StorageResponse {
+    request: StorageRequest,
+    sent_at: Moment,
+    result: Result<Applied, StorageError>,
 }
 
-enum Said {
+enum Applied {
     Yes,
     No,
     Token(Token),
@@ -51,99 +51,92 @@ enum Said {
 
 /// The failures of the storage.
 #[derive(Default)]
-struct Trouble {
+struct StorageFailures {
     last: Option<StorageError>,
-    is_now: bool,
+    is_failing: bool,
 }
 
 /// What happens outside.
 enum Input {
-    /// Nothing is waited for any more.
+    /// The driver must not wait any longer.
     Stop,
-    /// The elections are closed, or the caller of `acquire` is gone.
-    Leave,
-    /// A future that ran under the leadership has ended.
+    /// The elections are closed, or the caller does not wait any more.
+    Release,
+    /// A future that ran under the term has ended.
     WorkEnded,
 }
 
 /// The driver's task. Its drop ends the term: also when the task is dropped with its runtime.
-struct LeadershipTask<K: Key, V: Value, S: TtlStorage<K, V>> {
-    shared: Arc<Shared<K, V, S>>,
-    subject: Arc<Subject<K, V>>,
-    term: Arc<Term>,
-    /// To the caller of `acquire`; none once it has the result.
-    reply: Option<oneshot::Sender<Result<Leadership<K>, AcquireError>>>,
-    trouble: Trouble,
+struct TtlTask<S: TtlStorage> {
+    shared: Arc<TtlShared<S>>,
+    key: Arc<TtlKey<S>>,
+    term: Arc<TtlTermState>,
+    /// To the caller of the campaign; none once it has the result.
+    reply: Option<oneshot::Sender<Result<TtlTerm, TtlCampaignError>>>,
+    storage: StorageFailures,
     /// How many requests have failed in a row.
     failures: u32,
-    is_leaving: bool,
+    is_released: bool,
     is_stopped: bool,
-    end: Option<End>,
+    end: Option<TtlEnd>,
 }
 
-impl<K: Key, V: Value, S: TtlStorage<K, V>> Drop for LeadershipTask<K, V, S> {
+impl<S: TtlStorage> Drop for TtlTask<S> {
     fn drop(&mut self) {
-        self.shared.vacate(&self.subject.key, &self.term);
-        self.shared.note_end(&self.subject.key, self.end);
+        self.shared.remove(&self.key.key, &self.term);
+        self.shared.handle_end(&self.term, self.end);
         self.term.end(self.end);
     }
 }
 
 /// Runs from the first request until nothing is left to do.
-pub(super) async fn drive<K, V, S>(shared: Arc<Shared<K, V, S>>, acquisition: Acquisition<K, V>)
-where
-    K: Key,
-    V: Value,
-    S: TtlStorage<K, V>,
-{
-    let Acquisition { subject, term, reply } = acquisition;
+pub(super) async fn drive<S: TtlStorage>(shared: Arc<TtlShared<S>>, job: TtlCampaignJob<S>) {
+    let TtlCampaignJob { key, term, reply } = job;
     let clock = shared.clock.clone();
-    let mut task = LeadershipTask {
+    let mut task = TtlTask {
         shared,
-        subject: Arc::new(subject),
+        key: Arc::new(key),
         term: term.clone(),
         reply: Some(reply),
-        trouble: Trouble::default(),
+        storage: StorageFailures::default(),
         failures: 0,
-        is_leaving: false,
+        is_released: false,
         is_stopped: false,
         end: None,
     };
     driver::run(&mut task, &term.inbox, &clock).await;
 }
 
-impl<K: Key, V: Value, S: TtlStorage<K, V>> Drive for LeadershipTask<K, V, S> {
+impl<S: TtlStorage> Drive for TtlTask<S> {
     type Input = Input;
-    type Reply = Reply;
+    type Reply = StorageResponse;
 
     async fn step(&mut self) -> Next {
         if self.is_stopped {
             return Next::End;
         }
-        let Step { asks, standing, wake, failures } = self.term.step();
+        let TtlStep { requests, status, wake, failures } = self.term.step();
         self.failures = failures;
-        for (ask, asked_at) in asks {
-            self.term.inbox.send(call(self.shared.clone(), self.subject.clone(), ask, asked_at));
+        for (request, sent_at) in requests {
+            self.term.inbox.send(call(self.shared.clone(), self.key.clone(), request, sent_at));
         }
-        let key = &self.subject.key;
-        if matches!(standing, Standing::Leaving(_) | Standing::Over(_)) {
-            self.shared.vacate(key, &self.term);
+        let key = &self.key.key;
+        // The deletion continues in the background. Another campaign for the key stores another nonce.
+        if matches!(status, TtlStatus::Leaving(_) | TtlStatus::Over(_)) {
+            self.shared.remove(key, &self.term);
         }
-        if standing != Standing::Acquiring
+        if status != TtlStatus::Acquiring
             && let Some(reply) = self.reply.take()
         {
-            let outcome = outcome(standing, self.trouble.last.clone(), self.shared.is_closed(), || {
-                let validity = self.term.validity().expect("a leader has a validity");
-                Leadership::new(key.clone(), self.term.clone(), validity.clone())
-            });
-            if let Ok(leadership) = &outcome {
-                info!(?key, token = ?leadership.token(), "leadership acquired");
+            let outcome = outcome(status, self.storage.last.clone(), &self.term, self.shared.is_closed());
+            if let Ok(term) = &outcome {
+                info!(?key, token = ?term.token(), "leadership acquired");
             }
-            // A caller that does not wait any more drops the result, and with it the leadership.
+            // A caller that does not wait any more drops the result, and with it the term.
             let _ = reply.send(outcome);
         }
-        match (standing, wake) {
-            (Standing::Over(end), _) => {
+        match (status, wake) {
+            (TtlStatus::Over(end), _) => {
                 self.end = Some(end);
                 log_end(key, end);
                 Next::End
@@ -154,61 +147,95 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Drive for LeadershipTask<K, V, S> {
     }
 
     fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
-        let LeadershipTask { shared, reply, is_leaving, term, .. } = self;
+        let TtlTask { shared, reply, is_released, term, .. } = self;
         let rare = async move {
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => Input::Stop,
-                () = shared.close.cancelled(), if !*is_leaving => Input::Leave,
-                () = gone(reply.as_mut()), if !*is_leaving => Input::Leave,
+                () = shared.close.cancelled(), if !*is_released => Input::Release,
+                () = gone(reply.as_mut()), if !*is_released => Input::Release,
                 () = term.work_ended() => Input::WorkEnded,
             }
         };
         (rare, std::future::pending())
     }
 
-    fn handle(&mut self, event: Event<Input, Reply>) {
+    fn handle(&mut self, event: Event<Input, StorageResponse>) {
         match event {
             Event::Input(Input::Stop) => self.is_stopped = true,
-            Event::Input(Input::Leave) => {
-                self.is_leaving = true;
+            Event::Input(Input::Release) => {
+                self.is_released = true;
                 let is_closed = self.shared.is_closed();
                 self.term.leave(if is_closed { LossReason::Closed } else { LossReason::Released });
             }
             // The next step sees it.
             Event::Input(Input::WorkEnded) => {}
             Event::Reply(reply) => {
-                let (key, trouble) = (&self.subject.key, &mut self.trouble);
-                let answer = judge(key, &self.term, reply.answer, self.failures, trouble);
-                self.term.handle_answer(reply.ask, reply.asked_at, answer, dice::throw());
+                let StorageResponse { request, sent_at, result } = reply;
+                let result = self.storage_reply(result);
+                self.term.handle_reply(request, sent_at, result, dice::throw());
             }
             Event::Wake => {}
         }
     }
 }
 
-/// The result of `acquire`.
-fn outcome<K>(
-    standing: Standing,
+impl<S: TtlStorage> TtlTask<S> {
+    /// A response in the machine's terms. The first failure is logged, and the first success after it.
+    fn storage_reply(&mut self, result: Result<Applied, StorageError>) -> StorageReply {
+        let key = &self.key.key;
+        match result {
+            Ok(applied) => {
+                if std::mem::take(&mut self.storage.is_failing) {
+                    info!(?key, failures = self.failures, "storage requests succeed again");
+                }
+                match applied {
+                    Applied::Yes => StorageReply::Yes,
+                    Applied::No => StorageReply::No,
+                    Applied::Token(token) => {
+                        self.term.note_token(token);
+                        StorageReply::Yes
+                    }
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.storage.is_failing, true) {
+                    warn!(?key, %error, "storage request failed");
+                }
+                let reply =
+                    if error.is_ambiguous() { StorageReply::Unknown } else { StorageReply::NotApplied };
+                self.storage.last = Some(error);
+                reply
+            }
+        }
+    }
+}
+
+/// The result of a campaign.
+fn outcome(
+    status: TtlStatus,
     error: Option<StorageError>,
+    term: &Arc<TtlTermState>,
     is_closed: bool,
-    leadership: impl FnOnce() -> Leadership<K>,
-) -> Result<Leadership<K>, AcquireError> {
-    let failed = || {
-        let too_late = || StorageError::unknown("the answer came too late to be of use");
-        AcquireError::Storage(error.unwrap_or_else(too_late))
-    };
-    match standing {
-        Standing::Acquiring | Standing::Leading => Ok(leadership()),
-        Standing::Leaving(End::Held | End::Taken) | Standing::Over(End::Held | End::Taken) => {
-            Err(AcquireError::Held)
+) -> Result<TtlTerm, TtlCampaignError> {
+    match status {
+        TtlStatus::Acquiring | TtlStatus::Leading => {
+            let validity = term.validity().expect("a leader has a validity");
+            Ok(TtlTerm::new(term.clone(), validity.clone()))
         }
-        // Only closing stops a leadership whose caller still waits.
-        Standing::Stopping | Standing::Leaving(End::Left(_)) | Standing::Over(End::Left(_)) => {
-            Err(AcquireError::Closed)
+        TtlStatus::Leaving(TtlEnd::Held | TtlEnd::Replaced)
+        | TtlStatus::Over(TtlEnd::Held | TtlEnd::Replaced) => {
+            Err(TtlCampaignError::Held { subject: term.subject().to_string().into() })
         }
-        Standing::Leaving(End::NotTaken | End::Lapsed) | Standing::Over(End::NotTaken | End::Lapsed) => {
-            Err(if is_closed { AcquireError::Closed } else { failed() })
+        // Only a close releases a term whose caller still waits.
+        TtlStatus::Stopping
+        | TtlStatus::Leaving(TtlEnd::Released(_))
+        | TtlStatus::Over(TtlEnd::Released(_)) => Err(TtlCampaignError::Closed),
+        TtlStatus::Leaving(TtlEnd::NotAcquired | TtlEnd::Lapsed)
+        | TtlStatus::Over(TtlEnd::NotAcquired | TtlEnd::Lapsed) => {
+            let too_late = || StorageError::ambiguous("the reply came too late");
+            let failed = || TtlCampaignError::Storage(error.unwrap_or_else(too_late));
+            Err(if is_closed { TtlCampaignError::Closed } else { failed() })
         }
     }
 }
@@ -221,72 +248,36 @@ async fn gone<T>(reply: Option<&mut oneshot::Sender<T>>) {
     }
 }
 
-/// Sends a request to the storage. A storage that panics has not replied.
-async fn call<K, V, S>(
-    shared: Arc<Shared<K, V, S>>,
-    subject: Arc<Subject<K, V>>,
-    ask: Ask,
-    asked_at: Moment,
-) -> Reply
-where
-    K: Key,
-    V: Value,
-    S: TtlStorage<K, V>,
-{
-    let said = |is_done| if is_done { Said::Yes } else { Said::No };
-    let asking = async {
-        let (storage, Subject { key, stored, ttl }) = (&shared.storage, &*subject);
-        match ask {
-            Ask::Insert => storage.insert_if_absent(key, stored, *ttl).await.map(said),
-            Ask::Swap => storage.compare_and_swap(key, stored, stored, *ttl).await.map(said),
-            Ask::Delete => storage.compare_and_delete(key, stored).await.map(said),
-            Ask::Token => Ok(storage.token(key, stored).await?.map_or(Said::No, Said::Token)),
+/// Sends a request to the storage. A storage that panics may have applied it.
+async fn call<S: TtlStorage>(
+    shared: Arc<TtlShared<S>>,
+    key: Arc<TtlKey<S>>,
+    request: StorageRequest,
+    sent_at: Moment,
+) -> StorageResponse {
+    let applied = |is_applied| if is_applied { Applied::Yes } else { Applied::No };
+    let calling = async {
+        let (storage, TtlKey { key, stored, ttl }) = (&shared.storage, &*key);
+        match request {
+            StorageRequest::Insert => storage.insert_if_absent(key, stored, *ttl).await.map(applied),
+            StorageRequest::Swap => storage.compare_and_swap(key, stored, stored, *ttl).await.map(applied),
+            StorageRequest::Delete => storage.compare_and_delete(key, stored).await.map(applied),
+            StorageRequest::Token => {
+                Ok(storage.token(key, stored).await?.map_or(Applied::No, Applied::Token))
+            }
         }
     };
-    let answer = AssertUnwindSafe(asking).catch_unwind().await;
-    let answer = answer.unwrap_or_else(|_| Err(StorageError::unknown("the storage panicked")));
-    Reply { ask, asked_at, answer }
+    let result = AssertUnwindSafe(calling).catch_unwind().await;
+    let result = result.unwrap_or_else(|_| Err(StorageError::ambiguous("the storage panicked")));
+    StorageResponse { request, sent_at, result }
 }
 
-/// A reply in the machine's terms. The first failure is logged, and the first success after it.
-fn judge<K: Key>(
-    key: &K,
-    term: &Term,
-    answer: Result<Said, StorageError>,
-    failures: u32,
-    trouble: &mut Trouble,
-) -> Answer {
-    match answer {
-        Ok(said) => {
-            if std::mem::take(&mut trouble.is_now) {
-                info!(?key, failures, "storage requests succeed again");
-            }
-            match said {
-                Said::Yes => Answer::Yes,
-                Said::No => Answer::No,
-                Said::Token(token) => {
-                    term.note_token(token);
-                    Answer::Yes
-                }
-            }
-        }
-        Err(error) => {
-            if !std::mem::replace(&mut trouble.is_now, true) {
-                warn!(?key, %error, "storage request failed");
-            }
-            let answer = if error.is_unknown() { Answer::Unknown } else { Answer::NotApplied };
-            trouble.last = Some(error);
-            answer
-        }
-    }
-}
-
-fn log_end<K: Key>(key: &K, end: End) {
+fn log_end(key: &impl std::fmt::Debug, end: TtlEnd) {
     match end {
-        End::Held | End::NotTaken => debug!(?key, "leadership not taken"),
-        End::Lapsed => warn!(?key, "leadership lapsed"),
-        End::Taken => warn!(?key, "leadership taken away"),
-        End::Left(Left::Nothing) => info!(?key, "leadership released"),
-        End::Left(left) => warn!(?key, ?left, "leadership abandoned"),
+        TtlEnd::Held | TtlEnd::NotAcquired => debug!(?key, "leadership not acquired"),
+        TtlEnd::Lapsed => warn!(?key, reason = "lapsed", "leadership lost"),
+        TtlEnd::Replaced => warn!(?key, reason = "replaced", "leadership lost"),
+        TtlEnd::Released(TtlReleaseOutcome::Nothing) => info!(?key, "leadership released"),
+        TtlEnd::Released(outcome) => warn!(?key, ?outcome, "key not deleted"),
     }
 }

@@ -1,268 +1,199 @@
-//! Elections on one storage: acquire, wait, release, close.
+//! All elections of this process on one storage: options, the terms in use, and the common end.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::keepalive::{Terms, TtlTooShort};
-use tenure_core::leadership::{End, FencingSupport, Left, Plan};
-use thiserror::Error;
-use tokio::sync::oneshot;
+use tenure_core::keepalive::{Timing, TtlTooShort};
+use tenure_core::ttl::{FencingSupport, TtlConfig, TtlEnd, TtlReleaseOutcome};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
 
-use super::driver::{self, Acquisition, Subject};
-use super::leadership::Leadership;
-use super::stamp::{Nonce, Value};
-use super::storage::{Capabilities, Freed, StorageError, TtlStorage};
-use super::term::Term;
-use crate::clock::Clock;
-use crate::dice;
-use crate::hold;
+use super::election::{TtlCampaignError, TtlElection};
+use super::storage::{Capabilities, KeyFreed, TtlStorage};
+use super::term_state::TtlTermState;
+use crate::clock::{BootClock, Clock};
+use crate::error::CloseError;
 
-/// How long the work of a leader may take to stop unless told otherwise: a future that is dropped stops at once, and one that
-/// sits in a blocking call for longer than this is better left to lapse.
+/// The TTL of campaigns that do not choose another.
+const TTL: Duration = Duration::from_secs(15);
+
+/// How long the work of a leader may take to stop by default. A dropped future stops at once; work in a blocking call for longer than this
+/// keeps its key until it expires.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long `release` and `close` wait for the storage to confirm; what is not confirmed by then lapses by itself.
+/// How long a release waits for the storage. A key whose deletion is not confirmed by then expires by itself.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
 
-/// The least that lies between two tries of one who waits, as a part of the duration: a watch that is done early again and
-/// again must not become an attack on the storage.
-const PAUSE_PART: u32 = 100;
-
-/// What names a leadership: anything with an order.
-pub trait Key: Ord + Clone + fmt::Debug + Send + Sync + 'static {}
-
-impl<T: Ord + Clone + fmt::Debug + Send + Sync + 'static> Key for T {}
-
-/// How elections are held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
-    margin: Option<Duration>,
-    stop_within: Duration,
-    is_strict: bool,
+/// Elections on one storage; see the [module](super). Cheap to clone; all clones share their terms.
+///
+/// ```
+/// use tenure::BootClock;
+/// use tenure::ttl::{MemoryStorage, TtlElections};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let elections = TtlElections::new(MemoryStorage::<String, String>::new(BootClock));
+/// let done = elections.election("reports").lead("web-1", |term| async move { term.is_valid() }).await?;
+/// assert!(done);
+/// elections.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct TtlElections<S: TtlStorage> {
+    handle: Arc<TtlHandle<S>>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { margin: None, stop_within: STOP_WITHIN, is_strict: false }
+impl<S: TtlStorage> Clone for TtlElections<S> {
+    fn clone(&self) -> TtlElections<S> {
+        TtlElections { handle: self.handle.clone() }
     }
 }
 
-impl Options {
-    /// A margin of max(500 ms, 5 % of the duration), 5 s for the work to stop, any storage.
-    pub fn new() -> Options {
-        Options::default()
-    }
-
-    /// How long before the storage's end a leader stops believing. Durations below a second need a shorter one than the
-    /// usual 500 ms; it must cover what a loaded machine lets a task wait.
-    #[must_use]
-    pub fn margin(self, margin: Duration) -> Options {
-        Options { margin: Some(margin), ..self }
-    }
-
-    /// How long the work may take to stop before its key is left to lapse; 5 s, and never longer than validity.
-    #[must_use]
-    pub fn stop_within(self, stop_within: Duration) -> Options {
-        Options { stop_within, ..self }
-    }
-
-    /// Refuses storages that cannot fence.
-    #[must_use]
-    pub fn strict(self) -> Options {
-        Options { is_strict: true, ..self }
-    }
+/// Ends all terms with the last clone.
+struct TtlHandle<S: TtlStorage> {
+    shared: Arc<TtlShared<S>>,
 }
 
-/// A storage without tokens, where tokens are demanded: take another storage, or give up strict mode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the storage cannot fence, and strict elections need that (it offers: {0})")]
-pub struct CannotFence(pub Capabilities);
-
-/// Elections on one storage; see the [module](super). Cheap to clone; all clones are one.
-pub struct Elections<K: Key, V: Value, S: TtlStorage<K, V>> {
-    handle: Arc<Handle<K, V, S>>,
-}
-
-impl<K: Key, V: Value, S: TtlStorage<K, V>> Clone for Elections<K, V, S> {
-    fn clone(&self) -> Elections<K, V, S> {
-        Elections { handle: self.handle.clone() }
-    }
-}
-
-/// Ends all leaderships when the last clone is gone.
-struct Handle<K: Key, V: Value, S: TtlStorage<K, V>> {
-    shared: Arc<Shared<K, V, S>>,
-}
-
-impl<K: Key, V: Value, S: TtlStorage<K, V>> Drop for Handle<K, V, S> {
+impl<S: TtlStorage> Drop for TtlHandle<S> {
     fn drop(&mut self) {
         self.shared.begin_close();
     }
 }
 
-/// What the handles and the tasks have in common.
-pub(super) struct Shared<K: Key, V: Value, S: TtlStorage<K, V>> {
-    pub(super) storage: S,
-    pub(super) clock: Arc<dyn Clock>,
-    options: Options,
-    slots: Mutex<Slots<K>>,
-    tasks: TaskTracker,
-    /// Everything is to be given back.
-    pub(super) close: CancellationToken,
-    /// Nothing is to be waited for any more.
-    pub(super) stop: CancellationToken,
-    values: PhantomData<fn() -> V>,
+/// How elections are held.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::BootClock;
+/// use tenure::ttl::{MemoryStorage, TtlElections};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let storage = MemoryStorage::<String, String>::new(BootClock);
+/// let elections = TtlElections::builder(storage).ttl(Duration::from_secs(5)).require_fencing().build()?;
+/// # elections.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "elections begin with `build`"]
+pub struct TtlElectionsBuilder<S> {
+    storage: S,
+    clock: Arc<dyn Clock>,
+    options: TtlOptions,
+    requires_fencing: bool,
 }
 
-struct Slots<K> {
-    is_closed: bool,
-    /// Who leads, or is about to.
-    terms: BTreeMap<K, Arc<Term>>,
-    /// What may still be stored although it was to be given back.
-    left_behind: Vec<K>,
+#[derive(Clone, Copy, Debug)]
+struct TtlOptions {
+    ttl: Duration,
+    margin: Option<Duration>,
+    stop_within: Duration,
 }
 
-impl<K: Key, V: Value, S: TtlStorage<K, V>> Elections<K, V, S> {
-    /// Elections on a storage, with the usual [`Options`].
-    pub fn new(storage: S, clock: impl Clock) -> Elections<K, V, S> {
-        Elections::build(storage, Arc::new(clock), Options::new())
+impl<S: TtlStorage> TtlElectionsBuilder<S> {
+    /// The TTL of campaigns that do not choose another; 15 s.
+    pub fn ttl(mut self, ttl: Duration) -> TtlElectionsBuilder<S> {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// How long before the TTL validity ends; max(500 ms, 5 %) by default. A TTL below a second needs a shorter margin. It must cover
+    /// what a loaded machine lets a task wait.
+    pub fn margin(mut self, margin: Duration) -> TtlElectionsBuilder<S> {
+        self.options.margin = Some(margin);
+        self
+    }
+
+    /// How long the work of a leader may take to stop before its key is left to expire; 5 s, and never longer than its validity.
+    pub fn stop_within(mut self, stop_within: Duration) -> TtlElectionsBuilder<S> {
+        self.options.stop_within = stop_within;
+        self
+    }
+
+    /// Refuses storages without fencing tokens.
+    pub fn require_fencing(mut self) -> TtlElectionsBuilder<S> {
+        self.requires_fencing = true;
+        self
+    }
+
+    /// The clock of validity, retries and waits; the boot clock of the machine by default.
+    pub fn clock(mut self, clock: impl Clock) -> TtlElectionsBuilder<S> {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`TtlCampaignError::NotFenced`] if fencing is required and the storage has no tokens, [`TtlCampaignError::InvalidTtl`] if no key can have
+    /// the TTL.
+    pub fn build(self) -> Result<TtlElections<S>, TtlCampaignError> {
+        let TtlElectionsBuilder { storage, clock, options, requires_fencing } = self;
+        let capabilities = storage.capabilities();
+        if requires_fencing && !capabilities.fencing {
+            return Err(TtlCampaignError::NotFenced { capabilities });
+        }
+        options.timing(options.ttl)?;
+        Ok(TtlElections::open(storage, clock, options))
+    }
+}
+
+impl TtlOptions {
+    fn timing(&self, ttl: Duration) -> Result<Timing, TtlTooShort> {
+        Timing::quarterly(ttl, self.margin)
+    }
+}
+
+impl<S: TtlStorage> TtlElections<S> {
+    /// Elections on a storage, with the defaults of [`TtlElections::builder`].
+    pub fn new(storage: S) -> TtlElections<S> {
+        let TtlElectionsBuilder { storage, clock, options, .. } = TtlElections::builder(storage);
+        TtlElections::open(storage, clock, options)
     }
 
     /// Elections with options.
-    ///
-    /// # Errors
-    ///
-    /// [`CannotFence`] if the options are strict and the storage has no tokens.
-    pub fn with(storage: S, clock: impl Clock, options: Options) -> Result<Elections<K, V, S>, CannotFence> {
-        let capabilities = storage.capabilities();
-        if options.is_strict && !capabilities.fencing {
-            return Err(CannotFence(capabilities));
-        }
-        Ok(Elections::build(storage, Arc::new(clock), options))
+    pub fn builder(storage: S) -> TtlElectionsBuilder<S> {
+        let options = TtlOptions { ttl: TTL, margin: None, stop_within: STOP_WITHIN };
+        TtlElectionsBuilder { storage, clock: Arc::new(BootClock), options, requires_fencing: false }
     }
 
-    fn build(storage: S, clock: Arc<dyn Clock>, options: Options) -> Elections<K, V, S> {
-        let shared = Arc::new(Shared {
+    fn open(storage: S, clock: Arc<dyn Clock>, options: TtlOptions) -> TtlElections<S> {
+        let terms = TtlTerms { is_closed: false, terms: BTreeMap::new(), unconfirmed: Vec::new() };
+        let shared = Arc::new(TtlShared {
             storage,
             clock,
             options,
-            slots: Mutex::new(Slots { is_closed: false, terms: BTreeMap::new(), left_behind: Vec::new() }),
+            terms: Mutex::new(terms),
             tasks: TaskTracker::new(),
             close: CancellationToken::new(),
             stop: CancellationToken::new(),
-            values: PhantomData,
         });
-        Elections { handle: Arc::new(Handle { shared }) }
+        TtlElections { handle: Arc::new(TtlHandle { shared }) }
     }
 
-    /// Takes the leadership of `key` for `duration`, renewed every quarter of it until it is released or lost.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future gives back what it may have taken, in the background.
+    /// The election under one key. Sends nothing.
+    pub fn election(&self, key: impl Into<S::Key>) -> TtlElection<S> {
+        TtlElection::new(self.clone(), key.into())
+    }
+
+    /// What the storage can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.handle.shared.storage.capabilities()
+    }
+
+    /// Releases all terms, and refuses later campaigns. A campaign in flight is undone.
     ///
     /// # Errors
     ///
-    /// See [`AcquireError`]; each says what to do next. After none of them does anybody lead through this call.
-    pub async fn acquire(&self, key: K, value: V, duration: Duration) -> Result<Leadership<K>, AcquireError> {
-        let shared = &self.handle.shared;
-        let plan = shared.plan(duration)?;
-        // Most keys are texts, which `Debug` quotes.
-        let name = format!("{key:?}").trim_matches('"').into();
-        let subject = hold::Subject { kind: "election", name };
-        let term = Arc::new(Term::new(plan, shared.clock.clone(), subject));
-        {
-            let mut slots = shared.lock();
-            if slots.is_closed {
-                return Err(AcquireError::Closed);
-            }
-            if slots.terms.contains_key(&key) {
-                return Err(AcquireError::AlreadyLeading);
-            }
-            slots.terms.insert(key.clone(), term.clone());
-        }
-        let (reply, replied) = oneshot::channel();
-        let subject = Subject { key, stored: value.stamped(Nonce::random()), ttl: duration };
-        shared.tasks.spawn(driver::drive(shared.clone(), Acquisition { subject, term, reply }));
-        // The task always answers, unless the runtime is going down with it.
-        replied.await.unwrap_or(Err(AcquireError::Closed))
-    }
-
-    /// Waits until the leadership of `key` can be taken, through outages of the storage too. Ends only with the leadership, when the
-    /// elections are closed, or with what waiting cannot change.
+    /// [`CloseError::StillHeld`] names the keys that may still be stored until they expire.
     ///
     /// # Cancellation
     ///
-    /// As for [`Elections::acquire`].
-    pub async fn acquire_wait(
-        &self,
-        key: K,
-        value: V,
-        duration: Duration,
-    ) -> Result<Leadership<K>, AcquireError> {
-        let shared = &self.handle.shared;
-        let mut is_failing = false;
-        loop {
-            let freed = shared.watch(&key, duration).await;
-            let has_watch = freed.is_some();
-            match self.acquire(key.clone(), value.clone(), duration).await {
-                Ok(leadership) => return Ok(leadership),
-                Err(AcquireError::Held) => is_failing = false,
-                Err(AcquireError::Storage(error)) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        warn!(?key, %error, "the storage fails, still waiting for leadership");
-                    }
-                }
-                Err(
-                    error @ (AcquireError::Closed | AcquireError::AlreadyLeading | AcquireError::TooShort(_)),
-                ) => return Err(error),
-            }
-            let now = shared.clock.now();
-            let pause = shared.clock.sleep_until(now + duration / PAUSE_PART);
-            let poll = shared.clock.sleep_until(now + poll_after(duration, has_watch, dice::throw()));
-            let freed: Freed = freed.unwrap_or_else(|| Box::pin(std::future::pending()));
-            tokio::select! {
-                biased;
-                () = shared.close.cancelled() => return Err(AcquireError::Closed),
-                () = poll => {}
-                ((), ()) = async { tokio::join!(freed, pause) } => {}
-            }
-        }
-    }
-
-    /// Gives up the leadership of `key`: permission ends, the work is stopped and waited for, then the key is deleted.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future does not stop the release.
-    ///
-    /// # Errors
-    ///
-    /// See [`ReleaseError`]. After all of them nobody leads through this handle.
-    pub async fn release(&self, key: &K) -> Result<(), ReleaseError> {
-        let term = self.handle.shared.lock().terms.get(key).cloned();
-        match term {
-            Some(term) if term.is_valid() => term.release().await,
-            Some(_) | None => Err(ReleaseError::NotLeading),
-        }
-    }
-
-    /// Ends all leaderships as [`Elections::release`] does, and refuses later acquires. One that races with this is given back.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future does not stop the closing.
-    ///
-    /// # Errors
-    ///
-    /// [`LeftBehind`] names the keys that may still be stored; their TTL ends them.
-    pub async fn close(&self) -> Result<(), LeftBehind<K>> {
+    /// The terms are released in the background.
+    pub async fn close(&self) -> Result<(), CloseError> {
         let shared = &self.handle.shared;
         shared.begin_close();
         let deadline = shared.clock.now() + shared.options.stop_within + CONFIRM_WITHIN;
@@ -274,42 +205,84 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Elections<K, V, S> {
                 shared.tasks.wait().await;
             }
         }
-        let keys = std::mem::take(&mut shared.lock().left_behind);
-        if keys.is_empty() { Ok(()) } else { Err(LeftBehind { keys }) }
+        let unconfirmed = std::mem::take(&mut shared.lock().unconfirmed);
+        let Some(ttl) = unconfirmed.iter().map(|(_, ttl)| *ttl).max() else { return Ok(()) };
+        let holds = unconfirmed.into_iter().map(|(name, _)| name).collect();
+        Err(CloseError::StillHeld { holds, leases: 0, ttl })
     }
 
-    /// What the storage can do.
-    pub fn capabilities(&self) -> Capabilities {
-        self.handle.shared.storage.capabilities()
-    }
-
-    /// The keys that are led through this handle now.
-    pub fn leading(&self) -> Vec<K> {
-        let slots = self.handle.shared.lock();
-        slots.terms.iter().filter(|(_, term)| term.is_valid()).map(|(key, _)| key.clone()).collect()
+    pub(super) fn shared(&self) -> &Arc<TtlShared<S>> {
+        &self.handle.shared
     }
 }
 
-/// When one who waits asks again without having been told to: seldom where there is a watch, which may have been lost.
-fn poll_after(duration: Duration, has_watch: bool, jitter: f64) -> Duration {
-    let longest = if has_watch { duration } else { duration / 4 };
-    longest.mul_f64(0.5 + jitter / 2.0)
+impl<S: TtlStorage> fmt::Debug for TtlElections<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<S::Key> = self.handle.shared.lock().terms.keys().cloned().collect();
+        f.debug_struct("TtlElections").field("keys", &keys).finish_non_exhaustive()
+    }
 }
 
-impl<K: Key, V: Value, S: TtlStorage<K, V>> Shared<K, V, S> {
-    fn lock(&self) -> MutexGuard<'_, Slots<K>> {
+impl<S> fmt::Debug for TtlElectionsBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TtlElectionsBuilder").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What the handles and the drivers share.
+pub(super) struct TtlShared<S: TtlStorage> {
+    pub(super) storage: S,
+    pub(super) clock: Arc<dyn Clock>,
+    options: TtlOptions,
+    terms: Mutex<TtlTerms<S::Key>>,
+    pub(super) tasks: TaskTracker,
+    /// Cancelled when all terms are to be released.
+    pub(super) close: CancellationToken,
+    /// Cancelled when the drivers must not wait any longer.
+    pub(super) stop: CancellationToken,
+}
+
+struct TtlTerms<K> {
+    is_closed: bool,
+    /// The terms and the campaigns in flight.
+    terms: BTreeMap<K, Arc<TtlTermState>>,
+    /// What may still be stored after the close, with its TTL.
+    unconfirmed: Vec<(String, Duration)>,
+}
+
+impl<S: TtlStorage> TtlShared<S> {
+    fn lock(&self) -> MutexGuard<'_, TtlTerms<S::Key>> {
         // Plain data, changed in single steps: a panic leaves it whole.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn plan(&self, duration: Duration) -> Result<Plan, AcquireError> {
-        if duration.is_zero() {
-            return Err(AcquireError::Storage(StorageError::ZeroTtl));
-        }
-        let terms = Terms::quarterly(duration, self.options.margin)?;
+    /// The TTL of campaigns that do not choose another.
+    pub(super) fn ttl(&self) -> Duration {
+        self.options.ttl
+    }
+
+    pub(super) fn config(&self, ttl: Duration) -> Result<TtlConfig, TtlTooShort> {
         let fencing =
             if self.storage.capabilities().fencing { FencingSupport::Token } else { FencingSupport::None };
-        Ok(Plan { terms, stop_within: self.options.stop_within, fencing })
+        Ok(TtlConfig { timing: self.options.timing(ttl)?, stop_within: self.options.stop_within, fencing })
+    }
+
+    /// Reserves a key for one campaign of this process.
+    pub(super) fn reserve(&self, key: &S::Key, term: &Arc<TtlTermState>) -> Result<(), TtlCampaignError> {
+        let mut terms = self.lock();
+        if terms.is_closed {
+            return Err(TtlCampaignError::Closed);
+        }
+        if terms.terms.contains_key(key) {
+            return Err(TtlCampaignError::AlreadyLeading);
+        }
+        terms.terms.insert(key.clone(), term.clone());
+        Ok(())
+    }
+
+    /// Whether this process leads under a key, by its own clock.
+    pub(super) fn is_leader(&self, key: &S::Key) -> bool {
+        self.lock().terms.get(key).is_some_and(|term| term.is_valid())
     }
 
     fn begin_close(&self) {
@@ -318,12 +291,12 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Shared<K, V, S> {
         self.close.cancel();
     }
 
-    /// A watch, if the storage has one and gives it in time; without it there is still the polling.
-    async fn watch(&self, key: &K, duration: Duration) -> Option<Freed> {
+    /// A watch, if the storage has one and opens it in time. Without one, a waiting campaign polls.
+    pub(super) async fn watch(&self, key: &S::Key, ttl: Duration) -> Option<KeyFreed> {
         if !self.storage.capabilities().watch {
             return None;
         }
-        let deadline = self.clock.sleep_until(self.clock.now() + duration / 4);
+        let deadline = self.clock.sleep_until(self.clock.now() + ttl / 4);
         tokio::select! {
             biased;
             () = self.close.cancelled() => None,
@@ -332,25 +305,28 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Shared<K, V, S> {
         }
     }
 
-    /// The term no longer stands in the way of another one of the same key.
-    pub(super) fn vacate(&self, key: &K, term: &Arc<Term>) {
-        let mut slots = self.lock();
-        if slots.terms.get(key).is_some_and(|standing| Arc::ptr_eq(standing, term)) {
-            slots.terms.remove(key);
+    /// A term does not prevent another campaign for its key any more.
+    pub(super) fn remove(&self, key: &S::Key, term: &Arc<TtlTermState>) {
+        let mut terms = self.lock();
+        if terms.terms.get(key).is_some_and(|current| Arc::ptr_eq(current, term)) {
+            terms.terms.remove(key);
         }
     }
 
-    /// A term is over; what it left matters to one who closes.
-    pub(super) fn note_end(&self, key: &K, end: Option<End>) {
-        let is_left = match end {
-            // Cut short: nobody knows.
-            None | Some(End::Left(Left::StillRunning | Left::Unconfirmed)) => true,
-            Some(End::Left(Left::Nothing | Left::Gone) | End::Held) => false,
-            Some(End::NotTaken | End::Lapsed | End::Taken) => false,
+    /// A driver ended. What it left in the storage is reported by [`TtlElections::close`].
+    pub(super) fn handle_end(&self, term: &TtlTermState, end: Option<TtlEnd>) {
+        let may_be_stored = match end {
+            // The driver was dropped with requests in flight.
+            None => true,
+            Some(TtlEnd::Released(outcome)) => match outcome {
+                TtlReleaseOutcome::StillRunning | TtlReleaseOutcome::Unconfirmed => true,
+                TtlReleaseOutcome::Nothing | TtlReleaseOutcome::Gone => false,
+            },
+            Some(TtlEnd::Held | TtlEnd::NotAcquired | TtlEnd::Lapsed | TtlEnd::Replaced) => false,
         };
-        let mut slots = self.lock();
-        if is_left && slots.is_closed {
-            slots.left_behind.push(key.clone());
+        let mut terms = self.lock();
+        if may_be_stored && terms.is_closed {
+            terms.unconfirmed.push((term.subject().to_string(), term.ttl()));
         }
     }
 
@@ -359,71 +335,7 @@ impl<K: Key, V: Value, S: TtlStorage<K, V>> Shared<K, V, S> {
     }
 }
 
-/// Why somebody does not lead.
-#[derive(Clone, Debug, Error)]
-#[non_exhaustive]
-pub enum AcquireError {
-    /// Somebody else leads: try again later, or use [`Elections::acquire_wait`].
-    #[error("somebody else leads")]
-    Held,
-    /// The storage failed. What it may have stored is given back in the background: try again later.
-    #[error(transparent)]
-    Storage(StorageError),
-    /// The elections were closed.
-    #[error("the elections are closed")]
-    Closed,
-    /// This very handle leads already, or is about to: ask the [`Leadership`] that it gave.
-    #[error("this key is already led, or being acquired, through this handle")]
-    AlreadyLeading,
-    /// One lost answer would end it: take a longer duration, or a shorter [`Options::margin`].
-    #[error(transparent)]
-    TooShort(#[from] TtlTooShort),
-}
-
-/// What a release could not do. Permission has ended in any case.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum ReleaseError {
-    /// There was nothing to release: it was released before, or lost.
-    #[error("this key is not led through this handle")]
-    NotLeading,
-    /// The work did not stop in time, so the key was not given up: it lapses with its TTL.
-    #[error("the work did not stop in time, so the key is left to lapse")]
-    StillRunning,
-    /// The storage did not confirm the deletion: the key lapses with its TTL at the latest.
-    #[error("the storage did not confirm the deletion, so the key may stay until its time is over")]
-    Unconfirmed,
-}
-
-/// Keys that may still be stored after closing; their TTL ends them.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{} keys may stay in the storage until their time is over", keys.len())]
-pub struct LeftBehind<K> {
-    /// The keys.
-    pub keys: Vec<K>,
-}
-
-/// How long one waits for a release to be confirmed, the work's own time included.
-pub(super) fn confirm_within(plan: &Plan) -> Duration {
-    plan.stop_within + CONFIRM_WITHIN
-}
-
-impl<K: Key, V: Value, S: TtlStorage<K, V>> fmt::Debug for Elections<K, V, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elections").field("leading", &self.leading()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_who_waits_without_a_watch_asks_between_an_eighth_and_a_quarter_of_the_duration() {
-        let duration = Duration::from_secs(8);
-        assert_eq!(poll_after(duration, false, 0.0), Duration::from_secs(1));
-        assert_eq!(poll_after(duration, false, 1.0), Duration::from_secs(2));
-        assert_eq!(poll_after(duration, true, 0.0), Duration::from_secs(4));
-        assert_eq!(poll_after(duration, true, 1.0), Duration::from_secs(8));
-    }
+/// How long a release waits for the work and for the storage.
+pub(super) fn confirm_within(config: &TtlConfig) -> Duration {
+    config.stop_within + CONFIRM_WITHIN
 }

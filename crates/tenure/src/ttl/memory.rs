@@ -1,6 +1,7 @@
-//! A storage inside this process, on a clock of the caller's choice.
+//! A TTL storage inside this process, on the caller's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,51 +9,50 @@ use tenure_core::revision::{Revision, Token};
 use tenure_core::time::Moment;
 use tokio_util::sync::CancellationToken;
 
-use super::elections::Key;
-use super::stamp::Value;
-use super::storage::{Capabilities, Freed, StorageError, TtlStorage, refuse_zero};
+use super::storage::{Capabilities, KeyFreed, StorageError, TtlStorage};
+use super::value::TtlValue;
 use crate::clock::Clock;
 
-/// A storage inside this process, gone with it. Cheap to clone; all clones are one.
+/// A storage inside this process, for tests. Cheap to clone; all clones are one storage.
 ///
-/// With a [`VirtualClock`](crate::clock::VirtualClock) a test of years takes no time at all.
+/// With a [`VirtualClock`](crate::clock::VirtualClock), a test of years runs in milliseconds.
 #[derive(Clone, Debug)]
-pub struct Memory<K, V> {
+pub struct MemoryStorage<K = String, V = String> {
     clock: Arc<dyn Clock>,
-    state: Arc<Mutex<State<K, V>>>,
+    state: Arc<Mutex<StorageState<K, V>>>,
 }
 
 #[derive(Debug)]
-struct State<K, V> {
-    entries: BTreeMap<K, Entry<V>>,
-    /// The same entries by when they end, so that the dead are found without looking at the living.
+struct StorageState<K, V> {
+    entries: BTreeMap<K, StoredValue<V>>,
+    /// The keys by their expiry, so that expired ones are found without a search.
     ends: BTreeSet<(Moment, K)>,
     inserts: i64,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct StoredValue<V> {
     value: V,
     until: Moment,
     token: Token,
-    /// Cancelled when the entry goes.
+    /// Cancelled when the key is deleted or has expired.
     gone: CancellationToken,
 }
 
-impl<K: Key, V: Value> Memory<K, V> {
+impl<K: Ord + Clone, V: Clone> MemoryStorage<K, V> {
     /// An empty storage on this clock.
-    pub fn new(clock: impl Clock) -> Memory<K, V> {
-        let state = State { entries: BTreeMap::new(), ends: BTreeSet::new(), inserts: 0 };
-        Memory { clock: Arc::new(clock), state: Arc::new(Mutex::new(state)) }
+    pub fn new(clock: impl Clock) -> MemoryStorage<K, V> {
+        let state = StorageState { entries: BTreeMap::new(), ends: BTreeSet::new(), inserts: 0 };
+        MemoryStorage { clock: Arc::new(clock), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// What is stored under a key now: with its nonce, where an election stored it.
+    /// What is stored under a key now, with the nonce of its campaign.
     pub fn stored(&self, key: &K) -> Option<V> {
-        self.look().0.entries.get(key).map(|entry| entry.value.clone())
+        self.expire().0.entries.get(key).map(|entry| entry.value.clone())
     }
 
-    /// The storage as it is now, without what is over.
-    fn look(&self) -> (MutexGuard<'_, State<K, V>>, Moment) {
+    /// Removes the expired keys.
+    fn expire(&self) -> (MutexGuard<'_, StorageState<K, V>>, Moment) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         while state.ends.first().is_some_and(|(until, _)| *until <= now) {
@@ -66,29 +66,34 @@ impl<K: Key, V: Value> Memory<K, V> {
     }
 }
 
-impl<K: Key, V: Value> TtlStorage<K, V> for Memory<K, V> {
+impl<K, V> TtlStorage for MemoryStorage<K, V>
+where
+    K: Ord + Clone + fmt::Debug + Send + Sync + 'static,
+    V: TtlValue,
+{
+    type Key = K;
+    type Value = V;
+
     fn capabilities(&self) -> Capabilities {
         Capabilities { fencing: true, watch: true, durable: false }
     }
 
     async fn insert_if_absent(&self, key: &K, value: &V, ttl: Duration) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
-        let (mut state, now) = self.look();
+        let (mut state, now) = self.expire();
         if state.entries.contains_key(key) {
             return Ok(false);
         }
         let until = now + ttl;
         state.inserts += 1;
         let token = Token(Revision(state.inserts));
-        let entry = Entry { value: value.clone(), until, token, gone: CancellationToken::new() };
+        let entry = StoredValue { value: value.clone(), until, token, gone: CancellationToken::new() };
         state.entries.insert(key.clone(), entry);
         state.ends.insert((until, key.clone()));
         Ok(true)
     }
 
     async fn compare_and_swap(&self, key: &K, old: &V, new: &V, ttl: Duration) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
-        let (mut state, now) = self.look();
+        let (mut state, now) = self.expire();
         let Some(entry) = state.entries.get_mut(key).filter(|entry| entry.value == *old) else {
             return Ok(false);
         };
@@ -100,7 +105,7 @@ impl<K: Key, V: Value> TtlStorage<K, V> for Memory<K, V> {
     }
 
     async fn compare_and_delete(&self, key: &K, value: &V) -> Result<bool, StorageError> {
-        let (mut state, _) = self.look();
+        let (mut state, _) = self.expire();
         if state.entries.get(key).is_none_or(|entry| entry.value != *value) {
             return Ok(false);
         }
@@ -112,26 +117,26 @@ impl<K: Key, V: Value> TtlStorage<K, V> for Memory<K, V> {
     }
 
     async fn token(&self, key: &K, value: &V) -> Result<Option<Token>, StorageError> {
-        let (state, _) = self.look();
+        let (state, _) = self.expire();
         Ok(state.entries.get(key).filter(|entry| entry.value == *value).map(|entry| entry.token))
     }
 
-    async fn watch(&self, key: &K) -> Result<Freed, StorageError> {
+    async fn watch(&self, key: &K) -> Result<KeyFreed, StorageError> {
         let (memory, key) = (self.clone(), key.clone());
         let current = {
-            let (state, _) = memory.look();
+            let (state, _) = memory.expire();
             state.entries.get(&key).map(|entry| (entry.gone.clone(), entry.until))
         };
         Ok(Box::pin(async move {
             let Some((gone, mut until)) = current else { return };
-            // Nobody ends an entry when its time is over: whoever looks next finds it gone. So look then.
+            // No task removes an expired key: the next access does. So this accesses it when it expires.
             while !gone.is_cancelled() {
                 tokio::select! {
                     biased;
                     () = gone.cancelled() => return,
                     () = memory.clock.sleep_until(until) => {}
                 }
-                let (state, _) = memory.look();
+                let (state, _) = memory.expire();
                 match state.entries.get(&key) {
                     Some(entry) => until = entry.until,
                     None => return,

@@ -1,4 +1,4 @@
-//! Redis as a storage: one string per key, compared and changed by scripts on the server.
+//! Redis as a TTL storage: one string per key, compared and changed by scripts on the server.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,41 +8,43 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, Script};
 use tokio::sync::Mutex;
 
-use super::storage::{Capabilities, StorageError, TtlStorage, refuse_zero};
+use super::storage::{StorageError, TtlStorage};
 
-/// What our keys begin with unless told otherwise, so that they meet no others in a shared server.
+/// The default prefix of all keys, which separates them from others on a shared server.
 const PREFIX: &str = "tenure:ttl:";
 
-/// How long to wait for a connection or an answer: a leader asks again after a quarter of its duration anyway, so this only has to
-/// notice a server that is gone before its connection is used for hours.
+/// How long to wait for a connection or a reply. Elections repeat a request after a quarter of the TTL anyway, so this only bounds how long a
+/// dead connection is used.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Answers 1 if it swapped, 0 if not.
+/// Returns 1 if it swapped, 0 if not.
 const SWAP: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1 else return 0 end";
 
-/// Answers 1 if it deleted, 0 if not.
+/// Returns 1 if it deleted, 0 if not.
 const DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
-/// A Redis server as a storage, with TTLs in milliseconds.
+/// A Redis server as a TTL storage, with TTLs in milliseconds.
 ///
 /// ```no_run
-/// use tenure::clock::BootClock;
-/// use tenure::ttl::{Elections, Redis};
+/// use tenure::ttl::{RedisStorage, TtlElections};
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let elections = Elections::new(Redis::open("redis://127.0.0.1:6379")?, BootClock);
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let elections = TtlElections::new(RedisStorage::open("redis://127.0.0.1:6379")?);
+/// let term = elections.election("reports").campaign("web-1").await?;
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Not guaranteed
 ///
-/// * Fencing: Redis has no number that can never go back, so strict elections refuse it, and effects of two leaders can mix.
-/// * One leader through a failover: a replica that takes over may not have what the old server acknowledged, and then
-///   two believe for up to a duration. The same holds for a server that restarts without its data.
-pub struct Redis {
+/// * Fencing: Redis has no number that never goes back, so effects of two leaders can mix.
+///   [`require_fencing`](super::TtlElectionsBuilder::require_fencing) refuses it.
+/// * One leader through a failover: a promoted replica may lack acknowledged writes, and then two candidates lead for up to one TTL. The same
+///   holds for a server that restarts without its data.
+pub struct RedisStorage {
     client: Client,
     prefix: String,
     connection: Mutex<Option<MultiplexedConnection>>,
@@ -50,15 +52,15 @@ pub struct Redis {
     delete: Script,
 }
 
-impl Redis {
+impl RedisStorage {
     /// The server at a URL such as `redis://user:password@host:6379/0` or `unix:///run/redis.sock`. Connects when it is first used.
     ///
     /// # Errors
     ///
     /// [`StorageError::NotApplied`] if it is no such URL.
-    pub fn open(url: &str) -> Result<Redis, StorageError> {
+    pub fn open(url: &str) -> Result<RedisStorage, StorageError> {
         let client = Client::open(url).map_err(StorageError::not_applied)?;
-        Ok(Redis {
+        Ok(RedisStorage {
             client,
             prefix: PREFIX.to_owned(),
             connection: Mutex::new(None),
@@ -67,17 +69,17 @@ impl Redis {
         })
     }
 
-    /// With another beginning of all keys than `tenure:ttl:`.
+    /// With another prefix of all keys than `tenure:ttl:`.
     #[must_use]
-    pub fn prefix(self, prefix: impl Into<String>) -> Redis {
-        Redis { prefix: prefix.into(), ..self }
+    pub fn prefix(self, prefix: impl Into<String>) -> RedisStorage {
+        RedisStorage { prefix: prefix.into(), ..self }
     }
 
     fn key(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// The connection, made if there is none. Whoever fails to connect has sent nothing.
+    /// The connection, opened if there is none. A failure to connect is not ambiguous: nothing was sent.
     async fn connect(&self) -> Result<MultiplexedConnection, StorageError> {
         let mut connection = self.connection.lock().await;
         if let Some(connection) = &*connection {
@@ -89,16 +91,16 @@ impl Redis {
         Ok(connection.insert(made.map_err(StorageError::not_applied)?).clone())
     }
 
-    /// What a failure means, and whether the connection is of any more use.
+    /// The outcome of a failure. Drops the connection if it cannot be used any more.
     async fn failed(&self, error: RedisError) -> StorageError {
         let has_answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
         if has_answered && !error.is_unrecoverable_error() {
-            // The server said no, and scripts write last: nothing was done.
+            // The server refused, and scripts write last: nothing was applied.
             return StorageError::not_applied(error);
         }
-        // Whoever asks next connects anew; those who still wait on the old one keep it.
+        // The next request opens a new connection; requests in flight keep the old one.
         *self.connection.lock().await = None;
-        StorageError::unknown(error)
+        StorageError::ambiguous(error)
     }
 
     async fn run(&self, script: &Script, key: &str, args: &[&[u8]]) -> Result<bool, StorageError> {
@@ -114,10 +116,9 @@ impl Redis {
     }
 }
 
-impl TtlStorage<String, Bytes> for Redis {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
-    }
+impl TtlStorage for RedisStorage {
+    type Key = String;
+    type Value = Bytes;
 
     async fn insert_if_absent(
         &self,
@@ -125,7 +126,6 @@ impl TtlStorage<String, Bytes> for Redis {
         value: &Bytes,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
         let mut connection = self.connect().await?;
         let mut set = redis::cmd("SET");
         set.arg(self.key(key)).arg(&value[..]).arg("NX").arg("PX").arg(milliseconds(ttl));
@@ -142,7 +142,6 @@ impl TtlStorage<String, Bytes> for Redis {
         new: &Bytes,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
         self.run(&self.swap, key, &[old, new, milliseconds(ttl).to_string().as_bytes()]).await
     }
 
@@ -151,17 +150,17 @@ impl TtlStorage<String, Bytes> for Redis {
     }
 }
 
-/// Without the URL, which may hold a password.
-impl fmt::Debug for Redis {
+/// Without the URL, which may contain a password.
+impl fmt::Debug for RedisStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("RedisStorage").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
-/// Rounded up: a key may live longer than asked, never shorter.
+/// Rounded up: a key may stay longer than requested, never shorter.
 fn milliseconds(ttl: Duration) -> u64 {
     let rounded = ttl.as_nanos().div_ceil(1_000_000);
-    // Redis counts in signed 64 bits, from 1970: a century of centuries is for ever.
+    // Redis counts in signed 64 bits from 1970: a quarter of that range never overflows.
     u64::try_from(rounded).unwrap_or(u64::MAX).min(i64::MAX as u64 / 4)
 }
 
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ttl_is_rounded_up_to_milliseconds() {
+    fn ttl_is_rounded_up_to_milliseconds() {
         assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
         assert_eq!(milliseconds(Duration::from_millis(1_500)), 1_500);
         assert_eq!(milliseconds(Duration::from_micros(1_500_001)), 1_501);
@@ -178,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_shown() {
-        let redis = Redis::open("redis://:secret@127.0.0.1:1/0").unwrap();
+    fn password_is_not_shown() {
+        let redis = RedisStorage::open("redis://:secret@127.0.0.1:1/0").unwrap();
         assert!(!format!("{redis:?}").contains("secret"));
-        assert!(Redis::open("http://127.0.0.1").is_err());
+        assert!(RedisStorage::open("http://127.0.0.1").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What an election needs of a storage: three verbs with a TTL, and what it may offer beyond them.
+//! The interface between TTL elections and a storage: three operations with a TTL, and optional capabilities.
 
 use std::fmt;
 use std::future::Future;
@@ -10,157 +10,216 @@ use tenure_core::error::Cause;
 use tenure_core::revision::Token;
 use thiserror::Error;
 
-/// Done when the key that was watched may have become free.
-pub type Freed = Pin<Box<dyn Future<Output = ()> + Send>>;
+use super::value::TtlValue;
 
-/// A storage in which keys live for a bounded time: what implementors write, as plain `async fn`s.
+/// Completes when a watched key may have become free.
+pub type KeyFreed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A storage in which keys live for a bounded time. Implement it with plain `async fn`s.
 ///
-/// `Ok(true)` means done, `Ok(false)` means not done because something else is stored (or nothing), and an error says which of the
-/// two remaining outcomes it is: [`StorageError::NotApplied`] or [`StorageError::Unknown`]. Whoever cannot tell says `Unknown`.
+/// `Ok(true)` means applied, `Ok(false)` means not applied because another value is stored, or none. An error is one of the two other
+/// outcomes: [`StorageError::NotApplied`] or [`StorageError::Ambiguous`]. An implementation that cannot tell them apart returns `Ambiguous`.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
+/// use std::time::{Duration, Instant};
+/// use tenure::ttl::{StorageError, TtlStorage};
+///
+/// #[derive(Default)]
+/// struct Rows(Mutex<HashMap<String, (String, Instant)>>);
+///
+/// impl TtlStorage for Rows {
+///     type Key = String;
+///     type Value = String;
+///
+///     async fn insert_if_absent(&self, key: &String, value: &String, ttl: Duration) -> Result<bool, StorageError> {
+///         let (mut rows, now) = (self.0.lock().unwrap(), Instant::now());
+///         let is_free = rows.get(key).is_none_or(|(_, until)| *until <= now);
+///         if is_free {
+///             rows.insert(key.clone(), (value.clone(), now + ttl));
+///         }
+///         Ok(is_free)
+///     }
+///
+///     async fn compare_and_swap(
+///         &self, key: &String, old: &String, new: &String, ttl: Duration,
+///     ) -> Result<bool, StorageError> {
+///         let (mut rows, now) = (self.0.lock().unwrap(), Instant::now());
+///         let is_equal = rows.get(key).is_some_and(|(value, until)| value == old && now < *until);
+///         if is_equal {
+///             rows.insert(key.clone(), (new.clone(), now + ttl));
+///         }
+///         Ok(is_equal)
+///     }
+///
+///     async fn compare_and_delete(&self, key: &String, value: &String) -> Result<bool, StorageError> {
+///         let (mut rows, now) = (self.0.lock().unwrap(), Instant::now());
+///         let is_equal = rows.get(key).is_some_and(|(stored, until)| stored == value && now < *until);
+///         if is_equal {
+///             rows.remove(key);
+///         }
+///         Ok(is_equal)
+///     }
+/// }
+/// ```
 ///
 /// # Guarantees
 ///
-/// * Each verb is one atomic step, in one order that all clients of the storage agree on.
-/// * A value that was stored with a TTL stays for at least that TTL, counted from when the request reached the storage, unless it is
-///   deleted. A TTL that the storage cannot count exactly is rounded *up*. After that it is gone, soon: it can be neither swapped nor deleted.
-/// * A TTL of zero is refused with [`StorageError::ZeroTtl`] before anything is sent.
+/// Each implementation must guarantee this; `ttl::conformance::run` checks it.
 ///
-/// [`conformance::run`](super::conformance::run) checks all of it.
+/// * Each operation is one atomic step, in one order that all clients of the storage agree on.
+/// * A value stays for at least its TTL, counted from the arrival of the request, unless it is deleted. A TTL that the storage cannot count
+///   exactly is rounded *up*. Soon after the TTL the value is gone: it can be neither swapped nor deleted.
+///
+/// The TTL is never zero: elections check it before they send anything.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of a verb leaves it open whether it is applied, as [`StorageError::Unknown`] does.
-pub trait TtlStorage<K, V>: Send + Sync + 'static {
-    /// What can be relied upon beyond the three verbs.
-    fn capabilities(&self) -> Capabilities;
+/// A dropped future leaves the outcome open, as [`StorageError::Ambiguous`] does.
+pub trait TtlStorage: Send + Sync + 'static {
+    /// The name of an election.
+    type Key: Ord + Clone + fmt::Debug + Send + Sync + 'static;
+
+    /// What is stored under it: `String`, `Bytes`, `Vec<u8>` or an own type.
+    type Value: TtlValue;
+
+    /// What the storage has beyond the three operations; nothing by default.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
 
     /// Stores `value` for `ttl` if nothing is stored under `key`.
     fn insert_if_absent(
         &self,
-        key: &K,
-        value: &V,
+        key: &Self::Key,
+        value: &Self::Value,
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, StorageError>> + Send;
 
-    /// Stores `new` for `ttl`, counted anew, if exactly `old` is stored under `key`. The two may be the same: that renews.
+    /// Stores `new` for `ttl`, counted anew, if exactly `old` is stored under `key`. The two may be equal: that renews.
     fn compare_and_swap(
         &self,
-        key: &K,
-        old: &V,
-        new: &V,
+        key: &Self::Key,
+        old: &Self::Value,
+        new: &Self::Value,
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, StorageError>> + Send;
 
-    /// Removes `key` if exactly `value` is stored under it.
+    /// Deletes `key` if exactly `value` is stored under it.
     fn compare_and_delete(
         &self,
-        key: &K,
-        value: &V,
+        key: &Self::Key,
+        value: &Self::Value,
     ) -> impl Future<Output = Result<bool, StorageError>> + Send;
 
     /// The fencing token of `value` while it is stored under `key`; none if it is not.
     ///
-    /// It grows strictly from one insert of a key to the next, over restarts too, and stays the same through swaps. Only asked where
-    /// [`Capabilities::fencing`] is set.
-    fn token(&self, key: &K, value: &V) -> impl Future<Output = Result<Option<Token>, StorageError>> + Send {
+    /// It grows strictly from one insert of a key to the next, over restarts too, and stays the same through swaps. Called only with
+    /// [`Capabilities::fencing`].
+    fn token(
+        &self,
+        key: &Self::Key,
+        value: &Self::Value,
+    ) -> impl Future<Output = Result<Option<Token>, StorageError>> + Send {
         let _ = (key, value);
         std::future::ready(Ok(None))
     }
 
-    /// Watches a key: once the call has returned, no moment in which the key becomes free goes unnoticed. It may be done early.
+    /// Watches a key: once this has returned, no moment in which the key becomes free is missed. [`KeyFreed`] may complete early.
     ///
-    /// Only asked where [`Capabilities::watch`] is set.
-    fn watch(&self, key: &K) -> impl Future<Output = Result<Freed, StorageError>> + Send {
+    /// Called only with [`Capabilities::watch`].
+    fn watch(&self, key: &Self::Key) -> impl Future<Output = Result<KeyFreed, StorageError>> + Send {
         let _ = key;
-        std::future::ready(Ok(Box::pin(std::future::pending()) as Freed))
+        std::future::ready(Ok(Box::pin(std::future::pending()) as KeyFreed))
     }
 }
 
-/// What a storage can do beyond the three verbs.
+/// What a storage can do beyond the three operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities {
-    /// It has a token for each insert, with which a resource can refuse a leader of the past.
+    /// It has a token for each insert, with which a resource can refuse an earlier leader.
     pub fencing: bool,
-    /// It tells when a key may have become free, so that those who wait need not ask all the time.
+    /// It notifies when a key may have become free, so that waiting campaigns poll less often.
     pub watch: bool,
-    /// What was acknowledged survives the death of the storage's process.
+    /// Acknowledged writes survive the death of the storage's process.
     pub durable: bool,
 }
 
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = |is_there, name| if is_there { name } else { "" };
-        let names = [said(self.fencing, "fencing"), said(self.watch, "watch"), said(self.durable, "durable")];
-        let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
-        if names.is_empty() { f.write_str("nothing more") } else { f.write_str(&names.join(", ")) }
+        let names = [(self.fencing, "fencing"), (self.watch, "watch"), (self.durable, "durable")];
+        let names: Vec<&str> = names.into_iter().filter_map(|(has, name)| has.then_some(name)).collect();
+        if names.is_empty() { f.write_str("no capabilities") } else { f.write_str(&names.join(", ")) }
     }
 }
 
-/// What went wrong with a request to a storage.
+/// Why a request to a storage failed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum StorageError {
-    /// Nothing is stored for no time: nothing was sent.
-    #[error("a TTL must be longer than nothing")]
-    ZeroTtl,
-    /// Certainly had no effect: trying again is safe.
+    /// Certainly not applied: retrying is safe.
     #[error("the storage did not apply the request: {0}")]
     NotApplied(Cause),
-    /// May have taken effect, now or when it arrives: compare before anything else is believed.
-    #[error("the storage's answer was lost, so the request may or may not have been applied: {0}")]
-    Unknown(Cause),
+    /// May have been applied, or may still be when it arrives: compare before anything else.
+    #[error("the reply of the storage was lost, so the request may have been applied: {0}")]
+    Ambiguous(Cause),
 }
 
 impl StorageError {
-    /// The request certainly had no effect.
+    /// The request was certainly not applied.
     pub fn not_applied(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StorageError {
         StorageError::NotApplied(Cause::new(why))
     }
 
-    /// The request may have taken effect.
-    pub fn unknown(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StorageError {
-        StorageError::Unknown(Cause::new(why))
+    /// The request may have been applied.
+    pub fn ambiguous(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StorageError {
+        StorageError::Ambiguous(Cause::new(why))
     }
 
-    /// Whether the request may have taken effect.
-    pub fn is_unknown(&self) -> bool {
-        matches!(self, StorageError::Unknown(_))
+    /// Whether the request may have been applied.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, StorageError::Ambiguous(_))
     }
 }
 
-/// Refuses a TTL of nothing: the first line of every verb with a TTL.
-pub fn refuse_zero(ttl: Duration) -> Result<(), StorageError> {
-    if ttl.is_zero() { Err(StorageError::ZeroTtl) } else { Ok(()) }
-}
+/// A storage that several elections share.
+impl<S: TtlStorage> TtlStorage for Arc<S> {
+    type Key = S::Key;
+    type Value = S::Value;
 
-/// A storage that several electors share.
-impl<K, V, S> TtlStorage<K, V> for Arc<S>
-where
-    K: Sync,
-    V: Sync,
-    S: TtlStorage<K, V>,
-{
     fn capabilities(&self) -> Capabilities {
         S::capabilities(self)
     }
 
-    async fn insert_if_absent(&self, key: &K, value: &V, ttl: Duration) -> Result<bool, StorageError> {
+    async fn insert_if_absent(
+        &self,
+        key: &S::Key,
+        value: &S::Value,
+        ttl: Duration,
+    ) -> Result<bool, StorageError> {
         S::insert_if_absent(self, key, value, ttl).await
     }
 
-    async fn compare_and_swap(&self, key: &K, old: &V, new: &V, ttl: Duration) -> Result<bool, StorageError> {
+    async fn compare_and_swap(
+        &self,
+        key: &S::Key,
+        old: &S::Value,
+        new: &S::Value,
+        ttl: Duration,
+    ) -> Result<bool, StorageError> {
         S::compare_and_swap(self, key, old, new, ttl).await
     }
 
-    async fn compare_and_delete(&self, key: &K, value: &V) -> Result<bool, StorageError> {
+    async fn compare_and_delete(&self, key: &S::Key, value: &S::Value) -> Result<bool, StorageError> {
         S::compare_and_delete(self, key, value).await
     }
 
-    async fn token(&self, key: &K, value: &V) -> Result<Option<Token>, StorageError> {
+    async fn token(&self, key: &S::Key, value: &S::Value) -> Result<Option<Token>, StorageError> {
         S::token(self, key, value).await
     }
 
-    async fn watch(&self, key: &K) -> Result<Freed, StorageError> {
+    async fn watch(&self, key: &S::Key) -> Result<KeyFreed, StorageError> {
         S::watch(self, key).await
     }
 }

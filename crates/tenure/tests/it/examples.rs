@@ -280,6 +280,20 @@ fn scheduler_health_says_who_leads() {
 }
 
 #[test]
+fn own_ttl_storage_conforms_and_has_a_leader() {
+    let output = Running::start("own_ttl_storage", &[]).ends();
+    assert_eq!(output.last().unwrap(), "42 pages, written by the leader");
+    assert!(output[0].starts_with("0 of "), "{output:?}");
+}
+
+#[test]
+fn redis_election_writes_one_report() {
+    let redis = tenure_fixture::Redis::start();
+    let output = Running::start("redis_election", &[&redis.url()]).ends();
+    assert_eq!(output, ["42 pages, written by the leader"]);
+}
+
+#[test]
 fn the_environment_names_the_store_where_the_program_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let run = |store: Option<String>| {

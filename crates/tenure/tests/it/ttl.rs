@@ -1,8 +1,8 @@
-//! TTL elections: on storages that fail in every way we could think of, and on every storage that we ship.
+//! TTL elections on faulty storages, and on every shipped storage.
 
+mod conformance;
 mod elections;
 mod faulty;
-mod giving_up;
-mod kit;
+mod flawed;
+mod release;
 mod servers;
-mod wrong;

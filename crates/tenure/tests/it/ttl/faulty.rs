@@ -1,11 +1,11 @@
-//! A storage in memory that fails as it is told.
+//! A storage in memory with injected faults.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::clock::Clock;
-use tenure::ttl::{Capabilities, Freed, Memory, StorageError, TtlStorage};
+use tenure::ttl::{Capabilities, KeyFreed, MemoryStorage, StorageError, TtlStorage};
 use tenure_core::revision::Token;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,29 +15,29 @@ pub(super) enum Verb {
     Delete,
 }
 
-/// What becomes of one request.
+/// The fault of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     None,
-    /// Refused, certainly without effect.
+    /// Refused, and certainly not applied.
     Refuse,
-    /// Never arrives, and nobody can tell.
+    /// Never arrives, and is reported as ambiguous.
     LoseRequest,
-    /// Applied, but the answer is lost.
-    LoseAnswer,
-    /// Applied, and never answered.
+    /// Applied, but the reply is lost.
+    LoseReply,
+    /// Applied, without a reply.
     HangAfter,
-    /// Never arrives, and is never answered.
+    /// Never arrives, without a reply.
     Hang,
     Panic,
-    /// The answer takes this many milliseconds.
+    /// The reply takes this many milliseconds.
     Slow(u64),
 }
 
 type Rule = Box<dyn FnMut(Verb) -> Fault + Send>;
 
 pub(super) struct Faulty {
-    pub(super) memory: Memory<String, String>,
+    pub(super) memory: MemoryStorage,
     capabilities: Capabilities,
     rule: Mutex<Rule>,
     requests: AtomicUsize,
@@ -45,7 +45,7 @@ pub(super) struct Faulty {
 
 impl Faulty {
     pub(super) fn new(clock: impl Clock) -> Faulty {
-        let memory = Memory::new(clock);
+        let memory = MemoryStorage::new(clock);
         let capabilities = memory.capabilities();
         Faulty {
             memory,
@@ -55,7 +55,7 @@ impl Faulty {
         }
     }
 
-    /// One that offers nothing beyond the verbs.
+    /// One without capabilities.
     pub(super) fn plain(clock: impl Clock) -> Faulty {
         Faulty { capabilities: Capabilities::default(), ..Faulty::new(clock) }
     }
@@ -65,14 +65,14 @@ impl Faulty {
     }
 
     pub(super) fn always(&self, verb: Verb, fault: Fault) {
-        self.rule(move |asked| if asked == verb { fault } else { Fault::None });
+        self.rule(move |sent| if sent == verb { fault } else { Fault::None });
     }
 
     pub(super) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 
-    async fn suffer(
+    async fn call(
         &self,
         verb: Verb,
         apply: impl Future<Output = Result<bool, StorageError>>,
@@ -82,10 +82,10 @@ impl Faulty {
         match fault {
             Fault::None => apply.await,
             Fault::Refuse => Err(StorageError::not_applied("refused")),
-            Fault::LoseRequest => Err(StorageError::unknown("lost")),
-            Fault::LoseAnswer => {
+            Fault::LoseRequest => Err(StorageError::ambiguous("lost")),
+            Fault::LoseReply => {
                 apply.await?;
-                Err(StorageError::unknown("lost"))
+                Err(StorageError::ambiguous("lost"))
             }
             Fault::HangAfter => {
                 apply.await?;
@@ -94,15 +94,18 @@ impl Faulty {
             Fault::Hang => std::future::pending().await,
             Fault::Panic => panic!("as a storage may"),
             Fault::Slow(ms) => {
-                let answer = apply.await;
+                let reply = apply.await;
                 tokio::time::sleep(Duration::from_millis(ms)).await;
-                answer
+                reply
             }
         }
     }
 }
 
-impl TtlStorage<String, String> for Faulty {
+impl TtlStorage for Faulty {
+    type Key = String;
+    type Value = String;
+
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -113,7 +116,7 @@ impl TtlStorage<String, String> for Faulty {
         value: &String,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        self.suffer(Verb::Insert, self.memory.insert_if_absent(key, value, ttl)).await
+        self.call(Verb::Insert, self.memory.insert_if_absent(key, value, ttl)).await
     }
 
     async fn compare_and_swap(
@@ -123,18 +126,18 @@ impl TtlStorage<String, String> for Faulty {
         new: &String,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        self.suffer(Verb::Swap, self.memory.compare_and_swap(key, old, new, ttl)).await
+        self.call(Verb::Swap, self.memory.compare_and_swap(key, old, new, ttl)).await
     }
 
     async fn compare_and_delete(&self, key: &String, value: &String) -> Result<bool, StorageError> {
-        self.suffer(Verb::Delete, self.memory.compare_and_delete(key, value)).await
+        self.call(Verb::Delete, self.memory.compare_and_delete(key, value)).await
     }
 
     async fn token(&self, key: &String, value: &String) -> Result<Option<Token>, StorageError> {
         self.memory.token(key, value).await
     }
 
-    async fn watch(&self, key: &String) -> Result<Freed, StorageError> {
+    async fn watch(&self, key: &String) -> Result<KeyFreed, StorageError> {
         self.memory.watch(key).await
     }
 }

@@ -1,8 +1,7 @@
-//! Any Tenure store as a storage: a key is one key of the store, under a lease of its own.
+//! A Tenure store as a TTL storage: each key has its own lease.
 //!
-//! A store cannot swap a value and renew its lease in one step. So a swap renews first and swaps then: should the swap find another
-//! value, a lease was renewed that nobody needs, and it ends by itself. The other way round a value could be acknowledged whose
-//! lease is already over.
+//! A store cannot swap a value and renew its lease in one step, so a swap renews the lease first. If the swap then finds another value, a
+//! lease was renewed without need, and it expires. In the other order a value could be acknowledged whose lease has ended already.
 
 use std::time::Duration;
 
@@ -13,13 +12,13 @@ use tenure_core::layout::{Key as StoreKey, Layout};
 use tenure_core::revision::Token;
 use tracing::debug;
 
-use super::storage::{Capabilities, Freed, StorageError, TtlStorage, refuse_zero};
+use super::storage::{Capabilities, KeyFreed, StorageError, TtlStorage};
 use crate::store::{
     Change, Condition, Durability, Get, KeyValue, LeaseChoice, LeaseId, Op, OpReply, PreviousValues, Renewal,
     Selection, Store, StoreError, Txn, WatchItem, WatchStart,
 };
 
-/// A Tenure store as a storage: keys under `/<namespace>/ttl/`, tokens from create revisions.
+/// A Tenure store as a TTL storage: keys under `/<namespace>/ttl/`, tokens from create revisions.
 ///
 /// A key is a name of 1 to 256 bytes without control characters; `/` and `%` in it are escaped, so that `a` never blocks `a/b`.
 /// TTLs below the store's floor (1 s embedded, 1 to 2 s on etcd) and between its steps (1 s on etcd) are rounded up. A swap with a shorter TTL
@@ -42,24 +41,24 @@ impl StoreStorage {
     }
 
     async fn pair(&self, key: &Bytes, value: &Bytes) -> Result<Option<KeyValue>, StorageError> {
-        // A read changes nothing, whatever became of its answer.
+        // A read is never ambiguous: it changes nothing.
         let pair = self.store.get_key(key.clone()).await.map_err(StorageError::not_applied)?;
         Ok(pair.filter(|pair| pair.value == *value))
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StorageError> {
-        // A lease whose grant was lost has no keys, and ends by itself.
+        // A lease whose grant had no reply has no keys, and expires.
         Ok(self.store.grant(ttl, None).await.map_err(StorageError::not_applied)?.id)
     }
 
-    /// Ends a lease that nothing hangs on any more. If that fails it ends by itself.
+    /// Revokes a lease without keys. If that fails, it expires.
     async fn revoke(&self, lease: LeaseId) {
         if let Err(error) = self.store.revoke(lease).await {
-            debug!(%lease, %error, "lease not revoked, it ends by itself");
+            debug!(%lease, %error, "lease not revoked");
         }
     }
 
-    /// The lease under which a swapped value lives at least `ttl` from now, and whether it is a new one; none if the key is gone.
+    /// A lease that lasts at least `ttl` from now, and whether it is a new one; none if the key is gone.
     async fn renewed(
         &self,
         lease: Option<LeaseId>,
@@ -74,7 +73,10 @@ impl StoreStorage {
     }
 }
 
-impl TtlStorage<String, Bytes> for StoreStorage {
+impl TtlStorage for StoreStorage {
+    type Key = String;
+    type Value = Bytes;
+
     fn capabilities(&self) -> Capabilities {
         let durable = self.store.info().durable > Durability::Process;
         Capabilities { fencing: true, watch: true, durable }
@@ -86,9 +88,8 @@ impl TtlStorage<String, Bytes> for StoreStorage {
         value: &Bytes,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
         let key = self.key(key)?;
-        // One read spares the store a lease for each try of one who waits.
+        // The read saves a lease for each attempt of a waiting campaign.
         let found = self.store.get(Get::key(key.clone()).keys_only()).await;
         if !found.map_err(StorageError::not_applied)?.pairs.is_empty() {
             return Ok(false);
@@ -103,7 +104,7 @@ impl TtlStorage<String, Bytes> for StoreStorage {
                 }
                 Ok(reply.succeeded)
             }
-            // The lease stays: the key may hang on it, and whether it does is settled by comparing.
+            // The lease is not revoked: the key may be stored under it, and a swap settles that.
             Err(error) => Err(outcome(error)),
         }
     }
@@ -115,11 +116,10 @@ impl TtlStorage<String, Bytes> for StoreStorage {
         new: &Bytes,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        refuse_zero(ttl)?;
         let key = self.key(key)?;
         let Some(pair) = self.pair(&key, old).await? else { return Ok(false) };
         let Some((lease, is_new)) = self.renewed(pair.lease, ttl).await? else { return Ok(false) };
-        // The same create revision and the same change: what was read is what is swapped, and it hangs on the lease that was renewed.
+        // The same create and modify revision: what was read is swapped, and it is stored under the lease that was renewed.
         let swap = Txn::new()
             .when(Condition::created_at(key.clone(), pair.created))
             .when(Condition::modified_at(key.clone(), pair.modified))
@@ -157,7 +157,7 @@ impl TtlStorage<String, Bytes> for StoreStorage {
         Ok(self.pair(&key, value).await?.map(|pair| Token(pair.created)))
     }
 
-    async fn watch(&self, key: &String) -> Result<Freed, StorageError> {
+    async fn watch(&self, key: &String) -> Result<KeyFreed, StorageError> {
         let key = self.key(key)?;
         let stream = self.store.watch(Selection::Key(key), WatchStart::Now, PreviousValues::Omitted).await;
         let mut stream = stream.map_err(StorageError::not_applied)?;
@@ -169,7 +169,7 @@ impl TtlStorage<String, Bytes> for StoreStorage {
                     Err(_) => break,
                 }
             }
-            // Nothing more will be told: whoever waits still asks now and then.
+            // The watch is lost. A waiting campaign still polls.
             std::future::pending::<()>().await;
         }))
     }
@@ -179,7 +179,7 @@ fn is_deletion(change: &Change) -> bool {
     matches!(change, Change::Delete { .. })
 }
 
-/// What became of a write that failed.
+/// The outcome of a write that failed.
 fn outcome(error: StoreError) -> StorageError {
-    if error.is_ambiguous() { StorageError::unknown(error) } else { StorageError::not_applied(error) }
+    if error.is_ambiguous() { StorageError::ambiguous(error) } else { StorageError::not_applied(error) }
 }

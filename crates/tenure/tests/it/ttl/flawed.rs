@@ -1,11 +1,11 @@
-//! A storage that is wrong in one way: each has been seen in the wild, or is one slip of the pen away.
+//! Storages with one defect each, such as real ones have had.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tenure::clock::Clock;
-use tenure::ttl::{Capabilities, Freed, StorageError, TtlStorage};
+use tenure::ttl::{Capabilities, KeyFreed, StorageError, TtlStorage};
 use tenure_core::revision::{Revision, Token};
 use tenure_core::time::Moment;
 
@@ -16,7 +16,6 @@ pub(super) enum Flaw {
     None,
     InsertOverwrites,
     RefusedInsertStores,
-    TakesZero,
     InsertsInTwoSteps,
     FoldsKeys,
     SwapStoresOld,
@@ -38,7 +37,7 @@ pub(super) enum Flaw {
     Hangs,
 }
 
-pub(super) struct Wrong {
+pub(super) struct Flawed {
     clock: TokioClock,
     flaw: Flaw,
     rows: Mutex<BTreeMap<String, Row>>,
@@ -52,9 +51,9 @@ struct Row {
     token: i64,
 }
 
-impl Wrong {
-    pub(super) fn new(clock: TokioClock, flaw: Flaw) -> Wrong {
-        Wrong { clock, flaw, rows: Mutex::new(BTreeMap::new()), writes: Mutex::new(0) }
+impl Flawed {
+    pub(super) fn new(clock: TokioClock, flaw: Flaw) -> Flawed {
+        Flawed { clock, flaw, rows: Mutex::new(BTreeMap::new()), writes: Mutex::new(0) }
     }
 
     fn has(&self, flaw: Flaw) -> bool {
@@ -99,13 +98,12 @@ impl Wrong {
     fn put(&self, key: &str, value: &str, until: Moment, token: i64) {
         self.rows().insert(self.key(key), Row { value: value.to_owned(), until, token });
     }
-
-    fn refuse_zero(&self, ttl: Duration) -> Result<(), StorageError> {
-        if self.has(Flaw::TakesZero) { Ok(()) } else { tenure::ttl::refuse_zero(ttl) }
-    }
 }
 
-impl TtlStorage<String, String> for Wrong {
+impl TtlStorage for Flawed {
+    type Key = String;
+    type Value = String;
+
     fn capabilities(&self) -> Capabilities {
         Capabilities { fencing: true, watch: true, durable: false }
     }
@@ -116,7 +114,6 @@ impl TtlStorage<String, String> for Wrong {
         value: &String,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        self.refuse_zero(ttl)?;
         let is_there = self.row(key).is_some();
         if self.has(Flaw::InsertsInTwoSteps) {
             tokio::task::yield_now().await;
@@ -140,7 +137,6 @@ impl TtlStorage<String, String> for Wrong {
         new: &String,
         ttl: Duration,
     ) -> Result<bool, StorageError> {
-        self.refuse_zero(ttl)?;
         let mut row = self.row(key);
         if self.has(Flaw::SwapRevives) {
             row = self.rows().get(&self.key(key)).cloned();
@@ -186,11 +182,11 @@ impl TtlStorage<String, String> for Wrong {
         Ok(self.row(key).filter(|row| self.is(&row.value, value)).map(|row| Token(Revision(row.token))))
     }
 
-    async fn watch(&self, _key: &String) -> Result<Freed, StorageError> {
+    async fn watch(&self, _key: &String) -> Result<KeyFreed, StorageError> {
         if self.has(Flaw::WatchIsDeaf) {
             return Ok(Box::pin(std::future::pending()));
         }
-        // Done early is allowed: it only costs a question.
+        // An early completion is allowed: it only costs a request.
         Ok(Box::pin(tokio::time::sleep(Duration::from_millis(50))))
     }
 }

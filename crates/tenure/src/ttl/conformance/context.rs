@@ -1,51 +1,48 @@
-//! Where a case plays: the storage, and keys that are the case's alone.
+//! The context of a case: the storage, and keys that only this case uses.
 
 use std::fmt::Display;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::elections::Key;
-use super::super::stamp::{Nonce, Value};
 use super::super::storage::{StorageError, TtlStorage};
+use super::super::value::Nonce;
 use crate::conformance::{Failure, Verdict};
 
-/// The TTL of what must not end while a case runs.
+/// The TTL of keys that must not expire while a case runs.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
-/// The TTL of what must end: not a whole number of seconds, and above the floor of every storage that we know.
+/// The TTL of keys that must expire: not a whole number of seconds, and above the floor of all known storages.
 pub(super) const SHORT: Duration = Duration::from_millis(1_200);
 
-/// How late a key may go. Halved, an etcd on a loaded machine would fail; it must stay far below [`LONG`].
+/// How late a key may expire. Halved, an etcd on a loaded machine would fail; it must stay far below [`LONG`].
 pub(super) const LATE_MAX: Duration = Duration::from_secs(10);
 
-/// Between two looks whether a key has become free.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The time between two attempts to insert a key that is not free yet.
+const RETRY_EVERY: Duration = Duration::from_millis(5);
 
-pub(super) struct Scene<K, V, S> {
+/// A storage whose keys and values can be made of text.
+pub(super) trait TextStorage: TtlStorage<Key: From<String>, Value: From<String>> {}
+
+impl<S: TtlStorage<Key: From<String>, Value: From<String>>> TextStorage for S {}
+
+pub(super) struct StorageContext<S> {
     pub(super) storage: Arc<S>,
     prefix: String,
-    words: PhantomData<fn() -> (K, V)>,
 }
 
-impl<K, V, S> Scene<K, V, S>
-where
-    K: Key + From<String>,
-    V: Value + From<String>,
-    S: TtlStorage<K, V>,
-{
-    pub(super) fn new(storage: Arc<S>, id: &str) -> Scene<K, V, S> {
-        Scene { storage, prefix: format!("conformance-{id}-{}-", Nonce::random()), words: PhantomData }
+impl<S: TextStorage> StorageContext<S> {
+    pub(super) fn new(storage: Arc<S>, id: &str) -> StorageContext<S> {
+        StorageContext { storage, prefix: format!("conformance-{id}-{}-", Nonce::random()) }
     }
 
     /// A key of this case.
-    pub(super) fn key(&self, name: &str) -> K {
+    pub(super) fn key(&self, name: &str) -> S::Key {
         format!("{}{name}", self.prefix).into()
     }
 
-    pub(super) fn value(&self, text: impl Display) -> V {
+    pub(super) fn value(&self, text: impl Display) -> S::Value {
         text.to_string().into()
     }
 
@@ -67,9 +64,9 @@ where
         self.storage.compare_and_delete(&self.key(key), &self.value(value)).await
     }
 
-    /// Inserts `value` as soon as the key is free, doing `meanwhile` between the tries; says when that was confirmed.
+    /// Inserts `value` as soon as the key is free, and runs `meanwhile` between the attempts.
     ///
-    /// What was promised until `promised` must not go before, and not much later.
+    /// The key must not expire before `promised`, and not much later.
     pub(super) async fn insert_when_free<F: Future<Output = Verdict>>(
         &self,
         key: &str,
@@ -82,15 +79,15 @@ where
                 // It was free at some moment before this one.
                 let now = Instant::now();
                 if now < promised {
-                    return Err(Failure::new(format!("gone {:?} before its time", promised - now)));
+                    return Err(Failure::new(format!("expired {:?} early", promised - now)));
                 }
                 return Ok(());
             }
             if Instant::now() > promised + LATE_MAX {
-                return Err(Failure::new(format!("still there {LATE_MAX:?} after its time")));
+                return Err(Failure::new(format!("still stored {LATE_MAX:?} after its TTL")));
             }
             meanwhile().await?;
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(RETRY_EVERY).await;
         }
     }
 }

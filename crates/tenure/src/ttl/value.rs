@@ -1,7 +1,7 @@
-//! The nonce in what is stored: whose it is, when two electors go by the same name.
+//! The nonce in a stored value: it identifies one campaign.
 //!
-//! Stored is `v1:<nonce>:<value>`, with a nonce of 32 hexadecimal digits, one for each acquisition. So two electors that were
-//! started with the same value by mistake still store two values, and an answer that was lost can be settled by comparing.
+//! The stored form is `v1:<nonce>:<value>`, with a nonce of 32 hexadecimal digits. So two candidates with the same value by mistake store
+//! two values, and a lost reply can be settled by a comparison.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use bytes::Bytes;
 
 use crate::dice;
 
-/// What stands before the nonce; another format begins with another number.
+/// The format version before the nonce.
 const FORMAT: &str = "v1:";
 
-/// How many digits a nonce has.
+/// The digits of a nonce.
 const NONCE_LEN: usize = 32;
 
-/// The mark of one acquisition.
+/// A random number that identifies one campaign.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(u128);
 
@@ -25,8 +25,8 @@ impl Nonce {
     }
 
     fn parse(text: &[u8]) -> Option<Nonce> {
-        let is_ours = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        if text.len() != NONCE_LEN || !text.iter().all(is_ours) {
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != NONCE_LEN || !text.iter().all(is_digit) {
             return None;
         }
         u128::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok().map(Nonce)
@@ -45,18 +45,18 @@ impl fmt::Debug for Nonce {
     }
 }
 
-/// What a leader says of itself, and how the nonce is put beside it.
+/// The value of a candidate, and how it is stored with a nonce.
 ///
-/// Text and bytes are stored as `v1:<nonce>:<value>`. A type of your own may keep the nonce in a field instead.
-pub trait Value: Clone + PartialEq + Send + Sync + 'static {
+/// Text and bytes are stored as `v1:<nonce>:<value>`. An own type may keep the nonce in a field instead.
+pub trait TtlValue: Clone + PartialEq + Send + Sync + 'static {
     /// The value as it is stored: different for each nonce.
     fn stamped(&self, nonce: Nonce) -> Self;
 
-    /// What was stored, taken apart; none if it was not stored by an election.
+    /// The nonce and the value of what was stored; none if no election stored it.
     fn unstamped(&self) -> Option<(Nonce, Self)>;
 }
 
-impl Value for String {
+impl TtlValue for String {
     fn stamped(&self, nonce: Nonce) -> String {
         format!("{FORMAT}{nonce}:{self}")
     }
@@ -67,7 +67,7 @@ impl Value for String {
     }
 }
 
-impl Value for Bytes {
+impl TtlValue for Bytes {
     fn stamped(&self, nonce: Nonce) -> Bytes {
         let mut stored = format!("{FORMAT}{nonce}:").into_bytes();
         stored.extend_from_slice(self);
@@ -80,7 +80,7 @@ impl Value for Bytes {
     }
 }
 
-impl Value for Vec<u8> {
+impl TtlValue for Vec<u8> {
     fn stamped(&self, nonce: Nonce) -> Vec<u8> {
         let mut stored = format!("{FORMAT}{nonce}:").into_bytes();
         stored.extend_from_slice(self);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stamped_comes_apart_again() {
+    fn stamped_value_is_split_again() {
         let nonce = Nonce(0xabc);
         assert_eq!("web-1".to_owned().stamped(nonce), "v1:00000000000000000000000000000abc:web-1");
         for value in ["web-1", "", "a:b:c", "ümlaut", "v1:x"] {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_election_stored_is_not_taken_apart() {
+    fn foreign_value_is_not_split() {
         for foreign in [
             "",
             "v1:",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn two_nonces_are_two() {
+    fn random_nonces_differ() {
         assert_ne!(Nonce::random(), Nonce::random());
     }
 }
