@@ -1,8 +1,8 @@
 //! Each method of a validity and of a hold, in virtual time. No test awaits between a change and the call that must see it.
 
 use futures_util::FutureExt;
-use tenure_core::keepalive::Timing;
 use tenure_core::id::Namespace;
+use tenure_core::keepalive::Timing;
 use tenure_core::time::Moment;
 
 use super::*;

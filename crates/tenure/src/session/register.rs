@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::keepalive::TtlTooShort;
 use tenure_core::id::InvalidName;
+use tenure_core::keepalive::TtlTooShort;
 use tenure_core::session::{Mode, largest_put};
 use thiserror::Error;
 use tokio::sync::oneshot;
