@@ -6,15 +6,8 @@ use tenure::store::{Condition, Op, Selection, Store, StoreError, Txn, TxnReply};
 use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
 
-use crate::connect::Decision;
 use crate::failure::Failure;
-use crate::hold;
 use crate::output::Output;
-
-/// The identity of this process in audit records: the program is `tenure`.
-pub(crate) fn actor(decision: &Decision) -> Identity {
-    Identity { program: "tenure".to_owned(), ..hold::introduce(decision, &[]) }
-}
 
 /// Where this process writes its audit records.
 pub(crate) struct Trail {

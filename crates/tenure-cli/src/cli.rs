@@ -22,7 +22,7 @@ use crate::output::Color;
 use crate::register::RegisterArgs;
 use crate::service::ServiceCommand;
 use crate::submit::SubmitArgs;
-use crate::supervise::RehearsalArgs;
+use crate::supervise::SuperviseArgs;
 use crate::task::TaskCommand;
 use crate::worker::WorkerArgs;
 
@@ -128,7 +128,7 @@ impl Cli {
     }
 
     /// Whether locks and turns are all it asks of the store.
-    pub(crate) fn stands_in_line(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         matches!(&self.command, Some(Command::Lock(_) | Command::Elect(_) | Command::Once(_)))
     }
 
@@ -140,7 +140,7 @@ impl Cli {
                 Command::Lock(_)
                 | Command::Elect(_)
                 | Command::Once(_)
-                | Command::Part(PartCommand::Supervise(_)),
+                | Command::Internal(InternalCommand::Supervise(_)),
             ) => true,
             _ => false,
         }
@@ -256,7 +256,7 @@ pub(crate) enum Command {
     Version,
     /// Take part in what another process does.
     #[command(hide = true, subcommand)]
-    Part(PartCommand),
+    Internal(InternalCommand),
 }
 
 /// What can be done with the configuration.
@@ -271,7 +271,7 @@ pub(crate) enum ConfigCommand {
 
 /// Parts that are played in processes of their own, for `demo` and supervision; not for people.
 #[derive(Subcommand, Debug)]
-pub(crate) enum PartCommand {
+pub(crate) enum InternalCommand {
     /// Run tasks that write down when they ran, until stdin ends.
     Worker {
         /// The node's id.
@@ -312,7 +312,7 @@ pub(crate) enum PartCommand {
         group: i32,
     },
     /// Supervise a command with deadlines of one's own.
-    Supervise(RehearsalArgs),
+    Supervise(SuperviseArgs),
 }
 
 #[cfg(test)]

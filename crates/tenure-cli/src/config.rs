@@ -17,27 +17,27 @@ pub(crate) fn run(command: &ConfigCommand, global: &Global, output: &Output) -> 
 
 /// One setting as it is shown.
 #[derive(Serialize)]
-pub(crate) struct Shown {
+pub(crate) struct SettingRow {
     name: &'static str,
     value: String,
     source: Origin,
 }
 
-impl std::fmt::Display for Shown {
+impl std::fmt::Display for SettingRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} (from {})", self.name, self.value, self.source)
     }
 }
 
 /// Every setting that has a value, secrets as `(set)`.
-pub(crate) fn settings(decision: &Decision) -> Vec<Shown> {
-    fn shown<T>(name: &'static str, found: &Sourced<T>, value: impl Fn(&T) -> String) -> Shown {
-        Shown { name, value: value(&found.value), source: found.origin.clone() }
+pub(crate) fn settings(decision: &Decision) -> Vec<SettingRow> {
+    fn shown<T>(name: &'static str, found: &Sourced<T>, value: impl Fn(&T) -> String) -> SettingRow {
+        SettingRow { name, value: value(&found.value), source: found.origin.clone() }
     }
     let path = |path: &std::path::PathBuf| path.display().to_string();
     let mut settings = Vec::new();
     settings.extend(decision.store.as_ref().ok().map(|found| shown("store", found, ToString::to_string)));
-    settings.push(shown("namespace", &decision.namespace, Clone::clone));
+    settings.push(shown("namespace", &decision.namespace, ToString::to_string));
     settings.extend(decision.cacert.as_ref().map(|found| shown("cacert", found, path)));
     settings.extend(decision.cert.as_ref().map(|found| shown("cert", found, path)));
     settings.extend(decision.key.as_ref().map(|found| shown("key", found, path)));
@@ -54,14 +54,18 @@ pub(crate) fn settings(decision: &Decision) -> Vec<Shown> {
 
 fn show(decision: &Decision, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct ConfigReport {
         schema: &'static str,
-        settings: Vec<Shown>,
+        settings: Vec<SettingRow>,
         notes: Vec<String>,
     }
     let settings = settings(decision);
     if output.is_json {
-        output.object(&Answer { schema: "tenure.config/v1", settings, notes: decision.notes.clone() })?;
+        output.object(&ConfigReport {
+            schema: "tenure.config/v1",
+            settings,
+            notes: decision.notes.clone(),
+        })?;
     } else {
         let rows: Vec<Vec<String>> = settings
             .into_iter()
@@ -77,21 +81,21 @@ fn show(decision: &Decision, output: &Output) -> Result<(), Failure> {
 
 fn path(output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Place {
+    struct ConfigPath {
         path: String,
         exists: bool,
     }
     #[derive(Serialize)]
-    struct Answer {
+    struct ConfigPathReport {
         schema: &'static str,
-        paths: Vec<Place>,
+        paths: Vec<ConfigPath>,
     }
-    let places: Vec<Place> = connect::config_paths()
+    let places: Vec<ConfigPath> = connect::config_paths()
         .into_iter()
-        .map(|path| Place { exists: path.exists(), path: path.display().to_string() })
+        .map(|path| ConfigPath { exists: path.exists(), path: path.display().to_string() })
         .collect();
     if output.is_json {
-        return output.object(&Answer { schema: "tenure.config/v1", paths: places });
+        return output.object(&ConfigPathReport { schema: "tenure.config/v1", paths: places });
     }
     let rows: Vec<Vec<String>> = places
         .into_iter()

@@ -8,8 +8,8 @@ mod empty;
 mod etcd;
 mod file;
 mod password;
-mod patience;
 mod purpose;
+mod retry;
 mod source;
 mod variables;
 
@@ -23,8 +23,8 @@ use tenure::store::file::FileEngine;
 use tenure::store::{Store, StoreError, StoreUrl, Unusable};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
-pub(crate) use patience::Patience;
 pub(crate) use purpose::{Purpose, open_for};
+pub(crate) use retry::ConnectRetry;
 pub(crate) use source::{Decision, Origin, Password, Sourced};
 
 use self::source::{Setting, Sources, Values};
@@ -43,8 +43,8 @@ pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
         }
     }
     let mut decision = source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })?;
-    decision.patience = Patience::new(global.connect_timeout);
-    set_namespace(&decision.namespace.value);
+    decision.patience = ConnectRetry::new(global.connect_timeout);
+    set_namespace(decision.namespace.value.as_str());
     Ok(decision)
 }
 
@@ -95,7 +95,7 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
         Some(error) => not_opened(error, url),
         None => Failure::new(
             Code::Unavailable,
-            format!("{url} did not answer within {}", crate::duration::said(patience.within)),
+            format!("{url} did not answer within {}", crate::duration::format(patience.within)),
         )
         .hint("check the address with `tenure config show`, then run `tenure doctor`"),
     })

@@ -33,7 +33,7 @@ use self::verdict::{Book, Figures, SPREAD_MAX, spread};
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Code, Failure};
-use crate::output::{Output, Tone};
+use crate::output::{Output, TextStyle};
 
 /// How long one chapter may take; one that takes longer will not end well.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -99,7 +99,7 @@ pub(crate) async fn run(args: &DemoArgs, global: &Global, output: &Output) -> Re
     if output.is_json {
         output.object(&said)?;
     } else {
-        let tone = if said.ok { Tone::Good } else { Tone::Bad };
+        let tone = if said.ok { TextStyle::Good } else { TextStyle::Bad };
         output.text(&format!("{}\n", output.toned(tone, &said.verdict)))?;
     }
     if problems.is_empty() {

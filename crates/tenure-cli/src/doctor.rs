@@ -15,12 +15,12 @@ use crate::cli::Global;
 use crate::config;
 use crate::connect::{self, Decision};
 use crate::failure::{Code, Failure};
-use crate::output::{Output, Tone};
+use crate::output::{Output, TextStyle};
 
 /// How well something is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum CheckState {
     Ok,
     Warn,
     Fail,
@@ -28,9 +28,9 @@ enum State {
 
 /// One thing that was looked at.
 #[derive(Serialize, Debug)]
-struct Check {
+struct DoctorCheck {
     name: &'static str,
-    state: State,
+    state: CheckState,
     detail: String,
     /// What to do next.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,18 +39,24 @@ struct Check {
     code: Option<Code>,
 }
 
-impl Check {
-    fn ok(name: &'static str, detail: impl Into<String>) -> Check {
-        Check { name, state: State::Ok, detail: detail.into(), next: None, code: None }
+impl DoctorCheck {
+    fn ok(name: &'static str, detail: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { name, state: CheckState::Ok, detail: detail.into(), next: None, code: None }
     }
 
-    fn warn(name: &'static str, detail: impl Into<String>, next: impl Into<String>) -> Check {
-        Check { name, state: State::Warn, detail: detail.into(), next: Some(next.into()), code: None }
+    fn warn(name: &'static str, detail: impl Into<String>, next: impl Into<String>) -> DoctorCheck {
+        DoctorCheck {
+            name,
+            state: CheckState::Warn,
+            detail: detail.into(),
+            next: Some(next.into()),
+            code: None,
+        }
     }
 
-    fn fail(name: &'static str, failure: Failure) -> Check {
+    fn fail(name: &'static str, failure: Failure) -> DoctorCheck {
         let Failure { code, message, hint } = failure;
-        Check { name, state: State::Fail, detail: message, next: hint, code: Some(code) }
+        DoctorCheck { name, state: CheckState::Fail, detail: message, next: hint, code: Some(code) }
     }
 }
 
@@ -59,28 +65,32 @@ pub(crate) async fn run(global: &Global, output: &Output) -> Result<(), Failure>
     let mut checks = vec![clock()];
     match connect::decide(global) {
         Ok(decision) => look(&decision, output, &mut checks).await,
-        Err(failure) => checks.push(Check::fail("config", failure)),
+        Err(failure) => checks.push(DoctorCheck::fail("config", failure)),
     }
     report(&checks, output)?;
     match checks.iter().find_map(|check| check.code) {
         None => Ok(()),
         Some(code) => {
-            let count = checks.iter().filter(|check| check.state == State::Fail).count();
+            let count = checks.iter().filter(|check| check.state == CheckState::Fail).count();
             Err(Failure::new(code, format!("{count} of {} checks failed", checks.len())))
         }
     }
 }
 
-async fn look(decision: &Decision, output: &Output, checks: &mut Vec<Check>) {
+async fn look(decision: &Decision, output: &Output, checks: &mut Vec<DoctorCheck>) {
     for shown in config::settings(decision) {
-        checks.push(Check::ok("config", shown.to_string()));
+        checks.push(DoctorCheck::ok("config", shown.to_string()));
     }
     for note in &decision.notes {
-        checks.push(Check::warn("config", note, "`tenure config show` tells where each value came from"));
+        checks.push(DoctorCheck::warn(
+            "config",
+            note,
+            "`tenure config show` tells where each value came from",
+        ));
     }
     let url = match &decision.store {
         Ok(store) => &store.value,
-        Err(failure) => return checks.push(Check::fail("config", failure.clone())),
+        Err(failure) => return checks.push(DoctorCheck::fail("config", failure.clone())),
     };
     match url {
         StoreUrl::Memory => {}
@@ -95,7 +105,7 @@ async fn look(decision: &Decision, output: &Output, checks: &mut Vec<Check>) {
             return etcd::look(url, endpoints, *security, decision, checks).await;
         }
     }
-    if checks.iter().any(|check| check.state == State::Fail) {
+    if checks.iter().any(|check| check.state == CheckState::Fail) {
         return;
     }
     // The notes were told as checks.
@@ -110,14 +120,14 @@ async fn look(decision: &Decision, output: &Output, checks: &mut Vec<Check>) {
             checks.push(round_trip(read).await);
             store.close().await;
         }
-        Err(failure) => checks.push(Check::fail("connection", failure)),
+        Err(failure) => checks.push(DoctorCheck::fail("connection", failure)),
     }
 }
 
-fn engine(store: &Store) -> Check {
+fn engine(store: &Store) -> DoctorCheck {
     let info = store.info();
     let limits = &info.limits;
-    Check::ok(
+    DoctorCheck::ok(
         "engine",
         format!(
             "{} store {}, survives {:?}, shared by {:?}, TTL from {:?}",
@@ -136,7 +146,7 @@ const ROUND_TRIP_SLOW: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 7;
 
 /// The median round trip, against what a session needs.
-async fn round_trip<F, Fut>(ask: F) -> Check
+async fn round_trip<F, Fut>(ask: F) -> DoctorCheck
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<(), Failure>>,
@@ -145,7 +155,7 @@ where
     for _ in 0..ROUNDS {
         let before = Instant::now();
         if let Err(failure) = ask().await {
-            return Check::fail("connection", failure);
+            return DoctorCheck::fail("connection", failure);
         }
         took.push(before.elapsed());
     }
@@ -158,43 +168,43 @@ where
         TTL.as_secs() / 3
     );
     if median < ROUND_TRIP_SLOW {
-        return Check::ok("connection", detail);
+        return DoctorCheck::ok("connection", detail);
     }
-    Check::warn("connection", detail, "use a longer --ttl, or a store that is nearer")
+    DoctorCheck::warn("connection", detail, "use a longer --ttl, or a store that is nearer")
 }
 
 /// Leases run on while the machine sleeps, and so must the clock that watches over them.
-fn clock() -> Check {
+fn clock() -> DoctorCheck {
     let now = BootClock.now().since_origin();
     if cfg!(target_os = "linux") {
-        return Check::ok(
+        return DoctorCheck::ok(
             "clock",
             format!("CLOCK_BOOTTIME, {} s since boot; it counts suspend", now.as_secs()),
         );
     }
-    Check::warn(
+    DoctorCheck::warn(
         "clock",
         "the monotonic clock, which may stand still while the machine sleeps",
         "do not suspend a machine that holds locks",
     )
 }
 
-fn report(checks: &[Check], output: &Output) -> Result<(), Failure> {
+fn report(checks: &[DoctorCheck], output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer<'a> {
+    struct DoctorReport<'a> {
         schema: &'static str,
         ok: bool,
-        checks: &'a [Check],
+        checks: &'a [DoctorCheck],
     }
     if output.is_json {
-        let ok = checks.iter().all(|check| check.state != State::Fail);
-        return output.object(&Answer { schema: "tenure.doctor/v1", ok, checks });
+        let ok = checks.iter().all(|check| check.state != CheckState::Fail);
+        return output.object(&DoctorReport { schema: "tenure.doctor/v1", ok, checks });
     }
     for check in checks {
         let word = match check.state {
-            State::Ok => output.toned(Tone::Good, "ok  "),
-            State::Warn => output.toned(Tone::Doubtful, "warn"),
-            State::Fail => output.toned(Tone::Bad, "fail"),
+            CheckState::Ok => output.toned(TextStyle::Good, "ok  "),
+            CheckState::Warn => output.toned(TextStyle::Doubtful, "warn"),
+            CheckState::Fail => output.toned(TextStyle::Bad, "fail"),
         };
         let next = check.next.as_ref().map(|next| format!("; next: {next}")).unwrap_or_default();
         let text = format!("{:<10}  {}{next}", check.name, check.detail).replace('\n', " ");

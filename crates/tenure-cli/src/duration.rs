@@ -1,6 +1,6 @@
-//! Durations as people write them: `500ms`, `15s`, `2m`, `1h30m`.
+//! Durations as text: `500ms`, `15s`, `2m`, `1h30m`.
 //!
-//! A bare number is refused: nobody remembers which unit a tool means by it, and a TTL off by a factor of a thousand is an outage.
+//! A number without a unit is refused: tools disagree about its unit, and a TTL that is wrong by a factor of 1,000 is an outage.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use thiserror::Error;
 
 /// Why a text is not a duration.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub(crate) enum BadDuration {
-    #[error("an empty duration; write it as 500ms, 15s, 2m or 1h30m")]
+pub(crate) enum InvalidDuration {
+    #[error("the duration is empty; write it as 500ms, 15s, 2m or 1h30m")]
     Empty,
     #[error("{0} has no unit; did you mean {0}s? (also ms, m, h, d)")]
     NoUnit(String),
@@ -21,17 +21,17 @@ pub(crate) enum BadDuration {
     Negative(String),
     #[error("the units of {0:?} must go from large to small, each once, as in 1h30m")]
     Disorder(String),
-    #[error("{0:?} is longer than this program can count")]
+    #[error("{0:?} is longer than the maximum of 2^64 ms")]
     TooLong(String),
 }
 
-/// Reads a duration.
-pub(crate) fn parse(text: &str) -> Result<Duration, BadDuration> {
+/// Parses a duration.
+pub(crate) fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     if text.is_empty() {
-        return Err(BadDuration::Empty);
+        return Err(InvalidDuration::Empty);
     }
     if text.starts_with('-') {
-        return Err(BadDuration::Negative(text.to_owned()));
+        return Err(InvalidDuration::Negative(text.to_owned()));
     }
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -42,27 +42,27 @@ pub(crate) fn parse(text: &str) -> Result<Duration, BadDuration> {
         let unit_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, after) = after.split_at(unit_end);
         if digits.is_empty() {
-            return Err(BadDuration::NoNumber(text.to_owned()));
+            return Err(InvalidDuration::NoNumber(text.to_owned()));
         }
         if unit.is_empty() {
-            return Err(BadDuration::NoUnit(text.to_owned()));
+            return Err(InvalidDuration::NoUnit(text.to_owned()));
         }
-        let unit_ms = unit_ms(unit).ok_or_else(|| BadDuration::UnknownUnit(unit.to_owned()))?;
+        let unit_ms = unit_ms(unit).ok_or_else(|| InvalidDuration::UnknownUnit(unit.to_owned()))?;
         if unit_ms >= last_unit_ms {
-            return Err(BadDuration::Disorder(text.to_owned()));
+            return Err(InvalidDuration::Disorder(text.to_owned()));
         }
         let ms = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
         total = ms
             .and_then(|ms| total.checked_add(Duration::from_millis(ms)))
-            .ok_or_else(|| BadDuration::TooLong(text.to_owned()))?;
+            .ok_or_else(|| InvalidDuration::TooLong(text.to_owned()))?;
         last_unit_ms = unit_ms;
         rest = after;
     }
     Ok(total)
 }
 
-/// A duration for people, in its two largest units: `850ms`, `12s`, `3m12s`, `2d4h`.
-pub(crate) fn said(duration: Duration) -> String {
+/// Formats a duration in its two largest units: `850ms`, `12s`, `3m12s`, `2d4h`.
+pub(crate) fn format(duration: Duration) -> String {
     let s = duration.as_secs();
     match s {
         0 => format!("{}ms", duration.as_millis()),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_read_with_its_units() {
+    fn duration_with_units_is_parsed() {
         for (text, ms) in [
             ("500ms", 500),
             ("15s", 15_000),
@@ -107,36 +107,36 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_said_in_its_two_largest_units() {
+    fn duration_is_formatted_in_two_units() {
         for (ms, text) in
             [(850, "850ms"), (12_900, "12s"), (192_000, "3m12s"), (7_380_000, "2h3m"), (187_200_000, "2d4h")]
         {
-            assert_eq!(said(Duration::from_millis(ms)), text);
+            assert_eq!(format(Duration::from_millis(ms)), text);
         }
     }
 
     #[test]
-    fn a_bare_number_is_refused_with_a_hint() {
+    fn number_without_unit_is_refused() {
         assert!(parse("15").unwrap_err().to_string().contains("did you mean 15s?"));
-        assert_eq!(parse("1h30"), Err(BadDuration::NoUnit("1h30".into())));
+        assert_eq!(parse("1h30"), Err(InvalidDuration::NoUnit("1h30".into())));
     }
 
     #[test]
-    fn what_is_not_a_duration_is_refused() {
+    fn invalid_duration_is_refused() {
         let long = "9".repeat(30);
         for (text, error) in [
-            ("", BadDuration::Empty),
-            ("s", BadDuration::NoNumber("s".into())),
-            ("-5s", BadDuration::Negative("-5s".into())),
-            (" 5s", BadDuration::NoNumber(" 5s".into())),
-            ("1.5s", BadDuration::UnknownUnit(".".into())),
-            ("5 s", BadDuration::UnknownUnit(" s".into())),
-            ("5S", BadDuration::UnknownUnit("S".into())),
-            ("5us", BadDuration::UnknownUnit("us".into())),
-            ("30m1h", BadDuration::Disorder("30m1h".into())),
-            ("1s1s", BadDuration::Disorder("1s1s".into())),
-            ("99999999999999999d", BadDuration::TooLong("99999999999999999d".into())),
-            (&format!("{long}s"), BadDuration::TooLong(format!("{long}s"))),
+            ("", InvalidDuration::Empty),
+            ("s", InvalidDuration::NoNumber("s".into())),
+            ("-5s", InvalidDuration::Negative("-5s".into())),
+            (" 5s", InvalidDuration::NoNumber(" 5s".into())),
+            ("1.5s", InvalidDuration::UnknownUnit(".".into())),
+            ("5 s", InvalidDuration::UnknownUnit(" s".into())),
+            ("5S", InvalidDuration::UnknownUnit("S".into())),
+            ("5us", InvalidDuration::UnknownUnit("us".into())),
+            ("30m1h", InvalidDuration::Disorder("30m1h".into())),
+            ("1s1s", InvalidDuration::Disorder("1s1s".into())),
+            ("99999999999999999d", InvalidDuration::TooLong("99999999999999999d".into())),
+            (&format!("{long}s"), InvalidDuration::TooLong(format!("{long}s"))),
         ] {
             assert_eq!(parse(text), Err(error), "{text}");
         }

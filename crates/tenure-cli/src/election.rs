@@ -1,7 +1,7 @@
 //! `tenure election`: who leads, who wants to, and asking a leader to go.
 
-mod asking;
-mod shape;
+mod rows;
+mod step_down;
 mod watch;
 
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tenure::session::Session;
 use tenure::store::Store;
 use tenure_core::id::{ElectionName, Namespace};
 
-use self::shape::Shown;
+use self::rows::ElectionRow;
 use crate::duration;
 use crate::elect::{SCHEMA, parse};
 use crate::failure::Failure;
+use crate::lease_remaining::{in_seconds, remaining};
 use crate::output::Output;
-use crate::remaining::{in_seconds, remaining};
 
 /// What can be done with elections.
 #[derive(Subcommand, Debug)]
@@ -33,7 +33,7 @@ pub(crate) enum ElectionCommand {
         name: String,
     },
     /// Tell who leads, then every change, one on a line; a time without a leader is told too.
-    Watch(watch::WatchArgs),
+    Watch(watch::ElectionWatchArgs),
     /// Ask the leader to go, and wait until it has. Exit 3 if nobody leads, 4 if it is somebody else than you meant or it declines, 8 if it does
     /// not go in time.
     Resign(ResignArgs),
@@ -50,7 +50,7 @@ pub(crate) struct ResignArgs {
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
-    patience: PatienceArgs,
+    patience: StepDownTimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -63,11 +63,11 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
-    patience: PatienceArgs,
+    patience: StepDownTimeoutArgs,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct PatienceArgs {
+pub(crate) struct StepDownTimeoutArgs {
     /// How long to wait for it. The wish stands after that too.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "30s")]
     wait: Duration,
@@ -107,16 +107,16 @@ pub(crate) async fn run(
         ElectionCommand::Ls => list(&elections, store, output).await,
         ElectionCommand::Show { name } => show(&named(name)?, store, output).await,
         ElectionCommand::Watch(args) => watch::watch(args, &named(&args.name)?, output).await,
-        ElectionCommand::Resign(args) => asking::resign(args, &named(&args.name)?, output).await,
-        ElectionCommand::Transfer(args) => asking::transfer(args, &named(&args.name)?, output).await,
+        ElectionCommand::Resign(args) => step_down::resign(args, &named(&args.name)?, output).await,
+        ElectionCommand::Transfer(args) => step_down::transfer(args, &named(&args.name)?, output).await,
     }
 }
 
 async fn list(elections: &Elections, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct ElectionListReport {
         schema: &'static str,
-        elections: Vec<Shown>,
+        elections: Vec<ElectionRow>,
         backend: &'static str,
         revision: String,
     }
@@ -124,9 +124,9 @@ async fn list(elections: &Elections, store: &Store, output: &Output) -> Result<(
     if output.is_json {
         let leaders = elections.iter().filter_map(|view| view.leader.as_ref());
         let left = remaining(store, leaders.map(|leader| leader.place.lease)).await?;
-        let elections = elections.iter().map(|view| Shown::new(view, &left)).collect();
+        let elections = elections.iter().map(|view| ElectionRow::new(view, &left)).collect();
         let (backend, revision) = (store.info().kind, revision.to_string());
-        return output.object(&Answer { schema: SCHEMA, elections, backend, revision });
+        return output.object(&ElectionListReport { schema: SCHEMA, elections, backend, revision });
     }
     let row = |view: &ElectionSnapshot| {
         let leader = view.leader.as_ref();
@@ -140,24 +140,24 @@ async fn list(elections: &Elections, store: &Store, output: &Output) -> Result<(
         ]
     };
     let rows: Vec<Vec<String>> = elections.iter().map(row).collect();
-    output.table(&["name", "fence", "leader", "value", "candidates"], &rows)
+    output.table(&["name", "token", "leader", "value", "candidates"], &rows)
 }
 
 async fn show(election: &Election, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct ElectionShowReport {
         schema: &'static str,
         #[serde(flatten)]
-        shown: Shown,
+        shown: ElectionRow,
         backend: &'static str,
         revision: String,
     }
     let view = election.view().await?;
     let left = remaining(store, view.leader.iter().map(|leader| leader.place.lease)).await?;
-    let shown = Shown::new(&view, &left);
+    let shown = ElectionRow::new(&view, &left);
     if output.is_json {
         let (backend, revision) = (store.info().kind, view.revision.to_string());
-        return output.object(&Answer { schema: SCHEMA, shown, backend, revision });
+        return output.object(&ElectionShowReport { schema: SCHEMA, shown, backend, revision });
     }
     if shown.leader.is_none() {
         output.note(&format!("nobody leads '{}'", view.name));
@@ -171,7 +171,7 @@ async fn show(election: &Election, store: &Store, output: &Output) -> Result<(),
     });
     let candidates = shown.candidates.into_iter().map(|person| person.into_row("waits", "-".to_owned()));
     let rows: Vec<Vec<String>> = leader.chain(candidates).collect();
-    output.table(&["", "fence", "candidate", "value", "priority", "since", "lease s"], &rows)
+    output.table(&["", "token", "candidate", "value", "priority", "since", "lease s"], &rows)
 }
 
 /// The name of an election, for hints.

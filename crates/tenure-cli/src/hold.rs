@@ -1,29 +1,27 @@
-//! A command that runs while something is held, and no longer: what `lock`, `once` and `elect` have in common.
+//! A command that runs only while this process holds something: shared by `lock`, `once` and `elect`.
 //!
-//! The library stands in line and says how long what is held is certain; `timing` divides that time, `supervise` ends the command by it.
+//! The library queues and reports how long the hold is valid. `timing` divides that time, `supervise` stops the command by it.
 
-mod holding;
-mod line;
-mod stage;
-mod terms;
+mod args;
+mod context;
+mod run;
 mod timing;
-mod who;
+mod waiting;
 
 use std::time::Duration;
 
 use tenure::clock::wall_time;
 use tenure_core::record::Timestamp;
 
-pub(crate) use holding::{Acquired, Run, taken};
-pub(crate) use line::{Line, Look, NotHeld, Progress, Wait};
-pub(crate) use stage::{Patience, Stage, Stop, listen};
-pub(crate) use terms::HoldArgs;
+pub(crate) use args::HoldArgs;
+pub(crate) use context::{CloseDeadline, HoldContext, HoldExit, listen};
+pub(crate) use run::{Acquired, CommandRun, taken};
 pub(crate) use timing::{Timing, warn_of_long};
-pub(crate) use who::introduce;
+pub(crate) use waiting::{HoldSubject, NotHeld, QueueStatus, Wait, WaitProgress};
 
 use crate::duration;
 
-/// How long ago that was, by two clocks that need not agree.
+/// The time since a timestamp, for people; the two clocks may differ.
 pub(crate) fn ago(since: Timestamp) -> String {
-    duration::said(Duration::from_millis(wall_time().0.saturating_sub(since.0)))
+    duration::format(Duration::from_millis(wall_time().0.saturating_sub(since.0)))
 }

@@ -8,7 +8,7 @@ mod input;
 mod key;
 mod put;
 mod read;
-mod shape;
+mod rows;
 mod txn;
 mod watch;
 
@@ -17,7 +17,7 @@ use tenure::store::Store;
 
 pub(crate) use input::Input;
 pub(crate) use key::{parse_lease, parse_revision_or_zero};
-pub(crate) use shape::Key;
+pub(crate) use rows::KvKey;
 
 use crate::audit::Trail;
 use crate::failure::Failure;
@@ -43,7 +43,7 @@ pub(crate) enum KvCommand {
     #[command(aliases = ["ls", "list"])]
     Range(read::RangeArgs),
     /// Tell every change of a key or a prefix, one on a line.
-    Watch(watch::WatchArgs),
+    Watch(watch::KvWatchArgs),
     /// Do a transaction given as JSON; exit 4 if its conditions did not hold.
     Txn(txn::TxnArgs),
     /// Forget history up to a revision.

@@ -13,7 +13,7 @@ use tenure_core::layout::Layout;
 use crate::audit::Trail;
 use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
-use crate::kv::{Key, parse_lease};
+use crate::kv::{KvKey, parse_lease};
 use crate::output::Output;
 
 /// What `--json` answers carry as `schema`.
@@ -78,15 +78,15 @@ pub(crate) async fn run(
 
 async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct LeaseListReport {
         schema: &'static str,
-        leases: Vec<Row>,
+        leases: Vec<LeaseRow>,
         /// False for a user that may not read all keys and therefore does not see all leases.
         #[serde(skip_serializing_if = "Option::is_none")]
         complete: Option<bool>,
     }
     #[derive(Serialize)]
-    struct Row {
+    struct LeaseRow {
         #[serde(flatten)]
         about: About,
         keys: usize,
@@ -117,8 +117,9 @@ async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(
         .collect();
     found.sort_by_key(|(id, _)| *id);
     if output.is_json {
-        let rows = found.iter().map(|(id, view)| Row { about: About::new(*id, view), keys: view.keys.len() });
-        return output.object(&Answer {
+        let rows =
+            found.iter().map(|(id, view)| LeaseRow { about: About::new(*id, view), keys: view.keys.len() });
+        return output.object(&LeaseListReport {
             schema: SCHEMA,
             leases: rows.collect(),
             complete: (!is_complete).then_some(false),
@@ -155,16 +156,16 @@ enum Listed {
 
 async fn show(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct LeaseShowReport {
         schema: &'static str,
         #[serde(flatten)]
         about: About,
-        keys: Vec<Key>,
+        keys: Vec<KvKey>,
     }
     let view = store.lease(id).await?.ok_or_else(|| none(id))?;
     if output.is_json {
-        let keys = view.keys.iter().map(|key| Key::new(key)).collect();
-        return output.object(&Answer { schema: SCHEMA, about: About::new(id, &view), keys });
+        let keys = view.keys.iter().map(|key| KvKey::new(key)).collect();
+        return output.object(&LeaseShowReport { schema: SCHEMA, about: About::new(id, &view), keys });
     }
     output.record([
         id.to_string(),
@@ -182,7 +183,7 @@ async fn revoke(
     output: &Output,
 ) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct LeaseRevokeReport {
         schema: &'static str,
         lease: String,
         deleted: usize,
@@ -205,7 +206,7 @@ async fn revoke(
     let deleted = view.keys.len();
     if output.is_json {
         let (lease, revision) = (id.to_string(), revision.to_string());
-        return output.object(&Answer { schema: SCHEMA, lease, deleted, revision });
+        return output.object(&LeaseRevokeReport { schema: SCHEMA, lease, deleted, revision });
     }
     output.record([id.to_string(), deleted.to_string(), revision.to_string()])
 }

@@ -1,8 +1,8 @@
-//! `tenure lock`: a command that runs while a lock is held, and no longer.
+//! `tenure lock`: a command that runs only while a lock is held.
 
-mod keeping;
-mod line;
-mod waiting;
+mod report;
+mod subject;
+mod wait_output;
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
@@ -12,68 +12,78 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tenure_core::id::LockName;
 
-pub(crate) use line::{LockLine, Wish};
-pub(crate) use waiting::{held_by, held_for};
+pub(crate) use report::MAYBE_DURING;
+pub(crate) use subject::{LockOptions, LockSubject};
+pub(crate) use wait_output::{ahead_of_you, held_by, held_for};
 
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Code, Failure};
-use crate::hold::{HoldArgs, Line, Patience, Progress, Stage, Stop, Wait, listen};
+use crate::hold::{CloseDeadline, HoldArgs, HoldContext, HoldExit, HoldSubject, Wait, WaitProgress, listen};
 use crate::mistake::{Verbs, verb_as_name};
 use crate::output::Output;
 use crate::supervise::Signals;
 
-/// What `--json` answers about locks carry as `schema`.
+/// The `schema` of JSON output about locks.
 pub(crate) const SCHEMA: &str = "tenure.lock/v1";
 
 const HELP: &str = "\
-With --, our flags stand before it; without it, everything from the command's name on is the command's.
-Without a command the lock is held until a signal, and stdout has one line when it is: name, fence, lease, key.
+Examples:
+  tenure lock deploy -- ./deploy.sh              wait for the lock, run the script, release the lock
+  tenure lock deploy --try -- ./deploy.sh        exit with 124 at once if another process holds it
+  tenure lock gpu --permits 2 -- ./train.sh      at most two at a time
 
-The lock is renewed every third of the TTL. If that fails, the command is asked to stop (--signal) at TTL - grace - margin after the last
-renewal that was acknowledged, counted from when it was sent, and killed at TTL - margin: before the store can give the lock to anybody else.
-If somebody revokes the lease or breaks the lock, it is asked at once and killed after the grace, at most 1 s.
-Killed or stopped ourselves, a second process ends the command in time, with everything that it started: also what left its process group, as
-`timeout`, `setsid` and daemons do. Processes of another user are out of its reach. The lock is held until the last of them has ended.
+Flags of tenure go before --; without --, everything after the command's name belongs to the command.
+Without a command, the lock is held until a signal, and stdout gets one line: name, token, lease, key.
 
-The command's environment has TENURE_LOCK, TENURE_LOCK_KEY, TENURE_FENCE, TENURE_LEASE, TENURE_TTL_SECONDS, TENURE_NAMESPACE, TENURE_NODE,
-ETCD_LOCK_KEY and ETCD_LOCK_REV. TENURE_FENCE grows with every holder: whatever checks it together with the write is safe from late ones.
+Timing: the lock is renewed after every third of the TTL. If renewals fail, the command gets the stop signal (--signal) at
+TTL - grace - margin and SIGKILL at TTL - margin, both counted from the send time of the last acknowledged renewal. The store can let
+another process acquire the lock only after that. If the lease is revoked or the lock is broken, the command gets the stop signal at once
+and SIGKILL after the grace, at most 1 s later.
 
-Exit codes: the command's own, 128+N if signal N killed it, 122 the lock was lost, 124 not acquired, 125 the command was not started,
-126 not executable, 127 not found. Without a command, a signal is the normal end: 0.";
+Supervision: if tenure itself is killed or stopped, a second process ends the command in time, with every process that it started.
+This includes processes that left its process group (timeout, setsid, daemons), but not processes of another user.
+The lock is held until the last of them has ended.
 
-/// Which lock, how, and what to run under it.
+Environment of the command: TENURE_LOCK, TENURE_LOCK_KEY, TENURE_FENCING_TOKEN, TENURE_LEASE, TENURE_TTL_SECONDS, TENURE_NAMESPACE,
+TENURE_NODE, ETCD_LOCK_KEY, ETCD_LOCK_REV. The fencing token grows with every holder: a storage that compares it with each write
+rejects late writes of earlier holders.
+
+Exit codes: that of the command; 128+N signal N killed it; 122 the lock was lost; 124 not acquired; 125 the command was not started;
+126 not executable; 127 not found. Without a command, a signal is the normal end: 0.";
+
+/// The flags of `tenure lock`.
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct LockArgs {
     /// The lock's name.
     name: String,
-    /// Wait this long for it, not for ever.
+    /// Wait at most this long [default: without limit].
     #[arg(long, value_name = "DUR", value_parser = duration::parse, conflicts_with = "try_once")]
     wait: Option<Duration>,
     /// Do not wait.
     #[arg(long = "try")]
     try_once: bool,
-    /// Let this many hold it at once; all who use the name must say the same.
+    /// Allow N holders at the same time. Every user of the name must give the same N.
     #[arg(short = 'n', long = "permits", value_name = "N", conflicts_with = "shared")]
     permits: Option<NonZeroU32>,
-    /// Hold it together with others that share it.
+    /// Hold it together with other --shared holders; an exclusive holder excludes all of them.
     #[arg(long)]
     shared: bool,
-    /// Keep it at least this long, also after the command.
+    /// Hold it at least this long, even if the command ends earlier.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, requires = "command")]
     min_hold: Option<Duration>,
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
-    /// Why, for whoever looks at the lock.
+    /// A reason that `tenure locks show` prints.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
-    /// The command.
+    /// The command and its arguments.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Verbs of `tenure locks`, which are no names of locks unless `--` or a command follows.
+/// Verbs of `tenure locks`. They are names of locks only if `--` or a command follows.
 const VERBS: Verbs = &[
     ("ls", "tenure locks ls"),
     ("list", "tenure locks ls"),
@@ -84,68 +94,70 @@ const VERBS: Verbs = &[
 ];
 
 impl LockArgs {
-    /// A verb in the place of the name.
+    /// The failure if a verb was given as the name.
     pub(crate) fn misread(&self) -> Option<Failure> {
         let act = "`tenure lock` would hold a lock of this name until a signal";
         verb_as_name(&self.name, &self.command, act, VERBS)
     }
 }
 
-/// Holds the lock, runs the command or waits for a signal, and gives it back.
+/// Acquires the lock, runs the command or waits for a signal, and releases the lock.
 pub(crate) async fn run(args: &LockArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
-    let wish = Wish::new(parse(&args.name)?, line::mode(args.permits, args.shared), &args.reason)?;
+    let options =
+        LockOptions::new(parse(&args.name)?, subject::mode(args.permits, args.shared), &args.reason)?;
     let wait = match (args.wait, args.try_once) {
         (Some(wait), _) => Wait::UpTo(wait),
         (None, true) => Wait::None,
         (None, false) => Wait::Endless,
     };
     let mut signals = listen()?;
-    let stage = match Stage::open(&args.hold, &args.command, global, output, &mut signals, args.wait).await {
-        Ok(stage) => stage,
-        Err(stop) => return stop.exit(),
-    };
-    let line = LockLine::new(&stage, wish);
-    let done = hold(&stage, &line, wait, args.min_hold.unwrap_or_default(), &mut signals).await;
-    stage.close(Patience::after(&done)).await;
-    done.or_else(Stop::exit)
+    let context =
+        match HoldContext::open(&args.hold, &args.command, global, output, &mut signals, args.wait).await {
+            Ok(context) => context,
+            Err(stop) => return stop.exit(),
+        };
+    let subject = LockSubject::new(&context, options);
+    let done = hold(&context, &subject, wait, args.min_hold.unwrap_or_default(), &mut signals).await;
+    context.close(CloseDeadline::after(&done)).await;
+    done.or_else(HoldExit::exit)
 }
 
-/// A name as it was typed.
+/// Checks a lock name.
 pub(crate) fn parse(name: &str) -> Result<LockName, Failure> {
     LockName::parse(name)
-        .map_err(|error| Failure::usage(format!("the lock's name: {error}")).hint("use a name like deploy"))
+        .map_err(|error| Failure::usage(format!("invalid lock name: {error}")).hint("use a name like deploy"))
 }
 
 async fn hold(
-    stage: &Stage<'_>,
-    line: &LockLine,
+    context: &HoldContext<'_>,
+    subject: &LockSubject,
     wait: Wait,
     min_hold: Duration,
     signals: &mut Signals,
-) -> Result<ExitCode, Stop> {
+) -> Result<ExitCode, HoldExit> {
     let begin = Instant::now();
-    let progress = Progress::default();
+    let progress = WaitProgress::default();
     loop {
-        let guard = stage.acquire(line, wait, begin, &progress, signals).await?;
+        let guard = context.acquire(subject, wait, begin, &progress, signals).await?;
         let since = Instant::now();
-        if let Err(failure) = line.tell(stage, &guard) {
-            let _ = stage.release(guard.release()).await;
+        if let Err(failure) = subject.report(context, &guard) {
+            let _ = context.release(guard.release()).await;
             return Err(failure.into());
         }
-        let Some(program) = &stage.program else {
-            return Ok(line.stay(stage, guard, signals).await);
+        let Some(program) = &context.program else {
+            return Ok(subject.hold(context, guard, signals).await);
         };
-        match line.run(stage, program, &guard, signals).await {
+        match subject.run(context, program, &guard, signals).await {
             Ok(run) => {
                 let rest = min_hold.saturating_sub(since.elapsed());
-                return Ok(line.finish(stage, guard, run, rest, signals).await);
+                return Ok(subject.finish(context, guard, run, rest, signals).await);
             }
-            // Nothing ran, so nothing was lost: it is our turn again later.
+            // The command did not run, so this process can enter the queue again.
             Err(failure) if failure.code == Code::Lost => {
-                stage.again(line.name(), "was lost before the command was started");
+                context.note_retry(subject.name(), "was lost before the command was started");
             }
             Err(failure) => {
-                let _ = stage.release(guard.release()).await;
+                let _ = context.release(guard.release()).await;
                 return Err(failure.into());
             }
         }

@@ -13,10 +13,10 @@ use tenure_core::revision::Token;
 
 use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
+use crate::lease_remaining;
 use crate::lock::{SCHEMA, held_by, held_for, parse};
 use crate::node::said;
 use crate::output::Output;
-use crate::remaining;
 
 /// What can be done with locks.
 #[derive(Subcommand, Debug)]
@@ -79,23 +79,23 @@ pub(crate) async fn run(
         LocksCommand::Show { name } => show(&parse(name)?, &locks, store, output).await,
         LocksCommand::Break { name, token, force, reason, confirm } => {
             let token = token.map(|token| Token(Revision(token)));
-            let terms = Terms { token, force: *force, reason, confirm: *confirm };
+            let terms = BreakOptions { token, force: *force, reason, confirm: *confirm };
             take(&parse(name)?, terms, &locks, output).await
         }
     }
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct LockRow {
     name: String,
     held: bool,
-    fence: Option<String>,
-    holders: Vec<ShownHolder>,
-    waiters: Vec<ShownWaiter>,
+    token: Option<String>,
+    holders: Vec<HolderRow>,
+    waiters: Vec<WaiterRow>,
 }
 
 #[derive(Serialize)]
-struct ShownHolder {
+struct HolderRow {
     node: String,
     pid: u32,
     user: String,
@@ -108,11 +108,11 @@ struct ShownHolder {
     lease: String,
     ttl_seconds: Option<f64>,
     remaining_seconds: Option<f64>,
-    fence: String,
+    token: String,
 }
 
 #[derive(Serialize)]
-struct ShownWaiter {
+struct WaiterRow {
     node: String,
     pid: u32,
     position: usize,
@@ -120,12 +120,12 @@ struct ShownWaiter {
     since: Option<String>,
 }
 
-impl Shown {
-    fn new(view: &LockSnapshot, leases: &BTreeMap<LeaseId, LeaseView>) -> Shown {
+impl LockRow {
+    fn new(view: &LockSnapshot, leases: &BTreeMap<LeaseId, LeaseView>) -> LockRow {
         let holder = |holder: &Holder| {
             let lease = leases.get(&holder.place.lease);
             let record = holder.record.clone();
-            ShownHolder {
+            HolderRow {
                 node: record.node,
                 pid: record.pid,
                 user: record.user,
@@ -136,19 +136,19 @@ impl Shown {
                 lease: holder.place.lease.to_string(),
                 ttl_seconds: lease.map(|lease| lease.granted.as_secs_f64()),
                 remaining_seconds: lease.map(|lease| lease.remaining.as_secs_f64()),
-                fence: holder.token.to_string(),
+                token: holder.token.to_string(),
             }
         };
-        let waiter = |(index, waiter): (usize, &Holder)| ShownWaiter {
+        let waiter = |(index, waiter): (usize, &Holder)| WaiterRow {
             node: waiter.record.node.clone(),
             pid: waiter.record.pid,
             position: index + 1,
             since: said(waiter.record.queued),
         };
-        Shown {
+        LockRow {
             name: view.name.to_string(),
             held: !view.holders.is_empty(),
-            fence: view.holders.first().map(|first| first.token.to_string()),
+            token: view.holders.first().map(|first| first.token.to_string()),
             holders: view.holders.iter().map(holder).collect(),
             waiters: view.waiters.iter().enumerate().map(waiter).collect(),
         }
@@ -157,19 +157,19 @@ impl Shown {
 
 async fn list(locks: &Locks, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct LockListReport {
         schema: &'static str,
-        locks: Vec<Shown>,
+        locks: Vec<LockRow>,
         backend: &'static str,
         revision: String,
     }
     let LockList { locks: views, revision } = locks.list().await?;
     if output.is_json {
         let holders = views.iter().flat_map(|view| &view.holders).map(|holder| holder.place.lease);
-        let leases = remaining::views(store, holders).await?;
+        let leases = lease_remaining::views(store, holders).await?;
         let (backend, revision) = (store.info().kind, revision.to_string());
-        let locks = views.iter().map(|view| Shown::new(view, &leases)).collect();
-        return output.object(&Answer { schema: SCHEMA, locks, backend, revision });
+        let locks = views.iter().map(|view| LockRow::new(view, &leases)).collect();
+        return output.object(&LockListReport { schema: SCHEMA, locks, backend, revision });
     }
     let row = |view: &LockSnapshot| {
         let first = view.holders.first();
@@ -186,30 +186,30 @@ async fn list(locks: &Locks, store: &Store, output: &Output) -> Result<(), Failu
         ]
     };
     let rows: Vec<Vec<String>> = views.iter().map(row).collect();
-    output.table(&["name", "fence", "holders", "waiters", "for", "held by"], &rows)
+    output.table(&["name", "token", "holders", "waiters", "for", "held by"], &rows)
 }
 
 async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct LockShowReport {
         schema: &'static str,
         #[serde(flatten)]
-        shown: Shown,
+        shown: LockRow,
         backend: &'static str,
         revision: String,
     }
     let view = locks.view(name).await?;
-    let leases = remaining::views(store, view.holders.iter().map(|holder| holder.place.lease)).await?;
-    let shown = Shown::new(&view, &leases);
+    let leases = lease_remaining::views(store, view.holders.iter().map(|holder| holder.place.lease)).await?;
+    let shown = LockRow::new(&view, &leases);
     if output.is_json {
         let (backend, revision) = (store.info().kind, view.revision.to_string());
-        return output.object(&Answer { schema: SCHEMA, shown, backend, revision });
+        return output.object(&LockShowReport { schema: SCHEMA, shown, backend, revision });
     }
     let dash = || "-".to_owned();
     let holders = shown.holders.into_iter().map(|holder| {
         vec![
             "holds".to_owned(),
-            holder.fence,
+            holder.token,
             holder.node,
             holder.pid.to_string(),
             holder.user,
@@ -236,12 +236,12 @@ async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) ->
     if rows.is_empty() {
         output.note(&format!("nobody holds '{name}'"));
     }
-    let heading = ["", "fence", "node", "pid", "user", "since", "lease s", "command", "reason"];
+    let heading = ["", "token", "node", "pid", "user", "since", "lease s", "command", "reason"];
     output.table(&heading, &rows)
 }
 
 /// From which holders a lock is taken, and why.
-struct Terms<'a> {
+struct BreakOptions<'a> {
     token: Option<Token>,
     force: bool,
     reason: &'a str,
@@ -251,19 +251,19 @@ struct Terms<'a> {
 /// Takes a lock away.
 async fn take(
     name: &LockName,
-    Terms { token, force, reason, confirm }: Terms<'_>,
+    BreakOptions { token, force, reason, confirm }: BreakOptions<'_>,
     locks: &Locks,
     output: &Output,
 ) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct LockBreakReport {
         schema: &'static str,
         name: String,
-        broken: Vec<Broken>,
+        broken: Vec<BrokenRow>,
     }
     #[derive(Serialize)]
-    struct Broken {
-        fence: String,
+    struct BrokenRow {
+        token: String,
         node: String,
         pid: u32,
         lease: String,
@@ -295,13 +295,13 @@ async fn take(
     if !output.is_json {
         return broken.iter().try_for_each(|victim| output.record([victim.token.to_string()]));
     }
-    let broken = broken.into_iter().map(|victim| Broken {
-        fence: victim.token.to_string(),
+    let broken = broken.into_iter().map(|victim| BrokenRow {
+        token: victim.token.to_string(),
         node: victim.record.node.clone(),
         pid: victim.record.pid,
         lease: victim.place.lease.to_string(),
     });
-    output.object(&Answer { schema: SCHEMA, name: name.to_string(), broken: broken.collect() })
+    output.object(&LockBreakReport { schema: SCHEMA, name: name.to_string(), broken: broken.collect() })
 }
 
 /// Whose place is meant.

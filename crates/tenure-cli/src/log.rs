@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::Failure;
-use crate::output::{Output, Tone, escape_controls, to_json};
+use crate::output::{Output, TextStyle, escape_controls, to_json};
 
 /// Begins to log. `TENURE_LOG` is a level, or targets with levels, as in `tenure=debug,tenure_etcd=trace`.
 pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
@@ -84,9 +84,9 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let (level, tone) = match *event.metadata().level() {
-            Level::ERROR => ("error", Some(Tone::Bad)),
-            Level::WARN => ("warning", Some(Tone::Doubtful)),
-            Level::INFO => ("info", Some(Tone::Good)),
+            Level::ERROR => ("error", Some(TextStyle::Bad)),
+            Level::WARN => ("warning", Some(TextStyle::Doubtful)),
+            Level::INFO => ("info", Some(TextStyle::Good)),
             Level::DEBUG => ("debug", None),
             Level::TRACE => ("trace", None),
         };

@@ -1,6 +1,6 @@
-//! The `tenure` command: the store, and what stands on it, from the shell.
+//! The `tenure` command: locks, elections, registrations, tasks and their store, from the shell.
 //!
-//! stdout is data, stderr is talk, and the exit code tells scripts what happened (see `failure`).
+//! stdout has data, stderr has notes and failures, and the exit code reports the result to scripts (see `failure`).
 
 mod audit;
 mod cli;
@@ -17,6 +17,7 @@ mod failure;
 mod hold;
 mod kv;
 mod lease;
+mod lease_remaining;
 mod lock;
 mod locks;
 mod log;
@@ -25,7 +26,6 @@ mod node;
 mod once;
 mod output;
 mod register;
-mod remaining;
 mod service;
 mod status;
 mod submit;
@@ -42,41 +42,41 @@ use clap::{CommandFactory, ValueEnum};
 use mimalloc::MiMalloc;
 use tenure::client::Client;
 use tenure::store::Store;
-use tenure_core::id::{Namespace, NodeId};
+use tenure_core::id::NodeId;
 
-use crate::cli::{Cli, Command, PartCommand};
+use crate::cli::{Cli, Command, InternalCommand};
 use crate::connect::{Decision, Purpose};
 use crate::failure::{Code, Failure};
 use crate::output::{Color, Output};
 
-/// What `tenure` says when it is asked nothing.
+/// The output of `tenure` without a command.
 const GREETING: &str = "\
 tenure: locks, elections, registrations and tasks for programs on more than one machine
 
-  tenure demo                        see the whole story by itself, in half a minute
+  tenure demo                        watch workers share tasks and survive a crash, in half a minute
   tenure kv put /greeting hello      put a key into the store of this machine
-  tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else meanwhile
-  tenure elect scheduler -- ./run    run a command on one of all hosts that start it
-  tenure register web/1=10.0.0.7:80 -- ./serve       keep a key alive while a command runs
-  tenure worker --exec ./job.sh      run tasks, one process each, shared with all other workers
-  tenure submit mail-1 --kind mail   give work to whichever node takes it
-  tenure --endpoints host:2379 kv watch --prefix /     tell every change in an etcd
+  tenure lock deploy -- ./deploy.sh  run a command that runs nowhere else at the same time
+  tenure elect scheduler -- ./run    run a command on one of several hosts; another host takes over
+  tenure register web/1=10.0.0.7:80 -- ./serve       keep a key in the store while a command runs
+  tenure worker --exec ./job.sh      run tasks, each as a process, together with other workers
+  tenure submit mail-1 --kind mail   submit a task for the workers
+  tenure --endpoints host:2379 kv watch --prefix /     print every change of an etcd
 
 Commands: lock, elect, once, locks, election, register, worker, submit, task, node, service, lease, status, events, kv, doctor, demo, config, completions, version.
-`tenure --help` lists everything, `tenure doctor` says whether it will work here.
+`tenure --help` lists everything; `tenure doctor` checks the configuration, the connection and the store.
 ";
 
-/// What one thread reads from the store another frees, by the thousand: the C library's own allocator lets them wait for each other, which was a
-/// quarter of all that eight nodes did to claim ten thousand tasks.
+/// Memory that one thread allocates is freed by another, in large numbers. The allocator of the C library contends there, which
+/// was a quarter of the work of eight nodes that claim ten thousand tasks.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// Threads beside the one that writes output, for a command that moves many keys: while one reads what was answered, the other asks on.
+/// Worker threads for a command that moves many keys: one reads replies while the other sends requests.
 const THREADS: usize = 2;
 
-/// The same for a command that stands in line. It does little and wakes many; two threads hand that little to each other, and on two cores that the
-/// store needs too, a lock and its release then cost twice the work.
-const THREADS_IN_LINE: usize = 1;
+/// Worker threads for a command that waits in a queue. With two threads, handing tasks over between them doubled the work of a lock
+/// and its release on two cores that the store needs too.
+const THREADS_QUEUED: usize = 1;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -84,8 +84,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, &words),
     };
-    if let Some(Command::Part(command)) = &cli.command
-        && let Some(code) = supervise::part(command)
+    if let Some(Command::Internal(command)) = &cli.command
+        && let Some(code) = supervise::run_helper(command)
     {
         return code;
     }
@@ -99,10 +99,10 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             // Ctrl-C reaches the workers of a demo too; one report is enough.
-            let is_part = matches!(cli.command, Some(Command::Part(_)));
-            // A reader that had enough is no failure; one that never learns that something is held is.
-            let has_enough = failure.code == Code::BrokenPipe && !cli.is_wrapper();
-            let is_silent = has_enough || (is_part && failure.code == Code::Interrupted);
+            let is_internal = matches!(cli.command, Some(Command::Internal(_)));
+            // A reader that closed its pipe is not a failure, unless the pipe carries the report that something is held.
+            let is_read = failure.code == Code::BrokenPipe && !cli.is_wrapper();
+            let is_silent = is_read || (is_internal && failure.code == Code::Interrupted);
             if !is_silent {
                 output.failure(&failure);
             }
@@ -111,37 +111,40 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version are answers; everything else that clap reports is a mistake of the caller's.
+/// Prints help and version; reports everything else that clap returns as a mistake in the command line.
 fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // A reader that left while help was printed has had enough of it.
+        // A reader that closed its pipe has read enough of the help.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let ours: Vec<&str> = words.iter().map_while(|word| word.to_str().filter(|word| *word != "--")).collect();
-    let color = ours.windows(2).find(|pair| pair[0] == "--color").map(|pair| pair[1]);
-    let color = color.or_else(|| ours.iter().find_map(|word| word.strip_prefix("--color=")));
+    let flags: Vec<&str> =
+        words.iter().map_while(|word| word.to_str().filter(|word| *word != "--")).collect();
+    let color = flags.windows(2).find(|pair| pair[0] == "--color").map(|pair| pair[1]);
+    let color = color.or_else(|| flags.iter().find_map(|word| word.strip_prefix("--color=")));
     let color = color.and_then(|word| Color::from_str(word, true).ok()).unwrap_or_default();
-    Output::new(ours.contains(&"--json"), color).failure(&mistake::failure(error, words));
+    Output::new(flags.contains(&"--json"), color).failure(&mistake::failure(error, words));
     ExitCode::from(Cli::mistake_code(words))
 }
 
 fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(if cli.stands_in_line() { THREADS_IN_LINE } else { THREADS })
+        .worker_threads(if cli.is_queued() { THREADS_QUEUED } else { THREADS })
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(Code::Failed, format!("the runtime cannot be started: {error}")))?;
+        .map_err(|error| Failure::new(Code::Failed, format!("cannot start the async runtime: {error}")))?;
     let done = runtime.block_on(async {
         match &cli.command {
-            // Those who run a command have their own answers to signals.
+            // These verbs run a command and handle signals themselves.
             Some(Command::Lock(args)) => lock::run(args, &cli.global, output).await,
             Some(Command::Elect(args)) => elect::run(args, &cli.global, output).await,
             Some(Command::Once(args)) => once::run(args, &cli.global, output).await,
             Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
             Some(Command::Worker(args)) => worker::run(args, &cli.global, output).await,
             Some(Command::Demo(args)) => demo::run(args, &cli.global, output).await,
-            Some(Command::Part(PartCommand::Supervise(args))) => supervise::rehearse(args, output).await,
+            Some(Command::Internal(InternalCommand::Supervise(args))) => {
+                supervise::run_test(args, output).await
+            }
             _ => tokio::select! {
                 biased;
                 _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::Interrupted, "interrupted")),
@@ -149,7 +152,7 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
             },
         }
     });
-    // A thread that waits for a terminal or a pipe must not keep us.
+    // A thread that reads a terminal or a pipe must not delay the exit.
     runtime.shutdown_background();
     done
 }
@@ -157,137 +160,72 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
-        Command::Lock(_)
-        | Command::Elect(_)
-        | Command::Once(_)
-        | Command::Register(_)
-        | Command::Worker(_)
-        | Command::Demo(_)
-        | Command::Part(PartCommand::Supervise(_)) => {
-            Err(Failure::new(Code::Failed, "what handles signals itself is run by `run_to_end`"))
+        Command::Doctor => return doctor::run(&cli.global, output).await,
+        Command::Config(command) => return config::run(command, &cli.global, output),
+        Command::Completions { shell } => return output.text(&completions(*shell)),
+        Command::Version => return version::run(output),
+        Command::Internal(InternalCommand::Worker { node, ledger, ttl }) => {
+            return demo::play_worker(node, ledger, *ttl, &cli.global, output).await;
         }
-        Command::Locks(command) => {
-            locks::check(command, output)?;
-            let decision = connect::decide(&cli.global)?;
-            let (store, namespace) = open_decided(cli, &decision, output).await?;
-            let done = locks::run(command, &store, &namespace, audit::actor(&decision), output).await;
-            store.close().await;
-            done
+        _ => {}
+    }
+    // Mistakes are reported before a store is opened.
+    match command {
+        Command::Locks(command) => locks::check(command, output)?,
+        Command::Election(command) => election::check(command)?,
+        Command::Task(command) => task::check(command, output)?,
+        Command::Lease(command) => lease::check(command, output)?,
+        Command::Kv(command) => kv::check(command, output)?,
+        Command::Node(command) => node::check(command)?,
+        _ => {}
+    }
+    let prepared = match command {
+        Command::Submit(args) => Some(submit::prepare(args).await?),
+        _ => None,
+    };
+    let decision = connect::decide(&cli.global)?;
+    let store = connect::open_for(Purpose::of(Some(command)), &decision, output).await?;
+    let done = run_on_store(command, prepared, &decision, &store, output).await;
+    store.close().await;
+    done
+}
+
+/// Runs a verb that needs a store.
+async fn run_on_store(
+    command: &Command,
+    prepared: Option<submit::Prepared>,
+    decision: &Decision,
+    store: &Store,
+    output: &Output,
+) -> Result<(), Failure> {
+    let namespace = &decision.namespace.value;
+    let client = || {
+        let client = Client::new(store.clone(), namespace).identity(decision.actor());
+        match NodeId::parse(&decision.sender()) {
+            Ok(name) => client.named(name),
+            // A host name that is no node id must not prevent commands.
+            Err(_) => client,
         }
-        Command::Election(command) => {
-            election::check(command)?;
-            let decision = connect::decide(&cli.global)?;
-            let (store, namespace) = open_decided(cli, &decision, output).await?;
-            let who = hold::introduce(&decision, &[]);
-            let who = format!("{} on {}", who.user, who.node);
-            let done = election::run(command, &store, &namespace, &who, output).await;
-            store.close().await;
-            done
+    };
+    let trail = || audit::Trail::new(namespace, decision.actor());
+    match (command, prepared) {
+        (Command::Submit(_), Some(prepared)) => submit::run(prepared, &client(), output).await,
+        (Command::Locks(command), _) => locks::run(command, store, namespace, decision.actor(), output).await,
+        (Command::Election(command), _) => {
+            election::run(command, store, namespace, &decision.sender(), output).await
         }
-        Command::Submit(args) => {
-            let prepared = submit::prepare(args).await?;
-            let (client, _) = open_client(cli, output).await?;
-            let done = submit::run(prepared, &client, output).await;
-            client.store().close().await;
-            done
-        }
-        Command::Task(command) => {
-            task::check(command, output)?;
-            let (client, _) = open_client(cli, output).await?;
-            let done = task::run(command, &client, output).await;
-            client.store().close().await;
-            done
-        }
-        Command::Lease(command) => {
-            lease::check(command, output)?;
-            let decision = connect::decide(&cli.global)?;
-            let (store, namespace) = open_decided(cli, &decision, output).await?;
-            let trail = audit::Trail::new(&namespace, audit::actor(&decision));
-            let done = lease::run(command, &store, (&namespace, &trail), output).await;
-            store.close().await;
-            done
-        }
-        Command::Kv(command) => {
-            kv::check(command, output)?;
-            let decision = connect::decide(&cli.global)?;
-            let (store, namespace) = open_decided(cli, &decision, output).await?;
-            let trail = audit::Trail::new(&namespace, audit::actor(&decision));
-            let done = kv::run(command, &store, &trail, output).await;
-            store.close().await;
-            done
-        }
-        Command::Node(command) => {
-            node::check(command)?;
-            let (client, namespace) = open_client(cli, output).await?;
-            let done = node::run(command, &client, &namespace, output).await;
-            client.store().close().await;
-            done
-        }
-        Command::Service(command) => {
-            let (store, namespace) = open(cli, output).await?;
-            let done = service::run(command, &store, &namespace, output).await;
-            store.close().await;
-            done
-        }
-        Command::Status => {
-            let (client, namespace) = open_client(cli, output).await?;
-            let done = status::run(&client, &namespace, output).await;
-            client.store().close().await;
-            done
-        }
-        Command::Events(args) => {
-            let (store, namespace) = open(cli, output).await?;
-            let done = events::run(args, &store, &namespace, output).await;
-            store.close().await;
-            done
-        }
-        Command::Doctor => doctor::run(&cli.global, output).await,
-        Command::Part(PartCommand::Worker { node, ledger, ttl }) => {
-            demo::play_worker(node, ledger, *ttl, &cli.global, output).await
-        }
-        Command::Part(
-            PartCommand::Launch { .. }
-            | PartCommand::Reap { .. }
-            | PartCommand::Sentinel
-            | PartCommand::Terminal { .. },
-        ) => Err(Failure::new(Code::Failed, "what needs no runtime is run by `main`")),
-        Command::Config(command) => config::run(command, &cli.global, output),
-        Command::Completions { shell } => output.text(&completions(*shell)),
-        Command::Version => version::run(output),
+        (Command::Task(command), _) => task::run(command, &client(), output).await,
+        (Command::Node(command), _) => node::run(command, &client(), namespace, output).await,
+        (Command::Status, _) => status::run(&client(), namespace, output).await,
+        (Command::Lease(command), _) => lease::run(command, store, (namespace, &trail()), output).await,
+        (Command::Kv(command), _) => kv::run(command, store, &trail(), output).await,
+        (Command::Service(command), _) => service::run(command, store, namespace, output).await,
+        (Command::Events(args), _) => events::run(args, store, namespace, output).await,
+        _ => unreachable!("`run_to_end` and `run` handle every verb that needs no store"),
     }
 }
 
-/// The store and the namespace that are meant.
-async fn open(cli: &Cli, output: &Output) -> Result<(Store, Namespace), Failure> {
-    open_decided(cli, &connect::decide(&cli.global)?, output).await
-}
-
-/// The tasks and nodes that are meant, for somebody whom others see as the sender.
-async fn open_client(cli: &Cli, output: &Output) -> Result<(Client, Namespace), Failure> {
-    let decision = connect::decide(&cli.global)?;
-    let (store, namespace) = open_decided(cli, &decision, output).await?;
-    let client = Client::new(store, &namespace).identity(audit::actor(&decision));
-    let who = hold::introduce(&decision, &[]);
-    let client = match NodeId::parse(&format!("{}@{}", who.user, who.node)) {
-        Ok(name) => client.named(name),
-        // A host whose name is none still has commands to send.
-        Err(_) => client,
-    };
-    Ok((client, namespace))
-}
-
-async fn open_decided(
-    cli: &Cli,
-    decision: &Decision,
-    output: &Output,
-) -> Result<(Store, Namespace), Failure> {
-    let namespace = Namespace::parse(&decision.namespace.value)
-        .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
-    let purpose = Purpose::of(cli.command.as_ref());
-    Ok((connect::open_for(purpose, decision, output).await?, namespace))
-}
-
-/// A script that completes our command line in a shell.
+/// The completion script for a shell.
 fn completions(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tenure", &mut script);

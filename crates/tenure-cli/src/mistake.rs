@@ -3,7 +3,7 @@
 //! clap finds the mistakes; its own text is never printed. Words of other tools (`task cancel`, `-o json`) get the command that does it here.
 
 mod names;
-mod words;
+mod suggest;
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -51,7 +51,7 @@ impl Mistake<'_> {
     fn subcommand(&self) -> Failure {
         let word = self.context(ContextKind::InvalidSubcommand);
         let similar = self.contexts(ContextKind::SuggestedSubcommand);
-        let hint = match (words::meant(&self.command, &word), similar.as_slice()) {
+        let hint = match (suggest::meant(&self.command, &word), similar.as_slice()) {
             (Some(meant), _) => meant.to_owned(),
             (None, []) => format!("`{} --help` lists its commands", self.command),
             (None, similar) => {
@@ -89,7 +89,7 @@ impl Mistake<'_> {
             return Failure::usage(format!("{flag}{typed}: it is negative"))
                 .hint("write a number from 0 on, or a duration as 500ms, 15s, 2m or 1h30m");
         }
-        if let Some(hint) = words::flag(&self.command, &word) {
+        if let Some(hint) = suggest::flag(&self.command, &word) {
             return refused("").hint(hint);
         }
         if self.command == "tenure worker" {

@@ -35,7 +35,7 @@ pub(crate) struct Output {
 
 /// The mood of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Tone {
+pub(crate) enum TextStyle {
     Good,
     Doubtful,
     Bad,
@@ -104,12 +104,12 @@ impl Output {
     }
 
     /// A word for stdout, coloured if that is wanted.
-    pub(crate) fn toned(&self, tone: Tone, word: &str) -> String {
+    pub(crate) fn toned(&self, tone: TextStyle, word: &str) -> String {
         paint(tone, word, self.colors(self.stdout_is_terminal))
     }
 
     /// The same for stderr.
-    pub(crate) fn toned_stderr(&self, tone: Tone, word: &str) -> String {
+    pub(crate) fn toned_stderr(&self, tone: TextStyle, word: &str) -> String {
         paint(tone, word, self.colors_stderr())
     }
 
@@ -120,7 +120,7 @@ impl Output {
             note: &'a str,
         }
         if self.is_json {
-            return self.talk_object(&Note { note: text });
+            return self.note_object(&Note { note: text });
         }
         let _ = writeln!(io::stderr(), "tenure: {}", escape_controls(text.as_bytes()));
     }
@@ -135,9 +135,9 @@ impl Output {
             return;
         }
         if self.is_json {
-            return self.talk_object(&Warning { warning: text });
+            return self.note_object(&Warning { warning: text });
         }
-        let label = self.toned_stderr(Tone::Doubtful, "warning:");
+        let label = self.toned_stderr(TextStyle::Doubtful, "warning:");
         let _ = writeln!(io::stderr(), "tenure: {label} {}", escape_controls(text.as_bytes()));
     }
 
@@ -164,7 +164,7 @@ impl Output {
     }
 
     /// One JSON object as talk, while stdout belongs to somebody else.
-    pub(crate) fn talk_object(&self, object: &impl Serialize) {
+    pub(crate) fn note_object(&self, object: &impl Serialize) {
         let _ = writeln!(io::stderr(), "{}", to_json(object));
     }
 
@@ -177,7 +177,7 @@ impl Output {
         let mut text = if self.is_json {
             to_json(&Wrapped { error: failure })
         } else {
-            let label = paint(Tone::Bad, "error:", self.colors_stderr());
+            let label = paint(TextStyle::Bad, "error:", self.colors_stderr());
             let hint = failure.hint.as_ref();
             let hint = hint.map(|hint| format!("\n  hint: {}", escape_controls(hint.as_bytes())));
             format!(
@@ -216,14 +216,14 @@ fn wants_color(variable: impl Fn(&str) -> Option<String>) -> bool {
     !is_refused && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
-fn paint(tone: Tone, word: &str, colors: bool) -> String {
+fn paint(tone: TextStyle, word: &str, colors: bool) -> String {
     if !colors {
         return word.to_owned();
     }
     let color = match tone {
-        Tone::Good => 32,
-        Tone::Doubtful => 33,
-        Tone::Bad => 31,
+        TextStyle::Good => 32,
+        TextStyle::Doubtful => 33,
+        TextStyle::Bad => 31,
     };
     format!("\x1b[1;{color}m{word}\x1b[0m")
 }

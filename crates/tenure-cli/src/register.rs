@@ -3,8 +3,8 @@
 //! The session does the work; here are the command line, the command, and what is said. Losing the lease does not stop the command:
 //! a registration excludes nobody, and the session registers again by itself.
 
+mod output;
 mod pairs;
-mod words;
 
 use std::ffi::OsString;
 use std::future::IntoFuture;
@@ -19,15 +19,15 @@ use tenure::store::Store;
 use tenure_core::id::Namespace;
 use tokio::sync::watch;
 
-use self::pairs::Pair;
-use self::words::Words;
+use self::output::RegisterOutput;
+use self::pairs::RegisterPair;
 use crate::cli::Global;
 use crate::connect::{self, Decision, Purpose};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::hold::warn_of_long;
 use crate::output::{Output, escape};
-use crate::supervise::{self, Job, Program, Signals, Terms};
+use crate::supervise::{self, Job, Program, Signals, StopTimes};
 
 /// How long the store may take to hold the keys, from our start. Scripts were promised an answer within 6 s.
 const START_WITHIN: Duration = Duration::from_secs(5);
@@ -84,8 +84,7 @@ impl RegisterArgs {
 pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
     let decision = connect::decide(global)?;
-    let namespace = Namespace::parse(&decision.namespace.value)
-        .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
+    let namespace = decision.namespace.value.clone();
     let pairs = pairs::parse(&args.pairs, &namespace)?;
     let program = args.command.first().map(|name| Program::find(name)).transpose()?;
     let mut signals = Signals::listen()
@@ -101,7 +100,7 @@ pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -
     let session = Session::options().ttl(args.ttl).open(store.clone()).map_err(|error| {
         Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
     })?;
-    let scene = Scene { begin, decision, namespace, store, output };
+    let scene = RegisterContext { begin, decision, namespace, store, output };
     let done = keep(args, &pairs, program.as_ref(), &scene, &session, &mut signals).await;
     // The session has ended its own requests by now; whatever else is open ends with the process.
     let _ = tokio::time::timeout(GIVE_UP_WITHIN, scene.store.close()).await;
@@ -109,7 +108,7 @@ pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -
 }
 
 /// What stands around a registration.
-struct Scene<'a> {
+struct RegisterContext<'a> {
     begin: Instant,
     decision: Decision,
     namespace: Namespace,
@@ -119,9 +118,9 @@ struct Scene<'a> {
 
 async fn keep(
     args: &RegisterArgs,
-    pairs: &[Pair],
+    pairs: &[RegisterPair],
     program: Option<&Program>,
-    scene: &Scene<'_>,
+    scene: &RegisterContext<'_>,
     session: &Session,
     signals: &mut Signals,
 ) -> Result<ExitCode, Failure> {
@@ -145,7 +144,7 @@ async fn keep(
     };
     // The answer comes a moment before the state that goes with it; only a session that is gone has none.
     let _ = state.wait_for(|state| !matches!(state, SessionState::Idle)).await;
-    let words = Words { output, namespace: &scene.namespace, has_command: program.is_some() };
+    let words = RegisterOutput { output, namespace: &scene.namespace, has_command: program.is_some() };
     let ttl = granted(args.ttl, &registrations, scene).await;
     let known = registrations.iter().map(|one| (one.key.clone(), one.revision)).collect();
     let env = environment(scene, &registrations, ttl);
@@ -174,8 +173,8 @@ async fn keep(
 /// Puts all keys, or fails with the first that cannot be.
 async fn register(
     args: &RegisterArgs,
-    pairs: &[Pair],
-    scene: &Scene<'_>,
+    pairs: &[RegisterPair],
+    scene: &RegisterContext<'_>,
     session: &Session,
 ) -> Result<Vec<Registration>, Failure> {
     let within = START_WITHIN.saturating_sub(scene.begin.elapsed()).max(REGISTER_WITHIN_MIN);
@@ -187,7 +186,7 @@ async fn register(
     pairs.iter().zip(answers).map(|(pair, answer)| answer.map_err(|error| refused(pair, error))).collect()
 }
 
-fn refused(pair: &Pair, error: RegisterError) -> Failure {
+fn refused(pair: &RegisterPair, error: RegisterError) -> Failure {
     let key = escape(pair.name.as_str().as_bytes());
     match error {
         RegisterError::Taken => Failure::new(Code::Conflict, format!("somebody else has registered {key}"))
@@ -202,7 +201,7 @@ fn refused(pair: &Pair, error: RegisterError) -> Failure {
 }
 
 /// The TTL that the store granted; says so if it is another than was asked for.
-async fn granted(asked: Duration, registrations: &[Registration], scene: &Scene<'_>) -> Duration {
+async fn granted(asked: Duration, registrations: &[Registration], scene: &RegisterContext<'_>) -> Duration {
     let Some(first) = registrations.first() else { return asked };
     let view = tokio::time::timeout(REGISTER_WITHIN_MIN, scene.store.lease(first.lease)).await;
     // A store that fails just now is the session's business; it is asked for a figure here.
@@ -215,7 +214,7 @@ async fn granted(asked: Duration, registrations: &[Registration], scene: &Scene<
 
 /// What the command's environment has beside ours.
 fn environment(
-    scene: &Scene<'_>,
+    scene: &RegisterContext<'_>,
     registrations: &[Registration],
     ttl: Duration,
 ) -> Vec<(&'static str, OsString)> {
@@ -239,7 +238,7 @@ async fn work(job: Option<Job<'_>>, signals: &mut Signals, output: &Output) -> R
         return Ok(ExitCode::SUCCESS);
     };
     // Nothing that the command relies on can end.
-    let (_feed, terms) = watch::channel(Terms::FREE);
+    let (_feed, terms) = watch::channel(StopTimes::FREE);
     let outcome = supervise::run(&job, terms, signals, output).await?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

@@ -3,7 +3,7 @@
 //! An instance is whatever is registered under `services/<name>/<instance>`: by a program with the library, or by
 //! `tenure register web/a=10.0.0.1:80`, whose whole value is then shown as the address.
 
-mod shape;
+mod rows;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use tenure::service::Services;
 use tenure::store::Store;
 use tenure_core::id::{Namespace, ServiceName};
 
-use self::shape::{SetAside, Shown};
+use self::rows::{InstanceRow, SetAside};
 use crate::failure::{Code, Failure};
+use crate::lease_remaining::remaining;
 use crate::output::Output;
-use crate::remaining::remaining;
 
 /// What `--json` answers to these verbs carry as `schema`.
 const SCHEMA: &str = "tenure.service/v1";
@@ -30,13 +30,13 @@ pub(crate) enum ServiceCommand {
     Ls,
     /// List the instances of a service, all at one revision; exit 3 if there is none.
     #[command(aliases = ["get", "describe"])]
-    Show(NameArg),
+    Show(ServiceNameArg),
     /// Tell who is there and then every change, one on a line.
-    Watch(watch::WatchArgs),
+    Watch(watch::ServiceWatchArgs),
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct NameArg {
+pub(crate) struct ServiceNameArg {
     /// The service.
     #[arg(value_name = "NAME", value_parser = ServiceName::parse)]
     name: ServiceName,
@@ -59,13 +59,13 @@ pub(crate) async fn run(
 
 async fn ls(services: &Services, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct ServiceListReport {
         schema: &'static str,
-        services: Vec<Counted>,
+        services: Vec<ServiceRow>,
         revision: String,
     }
     #[derive(Serialize)]
-    struct Counted {
+    struct ServiceRow {
         name: String,
         instances: u64,
     }
@@ -77,9 +77,9 @@ async fn ls(services: &Services, output: &Output) -> Result<(), Failure> {
     if output.is_json {
         let services = counts
             .into_iter()
-            .map(|(name, instances)| Counted { name: name.to_string(), instances })
+            .map(|(name, instances)| ServiceRow { name: name.to_string(), instances })
             .collect();
-        return output.object(&Answer {
+        return output.object(&ServiceListReport {
             schema: SCHEMA,
             services,
             revision: everything.revision.to_string(),
@@ -101,10 +101,10 @@ async fn show(
     output: &Output,
 ) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct ServiceShowReport {
         schema: &'static str,
         name: String,
-        instances: Vec<Shown>,
+        instances: Vec<InstanceRow>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         set_aside: Vec<SetAside>,
         revision: String,
@@ -119,10 +119,10 @@ async fn show(
     let left = remaining(store, list.members().iter().filter_map(|instance| instance.lease)).await?;
     let instances = list.members().iter().map(|instance| {
         let left = instance.lease.and_then(|lease| left.get(&lease)).copied();
-        Shown::new(instance).with_remaining(left)
+        InstanceRow::new(instance).with_remaining(left)
     });
     if output.is_json {
-        return output.object(&Answer {
+        return output.object(&ServiceShowReport {
             schema: SCHEMA,
             name: name.to_string(),
             instances: instances.collect(),
@@ -134,6 +134,6 @@ async fn show(
         output
             .note(&format!("instance {} of {name} is set aside, it cannot be read: {}", aside.id, aside.why));
     }
-    let rows: Vec<Vec<String>> = instances.map(Shown::into_row).collect();
+    let rows: Vec<Vec<String>> = instances.map(InstanceRow::into_row).collect();
     output.table(&["instance", "address", "metadata", "lease s", "token", "started"], &rows)
 }

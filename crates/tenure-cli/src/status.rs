@@ -23,39 +23,39 @@ const SCHEMA: &str = "tenure.status/v1";
 const LISTED_MAX: usize = 12;
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct StatusReport<'a> {
     schema: &'static str,
     backend: &'static str,
     namespace: &'a str,
     /// How many leases live keys of the namespace hang on: a process has one, or a few if it has thousands of keys.
     sessions: usize,
-    elections: Vec<ShownElection>,
-    locks: Vec<ShownLock>,
-    nodes: Vec<ShownNode>,
-    tasks: Tasks,
+    elections: Vec<LeaderSummary>,
+    locks: Vec<LockSummary>,
+    nodes: Vec<NodeSummary>,
+    tasks: TaskCounts,
     warnings: Vec<Warning>,
     revision: String,
 }
 
 #[derive(Serialize)]
-struct ShownElection {
+struct LeaderSummary {
     name: String,
     leader: Option<String>,
-    fence: Option<String>,
+    token: Option<String>,
     candidates: usize,
 }
 
 #[derive(Serialize)]
-struct ShownLock {
+struct LockSummary {
     name: String,
-    fence: Option<String>,
+    token: Option<String>,
     holders: usize,
     waiters: usize,
     held_by: Option<String>,
 }
 
 #[derive(Serialize)]
-struct ShownNode {
+struct NodeSummary {
     id: String,
     address: Option<String>,
     state: &'static str,
@@ -65,7 +65,7 @@ struct ShownNode {
 }
 
 #[derive(Serialize)]
-struct Tasks {
+struct TaskCounts {
     total: usize,
     /// Tasks that are there, by their states; what is left of those that have ended is not counted.
     by_state: BTreeMap<&'static str, usize>,
@@ -79,7 +79,7 @@ pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output)
     let snapshot = SnapshotRequest::new(store, namespace).await?;
     let tasks = tasks(&snapshot);
     let leases = leases(store, &Layout::new(namespace), &snapshot).await?;
-    let answer = Answer {
+    let answer = StatusReport {
         schema: SCHEMA,
         backend: store.info().kind,
         namespace: namespace.as_str(),
@@ -128,29 +128,29 @@ async fn leases(
     Ok(leases)
 }
 
-fn shown_election(election: &ElectionSnapshot) -> ShownElection {
+fn shown_election(election: &ElectionSnapshot) -> LeaderSummary {
     let leader = election.leader.as_ref();
-    ShownElection {
+    LeaderSummary {
         name: election.name.to_string(),
         leader: leader.map(|leader| leader.record.candidate.clone()),
-        fence: leader.map(|leader| leader.token.to_string()),
+        token: leader.map(|leader| leader.token.to_string()),
         candidates: election.candidates.len(),
     }
 }
 
-fn shown_lock(lock: &LockSnapshot) -> ShownLock {
-    ShownLock {
+fn shown_lock(lock: &LockSnapshot) -> LockSummary {
+    LockSummary {
         name: lock.name.to_string(),
-        fence: lock.holders.first().map(|holder| holder.token.to_string()),
+        token: lock.holders.first().map(|holder| holder.token.to_string()),
         holders: lock.holders.len(),
         waiters: lock.waiters.len(),
         held_by: lock.holders.first().map(|holder| holder.record.identity().to_string()),
     }
 }
 
-fn shown_nodes(snapshot: &ClusterSnapshot) -> Vec<ShownNode> {
+fn shown_nodes(snapshot: &ClusterSnapshot) -> Vec<NodeSummary> {
     let owned = snapshot.owned();
-    let nodes = snapshot.members.members().iter().map(|node| ShownNode {
+    let nodes = snapshot.members.members().iter().map(|node| NodeSummary {
         id: node.id.to_string(),
         address: node.record.address.clone(),
         state: node.record.state.as_str(),
@@ -161,15 +161,15 @@ fn shown_nodes(snapshot: &ClusterSnapshot) -> Vec<ShownNode> {
     nodes.collect()
 }
 
-fn count(tasks: &[TaskView]) -> Tasks {
+fn count(tasks: &[TaskView]) -> TaskCounts {
     let mut by_state = BTreeMap::new();
     for task in tasks {
         *by_state.entry(task.state_kind().map_or("unreadable", TaskState::as_str)).or_default() += 1;
     }
-    Tasks { total: tasks.len(), by_state, unclaimed: warnings::unclaimed(tasks).count() }
+    TaskCounts { total: tasks.len(), by_state, unclaimed: warnings::unclaimed(tasks).count() }
 }
 
-impl Answer<'_> {
+impl StatusReport<'_> {
     fn into_rows(self) -> Vec<Vec<String>> {
         let mut rows = Vec::new();
         let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);

@@ -7,20 +7,20 @@
 //!
 //! **Invariant**: there is no moment in which the command runs and the sentinel does not know it.
 
-mod beside;
-mod course;
 mod descendants;
 mod group;
 mod launch;
 mod lookup;
 mod outcome;
-mod post;
+mod pooled;
+mod process_tree;
 mod reaper;
-mod rehearsal;
 mod sentinel;
+mod sentinel_pool;
 mod signals;
+mod stop_schedule;
 mod terminal;
-mod tree;
+mod test_command;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -35,22 +35,22 @@ use tenure_core::time::Moment;
 use tokio::signal::unix;
 use tokio::sync::watch;
 
-pub(crate) use beside::{Beside, run_beside};
-pub(crate) use course::{Deadlines, Order, Terms};
 pub(crate) use launch::raise_open_files;
 pub(crate) use lookup::Program;
-pub(crate) use outcome::{End, Outcome};
-pub(crate) use post::Post;
-pub(crate) use rehearsal::{RehearsalArgs, rehearse};
-pub(crate) use sentinel::Hold;
+pub(crate) use outcome::{Outcome, ProcessEnd};
+pub(crate) use pooled::{PooledCommand, run_beside};
+pub(crate) use sentinel::GroupLease;
+pub(crate) use sentinel_pool::SentinelPool;
 pub(crate) use signals::Signals;
+pub(crate) use stop_schedule::{Deadlines, StopTimes, SupervisorAction};
+pub(crate) use test_command::{SuperviseArgs, run_test};
 
-use self::course::{Course, Event};
 use self::launch::Launch;
+use self::process_tree::{Change, Tree, left_running};
 use self::sentinel::Sentinel;
+use self::stop_schedule::{ScheduleInput, StopSchedule};
 use self::terminal::Terminal;
-use self::tree::{Change, Tree, left_running};
-use crate::cli::PartCommand;
+use crate::cli::InternalCommand;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
@@ -67,12 +67,14 @@ pub(crate) struct Job<'a> {
 }
 
 /// Parts that are played in processes of their own, without a runtime and before anything else is set up.
-pub(crate) fn part(command: &PartCommand) -> Option<ExitCode> {
+pub(crate) fn run_helper(command: &InternalCommand) -> Option<ExitCode> {
     match command {
-        PartCommand::Launch { path, open_files, command } => Some(launch::run(path, command, *open_files)),
-        PartCommand::Reap { path, open_files, command } => Some(reaper::run(path, command, *open_files)),
-        PartCommand::Sentinel => Some(sentinel::run()),
-        PartCommand::Terminal { group } => Some(terminal::run(*group)),
+        InternalCommand::Launch { path, open_files, command } => {
+            Some(launch::run(path, command, *open_files))
+        }
+        InternalCommand::Reap { path, open_files, command } => Some(reaper::run(path, command, *open_files)),
+        InternalCommand::Sentinel => Some(sentinel::run()),
+        InternalCommand::Terminal { group } => Some(terminal::run(*group)),
         _ => None,
     }
 }
@@ -88,54 +90,57 @@ pub(crate) fn part(command: &PartCommand) -> Option<ExitCode> {
 /// If the command could not be started; it has certainly not run then.
 pub(crate) async fn run(
     job: &Job<'_>,
-    mut terms: watch::Receiver<Terms>,
+    mut terms: watch::Receiver<StopTimes>,
     signals: &mut Signals,
     output: &Output,
 ) -> Result<Outcome, Failure> {
     let now = *terms.borrow_and_update();
-    let mut course = Course::new(job.grace, job.signal);
+    let mut course = StopSchedule::new(job.grace, job.signal);
     let mut running = Running::start(job, now.deadlines).await?;
-    for signal in course.handle(Event::Terms(now), BootClock.now()) {
+    for signal in course.handle(ScheduleInput::StopTimes(now), BootClock.now()) {
         running.send(signal, output);
     }
     let (mut has_feed, mut is_stopped) = (true, false);
     loop {
         let happened = tokio::select! {
             biased;
-            signal = signals.next() => Happened::Event(Event::Signal(signal)),
+            signal = signals.next() => SupervisorEvent::ScheduleInput(ScheduleInput::Signal(signal)),
             changed = terms.changed(), if has_feed => match changed {
-                Ok(()) => Happened::Terms,
-                Err(_) => Happened::NoFeed,
+                Ok(()) => SupervisorEvent::StopTimes,
+                Err(_) => SupervisorEvent::NoFeed,
             },
-            () = sleep_until(course.next_wake()) => Happened::Event(Event::Time),
+            () = sleep_until(course.next_wake()) => SupervisorEvent::ScheduleInput(ScheduleInput::Time),
             happened = running.next() => happened,
         };
         let event = match happened {
-            Happened::Event(event) => event,
-            Happened::Terms => {
+            SupervisorEvent::ScheduleInput(event) => event,
+            SupervisorEvent::StopTimes => {
                 let terms = *terms.borrow_and_update();
                 running.limit(terms.deadlines, output);
-                if terms.order == Order::Stop && !is_stopped {
+                if terms.order == SupervisorAction::Stop && !is_stopped {
                     // One that has ended by itself is not one that was stopped.
                     is_stopped = !running.tree.has_ended();
                 }
-                Event::Terms(terms)
+                ScheduleInput::StopTimes(terms)
             }
-            Happened::NoFeed => {
+            SupervisorEvent::NoFeed => {
                 // Whoever kept what the command relies on is gone.
                 has_feed = false;
-                Event::Terms(Terms { deadlines: running.deadlines, order: Order::Lost })
+                ScheduleInput::StopTimes(StopTimes {
+                    deadlines: running.deadlines,
+                    order: SupervisorAction::Lost,
+                })
             }
-            Happened::SentinelGone => {
+            SupervisorEvent::SentinelGone => {
                 running.replace_sentinel(&course, output).await;
                 continue;
             }
-            Happened::Continued => {
+            SupervisorEvent::Continued => {
                 running.resume(output);
                 continue;
             }
-            Happened::Changed(Change::Gone) => break,
-            Happened::Changed(change) => {
+            SupervisorEvent::Changed(Change::Gone) => break,
+            SupervisorEvent::Changed(change) => {
                 running.note(change, output);
                 continue;
             }
@@ -148,13 +153,18 @@ pub(crate) async fn run(
     // Should we have been stopped ourselves, as by Ctrl-Z, the sentinel has ended it, and we learn of its end before we look at the clock.
     let is_too_late = running.deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term);
     running.finish().await;
-    Ok(Outcome { end, is_lost: course.is_lost() || is_too_late, is_stopped, is_told: course.is_told() })
+    Ok(Outcome {
+        end,
+        is_lost: course.is_lost() || is_too_late,
+        is_stopped,
+        is_signaled: course.is_signaled(),
+    })
 }
 
 /// What woke us.
-enum Happened {
-    Event(Event),
-    Terms,
+enum SupervisorEvent {
+    ScheduleInput(ScheduleInput),
+    StopTimes,
     NoFeed,
     SentinelGone,
     Continued,
@@ -162,7 +172,7 @@ enum Happened {
 }
 
 /// A command that has no other beside it: its life hangs on one thing.
-const ONLY: Hold = Hold(0);
+const ONLY: GroupLease = GroupLease(0);
 
 /// A command that runs, or what it left running.
 struct Running {
@@ -224,7 +234,7 @@ impl Running {
     }
 
     /// Waits for something new of the command, of its tree or of the sentinel.
-    async fn next(&mut self) -> Happened {
+    async fn next(&mut self) -> SupervisorEvent {
         let Running { sentinel, continued, tree, .. } = self;
         let unguarded = async {
             match sentinel {
@@ -234,9 +244,9 @@ impl Running {
         };
         tokio::select! {
             biased;
-            () = unguarded => Happened::SentinelGone,
-            _ = continued.recv() => Happened::Continued,
-            change = tree.next() => Happened::Changed(change),
+            () = unguarded => SupervisorEvent::SentinelGone,
+            _ = continued.recv() => SupervisorEvent::Continued,
+            change = tree.next() => SupervisorEvent::Changed(change),
         }
     }
 
@@ -282,7 +292,7 @@ impl Running {
     }
 
     /// A sentinel is gone that should not be: somebody killed it.
-    async fn replace_sentinel(&mut self, course: &Course, output: &Output) {
+    async fn replace_sentinel(&mut self, course: &StopSchedule, output: &Output) {
         if let Some(mut gone) = self.sentinel.take() {
             gone.reap();
         }

@@ -8,7 +8,7 @@ use crate::output::Output;
 /// Prints the version, and what was built in.
 pub(crate) fn run(output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct VersionReport {
         schema: &'static str,
         version: &'static str,
         engines: [&'static str; 3],
@@ -17,7 +17,7 @@ pub(crate) fn run(output: &Output) -> Result<(), Failure> {
     }
     let version = env!("CARGO_PKG_VERSION");
     if output.is_json {
-        return output.object(&Answer {
+        return output.object(&VersionReport {
             schema: "tenure.version/v1",
             version,
             engines: ["memory", "file", "etcd"],

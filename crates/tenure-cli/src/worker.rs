@@ -43,9 +43,9 @@ use self::words::Words;
 use crate::cli::Global;
 use crate::connect::{self, Purpose};
 use crate::failure::{Code, Failure};
-use crate::hold::{Stop, listen, warn_of_long};
+use crate::hold::{HoldExit, listen, warn_of_long};
 use crate::output::Output;
-use crate::supervise::{Post, Signals, raise_open_files};
+use crate::supervise::{SentinelPool, Signals, raise_open_files};
 
 /// How long the store may take at the end; the exit code must not wait for a store that is down.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
@@ -57,8 +57,7 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let mut signals = listen()?;
     let decision = connect::decide(global)?;
-    let namespace = Namespace::parse(&decision.namespace.value)
-        .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
+    let namespace = decision.namespace.value.clone();
     let prepared = Prepared::check(args, &decision).await?;
     warn_of_long(prepared.timing.ttl, output);
     let watched = match &args.http {
@@ -67,7 +66,7 @@ pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> 
     };
     let store = tokio::select! {
         biased;
-        signal = signals.next_end() => return Stop::signal(signal).exit(),
+        signal = signals.next_end() => return HoldExit::signal(signal).exit(),
         store = connect::open_for(Purpose::Hold, &decision, output) => store?,
     };
     let done = work(args, prepared, watched, &namespace, &store, &mut signals, output).await;
@@ -108,7 +107,7 @@ async fn work(
     })?;
     let folder = Folder::make()
         .map_err(|error| Failure::new(Code::Failed, format!("no temporary folder can be made: {error}")))?;
-    let post = Post::start().map_err(|error| {
+    let post = SentinelPool::start().map_err(|error| {
         Failure::new(Code::Failed, format!("the sentinel cannot be started: {error}"))
             .hint("see how many processes and open files you may have with `ulimit -a`")
     })?;
@@ -133,7 +132,7 @@ async fn work(
     let joining = options.start(tenure.worker(&id), &Exec::new(crew));
     let node = tokio::select! {
         biased;
-        signal = signals.next_end() => return Stop::signal(signal).exit(),
+        signal = signals.next_end() => return HoldExit::signal(signal).exit(),
         joined = joining => joined.map_err(|error| not_joined(&error, args))?,
     };
     let mut events = node.events();
@@ -202,7 +201,7 @@ async fn frozen(store: &Store, namespace: &Namespace, id: &NodeId) -> Option<Fro
 async fn finish(
     end: &WorkerEnd,
     session: &Session,
-    post: &Post,
+    post: &SentinelPool,
     words: &Words<'_>,
 ) -> Result<ExitCode, Failure> {
     match end {

@@ -6,7 +6,7 @@ use tenure::store::{StoreUrl, Transport};
 use tenure_etcd::{Config, DefectLog, Secret, Tls};
 
 use super::password;
-use super::patience::CONNECT_TIMEOUT;
+use super::retry::CONNECT_TIMEOUT;
 use super::source::{Decision, Password, Sourced};
 use crate::failure::Failure;
 

@@ -6,17 +6,20 @@
 //! **Invariant**: a store that was configured is never exchanged for another one.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tenure::Identity;
 use tenure::store::{StoreUrl, Transport};
 use tenure_core::id::Namespace;
 use tenure_core::layout;
 
 use super::address;
-use super::patience::Patience;
+use super::retry::ConnectRetry;
 use crate::failure::{Code, Failure};
+use crate::output::escape;
 
 /// Everything that can be configured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -163,7 +166,7 @@ pub(crate) struct Sources {
 pub(crate) struct Decision {
     /// The store, or why there is none to use.
     pub(crate) store: Result<Sourced<StoreUrl>, Failure>,
-    pub(crate) namespace: Sourced<String>,
+    pub(crate) namespace: Sourced<Namespace>,
     pub(crate) cacert: Option<Sourced<PathBuf>>,
     pub(crate) cert: Option<Sourced<PathBuf>>,
     pub(crate) key: Option<Sourced<PathBuf>>,
@@ -173,14 +176,43 @@ pub(crate) struct Decision {
     /// What the user should hear about the decision.
     pub(crate) notes: Vec<String>,
     /// How long opening may take.
-    pub(crate) patience: Patience,
+    pub(crate) patience: ConnectRetry,
 }
 
-/// Variables that tell of a machine where nobody looks at stderr, and where a store of this machine alone is hardly meant.
+/// Variables that indicate an unattended machine: no person reads stderr, and a store of this machine alone is rarely intended.
 const UNATTENDED: [&str; 3] = ["INVOCATION_ID", "KUBERNETES_SERVICE_HOST", "CI"];
 
-/// The namespace unless told otherwise.
+/// The default namespace.
 const NAMESPACE: &str = "tenure";
+
+/// How much of a command others see in listings.
+const COMMAND_CHARS_MAX: usize = 200;
+
+impl Decision {
+    /// The identity of this process, with the configured node name and the command that it runs.
+    pub(crate) fn identity(&self, command: &[OsString]) -> Identity {
+        let own = tenure::identity::current();
+        let words: Vec<String> = command.iter().map(|word| escape(word.as_encoded_bytes())).collect();
+        let mut program = words.join(" ");
+        if let Some((end, _)) = program.char_indices().nth(COMMAND_CHARS_MAX) {
+            program.truncate(end);
+            program.push('…');
+        }
+        let node = self.node.as_ref().map_or(own.node, |node| node.value.clone());
+        Identity { node, program, ..own }
+    }
+
+    /// The identity of this process in audit records: the program is `tenure`.
+    pub(crate) fn actor(&self) -> Identity {
+        Identity { program: "tenure".to_owned(), ..self.identity(&[]) }
+    }
+
+    /// The user and the node, as the sender of commands.
+    pub(crate) fn sender(&self) -> String {
+        let Identity { user, node, .. } = self.identity(&[]);
+        format!("{user}@{node}")
+    }
+}
 
 /// Decides.
 pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
@@ -201,11 +233,14 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
     let namespace =
         pick(Setting::Namespace).unwrap_or(Sourced { value: NAMESPACE.into(), origin: Origin::Default });
     let parsed = Namespace::parse(&namespace.value).map_err(|error| {
-        Failure::usage(format!("the namespace {:?} (from {}): {error}", namespace.value, namespace.origin))
-            .hint("use one like shop or shop/eu")
+        Failure::usage(format!(
+            "invalid namespace {:?} (from {}): {error}",
+            namespace.value, namespace.origin
+        ))
+        .hint("use one like shop or shop/eu")
     })?;
-    let namespace = namespace.map(|_| parsed.to_string());
-    let store = choose_store(sources, &layers, &parsed, has_tls_files, &mut notes);
+    let namespace = namespace.map(|_| parsed);
+    let store = choose_store(sources, &layers, &namespace.value, has_tls_files, &mut notes);
     Ok(Decision {
         store,
         namespace,
@@ -216,7 +251,7 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
         password,
         node: pick(Setting::Node),
         notes,
-        patience: Patience::default(),
+        patience: ConnectRetry::default(),
     })
 }
 

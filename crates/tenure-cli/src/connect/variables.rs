@@ -64,7 +64,7 @@ mod tests {
         for name in [
             "TENURE_ENDPOINTS",
             "TENURE_LOG",
-            "TENURE_FENCE",
+            "TENURE_FENCING_TOKEN",
             "TENURE_LOCK",
             "TENURE_LOCK_KEY",
             "TENURE_LEASE",

@@ -10,7 +10,7 @@ use tenure::election::Elections;
 use tenure::session::Session;
 use tenure::{Outcome, Task, TaskError, Tenure};
 use tenure_core::balance::{Balancer, ClusterLoad, Fair, InvalidThreshold, Offer, Parting, Verdict};
-use tenure_core::id::{Namespace, NodeId};
+use tenure_core::id::NodeId;
 
 use super::ledger::{Entry, Mark, Pen, now_ns};
 use crate::cli::Global;
@@ -46,7 +46,7 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let failed = |why: String| Failure::new(Code::Failed, why);
     let decision = connect::decide(global)?;
-    let namespace = Namespace::parse(&decision.namespace.value).map_err(|error| failed(error.to_string()))?;
+    let namespace = decision.namespace.value.clone();
     let id = NodeId::parse(node).map_err(|error| failed(error.to_string()))?;
     let pen = Pen::open(ledger).map_err(|error| failed(format!("the ledger cannot be written: {error}")))?;
     let store = connect::open(&decision, output).await?;

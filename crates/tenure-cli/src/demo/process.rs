@@ -26,7 +26,7 @@ impl HelperProcess {
             |error| Failure::new(Code::Failed, format!("a second process cannot be started: {error}"));
         let program = std::env::current_exe().map_err(failed)?;
         let mut child = Command::new(program)
-            .arg("part")
+            .arg("internal")
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -45,8 +45,7 @@ impl Scene {
             named.namespace = Some(format!("{parent}/{corner}"));
         }
         let decision = connect::decide(&named)?;
-        let namespace = Namespace::parse(&decision.namespace.value)
-            .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
+        let namespace = decision.namespace.value.clone();
         let store = connect::open(&decision, output).await?;
         let scene =
             Scene { backend: store.info().kind.to_owned(), store, namespace, flags: flags(&named), folder };

@@ -5,7 +5,7 @@ use tenure_etcd::{
     Alarm, Client, Compare, Error, Op, Put, Range, Relation, Status, Target, Txn, known_defects,
 };
 
-use super::{Check, round_trip};
+use super::{DoctorCheck, round_trip};
 use crate::connect::{self, Decision};
 use crate::failure::{Code, Failure};
 
@@ -14,11 +14,11 @@ pub(super) async fn look(
     endpoints: &[String],
     security: Transport,
     decision: &Decision,
-    checks: &mut Vec<Check>,
+    checks: &mut Vec<DoctorCheck>,
 ) {
     let config = match connect::etcd_config(endpoints, security, decision).await {
         Ok(config) => config,
-        Err(failure) => return checks.push(Check::fail("connection", failure)),
+        Err(failure) => return checks.push(DoctorCheck::fail("connection", failure)),
     };
     let client = match decision.patience.open(|| Client::connect(config.clone())).await {
         Ok(client) => client,
@@ -26,7 +26,7 @@ pub(super) async fn look(
         Err(None) => {
             let failure = Failure::new(Code::Unavailable, format!("{url} did not answer in time"))
                 .hint("check the addresses with `tenure config show`, and that the members run");
-            return checks.push(Check::fail("connection", failure));
+            return checks.push(DoctorCheck::fail("connection", failure));
         }
     };
     checks.push(tls(url, security));
@@ -37,7 +37,7 @@ pub(super) async fn look(
         Ok(())
     };
     checks.push(round_trip(read).await);
-    checks.push(access(&client, &decision.namespace.value).await);
+    checks.push(access(&client, decision.namespace.value.as_str()).await);
     checks.extend(proxy(&client).await);
     match client.status().await {
         Ok(status) => {
@@ -45,13 +45,13 @@ pub(super) async fn look(
             checks.push(members(&client, &status).await);
             checks.push(space(&client, &status).await);
         }
-        Err(error) => checks.push(Check::fail("server", error.into())),
+        Err(error) => checks.push(DoctorCheck::fail("server", error.into())),
     }
     client.close().await;
 }
 
 /// The check that failed. What was not reached is not reported as ok: TLS and sign-in are known only after a connection.
-fn not_connected(error: Error, url: &StoreUrl, security: Transport, decision: &Decision) -> Vec<Check> {
+fn not_connected(error: Error, url: &StoreUrl, security: Transport, decision: &Decision) -> Vec<DoctorCheck> {
     let (tls_failed, auth_failed) = (matches!(error, Error::Tls { .. }), matches!(error, Error::Denied(_)));
     let mut checks = Vec::new();
     // In the clear and without a user are facts of the configuration.
@@ -66,14 +66,14 @@ fn not_connected(error: Error, url: &StoreUrl, security: Transport, decision: &D
         (_, true) => "auth",
         (false, false) => "connection",
     };
-    checks.push(Check::fail(name, error.into()));
+    checks.push(DoctorCheck::fail(name, error.into()));
     checks
 }
 
 /// Whether this user may read and write in the namespace, which is all that every command needs.
 ///
 /// The write is part of a transaction whose condition is never true: the server checks the permission and changes nothing.
-async fn access(client: &Client, namespace: &str) -> Check {
+async fn access(client: &Client, namespace: &str) -> DoctorCheck {
     let prefix = format!("/{}/", namespace.trim_matches('/'));
     let end = format!("{}0", prefix.trim_end_matches('/'));
     let all =
@@ -93,8 +93,8 @@ async fn access(client: &Client, namespace: &str) -> Check {
         Err(error) => Err(error),
     };
     match tried {
-        Ok(()) => Check::ok("access", format!("the prefix {prefix} can be read and written")),
-        Err(error) => Check::fail("access", error.into()),
+        Ok(()) => DoctorCheck::ok("access", format!("the prefix {prefix} can be read and written")),
+        Err(error) => DoctorCheck::fail("access", error.into()),
     }
 }
 
@@ -102,10 +102,10 @@ async fn access(client: &Client, namespace: &str) -> Check {
 const WRITTEN: &[&str] = &["", "locks/", "elections/", "nodes/", "tasks/", "registry/", "once/"];
 
 /// etcd's gRPC proxy renews leases by its own schedule and answers many renewals with one: a short lease is lost behind it.
-async fn proxy(client: &Client) -> Option<Check> {
+async fn proxy(client: &Client) -> Option<DoctorCheck> {
     let is_proxy = client.is_grpc_proxy().await.unwrap_or(false);
     is_proxy.then(|| {
-        Check::warn(
+        DoctorCheck::warn(
             "proxy",
             "etcd's gRPC proxy answers here, which delays renewals: leases with a short TTL are lost",
             "name the members themselves with --endpoints, or use a --ttl of 15s or more",
@@ -113,13 +113,13 @@ async fn proxy(client: &Client) -> Option<Check> {
     })
 }
 
-fn tls(url: &StoreUrl, security: Transport) -> Check {
+fn tls(url: &StoreUrl, security: Transport) -> DoctorCheck {
     match security {
-        Transport::Tls => Check::ok("tls", "connections are encrypted"),
+        Transport::Tls => DoctorCheck::ok("tls", "connections are encrypted"),
         Transport::Plain if connect::is_loopback(url) => {
-            Check::ok("tls", "in the clear, on this machine only")
+            DoctorCheck::ok("tls", "in the clear, on this machine only")
         }
-        Transport::Plain => Check::warn(
+        Transport::Plain => DoctorCheck::warn(
             "tls",
             "in the clear over a network: whoever listens reads keys, values and passwords",
             "use etcds:// with --cacert",
@@ -127,12 +127,12 @@ fn tls(url: &StoreUrl, security: Transport) -> Check {
     }
 }
 
-fn auth(url: &StoreUrl, decision: &Decision) -> Check {
+fn auth(url: &StoreUrl, decision: &Decision) -> DoctorCheck {
     match &decision.user {
-        Some(user) => Check::ok("auth", format!("signed in as {}", user.value)),
-        None if decision.cert.is_some() => Check::ok("auth", "by client certificate"),
-        None if connect::is_loopback(url) => Check::ok("auth", "off, on this machine only"),
-        None => Check::warn(
+        Some(user) => DoctorCheck::ok("auth", format!("signed in as {}", user.value)),
+        None if decision.cert.is_some() => DoctorCheck::ok("auth", "by client certificate"),
+        None if connect::is_loopback(url) => DoctorCheck::ok("auth", "off, on this machine only"),
+        None => DoctorCheck::warn(
             "auth",
             "off: whoever reaches the cluster can change everything in it",
             "turn authentication on at the server, then use --user and --password-file",
@@ -140,9 +140,9 @@ fn auth(url: &StoreUrl, decision: &Decision) -> Check {
     }
 }
 
-fn version(status: &Status) -> Vec<Check> {
+fn version(status: &Status) -> Vec<DoctorCheck> {
     let Some(version) = status.version else {
-        return vec![Check::warn(
+        return vec![DoctorCheck::warn(
             "server",
             format!("etcd {}", status.version_text),
             "its version cannot be read",
@@ -150,24 +150,27 @@ fn version(status: &Status) -> Vec<Check> {
     };
     let defects = known_defects(version);
     if defects.is_empty() {
-        return vec![Check::ok("server", format!("etcd {version}, without known lease or watch defects"))];
+        return vec![DoctorCheck::ok(
+            "server",
+            format!("etcd {version}, without known lease or watch defects"),
+        )];
     }
     let warn = |defect: &tenure_etcd::Defect| {
         let next = format!("upgrade; repaired in {}", defect.fixed_in);
-        Check::warn("server", format!("etcd {version}: {}", defect.what), next)
+        DoctorCheck::warn("server", format!("etcd {version}: {}", defect.what), next)
     };
     defects.iter().map(warn).collect()
 }
 
-async fn members(client: &Client, status: &Status) -> Check {
+async fn members(client: &Client, status: &Status) -> DoctorCheck {
     if status.leader.is_none() {
         let failure = Failure::new(Code::Unavailable, "the cluster has no leader")
             .hint("bring a majority of its members back; until then nothing can be written");
-        return Check::fail("members", failure);
+        return DoctorCheck::fail("members", failure);
     }
     let members = match client.members().await {
         Ok(members) => members,
-        Err(error) => return Check::fail("members", error.into()),
+        Err(error) => return DoctorCheck::fail("members", error.into()),
     };
     let voters = members.iter().filter(|member| !member.is_learner).count();
     let learners = members.len() - voters;
@@ -176,19 +179,23 @@ async fn members(client: &Client, status: &Status) -> Check {
     let spare = voters - quorum;
     let detail = format!("{voters} voting{learners}; {quorum} must be alive, so {spare} may fail");
     if status.is_learner {
-        return Check::warn(
+        return DoctorCheck::warn(
             "members",
             format!("{detail}; the one that answered only follows"),
             "add the others to --endpoints",
         );
     }
     if voters % 2 == 0 {
-        return Check::warn("members", detail, "use an odd number: an even one survives no more failures");
+        return DoctorCheck::warn(
+            "members",
+            detail,
+            "use an odd number: an even one survives no more failures",
+        );
     }
-    Check::ok("members", detail)
+    DoctorCheck::ok("members", detail)
 }
 
-async fn space(client: &Client, status: &Status) -> Check {
+async fn space(client: &Client, status: &Status) -> DoctorCheck {
     let mib = |bytes: i64| bytes / (1024 * 1024);
     let detail = format!(
         "the database has {} MiB, {} MiB of them in use",
@@ -196,12 +203,12 @@ async fn space(client: &Client, status: &Status) -> Check {
         mib(status.db_bytes_in_use)
     );
     match client.alarms().await {
-        Err(error) => Check::warn(
+        Err(error) => DoctorCheck::warn(
             "space",
             format!("{detail}; its alarms cannot be seen: {error}"),
             "let a user with the root role run `tenure doctor`",
         ),
-        Ok(alarms) if alarms.is_empty() => Check::ok("space", detail),
+        Ok(alarms) if alarms.is_empty() => DoctorCheck::ok("space", detail),
         Ok(alarms) => {
             let name = |alarm: &Alarm| match alarm {
                 Alarm::NoSpace { member } => format!("NOSPACE at member {member:x}"),
@@ -211,7 +218,7 @@ async fn space(client: &Client, status: &Status) -> Check {
             let names: Vec<String> = alarms.iter().map(name).collect();
             let failure = Failure::new(Code::NoSpace, format!("{detail}; {}", names.join(", ")))
                 .hint("delete keys, compact, defragment, then clear the alarm with `etcdctl alarm disarm`");
-            Check::fail("space", failure)
+            DoctorCheck::fail("space", failure)
         }
     }
 }

@@ -8,14 +8,14 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::Check;
+use super::DoctorCheck;
 
-pub(super) fn look(path: &Path) -> Vec<Check> {
+pub(super) fn look(path: &Path) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
     let folder = path.parent().unwrap_or(Path::new("/"));
     match folder.metadata() {
         Ok(metadata) => checks.push(mode(folder, &metadata)),
-        Err(_) => checks.push(Check::ok(
+        Err(_) => checks.push(DoctorCheck::ok(
             "folder",
             format!("{} does not exist, so nothing was stored there yet", folder.display()),
         )),
@@ -25,13 +25,13 @@ pub(super) fn look(path: &Path) -> Vec<Check> {
     checks
 }
 
-fn mode(folder: &Path, metadata: &Metadata) -> Check {
+fn mode(folder: &Path, metadata: &Metadata) -> DoctorCheck {
     let mode = metadata.mode() & 0o7777;
     let detail = format!("{} has mode {mode:04o}", folder.display());
     if mode & 0o077 == 0 {
-        return Check::ok("folder", detail);
+        return DoctorCheck::ok("folder", detail);
     }
-    Check::warn(
+    DoctorCheck::warn(
         "folder",
         format!("{detail}: others can look into it"),
         format!("chmod 700 {}", folder.display()),
@@ -55,7 +55,7 @@ const KNOWN: [(i64, &str); 12] = [
 ];
 
 #[cfg(target_os = "linux")]
-fn file_system(folder: &Path) -> Option<Check> {
+fn file_system(folder: &Path) -> Option<DoctorCheck> {
     let kind = rustix::fs::statfs(folder).ok()?.f_type;
     // Narrower on some machines than on others.
     #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
@@ -63,22 +63,22 @@ fn file_system(folder: &Path) -> Option<Check> {
     let name = KNOWN.iter().find(|(number, _)| *number == kind & 0xffff_ffff).map(|(_, name)| *name);
     let shown = name.map_or_else(|| format!("of kind {kind:#x}"), ToOwned::to_owned);
     Some(match name {
-        Some("nfs" | "cifs" | "smb2" | "9p" | "fuse") => Check::warn(
+        Some("nfs" | "cifs" | "smb2" | "9p" | "fuse") => DoctorCheck::warn(
             "disk",
             format!("the file system is {shown}, where processes cannot share memory"),
             "move the store to a local disk with --store file:///path/store.db",
         ),
-        Some("tmpfs") => Check::warn(
+        Some("tmpfs") => DoctorCheck::warn(
             "disk",
             "the file system is tmpfs: everything is gone after a reboot",
             "move the store to a disk with --store file:///path/store.db, unless that is meant",
         ),
-        _ => Check::ok("disk", format!("the file system is {shown}")),
+        _ => DoctorCheck::ok("disk", format!("the file system is {shown}")),
     })
 }
 
 #[cfg(not(target_os = "linux"))]
-fn file_system(_folder: &Path) -> Option<Check> {
+fn file_system(_folder: &Path) -> Option<DoctorCheck> {
     None
 }
 
@@ -86,10 +86,10 @@ fn file_system(_folder: &Path) -> Option<Check> {
 const APPLICATION_ID: u32 = 0x5445_4e55;
 
 /// SQLite keeps our mark and our format at fixed places of the file's first page.
-fn format(path: &Path) -> Option<Check> {
+fn format(path: &Path) -> Option<DoctorCheck> {
     let metadata = path.metadata().ok()?;
     if metadata.is_file() && metadata.len() == 0 {
-        return Some(Check::ok("format", format!("{} is new", path.display())));
+        return Some(DoctorCheck::ok("format", format!("{} is new", path.display())));
     }
     let mut header = [0; 100];
     // A pipe is not opened: that would wait for somebody to write. What is too short for a header is left as zeros, which are none.
@@ -99,25 +99,25 @@ fn format(path: &Path) -> Option<Check> {
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (format, mark) = (number(60), number(68));
     if !header.starts_with(b"SQLite format 3\0") || mark != APPLICATION_ID {
-        return Some(Check::warn(
+        return Some(DoctorCheck::warn(
             "format",
             format!("{} does not look like a store", path.display()),
             "choose another path with --store file:///path/store.db",
         ));
     }
-    Some(Check::ok("format", format!("{} has format {format}", path.display())))
+    Some(DoctorCheck::ok("format", format!("{} has format {format}", path.display())))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::CheckState;
     use super::*;
 
     #[test]
     fn a_folder_that_others_can_enter_is_warned_of() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        for (bits, state) in [(0o700, State::Ok), (0o750, State::Warn), (0o701, State::Warn)] {
+        for (bits, state) in [(0o700, CheckState::Ok), (0o750, CheckState::Warn), (0o701, CheckState::Warn)] {
             std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(bits)).unwrap();
             assert_eq!(mode(folder.path(), &folder.path().metadata().unwrap()).state, state, "{bits:o}");
         }
@@ -129,10 +129,10 @@ mod tests {
         let path = folder.path().join("store.db");
         assert!(format(&path).is_none());
         std::fs::write(&path, b"").unwrap();
-        assert_eq!(format(&path).unwrap().state, State::Ok);
+        assert_eq!(format(&path).unwrap().state, CheckState::Ok);
         std::fs::write(&path, b"text").unwrap();
-        assert_eq!(format(&path).unwrap().state, State::Warn, "short, and not new");
+        assert_eq!(format(&path).unwrap().state, CheckState::Warn, "short, and not new");
         std::fs::write(&path, [b'x'; 4096]).unwrap();
-        assert_eq!(format(&path).unwrap().state, State::Warn);
+        assert_eq!(format(&path).unwrap().state, CheckState::Warn);
     }
 }

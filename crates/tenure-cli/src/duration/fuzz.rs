@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-use super::{BadDuration, parse, said};
+use super::{InvalidDuration, format, parse};
 
 fn duration(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
     match parse(text) {
         Ok(duration) => {
             assert_eq!(parse(&in_full(duration)), Ok(duration), "{text:?}");
-            let shown = said(duration);
+            let shown = format(duration);
             // Parts may add up to more milliseconds than one part can say.
             if u64::try_from(duration.as_millis()).is_ok() {
                 let again =
                     parse(&shown).unwrap_or_else(|bad| panic!("{shown:?} is said and not read: {bad}"));
                 assert!(again <= duration, "{shown} is more than {duration:?}");
-                assert_eq!(said(again), shown);
+                assert_eq!(format(again), shown);
             }
             shown.chars().filter(|c| !c.is_ascii_digit()).collect()
         }
         Err(bad) => {
             assert!(!bad.to_string().contains(char::is_control), "{bad:?}");
             match bad {
-                BadDuration::Empty => "empty",
-                BadDuration::NoUnit(_) => "no unit",
-                BadDuration::UnknownUnit(_) => "unknown unit",
-                BadDuration::NoNumber(_) => "no number",
-                BadDuration::Disorder(_) => "disorder",
-                BadDuration::TooLong(_) => "too long",
-                BadDuration::Negative(_) => "negative",
+                InvalidDuration::Empty => "empty",
+                InvalidDuration::NoUnit(_) => "no unit",
+                InvalidDuration::UnknownUnit(_) => "unknown unit",
+                InvalidDuration::NoNumber(_) => "no number",
+                InvalidDuration::Disorder(_) => "disorder",
+                InvalidDuration::TooLong(_) => "too long",
+                InvalidDuration::Negative(_) => "negative",
             }
             .to_owned()
         }

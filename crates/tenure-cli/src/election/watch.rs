@@ -17,7 +17,7 @@ use crate::node::said;
 use crate::output::Output;
 
 #[derive(Args, Debug)]
-pub(crate) struct WatchArgs {
+pub(crate) struct ElectionWatchArgs {
     /// The election's name.
     pub(super) name: String,
     /// End after this many changes; who leads at the beginning is none.
@@ -28,7 +28,11 @@ pub(crate) struct WatchArgs {
     wait: Option<Duration>,
 }
 
-pub(super) async fn watch(args: &WatchArgs, election: &Election, output: &Output) -> Result<(), Failure> {
+pub(super) async fn watch(
+    args: &ElectionWatchArgs,
+    election: &Election,
+    output: &Output,
+) -> Result<(), Failure> {
     let following = follow(args, election, output);
     match args.wait {
         None => following.await,
@@ -39,7 +43,7 @@ pub(super) async fn watch(args: &WatchArgs, election: &Election, output: &Output
     }
 }
 
-async fn follow(args: &WatchArgs, election: &Election, output: &Output) -> Result<(), Failure> {
+async fn follow(args: &ElectionWatchArgs, election: &Election, output: &Output) -> Result<(), Failure> {
     let mut observe = election.observe();
     let mut seen: Option<u64> = None;
     while let Some(observation) = observe.next().await {
@@ -61,12 +65,12 @@ async fn follow(args: &WatchArgs, election: &Election, output: &Output) -> Resul
 
 /// One line of the stream.
 #[derive(Serialize)]
-struct Line<'a> {
+struct LeaderLine<'a> {
     schema: &'static str,
     revision: String,
     event: &'static str,
     name: &'a str,
-    fence: Option<String>,
+    token: Option<String>,
     candidate: Option<&'a str>,
     value: Option<&'a str>,
     since: Option<String>,
@@ -85,12 +89,12 @@ struct Line<'a> {
 fn tell(election: &Election, seen: &Observation, output: &Output) -> Result<(), Failure> {
     let leader = seen.leader.as_ref();
     let gap = seen.gap.as_ref();
-    let line = Line {
+    let line = LeaderLine {
         schema: SCHEMA,
         revision: seen.revision.to_string(),
         event: if leader.is_some() { "leader" } else { "none" },
         name: election.name().as_str(),
-        fence: leader.map(|leader| leader.token).as_ref().map(Token::to_string),
+        token: leader.map(|leader| leader.token).as_ref().map(Token::to_string),
         candidate: leader.map(|leader| leader.record.candidate.as_str()),
         value: leader.map(|leader| leader.record.value.as_str()),
         since: leader.and_then(|leader| said(leader.record.acquired?)),
@@ -108,7 +112,7 @@ fn tell(election: &Election, seen: &Observation, output: &Output) -> Result<(), 
     output.record([
         &line.revision,
         line.event,
-        line.fence.as_deref().unwrap_or(dash),
+        line.token.as_deref().unwrap_or(dash),
         line.candidate.unwrap_or(dash),
         line.value.unwrap_or(dash),
         &gap.map_or(reason.to_owned(), shown),

@@ -1,11 +1,11 @@
-//! How the time of what is held is divided between the command, its grace and the margin.
+//! Divides the TTL of a hold between the command, its grace and the margin.
 //!
 //! ```text
-//! sent ─── ttl/3: renewed ───────── term ────── kill ────── the store's end, at the earliest
+//! sent ─── ttl/3: renewal ───────── term ────── kill ────── earliest expiry in the store
 //!                                    │◄─ grace ─►│◄─ margin ─►│
 //! ```
 //!
-//! Everything counts from when the last acknowledged renewal was *sent*: the store counts from later.
+//! Everything counts from when the last acknowledged renewal was *sent*: the store starts to count later.
 
 use std::time::Duration;
 
@@ -18,22 +18,25 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::supervise::Deadlines;
 
-/// How long a command has to stop unless told otherwise, where the TTL allows it.
+/// How long a command has to stop by default, where the TTL allows it.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 
 /// A renewal is sent after this part of the TTL.
 const RENEWED_AFTER: u32 = 3;
 
-/// The part of the TTL that a renewal's answer may take before the command is asked to stop: less, and every hiccup ends it.
+/// The part of the TTL that the reply to a renewal may take before the command is stopped. With less, every short delay stops it.
 const ANSWERED_WITHIN: u32 = 12;
 
-/// The shortest TTL that the usual grace and margin fit into: with a grace of a third and a margin of 500 ms, a quarter of the TTL is the margin.
+/// The shortest TTL that the default grace and margin fit into: a grace of a third, and 500 ms as a quarter of the TTL.
 const TTL_MIN: Duration = Duration::from_secs(2);
 
-/// A TTL from which on a dead host is a long outage. Below it, a reboot takes as long.
+/// From this TTL on, a dead host means a long outage. Below it, a reboot takes as long.
 const TTL_LONG: Duration = Duration::from_secs(10 * 60);
 
-/// How the time is divided.
+/// The hint for a TTL that is too short.
+pub(super) const LONGER_TTL: &str = "use a longer --ttl, such as the default 15s";
+
+/// A TTL and its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timing {
     pub(crate) ttl: Duration,
@@ -41,65 +44,65 @@ pub(crate) struct Timing {
     margin: Option<Duration>,
 }
 
-/// Times that do not fit into the TTL.
+/// Why times do not fit into the TTL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub(crate) enum BadTiming {
-    #[error("a TTL of zero is no time at all")]
+pub(crate) enum InvalidTiming {
+    #[error("the TTL is zero")]
     Zero,
     #[error(
-        "a TTL of {ttl:?} is too short: the command would be asked to stop before a renewal can be acknowledged"
+        "a TTL of {ttl:?} is too short: the command would be stopped before a renewal can be acknowledged"
     )]
     ShortTtl { ttl: Duration },
     #[error(
-        "a grace of {grace:?} is too long for a TTL of {ttl:?}: with a margin of {margin:?} the command would be asked to stop \
-         {term:?} after a renewal, and the next one needs until {needed:?}"
+        "a grace of {grace:?} is too long for a TTL of {ttl:?}: with a margin of {margin:?} the command would be stopped \
+         {term:?} after a renewal, and the next renewal can take until {needed:?}"
     )]
     Grace { ttl: Duration, grace: Duration, margin: Duration, term: Duration, needed: Duration },
     #[error(
-        "a margin of {margin:?} is too long for a TTL of {ttl:?}: with a grace of {grace:?} the command would be asked to stop \
-         {term:?} after a renewal, and the next one needs until {needed:?}"
+        "a margin of {margin:?} is too long for a TTL of {ttl:?}: with a grace of {grace:?} the command would be stopped \
+         {term:?} after a renewal, and the next renewal can take until {needed:?}"
     )]
     LongMargin { ttl: Duration, grace: Duration, margin: Duration, term: Duration, needed: Duration },
-    #[error(
-        "a margin of {margin:?} is too short for a TTL of {ttl:?}: nothing is relied upon in its last {least:?}"
-    )]
+    #[error("a margin of {margin:?} is too short for a TTL of {ttl:?}: the minimum is {least:?}")]
     Margin { ttl: Duration, margin: Duration, least: Duration },
 }
 
-impl From<BadTiming> for Failure {
-    fn from(bad: BadTiming) -> Failure {
+impl From<InvalidTiming> for Failure {
+    fn from(bad: InvalidTiming) -> Failure {
         let hint = match bad {
-            BadTiming::ShortTtl { .. } => {
-                format!("use --ttl {TTL_MIN:?} or longer; 15s suits nearly everybody")
+            InvalidTiming::ShortTtl { .. } => {
+                format!("use --ttl {TTL_MIN:?} or longer; the default is 15s")
             }
-            BadTiming::Zero => "use --ttl 15s; it suits nearly everybody".to_owned(),
-            BadTiming::Margin { least, .. } => format!("use --margin {least:?} or more, or leave it out"),
-            BadTiming::Grace { ttl, margin, needed, .. } => match ttl.saturating_sub(needed + margin) {
+            InvalidTiming::Zero => format!("use --ttl {TTL_MIN:?} or longer; the default is 15s"),
+            InvalidTiming::Margin { least, .. } => format!("use --margin {least:?} or more, or leave it out"),
+            InvalidTiming::Grace { ttl, margin, needed, .. } => match ttl.saturating_sub(needed + margin) {
                 Duration::ZERO => "use a longer --ttl".to_owned(),
                 most => format!("use --grace {}ms or less, or a longer --ttl", most.as_millis()),
             },
-            BadTiming::LongMargin { ttl, grace, needed, .. } => match ttl.saturating_sub(needed + grace) {
-                Duration::ZERO => "use a shorter --margin and --grace, or a longer --ttl".to_owned(),
-                most => format!("use --margin {}ms or less, or a longer --ttl", most.as_millis()),
-            },
+            InvalidTiming::LongMargin { ttl, grace, needed, .. } => {
+                match ttl.saturating_sub(needed + grace) {
+                    Duration::ZERO => "use a shorter --margin and --grace, or a longer --ttl".to_owned(),
+                    most => format!("use --margin {}ms or less, or a longer --ttl", most.as_millis()),
+                }
+            }
         };
         Failure::usage(bad.to_string()).hint(hint)
     }
 }
 
 impl Timing {
-    /// Divides a TTL, or says with numbers why that cannot be.
+    /// Divides a TTL.
     pub(crate) fn divide(
         ttl: Duration,
         grace: Option<Duration>,
         margin: Option<Duration>,
-    ) -> Result<Timing, BadTiming> {
+    ) -> Result<Timing, InvalidTiming> {
         if ttl.is_zero() {
-            return Err(BadTiming::Zero);
+            return Err(InvalidTiming::Zero);
         }
         let least = keepalive::Timing::margin_of(ttl);
         if let Some(margin) = margin.filter(|&margin| margin < least) {
-            return Err(BadTiming::Margin { ttl, margin, least });
+            return Err(InvalidTiming::Margin { ttl, margin, least });
         }
         let is_usual_grace = grace.is_none();
         let grace = grace.unwrap_or(GRACE_DEFAULT.min(ttl / 3));
@@ -109,33 +112,33 @@ impl Timing {
         let (term, needed) =
             (ttl.saturating_sub(grace.saturating_add(margin)), ttl / RENEWED_AFTER + ttl / ANSWERED_WITHIN);
         if term < needed && is_usual_grace && !is_own_margin {
-            return Err(BadTiming::ShortTtl { ttl });
+            return Err(InvalidTiming::ShortTtl { ttl });
         }
-        // Messages have whole milliseconds.
+        // Messages show whole milliseconds.
         let [grace, term, needed] = [grace, term, needed].map(whole_ms);
-        // Who chose only one of the two is told of that one.
+        // The error names the flag that was given.
         if term < needed && is_own_margin && (is_usual_grace || ttl.saturating_sub(margin) < needed) {
-            return Err(BadTiming::LongMargin { ttl, grace, margin, term, needed });
+            return Err(InvalidTiming::LongMargin { ttl, grace, margin, term, needed });
         }
         if term < needed {
-            return Err(BadTiming::Grace { ttl, grace, margin, term, needed });
+            return Err(InvalidTiming::Grace { ttl, grace, margin, term, needed });
         }
         Ok(timing)
     }
 
-    /// When the command is asked to stop and when it is killed, after an acknowledged request that was sent then. The store may have granted
-    /// a longer TTL than was asked for.
+    /// When the command is stopped and when it is killed, if the last acknowledged request was sent at `sent`. The store may have
+    /// granted a longer TTL than requested.
     pub(crate) fn deadlines(&self, sent: Moment, granted: Duration) -> Deadlines {
         let kill = sent + granted.saturating_sub(self.margin(granted));
         Deadlines { term: kill - self.grace, kill }
     }
 
-    /// When the renewal was sent by which a lease is valid until then.
+    /// When the renewal was sent that made a lease valid until then.
     pub(crate) fn sent(valid_until: Moment, granted: Duration) -> Moment {
         valid_until + keepalive::Timing::margin_of(granted) - granted
     }
 
-    /// When a request that was sent then is followed by the next.
+    /// When the next renewal is due.
     pub(super) fn renewal(sent: Moment, granted: Duration) -> Moment {
         sent + granted / RENEWED_AFTER
     }
@@ -146,13 +149,13 @@ impl Timing {
     }
 }
 
-/// Warns of a TTL that outlives the death of a host by far: until it ends, nothing else can take over.
+/// Warns of a long TTL: after the death of a host, no other process can take over until it has passed.
 pub(crate) fn warn_of_long(ttl: Duration, output: &Output) {
     if ttl >= TTL_LONG {
-        let ttl = duration::said(ttl);
+        let ttl = duration::format(ttl);
         output.warn(&format!(
-            "a TTL of {ttl} keeps it for up to {ttl} if this host dies, because only the end of the TTL releases it then; \
-             --ttl 15s is enough, it is renewed while this process lives"
+            "with a TTL of {ttl}, no other process can take over for up to {ttl} if this host dies; \
+             --ttl 15s is enough, because it is renewed while this process lives"
         ));
     }
 }
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_times_are_those_of_the_documentation() {
+    fn default_times_match_the_documentation() {
         for (ttl, term, kill) in [(15_000, 9_250, 14_250), (60_000, 52_000, 57_000), (3_000, 1_500, 2_500)] {
             let timing = Timing::divide(ms(ttl), None, None).unwrap();
             let deadlines = timing.deadlines(Moment::from_ms(1_000), ms(ttl));
@@ -180,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_ttl_than_was_asked_for_moves_both_moments() {
+    fn longer_granted_ttl_moves_both_deadlines() {
         let timing = Timing::divide(ms(15_000), Some(ms(4_000)), Some(ms(1_000))).unwrap();
         let deadlines = timing.deadlines(Moment::ORIGIN, ms(30_000));
         assert_eq!((deadlines.term, deadlines.kill), (Moment::from_ms(24_500), Moment::from_ms(28_500)));
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_numbers() {
+    fn unfit_times_are_refused_with_numbers() {
         let text =
             |ttl, grace, margin| Failure::from(Timing::divide(ms(ttl), grace, margin).unwrap_err()).message;
         assert!(text(0, None, None).contains("zero"));

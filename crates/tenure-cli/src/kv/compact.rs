@@ -17,14 +17,14 @@ pub(crate) struct CompactArgs {
 
 pub(super) async fn compact(args: &CompactArgs, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct CompactReport {
         schema: &'static str,
         compacted_revision: String,
     }
     store.compact(args.revision).await?;
     if output.is_json {
         let compacted_revision = args.revision.to_string();
-        return output.object(&Answer { schema: super::SCHEMA, compacted_revision });
+        return output.object(&CompactReport { schema: super::SCHEMA, compacted_revision });
     }
     output.record([args.revision.to_string()])
 }

@@ -64,7 +64,7 @@ pub(super) async fn delete(
     output: &Output,
 ) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct DeleteReport {
         schema: &'static str,
         deleted: u64,
         revision: String,
@@ -94,7 +94,7 @@ pub(super) async fn delete(
             .hint("list what there is with `tenure kv range ''`"));
     }
     if output.is_json {
-        return output.object(&Answer {
+        return output.object(&DeleteReport {
             schema: super::SCHEMA,
             deleted,
             revision: reply.revision.to_string(),

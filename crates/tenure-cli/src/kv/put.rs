@@ -11,7 +11,7 @@ use tenure::store::{Condition, Grant, LeaseChoice, LeaseId, Op, Revision, Store,
 
 use super::input::Input;
 use super::key::{KeyArg, parse_lease, parse_revision_or_zero};
-use super::shape::Key;
+use super::rows::KvKey;
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, escape};
@@ -54,7 +54,7 @@ impl PutArgs {
     }
 
     /// With `--key-b64` the first argument is the value, because there is no other key to give.
-    fn key_and_value(&self) -> Result<(Vec<u8>, Value<'_>), Failure> {
+    fn key_and_value(&self) -> Result<(Vec<u8>, PutValue<'_>), Failure> {
         let (key, value) = match (&self.key_b64, &self.first, &self.second) {
             (Some(_), Some(_), Some(_)) => {
                 return Err(Failure::usage("KEY and --key-b64 both name a key").hint("leave one of them out"));
@@ -69,9 +69,9 @@ impl PutArgs {
                     Failure::usage("VALUE and --value-file both give a value").hint("leave one of them out")
                 );
             }
-            (Some(value), None) if value == "-" => Value::Read(Input::Stdin),
-            (Some(value), None) => Value::Given(value),
-            (None, Some(path)) => Value::Read(Input::File(path.clone())),
+            (Some(value), None) if value == "-" => PutValue::Read(Input::Stdin),
+            (Some(value), None) => PutValue::Given(value),
+            (None, Some(path)) => PutValue::Read(Input::File(path.clone())),
             (None, None) => {
                 return Err(Failure::usage("no value is given")
                     .hint("give it as VALUE, --value-file FILE, or - for stdin"));
@@ -83,10 +83,10 @@ impl PutArgs {
 
 pub(super) async fn put(args: &PutArgs, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct PutReport {
         schema: &'static str,
         #[serde(flatten)]
-        key: Key,
+        key: KvKey,
         revision: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         lease: Option<String>,
@@ -127,9 +127,9 @@ pub(super) async fn put(args: &PutArgs, store: &Store, output: &Output) -> Resul
         }
     };
     if output.is_json {
-        return output.object(&Answer {
+        return output.object(&PutReport {
             schema: super::SCHEMA,
-            key: Key::new(&key),
+            key: KvKey::new(&key),
             revision: revision.to_string(),
             lease: lease.map(|lease| lease.to_string()),
             ttl_seconds: granted.map(|grant| grant.ttl.as_secs_f64()),
@@ -159,16 +159,16 @@ fn conflict(args: &PutArgs, key: &[u8]) -> Failure {
 }
 
 /// Where the value is.
-enum Value<'a> {
+enum PutValue<'a> {
     Given(&'a OsStr),
     Read(Input),
 }
 
-impl Value<'_> {
+impl PutValue<'_> {
     async fn bytes(self) -> Result<Vec<u8>, Failure> {
         match self {
-            Value::Given(value) => Ok(value.as_bytes().to_vec()),
-            Value::Read(input) => input.read().await,
+            PutValue::Given(value) => Ok(value.as_bytes().to_vec()),
+            PutValue::Read(input) => input.read().await,
         }
     }
 }

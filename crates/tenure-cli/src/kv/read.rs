@@ -7,7 +7,7 @@ use serde::Serialize;
 use tenure::store::{Get, KeyValue, Page, Revision, Selection, Store, StoreError};
 
 use super::key::{KeyArg, parse_revision, prefix};
-use super::shape::Pair;
+use super::rows::KvPair;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, escape};
 
@@ -22,10 +22,10 @@ pub(crate) struct GetArgs {
 
 pub(super) async fn get(args: &GetArgs, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct GetReport {
         schema: &'static str,
         #[serde(flatten)]
-        pair: Pair,
+        pair: KvPair,
         revision: String,
     }
     let key = args.key.bytes()?;
@@ -39,7 +39,7 @@ pub(super) async fn get(args: &GetArgs, store: &Store, output: &Output) -> Resul
     };
     if output.is_json {
         let revision = page.revision.to_string();
-        return output.object(&Answer { schema: super::SCHEMA, pair: Pair::new(pair), revision });
+        return output.object(&GetReport { schema: super::SCHEMA, pair: KvPair::new(pair), revision });
     }
     output.value(&pair.value)
 }
@@ -71,16 +71,16 @@ const PAGE_LEN: u32 = 1_000;
 
 pub(super) async fn range(args: &RangeArgs, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct RangeReport {
         schema: &'static str,
-        kvs: Vec<Pair>,
+        kvs: Vec<KvPair>,
         more: bool,
         revision: String,
     }
     let page = list(args, store).await?;
     if output.is_json {
-        let shape = if args.keys_only { Pair::without_value } else { Pair::new };
-        return output.object(&Answer {
+        let shape = if args.keys_only { KvPair::without_value } else { KvPair::new };
+        return output.object(&RangeReport {
             schema: super::SCHEMA,
             kvs: page.pairs.iter().map(shape).collect(),
             more: page.more,

@@ -10,7 +10,7 @@ use tenure::store::{Op, OpReply, Store, ValueMode};
 
 use self::request::Request;
 use super::input::Input;
-use super::shape::Pair;
+use super::rows::KvPair;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
@@ -48,8 +48,8 @@ pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Resul
     let (then, otherwise) = (with_values(&txn.then), with_values(&txn.otherwise));
     let reply = store.txn(txn).await?;
     let with_values = if reply.succeeded { then } else { otherwise };
-    let results = reply.results.iter().zip(with_values).map(|(result, values)| OpAnswer::new(result, values));
-    output.object(&Answer {
+    let results = reply.results.iter().zip(with_values).map(|(result, values)| OpReport::new(result, values));
+    output.object(&TxnReport {
         schema: super::SCHEMA,
         succeeded: reply.succeeded,
         revision: reply.revision.to_string(),
@@ -68,29 +68,29 @@ async fn read(args: &TxnArgs) -> Result<String, Failure> {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct TxnReport {
     schema: &'static str,
     succeeded: bool,
     revision: String,
-    results: Vec<OpAnswer>,
+    results: Vec<OpReport>,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
-enum OpAnswer {
+enum OpReport {
     Put,
     Delete { deleted: u64 },
-    Get { kvs: Vec<Pair>, more: bool },
+    Get { kvs: Vec<KvPair>, more: bool },
 }
 
-impl OpAnswer {
-    fn new(reply: &OpReply, with_values: bool) -> OpAnswer {
+impl OpReport {
+    fn new(reply: &OpReply, with_values: bool) -> OpReport {
         match reply {
-            OpReply::Put => OpAnswer::Put,
-            OpReply::Delete { count } => OpAnswer::Delete { deleted: *count },
+            OpReply::Put => OpReport::Put,
+            OpReply::Delete { count } => OpReport::Delete { deleted: *count },
             OpReply::Get(page) => {
-                let shape = if with_values { Pair::new } else { Pair::without_value };
-                OpAnswer::Get { kvs: page.pairs.iter().map(shape).collect(), more: page.more }
+                let shape = if with_values { KvPair::new } else { KvPair::without_value };
+                OpReport::Get { kvs: page.pairs.iter().map(shape).collect(), more: page.more }
             }
         }
     }

@@ -11,13 +11,13 @@ use tenure::store::{
 };
 
 use super::key::{KeyOrPrefix, parse_revision_or_zero};
-use super::shape::{Key, Pair};
+use super::rows::{KvKey, KvPair};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
 #[derive(Args, Debug)]
-pub(crate) struct WatchArgs {
+pub(crate) struct KvWatchArgs {
     #[command(flatten)]
     target: KeyOrPrefix,
     /// Begin after this revision, with what has happened since; without it, begin now.
@@ -34,13 +34,13 @@ pub(crate) struct WatchArgs {
     wait: Option<Duration>,
 }
 
-impl WatchArgs {
+impl KvWatchArgs {
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         self.target.selection()
     }
 }
 
-pub(super) async fn watch(args: &WatchArgs, store: &Store, output: &Output) -> Result<(), Failure> {
+pub(super) async fn watch(args: &KvWatchArgs, store: &Store, output: &Output) -> Result<(), Failure> {
     let start = args.after.map_or(WatchStart::Now, WatchStart::After);
     let previous = if args.prev { PreviousValues::Included } else { PreviousValues::Omitted };
     let stream = store.watch(args.selection()?, start, previous).await?;
@@ -55,7 +55,7 @@ pub(super) async fn watch(args: &WatchArgs, store: &Store, output: &Output) -> R
     }
 }
 
-async fn follow(args: &WatchArgs, mut stream: WatchStream, output: &Output) -> Result<(), Failure> {
+async fn follow(args: &KvWatchArgs, mut stream: WatchStream, output: &Output) -> Result<(), Failure> {
     let mut seen = 0;
     while let Some(item) = stream.next().await {
         let WatchItem::Batch { changes, .. } = item? else { continue };
@@ -71,20 +71,20 @@ async fn follow(args: &WatchArgs, mut stream: WatchStream, output: &Output) -> R
 }
 
 #[derive(Serialize)]
-struct Event {
+struct KvEvent {
     schema: &'static str,
     revision: String,
     event: &'static str,
     kv: KeyOrPair,
     #[serde(skip_serializing_if = "Option::is_none")]
-    previous: Option<Pair>,
+    previous: Option<KvPair>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
 enum KeyOrPair {
-    Key(Key),
-    Pair(Pair),
+    Key(KvKey),
+    KvPair(KvPair),
 }
 
 fn tell(change: &Change, output: &Output) -> Result<(), Failure> {
@@ -95,11 +95,11 @@ fn tell(change: &Change, output: &Output) -> Result<(), Failure> {
     };
     if output.is_json {
         let kv = match change {
-            Change::Put { pair, .. } => KeyOrPair::Pair(Pair::new(pair)),
-            Change::Delete { key, .. } => KeyOrPair::Key(Key::new(key)),
+            Change::Put { pair, .. } => KeyOrPair::KvPair(KvPair::new(pair)),
+            Change::Delete { key, .. } => KeyOrPair::Key(KvKey::new(key)),
         };
-        let previous = previous.as_ref().map(Pair::new);
-        return output.object(&Event { schema: super::SCHEMA, revision, event, kv, previous });
+        let previous = previous.as_ref().map(KvPair::new);
+        return output.object(&KvEvent { schema: super::SCHEMA, revision, event, kv, previous });
     }
     let mut cells = vec![revision.as_bytes(), event.as_bytes(), change.key()];
     match change {

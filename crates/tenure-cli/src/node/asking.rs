@@ -104,7 +104,7 @@ pub(super) fn unheard(id: &NodeId, word: &str, error: WaitCommandError) -> Failu
     match error {
         WaitCommandError::Deadline(within) => {
             let message =
-                format!("node '{id}' has not acknowledged {word} within {}", duration::said(within));
+                format!("node '{id}' has not acknowledged {word} within {}", duration::format(within));
             Failure::new(Code::TimedOut, message).hint(format!(
                 "the command stays until it does; wait longer with --wait, or see `tenure node show {id}`"
             ))

@@ -92,7 +92,7 @@ pub(super) async fn drain(
     let handled = drained.unwrap_or_else(|_| {
         let message = format!(
             "node '{id}' still has {left} tasks or is still there, {} after it was asked",
-            duration::said(within)
+            duration::format(within)
         );
         Err(Failure::new(Code::TimedOut, message)
             .hint(format!("it goes on draining; see what it has with `tenure node show {id}`")))

@@ -11,8 +11,8 @@ use tenure_core::id::{Namespace, NodeId};
 
 use super::{SCHEMA, not_there, said, state_of};
 use crate::failure::Failure;
+use crate::lease_remaining::{in_seconds, remaining};
 use crate::output::Output;
-use crate::remaining::{in_seconds, remaining};
 
 #[derive(Serialize)]
 struct Shown {

@@ -1,10 +1,9 @@
-//! `tenure once ls`: when each command was last run, and which runs are recorded in the future.
+//! `tenure once ls`: the last run of every name.
 
 use std::process::ExitCode;
 
 use serde::Serialize;
 use tenure::once::LastRun;
-use tenure_core::id::Namespace;
 
 use crate::cli::Global;
 use crate::connect::{self, Purpose};
@@ -13,37 +12,34 @@ use crate::hold::ago;
 use crate::output::Output;
 
 #[derive(Serialize)]
-struct Answer {
+struct OnceListReport {
     schema: &'static str,
-    runs: Vec<Run>,
+    runs: Vec<OnceRow>,
     backend: &'static str,
 }
 
 #[derive(Serialize)]
-struct Run {
+struct OnceRow {
     name: String,
     started: String,
     node: String,
     pid: u32,
     command: String,
     exit_code: Option<u8>,
-    /// Whether it was recorded by a clock that is ahead of this one; `once` does not count it in an earlier period.
+    /// Whether it was recorded by a clock that is ahead of this one. `once` does not count it in an earlier period.
     in_future: bool,
     #[serde(skip)]
     ago: String,
 }
 
-/// Lists them.
 pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let decision = connect::decide(global)?;
-    let namespace = Namespace::parse(&decision.namespace.value)
-        .map_err(|error| Failure::usage(format!("the namespace: {error}")))?;
     let store = connect::open_for(Purpose::Read, &decision, output).await?;
-    let found = tenure::once::list(&store, &namespace).await;
+    let found = tenure::once::list(&store, &decision.namespace.value).await;
     store.close().await;
-    let runs: Vec<Run> = found?
+    let runs: Vec<OnceRow> = found?
         .into_iter()
-        .map(|LastRun { name, record, is_in_future }| Run {
+        .map(|LastRun { name, record, is_in_future }| OnceRow {
             name: name.to_string(),
             started: record.started.to_string(),
             in_future: is_in_future,
@@ -55,10 +51,10 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode, Fa
         })
         .collect();
     if output.is_json {
-        output.object(&Answer { schema: "tenure.once/v1", runs, backend: store.info().kind })?;
+        output.object(&OnceListReport { schema: "tenure.once/v1", runs, backend: store.info().kind })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let row = |run: &Run| {
+    let row = |run: &OnceRow| {
         let age = if run.in_future { "in the future".to_owned() } else { run.ago.clone() };
         let exit = run.exit_code.map_or("-".to_owned(), |code| code.to_string());
         vec![run.name.clone(), run.started.clone(), age, exit, run.node.clone(), run.command.clone()]

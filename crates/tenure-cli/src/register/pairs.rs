@@ -14,7 +14,7 @@ use crate::output::escape;
 
 /// A key to register.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Pair {
+pub(super) struct RegisterPair {
     /// As it was given: relative to the namespace's registry, or to its services.
     pub(super) name: RegistryKey,
     /// The key in the store.
@@ -24,7 +24,7 @@ pub(super) struct Pair {
 
 /// Why `KEY=VALUE` cannot be registered.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub(super) enum BadPair {
+pub(super) enum InvalidPair {
     #[error("{0:?} has no '=': give each key with its value")]
     NoValue(String),
     #[error("the key of {0:?} is not UTF-8 text")]
@@ -41,20 +41,25 @@ pub(super) enum BadPair {
     Twice(String),
 }
 
-impl From<BadPair> for Failure {
-    fn from(bad: BadPair) -> Failure {
+impl From<InvalidPair> for Failure {
+    fn from(bad: InvalidPair) -> Failure {
         let hint = match &bad {
-            BadPair::NoValue(text) if matches!(text.as_str(), "ls" | "list" | "show" | "help") => {
+            InvalidPair::NoValue(text) if matches!(text.as_str(), "ls" | "list" | "show" | "help") => {
                 "`tenure service ls` lists what is registered, `tenure register --help` explains the command"
                     .to_owned()
             }
-            BadPair::NoValue(text) => format!("write it as {text}=VALUE; {text}= registers an empty value"),
-            BadPair::Absolute { key, root } => {
+            InvalidPair::NoValue(text) => {
+                format!("write it as {text}=VALUE; {text}= registers an empty value")
+            }
+            InvalidPair::Absolute { key, root } => {
                 let relative = key.strip_prefix(root.as_str()).unwrap_or(key).trim_start_matches('/');
                 format!("use {relative:?}; for a raw key there is `tenure kv put --ttl`")
             }
-            BadPair::Twice(_) => "leave one of them out".to_owned(),
-            BadPair::NotText(_) | BadPair::Empty | BadPair::Segment(_) | BadPair::Name { .. } => {
+            InvalidPair::Twice(_) => "leave one of them out".to_owned(),
+            InvalidPair::NotText(_)
+            | InvalidPair::Empty
+            | InvalidPair::Segment(_)
+            | InvalidPair::Name { .. } => {
                 "a key is as in web/1=10.0.0.7:80: segments between single slashes".to_owned()
             }
         };
@@ -63,7 +68,7 @@ impl From<BadPair> for Failure {
 }
 
 /// Reads all of them, or says what is wrong with the first that is.
-pub(super) fn parse(texts: &[OsString], namespace: &Namespace) -> Result<Vec<Pair>, BadPair> {
+pub(super) fn parse(texts: &[OsString], namespace: &Namespace) -> Result<Vec<RegisterPair>, InvalidPair> {
     let layout = Layout::new(namespace);
     let mut seen = BTreeSet::new();
     let mut pairs = Vec::with_capacity(texts.len());
@@ -71,31 +76,32 @@ pub(super) fn parse(texts: &[OsString], namespace: &Namespace) -> Result<Vec<Pai
         let pair = parse_one(text.as_bytes(), namespace, &layout)?;
         // By where it is stored: `web/1` and `services/web/1` are one key.
         if !seen.insert(pair.path.clone()) {
-            return Err(BadPair::Twice(pair.name.to_string()));
+            return Err(InvalidPair::Twice(pair.name.to_string()));
         }
         pairs.push(pair);
     }
     Ok(pairs)
 }
 
-fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<Pair, BadPair> {
-    let border = text.iter().position(|&byte| byte == b'=').ok_or_else(|| BadPair::NoValue(escape(text)))?;
+fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<RegisterPair, InvalidPair> {
+    let border =
+        text.iter().position(|&byte| byte == b'=').ok_or_else(|| InvalidPair::NoValue(escape(text)))?;
     let (key, value) = (&text[..border], &text[border + 1..]);
-    let key = std::str::from_utf8(key).map_err(|_| BadPair::NotText(escape(key)))?;
+    let key = std::str::from_utf8(key).map_err(|_| InvalidPair::NotText(escape(key)))?;
     if key.is_empty() {
-        return Err(BadPair::Empty);
+        return Err(InvalidPair::Empty);
     }
     if key.starts_with('/') {
-        return Err(BadPair::Absolute { key: key.to_owned(), root: format!("/{namespace}/registry/") });
+        return Err(InvalidPair::Absolute { key: key.to_owned(), root: format!("/{namespace}/registry/") });
     }
     if key.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
-        return Err(BadPair::Segment(key.to_owned()));
+        return Err(InvalidPair::Segment(key.to_owned()));
     }
-    let no_name = |why| BadPair::Name { key: key.to_owned(), why };
+    let no_name = |why| InvalidPair::Name { key: key.to_owned(), why };
     let name = RegistryKey::parse(key).map_err(no_name)?;
     let stored = instance(key).map_err(no_name)?.unwrap_or_else(|| name.clone());
     let path = layout.encode(&Key::Registration(stored));
-    Ok(Pair { name, path, value: Bytes::copy_from_slice(value) })
+    Ok(RegisterPair { name, path, value: Bytes::copy_from_slice(value) })
 }
 
 /// Where `SERVICE/INSTANCE` is stored, so that `tenure service show SERVICE` finds it. Keys of any other shape stay as they are, and so does
@@ -118,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn read(texts: &[&str]) -> Result<Vec<(String, Bytes)>, BadPair> {
+    fn read(texts: &[&str]) -> Result<Vec<(String, Bytes)>, InvalidPair> {
         let texts: Vec<OsString> = texts.iter().map(OsString::from).collect();
         let pairs = parse(&texts, &Namespace::parse("shop").unwrap())?;
         Ok(pairs
@@ -145,22 +151,22 @@ mod tests {
 
     #[test]
     fn what_is_no_key_is_refused_by_its_kind() {
-        let absolute = |key: &str| BadPair::Absolute { key: key.into(), root: "/shop/registry/".into() };
+        let absolute = |key: &str| InvalidPair::Absolute { key: key.into(), root: "/shop/registry/".into() };
         for (texts, bad) in [
-            (&["web"][..], BadPair::NoValue("web".into())),
-            (&["=v"], BadPair::Empty),
+            (&["web"][..], InvalidPair::NoValue("web".into())),
+            (&["=v"], InvalidPair::Empty),
             (&["/web=v"], absolute("/web")),
             (&["/shop/registry/web=v"], absolute("/shop/registry/web")),
             (&["/other/registry/web=v"], absolute("/other/registry/web")),
-            (&["../nodes/web=v"], BadPair::Segment("../nodes/web".into())),
-            (&["a//b=v"], BadPair::Segment("a//b".into())),
-            (&["a/=v"], BadPair::Segment("a/".into())),
-            (&["a=1", "b=2", "a=1"], BadPair::Twice("a".into())),
+            (&["../nodes/web=v"], InvalidPair::Segment("../nodes/web".into())),
+            (&["a//b=v"], InvalidPair::Segment("a//b".into())),
+            (&["a/=v"], InvalidPair::Segment("a/".into())),
+            (&["a=1", "b=2", "a=1"], InvalidPair::Twice("a".into())),
         ] {
             assert_eq!(read(texts), Err(bad), "{texts:?}");
         }
         for text in ["a\nb=v", "\x1b[2J=v", "a\u{202e}b=v", &format!("{}=v", "k".repeat(257))] {
-            assert!(matches!(read(&[text]), Err(BadPair::Name { .. })), "{text:?}");
+            assert!(matches!(read(&[text]), Err(InvalidPair::Name { .. })), "{text:?}");
         }
     }
 
@@ -177,7 +183,7 @@ mod tests {
         ] {
             assert_eq!(read(&[text]).unwrap()[0].0, format!("/shop/registry/{path}"), "{text}");
         }
-        assert_eq!(read(&["web/1=a", "services/web/1=b"]), Err(BadPair::Twice("services/web/1".into())));
+        assert_eq!(read(&["web/1=a", "services/web/1=b"]), Err(InvalidPair::Twice("services/web/1".into())));
     }
 
     #[test]

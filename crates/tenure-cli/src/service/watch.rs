@@ -10,16 +10,16 @@ use tenure::service::{Instance, InstanceEvent, InstanceWatch, Services};
 use tenure::store::{Revision, StoreError};
 use tenure_core::id::InstanceId;
 
-use super::shape::{SetAside, Shown};
-use super::{NameArg, SCHEMA};
+use super::rows::{InstanceRow, SetAside};
+use super::{SCHEMA, ServiceNameArg};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
 #[derive(Args, Debug)]
-pub(crate) struct WatchArgs {
+pub(crate) struct ServiceWatchArgs {
     #[command(flatten)]
-    service: NameArg,
+    service: ServiceNameArg,
     /// End after this many changes; who is there at the beginning is none.
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU64>,
@@ -28,7 +28,11 @@ pub(crate) struct WatchArgs {
     wait: Option<Duration>,
 }
 
-pub(super) async fn watch(args: &WatchArgs, services: &Services, output: &Output) -> Result<(), Failure> {
+pub(super) async fn watch(
+    args: &ServiceWatchArgs,
+    services: &Services,
+    output: &Output,
+) -> Result<(), Failure> {
     let following = follow(args, services.watch(&args.service.name), output);
     match args.wait {
         None => following.await,
@@ -39,7 +43,7 @@ pub(super) async fn watch(args: &WatchArgs, services: &Services, output: &Output
     }
 }
 
-async fn follow(args: &WatchArgs, mut watch: InstanceWatch, output: &Output) -> Result<(), Failure> {
+async fn follow(args: &ServiceWatchArgs, mut watch: InstanceWatch, output: &Output) -> Result<(), Failure> {
     let mut seen = 0;
     let mut at = Revision::ZERO;
     while let Some(event) = watch.next().await {
@@ -62,32 +66,40 @@ async fn follow(args: &WatchArgs, mut watch: InstanceWatch, output: &Output) -> 
 
 /// One line of the stream.
 #[derive(Serialize)]
-struct Line {
+struct InstanceLine {
     schema: &'static str,
     revision: String,
     event: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    instance: Option<Shown>,
+    instance: Option<InstanceRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    instances: Option<Vec<Shown>>,
+    instances: Option<Vec<InstanceRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     set_aside: Option<Vec<SetAside>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
 }
 
-impl Line {
-    fn new(event: &'static str, revision: Revision) -> Line {
+impl InstanceLine {
+    fn new(event: &'static str, revision: Revision) -> InstanceLine {
         let revision = revision.to_string();
-        Line { schema: SCHEMA, revision, event, instance: None, instances: None, set_aside: None, id: None }
+        InstanceLine {
+            schema: SCHEMA,
+            revision,
+            event,
+            instance: None,
+            instances: None,
+            set_aside: None,
+            id: None,
+        }
     }
 
-    fn of(event: &'static str, revision: Revision, instance: &Instance) -> Line {
-        Line { instance: Some(Shown::new(instance)), ..Line::new(event, revision) }
+    fn of(event: &'static str, revision: Revision, instance: &Instance) -> InstanceLine {
+        InstanceLine { instance: Some(InstanceRow::new(instance)), ..InstanceLine::new(event, revision) }
     }
 
-    fn of_id(event: &'static str, revision: Revision, id: &InstanceId) -> Line {
-        Line { id: Some(id.to_string()), ..Line::new(event, revision) }
+    fn of_id(event: &'static str, revision: Revision, id: &InstanceId) -> InstanceLine {
+        InstanceLine { id: Some(id.to_string()), ..InstanceLine::new(event, revision) }
     }
 }
 
@@ -99,45 +111,45 @@ fn tell(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(),
             return tell_snapshot(list, output);
         }
         InstanceEvent::Joined(instance) => {
-            (Line::of("joined", instance.modified, instance), instance.modified)
+            (InstanceLine::of("joined", instance.modified, instance), instance.modified)
         }
-        InstanceEvent::Updated { now, .. } => (Line::of("updated", now.modified, now), now.modified),
-        InstanceEvent::Left { member, revision } => (Line::of("left", *revision, member), *revision),
+        InstanceEvent::Updated { now, .. } => (InstanceLine::of("updated", now.modified, now), now.modified),
+        InstanceEvent::Left { member, revision } => (InstanceLine::of("left", *revision, member), *revision),
         InstanceEvent::SetAside(aside) => {
-            let line = Line {
+            let line = InstanceLine {
                 set_aside: Some(vec![SetAside::new(aside)]),
-                ..Line::of_id("set_aside", aside.modified, &aside.id)
+                ..InstanceLine::of_id("set_aside", aside.modified, &aside.id)
             };
             (line, aside.modified)
         }
-        InstanceEvent::Cleared { id, revision } => (Line::of_id("cleared", *revision, id), *revision),
-        InstanceEvent::Stale { .. } => (Line::new("stale", *at), *at),
-        InstanceEvent::Fresh { revision } => (Line::new("fresh", *revision), *revision),
+        InstanceEvent::Cleared { id, revision } => (InstanceLine::of_id("cleared", *revision, id), *revision),
+        InstanceEvent::Stale { .. } => (InstanceLine::new("stale", *at), *at),
+        InstanceEvent::Fresh { revision } => (InstanceLine::new("fresh", *revision), *revision),
     };
     *at = (*at).max(revision);
     say(line, output)
 }
 
 fn tell_snapshot(list: &tenure::service::InstanceList, output: &Output) -> Result<(), Failure> {
-    let shown = list.members().iter().map(|instance| Shown::new(instance));
+    let shown = list.members().iter().map(|instance| InstanceRow::new(instance));
     if output.is_json {
         let set_aside = list.set_aside().iter().map(SetAside::new).collect();
-        return output.object(&Line {
+        return output.object(&InstanceLine {
             instances: Some(shown.collect()),
             set_aside: Some(set_aside),
-            ..Line::new("snapshot", list.revision)
+            ..InstanceLine::new("snapshot", list.revision)
         });
     }
     for instance in list.members() {
-        say(Line::of("present", list.revision, instance), output)?;
+        say(InstanceLine::of("present", list.revision, instance), output)?;
     }
     for aside in list.set_aside() {
-        say(Line::of_id("set_aside", list.revision, &aside.id), output)?;
+        say(InstanceLine::of_id("set_aside", list.revision, &aside.id), output)?;
     }
     Ok(())
 }
 
-fn say(line: Line, output: &Output) -> Result<(), Failure> {
+fn say(line: InstanceLine, output: &Output) -> Result<(), Failure> {
     if output.is_json {
         return output.object(&line);
     }

@@ -25,7 +25,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::AsyncReadExt;
 
 use super::lookup::Program;
-use super::tree::Tree;
+use super::process_tree::Tree;
 use crate::failure::{Code, Failure};
 use crate::output::escape;
 
@@ -36,7 +36,7 @@ const GO: &[u8] = b"!";
 pub(super) fn ourselves() -> io::Result<Command> {
     let link = Path::new("/proc/self/exe");
     let mut command = Command::new(if link.exists() { link.to_owned() } else { std::env::current_exe()? });
-    command.arg0("tenure").arg("part");
+    command.arg0("tenure").arg("internal");
     Ok(command)
 }
 

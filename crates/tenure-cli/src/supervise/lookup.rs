@@ -31,9 +31,9 @@ impl Program {
         let mut refused = None;
         for candidate in candidates(name, path.unwrap_or(OsStr::new(PATH_DEFAULT))) {
             match judge(&candidate) {
-                Verdict::Executable => return Ok(Program { path: candidate, name: name.to_owned() }),
-                Verdict::Refused(why) => refused = refused.or(Some((candidate, why))),
-                Verdict::Absent => {}
+                LookupResult::Executable => return Ok(Program { path: candidate, name: name.to_owned() }),
+                LookupResult::Refused(why) => refused = refused.or(Some((candidate, why))),
+                LookupResult::Absent => {}
             }
         }
         let shown = escape(name.as_encoded_bytes());
@@ -63,7 +63,7 @@ fn not_found(name: &OsStr, shown: &str) -> Failure {
         .hint("check its spelling and PATH, or give its path, as in ./job.sh; nothing was started")
 }
 
-enum Verdict {
+enum LookupResult {
     Executable,
     Refused(&'static str),
     Absent,
@@ -86,15 +86,15 @@ fn candidates(name: &OsStr, path: &OsStr) -> Vec<PathBuf> {
         .collect()
 }
 
-fn judge(path: &Path) -> Verdict {
+fn judge(path: &Path) -> LookupResult {
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => Verdict::Refused("is a folder"),
-        Ok(_) if access(path, Access::EXEC_OK).is_ok() => Verdict::Executable,
-        Ok(_) => Verdict::Refused("may not be executed"),
+        Ok(found) if found.is_dir() => LookupResult::Refused("is a folder"),
+        Ok(_) if access(path, Access::EXEC_OK).is_ok() => LookupResult::Executable,
+        Ok(_) => LookupResult::Refused("may not be executed"),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Verdict::Refused("may not be looked at")
+            LookupResult::Refused("may not be looked at")
         }
-        Err(_) => Verdict::Absent,
+        Err(_) => LookupResult::Absent,
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, wait, waitid};
 
-use super::outcome::End;
+use super::outcome::ProcessEnd;
 use super::{descendants, launch, signals};
 
 /// What the reaper reports.
@@ -34,7 +34,7 @@ pub(super) enum Report {
     /// The command was stopped.
     Stopped(Signal),
     /// The command has ended. It is reaped on request.
-    Ended(End),
+    Ended(ProcessEnd),
     /// These are left after it.
     Left(String),
 }
@@ -143,7 +143,7 @@ impl Parent {
             }
             match leader(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
                 Ok(Some(status)) => {
-                    self.report(&Report::Ended(End::of(&status)));
+                    self.report(&Report::Ended(ProcessEnd::of(&status)));
                     break;
                 }
                 Ok(None) => reap_adopted(self.leader),
@@ -196,8 +196,8 @@ impl fmt::Display for Report {
             Report::Started(pid) => writeln!(f, "started {}", pid.as_raw_nonzero()),
             Report::Failed(errno) => writeln!(f, "failed {errno}"),
             Report::Stopped(signal) => writeln!(f, "stopped {}", signal.as_raw()),
-            Report::Ended(End::Exited(code)) => writeln!(f, "exited {code}"),
-            Report::Ended(End::Killed(signal)) => writeln!(f, "killed {signal}"),
+            Report::Ended(ProcessEnd::Exited(code)) => writeln!(f, "exited {code}"),
+            Report::Ended(ProcessEnd::Killed(signal)) => writeln!(f, "killed {signal}"),
             // A process may choose its name; a line break in it would be the end of the report.
             Report::Left(names) => writeln!(f, "left {}", names.replace('\n', "?")),
         }
@@ -212,8 +212,8 @@ impl Report {
             "started" => Report::Started(Pid::from_raw(rest.parse().ok()?)?),
             "failed" => Report::Failed(rest.parse().ok()?),
             "stopped" => Report::Stopped(Signal::from_named_raw(rest.parse().ok()?)?),
-            "exited" => Report::Ended(End::Exited(rest.parse().ok()?)),
-            "killed" => Report::Ended(End::Killed(rest.parse().ok()?)),
+            "exited" => Report::Ended(ProcessEnd::Exited(rest.parse().ok()?)),
+            "killed" => Report::Ended(ProcessEnd::Killed(rest.parse().ok()?)),
             "left" => Report::Left(rest.to_owned()),
             _ => return None,
         })
@@ -261,8 +261,8 @@ mod tests {
             Report::Started(pid),
             Report::Failed(11),
             Report::Stopped(Signal::TSTP),
-            Report::Ended(End::Exited(7)),
-            Report::Ended(End::Killed(9)),
+            Report::Ended(ProcessEnd::Exited(7)),
+            Report::Ended(ProcessEnd::Killed(9)),
             Report::Left("4122 (sleep), 4123 (a b)".to_owned()),
         ] {
             assert_eq!(Report::parse(&report.to_string()), Some(report));

@@ -16,13 +16,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
 use super::launch::ourselves;
-use super::tree::TreeId;
+use super::process_tree::TreeId;
 
-mod alarm;
-mod guard;
 mod killing;
+mod process;
+mod timer;
 
-pub(crate) use guard::run;
+pub(crate) use process::run;
 
 /// What it answers when it has understood which group is meant.
 const GUARDING: &[u8] = b"guarding\n";
@@ -32,7 +32,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the life of a group hangs on, as a number of our choice: all that hang on one thing end at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Hold(pub(crate) u64);
+pub(crate) struct GroupLease(pub(crate) u64);
 
 /// Our end of it. Dropped without `dismiss`, it kills everybody it guards.
 pub(super) struct Sentinel {
@@ -64,7 +64,12 @@ impl Sentinel {
     }
 
     /// Tells it which tree to guard, and until when; returns when it does.
-    pub(super) async fn guard(&mut self, tree: TreeId, hold: Hold, until: Option<Moment>) -> io::Result<()> {
+    pub(super) async fn guard(
+        &mut self,
+        tree: TreeId,
+        hold: GroupLease,
+        until: Option<Moment>,
+    ) -> io::Result<()> {
         let (reaper, group) = (tree.reaper.as_raw_nonzero(), tree.group.leader().as_raw_nonzero());
         let words = format!("{}guard {reaper} {group} {}\n", until_word(hold, until), hold.0);
         self.to.write_all(words.as_bytes()).await?;
@@ -76,7 +81,7 @@ impl Sentinel {
     /// Tells it when to kill, if it hears nothing more; none: not before our end.
     ///
     /// Never waits: a sentinel that does not read has the old moment, which is the earlier one.
-    pub(super) fn until(&mut self, hold: Hold, kill: Option<Moment>) -> io::Result<()> {
+    pub(super) fn until(&mut self, hold: GroupLease, kill: Option<Moment>) -> io::Result<()> {
         match self.to.try_write(until_word(hold, kill).as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             // Words are far shorter than what a pipe takes in one piece.
@@ -123,7 +128,7 @@ impl Sentinel {
     }
 }
 
-fn until_word(Hold(hold): Hold, kill: Option<Moment>) -> String {
+fn until_word(GroupLease(hold): GroupLease, kill: Option<Moment>) -> String {
     match kill {
         Some(kill) => format!("until {hold} {}\n", kill.since_origin().as_nanos()),
         None => format!("until {hold} never\n"),

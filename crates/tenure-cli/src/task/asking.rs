@@ -196,7 +196,7 @@ async fn unheard(id: &TaskId, word: &str, error: WaitCommandError, client: &Clie
                 None => "nobody owns it".to_owned(),
             };
             let message =
-                format!("{word} of '{id}' was not handled within {}: {who}", duration::said(within));
+                format!("{word} of '{id}' was not handled within {}: {who}", duration::format(within));
             let next = match owner {
                 Some(owner) => format!("`tenure node show {owner}`"),
                 None => "`tenure node ls`".to_owned(),

@@ -105,7 +105,7 @@ fn unseen(id: Option<&TaskId>, error: WaitTaskError) -> Failure {
     match (error, id) {
         (WaitTaskError::NotFound, Some(id)) => nothing_known(id),
         (WaitTaskError::Deadline(within), _) => {
-            let message = format!("{name} has not ended within {}", duration::said(within));
+            let message = format!("{name} has not ended within {}", duration::format(within));
             Failure::new(Code::TimedOut, message)
                 .hint("it goes on; see how it stands with `tenure task show`")
         }

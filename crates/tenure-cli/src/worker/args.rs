@@ -16,7 +16,7 @@ use super::shell::Shell;
 use crate::connect::Decision;
 use crate::duration;
 use crate::failure::Failure;
-use crate::hold::{Timing, introduce};
+use crate::hold::Timing;
 
 /// How long the store may take to let us in, from our start. Scripts were promised an answer within 6 s.
 const JOIN_WITHIN: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ Each task is one child process in a process group of its own. CMD is run as it i
 up before any task is taken. Its stdout and stderr are ours.
 
   TENURE_TASK_ID      the task            TENURE_TASK_PROPS   its props, which are on stdin too (above 100 KiB only there)
-  TENURE_FENCE        grows with every owner: check it with every write elsewhere
+  TENURE_FENCING_TOKEN        grows with every owner: check it with every write elsewhere
   TENURE_ATTEMPT      from 1 on           TENURE_CHECKPOINT   a file: what the last owner left in it is there, and what is left in it is kept
   TENURE_TASK_KIND, TENURE_NODE, TENURE_NAMESPACE, TENURE_LEASE, TENURE_TTL_SECONDS
 
@@ -181,7 +181,7 @@ impl Prepared {
     /// Checks everything that can be checked without a store.
     pub(super) async fn check(args: &WorkerArgs, decision: &Decision) -> Result<Prepared, Failure> {
         let timing = Timing::divide(args.ttl, args.grace, None)?;
-        let who = introduce(decision, &[]);
+        let who = decision.identity(&[]);
         let name = match (&args.node, &decision.node) {
             (Some(name), _) => name.clone(),
             (None, Some(configured)) => configured.value.clone(),

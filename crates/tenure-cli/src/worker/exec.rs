@@ -23,7 +23,9 @@ use super::tail::Tail;
 use crate::failure::{Code, Failure};
 use crate::hold::Timing;
 use crate::output::Output;
-use crate::supervise::{self, Beside, End, Hold, Job, Order, Post, Terms, run_beside};
+use crate::supervise::{
+    self, GroupLease, Job, PooledCommand, ProcessEnd, SentinelPool, StopTimes, SupervisorAction, run_beside,
+};
 
 /// "Try again later", as sendmail has it (EX_TEMPFAIL).
 const SLEEP: u8 = 75;
@@ -52,7 +54,7 @@ pub(super) struct Exec {
 pub(super) struct Crew {
     pub(super) shell: Shell,
     pub(super) timing: Timing,
-    pub(super) post: Post,
+    pub(super) post: SentinelPool,
     /// Where checkpoint files are; for its owner alone.
     pub(super) folder: PathBuf,
     pub(super) namespace: String,
@@ -130,11 +132,11 @@ impl Crew {
             return Ok(Outcome::Release);
         }
         let why = match outcome.end {
-            End::Exited(0) => return Ok(Outcome::Complete),
-            End::Exited(SLEEP) => return Ok(Outcome::Sleep(self.retry_after)),
-            End::Exited(PAUSE) => return Ok(Outcome::Pause),
-            End::Exited(code) => format!("exit code {code}"),
-            End::Killed(signal) => match named(signal) {
+            ProcessEnd::Exited(0) => return Ok(Outcome::Complete),
+            ProcessEnd::Exited(SLEEP) => return Ok(Outcome::Sleep(self.retry_after)),
+            ProcessEnd::Exited(PAUSE) => return Ok(Outcome::Pause),
+            ProcessEnd::Exited(code) => format!("exit code {code}"),
+            ProcessEnd::Killed(signal) => match named(signal) {
                 Some(name) => format!("killed by signal {signal} ({name})"),
                 None => format!("killed by signal {signal}"),
             },
@@ -164,8 +166,8 @@ impl Crew {
         let (tail, stderr) = Tail::open().map_err(cannot)?;
         let nudge = Notify::new();
         let stdin = stdin_of(context.props_bytes()).map_err(cannot)?;
-        let hold = Hold(context.lease().get().cast_unsigned());
-        let beside = Beside {
+        let hold = GroupLease(context.lease().get().cast_unsigned());
+        let beside = PooledCommand {
             post: &self.post,
             hold,
             stdin,
@@ -183,7 +185,7 @@ impl Crew {
         };
         let until = context.valid_until();
         let deadlines = Some(self.timing.deadlines(Timing::sent(until, context.ttl()), context.ttl()));
-        let (feed, terms) = watch::channel(Terms { deadlines, order: Order::Run });
+        let (feed, terms) = watch::channel(StopTimes { deadlines, order: SupervisorAction::Run });
         let outcome = tokio::select! {
             biased;
             outcome = run_beside(&job, beside, terms, &self.output) => outcome?,
@@ -194,17 +196,17 @@ impl Crew {
     }
 
     /// Tells the supervision what is wanted of the process, and until when it may run: by renewals after the one that it knows of.
-    async fn follow(&self, context: &TaskContext, mut until: Moment, feed: &watch::Sender<Terms>) {
+    async fn follow(&self, context: &TaskContext, mut until: Moment, feed: &watch::Sender<StopTimes>) {
         let mut is_ending = self.is_ending.clone();
-        let mut order = Order::Run;
+        let mut order = SupervisorAction::Run;
         loop {
             let news = tokio::select! {
                 biased;
-                _ = is_ending.wait_for(|is_ending| *is_ending), if order != Order::End => Some(Order::End),
-                _ = context.lost(), if !matches!(order, Order::Lost | Order::End) => Some(Order::Lost),
-                why = context.stopped(), if order == Order::Run => Some(match why {
-                    StopReason::Lost | StopReason::Deleted => Order::Lost,
-                    StopReason::Command | StopReason::Order | StopReason::Release | StopReason::Shutdown => Order::Stop,
+                _ = is_ending.wait_for(|is_ending| *is_ending), if order != SupervisorAction::End => Some(SupervisorAction::End),
+                _ = context.lost(), if !matches!(order, SupervisorAction::Lost | SupervisorAction::End) => Some(SupervisorAction::Lost),
+                why = context.stopped(), if order == SupervisorAction::Run => Some(match why {
+                    StopReason::Lost | StopReason::Deleted => SupervisorAction::Lost,
+                    StopReason::Command | StopReason::Order | StopReason::Release | StopReason::Shutdown => SupervisorAction::Stop,
                 }),
                 renewed = context.renewed_after(until) => {
                     until = renewed;
@@ -213,7 +215,7 @@ impl Crew {
             };
             order = news.unwrap_or(order);
             let deadlines = Some(self.timing.deadlines(Timing::sent(until, context.ttl()), context.ttl()));
-            feed.send_replace(Terms { deadlines, order });
+            feed.send_replace(StopTimes { deadlines, order });
         }
     }
 

@@ -120,7 +120,7 @@ impl Words<'_> {
 
     fn line(&self, line: Line<'_>) {
         let at = wall_time().to_string();
-        self.output.talk_object(&Line { schema: SCHEMA, at, node: self.node, ..line });
+        self.output.note_object(&Line { schema: SCHEMA, at, node: self.node, ..line });
     }
 }
 

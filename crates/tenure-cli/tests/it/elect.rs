@@ -23,7 +23,7 @@ pub(crate) fn on(etcd: &Etcd) -> Machine {
 }
 
 /// A command that says its fence, then waits for a line on its stdin and ends with 7.
-pub(crate) const SCRIPT: &str = "echo $TENURE_FENCE; read x; exit 7";
+pub(crate) const SCRIPT: &str = "echo $TENURE_FENCING_TOKEN; read x; exit 7";
 
 /// A candidate for `a` with this name, which runs a script while it leads.
 pub(crate) fn stand(machine: &Machine, name: &str, flags: &[&str], script: &str) -> Running {
@@ -34,8 +34,8 @@ pub(crate) fn stand(machine: &Machine, name: &str, flags: &[&str], script: &str)
 /// One that leads; gives its fence too.
 pub(crate) async fn lead(machine: &Machine, name: &str, flags: &[&str], script: &str) -> (Running, i64) {
     let mut running = stand(machine, name, flags, script);
-    let fence = running.line().await.parse().unwrap();
-    (running, fence)
+    let token = running.line().await.parse().unwrap();
+    (running, token)
 }
 
 /// One that is in the line and does not lead.
@@ -87,7 +87,7 @@ async fn without_a_separator_everything_from_the_commands_name_on_is_its_own() {
 #[tokio::test]
 async fn the_command_is_told_where_it_stands_and_everybody_who_leads() {
     let machine = machine();
-    let script = "echo $TENURE_ELECTION $TENURE_ELECTION_KEY $TENURE_FENCE $TENURE_LEASE $TENURE_TTL_SECONDS \
+    let script = "echo $TENURE_ELECTION $TENURE_ELECTION_KEY $TENURE_FENCING_TOKEN $TENURE_LEASE $TENURE_TTL_SECONDS \
                   $TENURE_NAMESPACE $TENURE_NODE; cat";
     let args =
         ["elect", "a", "--namespace", "shop", "--value", "10.0.0.7:80", "--json", "--", "sh", "-c", script];
@@ -102,13 +102,13 @@ async fn the_command_is_told_where_it_stands_and_everybody_who_leads() {
         shown = machine.json(&["election", "show", "a", "--namespace", "shop"]).await;
     }
     let leader = &shown["leader"];
-    let (fence, lease) = (leader["fence"].as_str().unwrap(), leader["lease"].as_str().unwrap());
+    let (token, lease) = (leader["token"].as_str().unwrap(), leader["lease"].as_str().unwrap());
     let key = leading["key"].as_str().unwrap();
     assert!(key.starts_with(&format!("/shop/elections/a/{lease}-")), "{key}");
-    assert_eq!(told, format!("a {key} {fence} {lease} 15 shop web-1"));
+    assert_eq!(told, format!("a {key} {token} {lease} 15 shop web-1"));
     assert_eq!(
         leading,
-        json!({"schema": "tenure.election/v1", "event": "leading", "name": "a", "key": key, "fence": fence,
+        json!({"schema": "tenure.election/v1", "event": "leading", "name": "a", "key": key, "token": token,
                "lease": lease, "ttl_seconds": 15.0, "namespace": "shop", "node": "web-1",
                "candidate": "web-1", "value": "10.0.0.7:80"})
     );
@@ -120,7 +120,7 @@ async fn the_command_is_told_where_it_stands_and_everybody_who_leads() {
         shown,
         json!({"schema": "tenure.election/v1", "name": "a", "candidates": [], "backend": "file",
                "revision": shown["revision"], "leader": {
-                   "candidate": "web-1", "value": "10.0.0.7:80", "fence": fence, "since": since,
+                   "candidate": "web-1", "value": "10.0.0.7:80", "token": token, "since": since,
                    "queued": leader["queued"], "host": leader["host"], "user": leader["user"],
                    "pid": running.pid().as_raw_nonzero().get(), "priority": 0, "lease": lease, "asked": null, "remaining_seconds": left}})
     );
@@ -130,7 +130,7 @@ async fn the_command_is_told_where_it_stands_and_everybody_who_leads() {
     let stopped: Value = serde_json::from_str(&running.hear("stopped").await).unwrap();
     assert_eq!(
         stopped,
-        json!({"schema": "tenure.election/v1", "event": "stopped", "name": "a", "fence": fence, "why": "ended"})
+        json!({"schema": "tenure.election/v1", "event": "stopped", "name": "a", "token": token, "why": "ended"})
     );
     assert_eq!(running.end().await.0, Some(143));
 }

@@ -23,23 +23,23 @@ async fn listings_name_leaders_and_those_who_wait_in_their_order() {
                "revision": nobody["revision"]})
     );
     assert_eq!(machine.ok(&["election", "ls"]).await, "");
-    let (first, fence) = lead(&machine, "first", &["--value", "10.0.0.7:80"], SCRIPT).await;
+    let (first, token) = lead(&machine, "first", &["--value", "10.0.0.7:80"], SCRIPT).await;
     let second = wait(&machine, "second", &["--priority", "3"], SCRIPT).await;
     let shown = machine.json(&["election", "show", "a"]).await;
     let waiting = &shown["candidates"][0];
     assert_eq!(
         shown["candidates"],
-        json!([{"candidate": "second", "value": "web-1", "fence": waiting["fence"], "since": waiting["since"],
+        json!([{"candidate": "second", "value": "web-1", "token": waiting["token"], "since": waiting["since"],
                 "queued": waiting["since"], "host": waiting["host"], "user": waiting["user"],
                 "pid": second.pid().as_raw_nonzero().get(), "priority": 3, "lease": waiting["lease"], "asked": null}])
     );
     let listed = machine.json(&["election", "ls"]).await;
-    assert_eq!(listed["elections"][0]["leader"]["fence"], fence.to_string());
+    assert_eq!(listed["elections"][0]["leader"]["token"], token.to_string());
     assert_eq!(listed["elections"][0]["candidates"], shown["candidates"]);
-    assert_eq!(machine.ok(&["election", "ls"]).await, format!("a\t{fence}\tfirst\t10.0.0.7:80\t1"));
+    assert_eq!(machine.ok(&["election", "ls"]).await, format!("a\t{token}\tfirst\t10.0.0.7:80\t1"));
     let text = machine.ok(&["election", "show", "a"]).await;
     let rows: Vec<&str> = text.lines().collect();
-    assert!(rows[0].starts_with(&format!("leads\t{fence}\tfirst\t10.0.0.7:80\t0\t")), "{text}");
+    assert!(rows[0].starts_with(&format!("leads\t{token}\tfirst\t10.0.0.7:80\t0\t")), "{text}");
     assert!(rows[1].starts_with("waits\t") && rows[1].contains("\tsecond\tweb-1\t3\t"), "{text}");
     second.signal(Signal::TERM);
     second.end().await;
@@ -55,16 +55,16 @@ async fn the_stream_tells_leaders_and_times_without(machine: &Machine) {
     assert_eq!(
         none,
         json!({"schema": "tenure.election/v1", "revision": none["revision"], "event": "none", "name": "a",
-               "fence": null, "candidate": null, "value": null, "since": null, "reason": "unseen",
+               "token": null, "candidate": null, "value": null, "since": null, "reason": "unseen",
                "leaderless_min_seconds": null, "leaderless_min_if_cut_off_seconds": null, "leaderless_max_seconds": null,
                "blind_seconds": null})
     );
-    let (first, fence) = lead(machine, "first", &["--value", "here"], SCRIPT).await;
+    let (first, token) = lead(machine, "first", &["--value", "here"], SCRIPT).await;
     let leader = event(watch.line().await);
     assert_eq!(
         leader,
-        json!({"schema": "tenure.election/v1", "revision": fence.to_string(), "event": "leader", "name": "a",
-               "fence": fence.to_string(), "candidate": "first", "value": "here", "since": leader["since"],
+        json!({"schema": "tenure.election/v1", "revision": token.to_string(), "event": "leader", "name": "a",
+               "token": token.to_string(), "candidate": "first", "value": "here", "since": leader["since"],
                "reason": "unseen", "leaderless_min_seconds": leader["leaderless_min_seconds"],
                "leaderless_min_if_cut_off_seconds": leader["leaderless_min_seconds"], "leaderless_max_seconds": null,
                "blind_seconds": 0.0})
@@ -72,7 +72,7 @@ async fn the_stream_tells_leaders_and_times_without(machine: &Machine) {
     assert!(leader["leaderless_min_seconds"].as_f64().unwrap() > 0.0, "{leader}");
     assert_eq!(finish(first).await.0, Some(7));
     let none = event(watch.line().await);
-    assert_eq!((&none["event"], &none["fence"]), (&json!("none"), &Value::Null));
+    assert_eq!((&none["event"], &none["token"]), (&json!("none"), &Value::Null));
     assert_eq!(none["reason"], "resigned", "{none}");
     let (second, _) = lead(machine, "second", &[], SCRIPT).await;
     let leader = event(watch.line().await);
@@ -217,10 +217,10 @@ async fn killed_leader_is_reported_as_lapsed_with_bounds_on_etcd() {
 #[tokio::test]
 async fn the_stream_as_text_has_one_record_a_line_and_ends_in_time() {
     let machine = machine();
-    let (first, fence) = lead(&machine, "first", &["--value", "two\nlines"], SCRIPT).await;
+    let (first, token) = lead(&machine, "first", &["--value", "two\nlines"], SCRIPT).await;
     let ran = machine.run(&["election", "watch", "a", "--count", "1", "--wait", "1s"]).await;
     assert_eq!(ran.code, Some(8), "{ran:?}");
-    assert_eq!(ran.stdout, format!("{fence}\tleader\t{fence}\tfirst\ttwo\\nlines\t-\n"));
+    assert_eq!(ran.stdout, format!("{token}\tleader\t{token}\tfirst\ttwo\\nlines\t-\n"));
     let mut watch = machine.start(&["election", "watch", "a"]);
     watch.hear("watching").await;
     watch.interrupt();
@@ -238,7 +238,7 @@ async fn nobody_to_ask_is_3_and_somebody_else_than_was_meant_is_4() {
     };
     refused(&["resign", "a"], 3, "not_found").await;
     refused(&["transfer", "a", "first"], 3, "not_found").await;
-    let (first, fence) = lead(&machine, "first", &[], SCRIPT).await;
+    let (first, token) = lead(&machine, "first", &[], SCRIPT).await;
     let twins = [wait(&machine, "twin", &[], SCRIPT).await, wait(&machine, "twin", &[], SCRIPT).await];
     refused(&["resign", "a", "--token", "1"], 4, "conflict").await;
     refused(&["transfer", "a", "nobody"], 3, "not_found").await;
@@ -246,12 +246,12 @@ async fn nobody_to_ask_is_3_and_somebody_else_than_was_meant_is_4() {
     refused(&["transfer", "a", "twin", "--token", "1"], 3, "not_found").await;
     // Who leads already need not be asked.
     let told = machine.json(&["election", "transfer", "a", "first"]).await;
-    assert_eq!(told["leader"]["fence"], fence.to_string());
+    assert_eq!(told["leader"]["token"], token.to_string());
     let shown = machine.json(&["election", "show", "a"]).await;
     assert_eq!(shown["leader"]["asked"], Value::Null, "nobody was asked anything: {shown}");
-    let second = shown["candidates"][1]["fence"].as_str().unwrap();
+    let second = shown["candidates"][1]["token"].as_str().unwrap();
     let told = machine.json(&["election", "transfer", "a", "twin", "--token", second]).await;
-    assert_eq!(told["leader"]["fence"], second);
+    assert_eq!(told["leader"]["token"], second);
     for running in twins.into_iter().chain([first]) {
         running.signal(Signal::TERM);
         running.end().await;
@@ -288,7 +288,7 @@ async fn a_leader_that_does_not_go_in_time_is_8_and_may_go_later() {
         assert!(ran.error()["message"].as_str().unwrap().contains("still led by first"), "{ran:?}");
     }
     first.signal(Signal::CONT);
-    first.hear("asked for it; standing in line again").await;
+    first.hear("requested it; entering the queue again").await;
     assert_eq!(line(&machine).await.0, json!("second"));
     for running in [first, second] {
         running.signal(Signal::TERM);
@@ -300,7 +300,8 @@ async fn a_leader_that_does_not_go_in_time_is_8_and_may_go_later() {
 #[tokio::test]
 async fn an_heir_that_goes_away_meanwhile_is_4_and_another_leads() {
     let machine = machine();
-    let slow = "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCE; while :; do sleep 0.1; done";
+    let slow =
+        "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCING_TOKEN; while :; do sleep 0.1; done";
     let (mut first, _) = lead(&machine, "first", &[], slow).await;
     let mut second = wait(&machine, "second", &[], SCRIPT).await;
     let heir = wait(&machine, "heir", &[], SCRIPT).await;

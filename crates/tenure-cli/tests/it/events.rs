@@ -104,15 +104,15 @@ async fn a_whole_story(crew: &Crew) {
             ("node", "joined", "w"),
             ("task", "submitted", "x"),
             ("task", "claimed", "x"),
-            ("task", "told", "x"),
+            ("task", "command", "x"),
             ("task", "moved", "x"),
-            ("task", "told", "x"),
+            ("task", "command", "x"),
             ("task", "ended", "x"),
             ("task", "forgotten", "x"),
             ("task", "submitted", "y"),
             ("task", "claimed", "y"),
             ("task", "deleted", "y"),
-            ("node", "told", "w"),
+            ("node", "command", "w"),
             ("node", "frozen", "w"),
             ("node", "left", "w"),
             ("lock", "locked", "deploy"),
@@ -127,12 +127,15 @@ async fn a_whole_story(crew: &Crew) {
         lines.find(|line| line["event"] == event).unwrap()
     };
     assert_eq!((of("submitted")["kind"].as_str(), of("claimed")["node"].as_str()), (Some("mail"), Some("w")));
-    assert_eq!(of("claimed")["fence"], of("claimed")["revision"], "the token is the revision of the claim");
+    assert_eq!(of("claimed")["token"], of("claimed")["revision"], "the token is the revision of the claim");
     assert_eq!(
         (of("moved")["from"].as_str(), of("moved")["to"].as_str()),
         (Some("runnable"), Some("paused"))
     );
-    assert_eq!((of("ended")["to"].as_str(), of("ended")["said"].as_str()), (Some("killed"), Some("enough")));
+    assert_eq!(
+        (of("ended")["to"].as_str(), of("ended")["detail"].as_str()),
+        (Some("killed"), Some("enough"))
+    );
     assert_eq!(of("deleted")["node"], "w");
     assert_eq!(of("leader")["node"], "me");
     // Only what came later.
@@ -192,7 +195,7 @@ async fn what_was_compacted_away_is_not_told_and_the_rest_is() {
         "the holder of before is known although its coming is forgotten"
     );
     let ran = crew.machine.run(&["events", "--after", "1"]).await;
-    assert!(ran.code == Some(0) && ran.stderr.contains("has forgotten"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stderr.contains("was compacted"), "{ran:?}");
 }
 
 /// Of a command that was done, what it did is told; of any other, why nothing came of it.
@@ -218,7 +221,7 @@ async fn what_was_not_done_is_told(crew: &Crew) {
         let text = |name: &str| found[name].as_str().unwrap_or("-").to_owned();
         // A sender at a shell has its user's name before its machine's.
         let by = text("node").rsplit('@').next().unwrap().to_owned();
-        [text("subject"), text("name"), by, text("said")]
+        [text("subject"), text("name"), by, text("detail")]
     };
     assert_eq!(of("malformed"), ["task", "x", "w", r#"dance: there is no command "dance" to a task"#]);
     assert_eq!(of("refused"), ["node", "w", "w", "release_task: this node does not own the task"]);

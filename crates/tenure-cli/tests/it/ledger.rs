@@ -11,7 +11,7 @@ pub(crate) fn beating(machine: &Machine) -> String {
     let path = machine.path("ledger");
     format!(
         "sh -c 'trap \"\" TERM HUP INT; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); read t r </proc/uptime; \
-         echo $TENURE_FENCE $t >>{path}; [ $i = 1 ] && echo up; sleep 0.02; done' & wait; wait"
+         echo $TENURE_FENCING_TOKEN $t >>{path}; [ $i = 1 ] && echo up; sleep 0.02; done' & wait; wait"
     )
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn beating_file(machine: &Machine, ledger: &str) -> String {
     let path = machine.path(ledger);
     let script = format!(
         "trap '' TERM HUP INT; i=0; while [ $i -lt 1200 ]; do i=$((i+1)); read t r </proc/uptime; \
-         echo $TENURE_FENCE $t >>{path}; [ $i = 1 ] && echo up $$; sleep 0.02; done"
+         echo $TENURE_FENCING_TOKEN $t >>{path}; [ $i = 1 ] && echo up $$; sleep 0.02; done"
     );
     machine.file(&format!("{ledger}.sh"), script)
 }

@@ -284,7 +284,7 @@ async fn quiet_once_that_was_run_prints_nothing() {
         let ran = once(flags).await;
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(code), "", ""), "{flags:?}");
     }
-    assert!(once(&[]).await.stderr.contains("was run in this period already"));
+    assert!(once(&[]).await.stderr.contains("has already run in this period"));
 }
 
 /// With `--json` notes, warnings and log lines on stderr are objects, too.

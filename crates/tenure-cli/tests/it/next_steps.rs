@@ -28,7 +28,7 @@ async fn what_does_not_fit_is_named_with_what_would() {
         (&["--margin", "12s", "--grace", "1s"], "a margin of 12s is too long", "--margin 7750ms or less"),
         (&["--margin", "2s", "--grace", "9s"], "a grace of 9s is too long", "--grace 6750ms or less"),
         (&["--ttl", "100000000d"], "a TTL of", "a shorter --ttl"),
-        (&["--reason", &long], "a reason of 1001 bytes", "a sentence"),
+        (&["--reason", &long], "the reason has 1001 bytes", "one sentence"),
     ] {
         let ran = machine.run(&[&["lock", "a", "--json"], flags, &["--", "true"]].concat()).await;
         assert_eq!(ran.code, Some(125), "{flags:?} {ran:?}");
@@ -63,7 +63,7 @@ async fn a_command_after_the_dashes_may_begin_with_one() {
     assert_eq!((ran.code, ran.error()["code"].as_str()), (Some(127), Some("command_not_found")), "{ran:?}");
     let ran = machine.run(&["lock", "a", "-x"]).await;
     assert_eq!(ran.code, Some(125), "{ran:?}");
-    assert!(ran.stderr.contains("put -- in front of the command"), "{ran:?}");
+    assert!(ran.stderr.contains("put -- in front of a command"), "{ran:?}");
 }
 
 /// Why the store did not let us in stood in a warning, and the last word was that it did not.
@@ -104,8 +104,8 @@ async fn a_release_that_the_disk_does_not_take_says_so() {
     let (code, stderr) = running.end().await;
     assert_eq!(code, Some(7), "{stderr}");
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
-    assert!(stderr.contains("expires by itself in 15 s"), "{stderr}");
-    assert!(stderr.contains("disk I/O error") && !stderr.contains("does not answer"), "{stderr}");
+    assert!(stderr.contains("expires within 15 s"), "{stderr}");
+    assert!(stderr.contains("disk I/O error") && !stderr.contains("does not reply"), "{stderr}");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ fn machine() -> Machine {
 
 /// Starts a script of sh under supervision.
 fn start(machine: &Machine, flags: &[&str], script: &str) -> Running {
-    machine.start(&[&["part", "supervise"], flags, &["--", "sh", "-c", script]].concat())
+    machine.start(&[&["internal", "supervise"], flags, &["--", "sh", "-c", script]].concat())
 }
 
 /// Waits until a process of whoever is gone.
@@ -40,7 +40,7 @@ pub(crate) fn helpers_of(running: &Running, name: &str) -> Vec<Pid> {
     let parent = format!("PPid:\t{}\n", running.pid().as_raw_nonzero());
     let processes = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
         let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-        read("cmdline").contains(&format!("part\0{name}\0")) && read("status").contains(&parent)
+        read("cmdline").contains(&format!("internal\0{name}\0")) && read("status").contains(&parent)
     });
     processes
         .map(|entry| Pid::from_raw(entry.file_name().to_str().unwrap().parse().unwrap()).unwrap())
@@ -57,7 +57,7 @@ async fn the_exit_code_is_the_commands_own() {
     for (script, code) in
         [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
     {
-        let ran = machine.run(&["part", "supervise", "--", "sh", "-c", script]).await;
+        let ran = machine.run(&["internal", "supervise", "--", "sh", "-c", script]).await;
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(code), ""), "{script}");
     }
 }
@@ -66,9 +66,9 @@ async fn the_exit_code_is_the_commands_own() {
 async fn stdin_and_arguments_arrive_as_they_are() {
     let machine = machine();
     let input: Vec<u8> = (0..=255).cycle().take(100_000).map(|byte: u8| byte.max(1) & 0x7f).collect();
-    let ran = machine.run_with(&["part", "supervise", "--", "cat"], &input).await;
+    let ran = machine.run_with(&["internal", "supervise", "--", "cat"], &input).await;
     assert_eq!((ran.code, ran.stdout.as_bytes()), (Some(0), &input[..]));
-    let args = ["part", "supervise", "--", "printf", "%s|", "a b", "", "--json", "--", "*", "-v"];
+    let args = ["internal", "supervise", "--", "printf", "%s|", "a b", "", "--json", "--", "*", "-v"];
     assert_eq!(machine.ok(&args).await, "a b||--json|--|*|-v|");
 }
 
@@ -82,9 +82,9 @@ async fn a_script_without_an_interpreter_line_runs_and_a_missing_interpreter_is_
         path
     };
     let plain = place("plain", "exit 5\n");
-    assert_eq!(machine.run(&["part", "supervise", "--", &plain]).await.code, Some(5));
+    assert_eq!(machine.run(&["internal", "supervise", "--", &plain]).await.code, Some(5));
     let broken = place("broken", "#!/nowhere/interpreter\n");
-    let ran = machine.run(&["part", "supervise", "--", &broken]).await;
+    let ran = machine.run(&["internal", "supervise", "--", &broken]).await;
     assert_eq!(ran.code, Some(127), "{ran:?}");
     assert!(ran.stderr.contains("interpreter"), "{ran:?}");
 }
@@ -114,7 +114,7 @@ async fn signals_are_passed_on_to_the_whole_group() {
 async fn a_signal_that_was_ignored_at_our_start_stays_ignored() {
     let tenure = binary();
     let script = format!(
-        "trap '' HUP; exec {tenure} part supervise -- sh -c 'kill -HUP $$; echo alive; read x; exit 6'"
+        "trap '' HUP; exec {tenure} internal supervise -- sh -c 'kill -HUP $$; echo alive; read x; exit 6'"
     );
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &script]).env_clear().env("PATH", "/usr/bin:/bin").kill_on_drop(true);
@@ -189,7 +189,7 @@ async fn killed_with_9_we_leave_nobody_behind() {
 async fn killed_at_any_moment_of_the_start_we_leave_nobody_behind() {
     let machine = machine();
     let begin = Instant::now();
-    assert_eq!(machine.run(&["part", "supervise", "--", "true"]).await.code, Some(0));
+    assert_eq!(machine.run(&["internal", "supervise", "--", "true"]).await.code, Some(0));
     let whole = begin.elapsed();
     for step in 0..60 {
         let mut running = start(&machine, &[], "sleep 25 & sleep 25");
@@ -316,7 +316,7 @@ async fn daemon_of_the_command_is_named_and_waited_for() {
 async fn orphans_that_ended_are_reaped_while_the_command_runs() {
     let machine = machine();
     let script = "for i in 1 2 3 4 5; do (setsid true &); done; echo up; read x";
-    let mut running = machine.start_with_open_stdin(&["part", "supervise", "--", "sh", "-c", script]);
+    let mut running = machine.start_with_open_stdin(&["internal", "supervise", "--", "sh", "-c", script]);
     assert_eq!(running.line().await, "up");
     let reaper = helpers_of(&running, "reap")[0].as_raw_nonzero();
     let children = || std::fs::read_to_string(format!("/proc/{reaper}/task/{reaper}/children")).unwrap();

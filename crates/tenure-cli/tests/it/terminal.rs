@@ -109,7 +109,7 @@ async fn has_ended(pid: &str) {
 async fn ctrl_c_reaches_the_command_and_the_terminal_comes_back() {
     let machine = Machine::new();
     let script = r#"
-        $TENURE part supervise -- sh -c 'read a; echo "heard=$a"; trap "exit 77" INT; echo up; while :; do read b; done'
+        $TENURE internal supervise -- sh -c 'read a; echo "heard=$a"; trap "exit 77" INT; echo up; while :; do read b; done'
         echo "code=$?"; read c; echo "shell=$c""#;
     let mut session = Session::run(&machine, script);
     session.press("one\n");
@@ -126,7 +126,7 @@ async fn ctrl_c_reaches_the_command_and_the_terminal_comes_back() {
 async fn a_command_that_cannot_be_run_gives_the_terminal_back_too() {
     let machine = Machine::new();
     machine.file("broken", "#!/nowhere/interpreter\n");
-    let script = r#"chmod 755 $HOME/broken; $TENURE part supervise -- $HOME/broken
+    let script = r#"chmod 755 $HOME/broken; $TENURE internal supervise -- $HOME/broken
         echo "code=$?"; read c; echo "shell=$c""#;
     let mut session = Session::run(&machine, script);
     session.see("code=127");
@@ -139,7 +139,7 @@ async fn a_command_that_cannot_be_run_gives_the_terminal_back_too() {
 async fn ctrl_z_stops_the_whole_job_and_fg_takes_it_up_again() {
     let machine = Machine::new();
     let script = r#"set -m
-        $TENURE part supervise -- sh -c 'echo up; read a; echo "first=$a"; exit 4'
+        $TENURE internal supervise -- sh -c 'echo up; read a; echo "first=$a"; exit 4'
         echo "stopped=$?"; read b; echo "shell=$b"; fg >/dev/null; echo "code=$?""#;
     let mut session = Session::run(&machine, script);
     session.see("up");

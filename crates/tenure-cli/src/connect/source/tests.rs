@@ -140,9 +140,9 @@ fn every_other_setting_comes_from_its_own_strongest_source() {
     assert_eq!(shown(decision.cacert).unwrap(), "/flag.pem --cacert");
     assert_eq!(shown(decision.cert).unwrap(), "/cert.pem ETCDCTL_CERT");
     assert_eq!(shown(decision.key).unwrap(), "/key.pem /home/ann/config.toml");
-    assert_eq!(decision.namespace.value, "shop");
+    assert_eq!(decision.namespace.value.as_str(), "shop");
     assert_eq!(decision.node.unwrap().value, "web-1");
-    assert_eq!(decide(&sources(&[])).unwrap().namespace.value, "tenure");
+    assert_eq!(decide(&sources(&[])).unwrap().namespace.value.as_str(), "tenure");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_namespace_has_segments_and_a_folder_of_its_own() {
         [("/shop/", "shop"), ("shop/eu", "shop%2Feu"), ("shop%2Feu", "shop%252Feu"), ("..", "%2E%2E")]
     {
         let decision = decide(&sources(&[("--namespace", namespace), ("XDG_STATE_HOME", "/state")])).unwrap();
-        assert_eq!(decision.namespace.value, namespace.trim_matches('/'));
+        assert_eq!(decision.namespace.value.as_str(), namespace.trim_matches('/'));
         let StoreUrl::File(path) = decision.store.unwrap().value else {
             panic!("the embedded store is a file")
         };

@@ -11,22 +11,23 @@ use crate::ledger::{beating, intervals, overlap};
 use crate::machine::Machine;
 
 /// Says `bye` when it is asked to stop, and goes on until it reads a line.
-const SLOW: &str = "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCE; while :; do sleep 0.1; done";
+const SLOW: &str =
+    "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCING_TOKEN; while :; do sleep 0.1; done";
 
 async fn stops_then_resigns_then_stands_again(machine: &Machine) {
-    let (mut first, fence) = lead(machine, "first", &[], SLOW).await;
+    let (mut first, token) = lead(machine, "first", &[], SLOW).await;
     let mut second = wait(machine, "second", &[], SCRIPT).await;
     let resign = machine.start(&["election", "resign", "a", "--json"]);
     assert_eq!(first.line().await, "bye");
     let shown = super::show(machine).await;
     assert_eq!(shown["leader"]["candidate"], "first", "until the command has ended");
     assert_eq!(shown["leader"]["asked"]["what"], "resign");
-    assert!(shown["leader"]["asked"]["by"].as_str().unwrap().ends_with(" on web-1"), "{shown}");
+    assert!(shown["leader"]["asked"]["by"].as_str().unwrap().ends_with("@web-1"), "{shown}");
     first.feed(b"end\n").await;
     let next: i64 = second.line().await.parse().unwrap();
-    assert!(next > fence);
+    assert!(next > token);
     assert_eq!(resign.end().await.0, Some(0));
-    first.hear("asked for it; standing in line again").await;
+    first.hear("requested it; entering the queue again").await;
     // It is behind the other now, and leads again after it.
     assert_eq!(finish(second).await.0, Some(7));
     let again: i64 = first.line().await.parse().unwrap();
@@ -74,10 +75,10 @@ async fn a_deaf_command_is_killed_before_leadership_is_given_up() {
 #[tokio::test]
 async fn one_whom_nobody_follows_leads_again_with_a_larger_fence() {
     let machine = machine();
-    let (mut only, fence) = lead(&machine, "only", &[], SCRIPT).await;
+    let (mut only, token) = lead(&machine, "only", &[], SCRIPT).await;
     machine.ok(&["election", "resign", "a"]).await;
     let again: i64 = only.line().await.parse().unwrap();
-    assert!(again > fence);
+    assert!(again > token);
     assert_eq!(finish(only).await.0, Some(7));
 }
 
@@ -85,11 +86,11 @@ async fn one_whom_nobody_follows_leads_again_with_a_larger_fence() {
 async fn the_only_term_that_is_asked_for_is_122() {
     let machine = machine();
     for (flags, code) in [(&["--one-term"][..], 122), (&["--one-term", "--lost-exit-code", "99"], 99)] {
-        let (only, _) = lead(&machine, "only", flags, "echo $TENURE_FENCE; sleep 25").await;
+        let (only, _) = lead(&machine, "only", flags, "echo $TENURE_FENCING_TOKEN; sleep 25").await;
         machine.ok(&["election", "resign", "a"]).await;
         let (got, stderr) = only.end().await;
         assert_eq!(got, Some(code), "{stderr}");
-        assert!(stderr.contains("was given up because"), "{stderr}");
+        assert!(stderr.contains("was released because"), "{stderr}");
     }
     assert_eq!(line(&machine).await, (Value::Null, vec![]));
 }
@@ -104,19 +105,19 @@ async fn a_handover_has_no_moment_without_a_leader(machine: &Machine) {
     assert_eq!(event(watch.line().await)["candidate"], "first");
     let told = machine.json(&["election", "transfer", "a", "heir"]).await;
     assert_eq!(told["leader"]["candidate"], "heir");
-    let fence = heir.line().await;
-    assert_eq!(told["leader"]["fence"], fence.as_str());
+    let token = heir.line().await;
+    assert_eq!(told["leader"]["token"], token.as_str());
     let seen = event(watch.line().await);
     assert_eq!(
-        (&seen["event"], &seen["candidate"], &seen["fence"], &seen["leaderless_min_seconds"]),
-        (&json!("leader"), &json!("heir"), &json!(fence), &json!(0.0)),
+        (&seen["event"], &seen["candidate"], &seen["token"], &seen["leaderless_min_seconds"]),
+        (&json!("leader"), &json!("heir"), &json!(token), &json!(0.0)),
         "no moment without a leader, and nobody between: {seen}"
     );
     // Both who gave way are candidates again; one of them leads next.
     assert_eq!(finish(heir).await.0, Some(7));
     assert_eq!(event(watch.line().await)["event"], "leader");
     assert_eq!(watch.end().await.0, Some(0));
-    first.hear("asked for it; standing in line again").await;
+    first.hear("requested it; entering the queue again").await;
     for running in [first, between] {
         running.signal(Signal::TERM);
         running.end().await;

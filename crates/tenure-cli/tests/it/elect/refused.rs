@@ -35,7 +35,7 @@ async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
         (&[""][..], "must not be empty"),
         (&[&long], "300 bytes"),
         (&["a\nb"], "control characters"),
-        (&["a", "--ttl", "0s"], "TTL of zero"),
+        (&["a", "--ttl", "0s"], "the TTL is zero"),
         (&["a", "--ttl", "15"], "did you mean 15s"),
         (&["a", "--grace", "9s"], "a grace of 9s is too long for a TTL of 15s"),
         (&["a", "--margin", "10ms"], "a margin of 10ms is too short"),
@@ -62,7 +62,7 @@ async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
     }
     for (args, said) in [
         (&["elect", "a", "--"][..], "no command after --"),
-        (&["elect", "a", "--frobnicate"], "no flag of ours"),
+        (&["elect", "a", "--frobnicate"], "has no flag"),
         (&["elect"], "NAME"),
     ] {
         let ran = machine.run(args).await;
@@ -113,7 +113,7 @@ async fn an_etcd_without_a_majority_is_125_within_6_seconds_and_runs_nothing() {
 #[tokio::test]
 async fn one_that_does_not_lead_in_time_is_124_and_runs_nothing() {
     let machine = machine();
-    let (first, fence) = lead(&machine, "web-7", &[], SCRIPT).await;
+    let (first, token) = lead(&machine, "web-7", &[], SCRIPT).await;
     for (flags, code) in [
         (&["--wait", "300ms"][..], 124),
         (&["--wait", "0s"], 124),
@@ -123,7 +123,7 @@ async fn one_that_does_not_lead_in_time_is_124_and_runs_nothing() {
         let ran = machine.run(&[&["elect", "a", "--json"], flags, &["--", "echo", "ran"]].concat()).await;
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), ""), "{flags:?} {ran:?}");
         assert_eq!(ran.error()["code"], "not_acquired");
-        let by = format!("led by web-7, fence {fence}");
+        let by = format!("led by web-7, token {token}");
         assert!(ran.error()["message"].as_str().unwrap().contains(&by), "{ran:?}");
     }
     assert_eq!(line(&machine).await, (json!("web-7"), vec![]), "nobody who gave up is a candidate");
@@ -135,12 +135,12 @@ async fn one_that_does_not_lead_in_time_is_124_and_runs_nothing() {
 #[tokio::test]
 async fn one_that_waits_says_for_whom_and_is_ended_by_a_signal() {
     let machine = machine();
-    let (first, fence) = lead(&machine, "web-7", &[], SCRIPT).await;
+    let (first, token) = lead(&machine, "web-7", &[], SCRIPT).await;
     let second = wait(&machine, "b", &[], SCRIPT).await;
     let mut third = super::stand(&machine, "c", &[], SCRIPT);
     let told = third.hear("waiting to lead").await;
     assert!(
-        told.ends_with(&format!("waiting to lead 'a': led by web-7, fence {fence}, 1 ahead of you")),
+        told.ends_with(&format!("waiting to lead 'a': led by web-7, token {token}, 1 ahead of you")),
         "{told}"
     );
     for (waiting, signal, code) in [(second, Signal::INT, 130), (third, Signal::TERM, 143)] {

@@ -17,16 +17,17 @@ async fn revoke(machine: &Machine) {
 
 /// Deaf to SIGTERM or not, it is gone before it is started anew.
 async fn a_revoked_leader_stops_and_runs_again(machine: &Machine) {
-    for script in
-        ["echo $TENURE_FENCE; sleep 25; exit 1", "trap '' TERM; echo $TENURE_FENCE; sleep 25; exit 1"]
-    {
-        let (mut running, fence) = lead(machine, "web-1", &[], script).await;
+    for script in [
+        "echo $TENURE_FENCING_TOKEN; sleep 25; exit 1",
+        "trap '' TERM; echo $TENURE_FENCING_TOKEN; sleep 25; exit 1",
+    ] {
+        let (mut running, token) = lead(machine, "web-1", &[], script).await;
         revoke(machine).await;
         let again: i64 = running.line().await.parse().unwrap();
-        assert!(again > fence, "{again} after {fence}");
-        assert_eq!(show(machine).await["leader"]["fence"], again.to_string());
+        assert!(again > token, "{again} after {token}");
+        assert_eq!(show(machine).await["leader"]["token"], again.to_string());
         let said = running.hear("'a' was lost").await;
-        assert!(said.contains("and the command was stopped; standing in line again"), "{said}");
+        assert!(said.contains("and the command was stopped; entering the queue again"), "{said}");
         running.signal(Signal::KILL);
         running.silence(Duration::from_secs(10)).await;
         // The next round needs the place; nobody is left who would give it back.
@@ -49,12 +50,12 @@ async fn a_leader_whose_lease_is_revoked_stops_and_leads_again_with_a_larger_fen
 #[tokio::test]
 async fn a_leader_whose_place_is_taken_away_stops_and_stands_again() {
     let machine = machine();
-    let (mut running, fence) = lead(&machine, "web-1", &[], SCRIPT).await;
+    let (mut running, token) = lead(&machine, "web-1", &[], SCRIPT).await;
     let page = machine.json(&["kv", "range", "/tenure/elections/"]).await;
     let key = page["kvs"][0]["key"].as_str().unwrap_or_else(|| panic!("{page}")).to_owned();
     machine.ok(&["kv", "del", &key]).await;
     let again: i64 = running.line().await.parse().unwrap();
-    assert!(again > fence, "{again} after {fence}");
+    assert!(again > token, "{again} after {token}");
     assert_eq!(finish(running).await.0, Some(7));
 }
 
@@ -64,7 +65,7 @@ async fn the_only_term_that_is_lost_is_122() {
     for (flags, script, code) in [
         (&["--one-term"][..], SCRIPT, 122),
         (&["--one-term", "--lost-exit-code", "99"], SCRIPT, 99),
-        (&["--one-term"], "trap 'exit 0' TERM; echo $TENURE_FENCE; sleep 25 & wait", 122),
+        (&["--one-term"], "trap 'exit 0' TERM; echo $TENURE_FENCING_TOKEN; sleep 25 & wait", 122),
     ] {
         let (mut running, _) = lead(&machine, "web-1", flags, script).await;
         revoke(&machine).await;
@@ -80,7 +81,7 @@ async fn the_only_term_that_is_lost_is_122() {
 #[tokio::test]
 async fn one_that_was_told_to_end_does_not_stand_again_after_a_loss() {
     let machine = machine();
-    let script = "trap 'echo bye; sleep 4' TERM; echo $TENURE_FENCE; sleep 25 & wait; wait";
+    let script = "trap 'echo bye; sleep 4' TERM; echo $TENURE_FENCING_TOKEN; sleep 25 & wait; wait";
     let (mut running, _) = lead(&machine, "web-1", &[], script).await;
     running.signal(Signal::TERM);
     assert_eq!(running.line().await, "bye");
@@ -93,8 +94,9 @@ async fn one_that_was_told_to_end_does_not_stand_again_after_a_loss() {
 #[tokio::test]
 async fn a_signal_reaches_the_command_and_the_next_leads_right_after_it() {
     let machine = machine();
-    let script = "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCE; while :; do sleep 0.1; done";
-    let (mut first, fence) = lead(&machine, "first", &[], script).await;
+    let script =
+        "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCING_TOKEN; while :; do sleep 0.1; done";
+    let (mut first, token) = lead(&machine, "first", &[], script).await;
     let mut second = wait(&machine, "second", &[], SCRIPT).await;
     first.signal(Signal::TERM);
     assert_eq!(first.line().await, "bye");
@@ -104,7 +106,7 @@ async fn a_signal_reaches_the_command_and_the_next_leads_right_after_it() {
     second.hear("leading 'a'").await;
     // Far below the TTL of 15 s: nobody waits for a lease to end.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-    assert!(second.line().await.parse::<i64>().unwrap() > fence);
+    assert!(second.line().await.parse::<i64>().unwrap() > token);
     assert_eq!(finish(second).await.0, Some(7));
 }
 
@@ -115,16 +117,16 @@ async fn without_a_command_every_beginning_and_end_is_a_line_and_a_signal_the_no
     let object = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     let leading = object(running.line().await);
     assert_eq!((&leading["event"], &leading["candidate"]), (&json!("leading"), &json!("web-1")));
-    assert_eq!(show(&machine).await["leader"]["fence"], leading["fence"]);
+    assert_eq!(show(&machine).await["leader"]["token"], leading["token"]);
     revoke(&machine).await;
     let stopped = object(running.line().await);
     assert_eq!(
         stopped,
-        json!({"schema": "tenure.election/v1", "event": "stopped", "name": "a", "fence": leading["fence"],
+        json!({"schema": "tenure.election/v1", "event": "stopped", "name": "a", "token": leading["token"],
                "why": "lost"})
     );
     let again = object(running.line().await);
-    let number = |value: &Value| value["fence"].as_str().unwrap().parse::<i64>().unwrap();
+    let number = |value: &Value| value["token"].as_str().unwrap().parse::<i64>().unwrap();
     assert!(again["event"] == "leading" && number(&again) > number(&leading), "{again}");
     machine.ok(&["election", "resign", "a"]).await;
     assert_eq!(object(running.line().await)["why"], "asked");
@@ -147,16 +149,16 @@ async fn without_a_command_every_beginning_and_end_is_a_line_and_a_signal_the_no
 async fn an_outage_beyond_the_ttl_ends_the_term_and_another_follows() {
     let etcd = Etcd::start();
     let machine = on(&etcd);
-    let script = "trap 'echo asked; exit 0' TERM; echo $TENURE_FENCE; sleep 25 & wait";
-    let (mut running, fence) = lead(&machine, "web-1", &["--ttl", "3s"], script).await;
+    let script = "trap 'echo asked; exit 0' TERM; echo $TENURE_FENCING_TOKEN; sleep 25 & wait";
+    let (mut running, token) = lead(&machine, "web-1", &["--ttl", "3s"], script).await;
     etcd.member(0).kill();
     assert_eq!(running.line().await, "asked");
-    running.hear("standing in line again").await;
+    running.hear("entering the queue again").await;
     // Longer than scripts wait at the start: whoever was a candidate stays one.
     tokio::time::sleep(Duration::from_secs(7)).await;
     etcd.member(0).restart();
     let again: i64 = running.line().await.parse().unwrap();
-    assert!(again > fence, "{again} after {fence}");
+    assert!(again > token, "{again} after {token}");
     running.signal(Signal::KILL);
 }
 
@@ -169,7 +171,7 @@ async fn an_end_while_etcd_is_down_keeps_the_commands_code_and_says_what_is_left
     let begin = Instant::now();
     let (code, stderr) = finish(running).await;
     assert_eq!(code, Some(7), "{stderr}");
-    assert!(stderr.contains("expires by itself in 15 s"), "{stderr}");
+    assert!(stderr.contains("expires within 15 s"), "{stderr}");
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 

@@ -20,7 +20,7 @@ fn script(machine: &Machine, kind: Kind) -> String {
     let [state, file, seen] = ["state", "file", "seen"].map(|name| machine.path(name));
     let revoked = machine.path("revoked");
     let wait = format!(
-        "i=0; while [ ! -e {revoked}.$TENURE_FENCE ] && [ $i -lt 1000 ]; do i=$((i+1)); sleep 0.02; done"
+        "i=0; while [ ! -e {revoked}.$TENURE_FENCING_TOKEN ] && [ $i -lt 1000 ]; do i=$((i+1)); sleep 0.02; done"
     );
     let (before, after) = match kind {
         Kind::Plain => ("", ""),
@@ -29,11 +29,11 @@ fn script(machine: &Machine, kind: Kind) -> String {
     };
     format!(
         "trap '' TERM; exec 9>>{state}
-         current() {{ s=$(cat {seen} 2>/dev/null || echo 0); [ $TENURE_FENCE -ge $s ]; }}
-         flock 9; current || exit 3; echo $TENURE_FENCE >{seen}; n=$(tail -n 1 {file} | cut -d' ' -f1); flock -u 9
-         echo $TENURE_FENCE $TENURE_LEASE
+         current() {{ s=$(cat {seen} 2>/dev/null || echo 0); [ $TENURE_FENCING_TOKEN -ge $s ]; }}
+         flock 9; current || exit 3; echo $TENURE_FENCING_TOKEN >{seen}; n=$(tail -n 1 {file} | cut -d' ' -f1); flock -u 9
+         echo $TENURE_FENCING_TOKEN $TENURE_LEASE
          {before}
-         flock 9; current || exit 3; echo $((n+1)) $TENURE_FENCE >>{file}; flock -u 9
+         flock 9; current || exit 3; echo $((n+1)) $TENURE_FENCING_TOKEN >>{file}; flock -u 9
          {after}"
     )
 }

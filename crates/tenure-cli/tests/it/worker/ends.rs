@@ -87,7 +87,7 @@ async fn after_its_retries_a_task_has_failed() {
 async fn a_task_is_told_everything_about_itself() {
     let machine = on_file();
     let script = "echo $TENURE_TASK_ID; echo $TENURE_TASK_KIND; echo $TENURE_TASK_PROPS; cat; echo; \
-                  echo $TENURE_ATTEMPT $TENURE_NODE $TENURE_NAMESPACE $TENURE_TTL_SECONDS; echo $TENURE_FENCE; \
+                  echo $TENURE_ATTEMPT $TENURE_NODE $TENURE_NAMESPACE $TENURE_TTL_SECONDS; echo $TENURE_FENCING_TOKEN; \
                   [ -f $TENURE_CHECKPOINT ] && [ ! -s $TENURE_CHECKPOINT ] && echo empty; [ $TENURE_ATTEMPT = 2 ]";
     let mut worker = start(&machine, "w", script, &["--retry-after", "100ms"]).await;
     let props = r#"{"to": "a b", "n": 7}"#;

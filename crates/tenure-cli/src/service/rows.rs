@@ -9,12 +9,12 @@ use tenure::service::Instance;
 use tenure_core::id::InstanceId;
 use tenure_core::record::InstanceValue;
 
+use crate::lease_remaining::in_seconds;
 use crate::node::said;
-use crate::remaining::in_seconds;
 
 /// One instance.
 #[derive(Serialize)]
-pub(super) struct Shown {
+pub(super) struct InstanceRow {
     id: String,
     address: Option<String>,
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
@@ -29,8 +29,8 @@ pub(super) struct Shown {
     lease_remaining_seconds: Option<f64>,
 }
 
-impl Shown {
-    pub(super) fn new(instance: &Instance) -> Shown {
+impl InstanceRow {
+    pub(super) fn new(instance: &Instance) -> InstanceRow {
         let (metadata, started, value_b64) = match &instance.record {
             InstanceValue::Record(record) => (record.metadata.clone(), said(record.started), None),
             InstanceValue::Plain(value) => {
@@ -38,7 +38,7 @@ impl Shown {
                 (serde_json::Value::Null, None, (!is_text).then(|| STANDARD.encode(value)))
             }
         };
-        Shown {
+        InstanceRow {
             id: instance.id.to_string(),
             address: instance.record.address().map(str::to_owned),
             metadata,
@@ -50,7 +50,7 @@ impl Shown {
         }
     }
 
-    pub(super) fn with_remaining(mut self, remaining: Option<Duration>) -> Shown {
+    pub(super) fn with_remaining(mut self, remaining: Option<Duration>) -> InstanceRow {
         self.lease_remaining_seconds = remaining.map(|remaining| remaining.as_secs_f64());
         self
     }

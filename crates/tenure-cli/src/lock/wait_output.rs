@@ -1,4 +1,4 @@
-//! What is said to one who waits: who holds, since when, and how many come first.
+//! The status of a wait: the holder, since when it holds, and how many waiters are ahead.
 
 use tenure::lock::LockSnapshot;
 use tenure::store::LeaseId;
@@ -6,23 +6,27 @@ use tenure_core::record::HolderRecord;
 
 use crate::hold::ago;
 
-/// How many wait before the place that hangs on this lease; none if it is not in the line.
-pub(super) fn place(view: &LockSnapshot, lease: LeaseId) -> Option<usize> {
+/// How many waiters are ahead of the key under this lease; `None` if it is not in the queue.
+pub(super) fn ahead(view: &LockSnapshot, lease: LeaseId) -> Option<usize> {
     let waits = view.waiters.iter().position(|waiter| waiter.place.lease == lease);
     waits.or_else(|| view.holders.iter().any(|holder| holder.place.lease == lease).then_some(0))
 }
 
-/// The status line; none if nobody holds.
-pub(super) fn line(view: &LockSnapshot, place: Option<usize>) -> Option<String> {
-    let ahead = match place {
+/// The status to print; `None` without a holder.
+pub(super) fn status(view: &LockSnapshot, ahead: Option<usize>) -> Option<String> {
+    Some(format!("waiting for '{}': {}{}", view.name, held_by(view)?, ahead_of_you(ahead)))
+}
+
+/// `, you are next` or `, 2 ahead of you`.
+pub(crate) fn ahead_of_you(ahead: Option<usize>) -> String {
+    match ahead {
         Some(0) => ", you are next".to_owned(),
         Some(count) => format!(", {count} ahead of you"),
         None => String::new(),
-    };
-    Some(format!("waiting for '{}': {}{ahead}", view.name, held_by(view)?))
+    }
 }
 
-/// `held by web-2 pid 4121 (./deploy.sh) for 3m12s`; none if nobody holds.
+/// `held by web-2 pid 4121 (./deploy.sh) for 3m12s`; `None` without a holder.
 pub(crate) fn held_by(view: &LockSnapshot) -> Option<String> {
     let first = view.holders.first()?;
     let others = match view.holders.len() {
@@ -34,8 +38,8 @@ pub(crate) fn held_by(view: &LockSnapshot) -> Option<String> {
     Some(format!("held by {}{others}{held_for}", first.record.identity()))
 }
 
-/// How long a holder has held. None if its record does not contain that: a hold is recorded after a moment, so one that waited long and
-/// has just acquired shows nothing rather than the time that it waited.
+/// How long a holder has held. `None` if its record does not contain that yet: the record is updated shortly after the acquisition,
+/// and until then the time since it queued would be wrong.
 pub(crate) fn held_for(record: &HolderRecord) -> Option<String> {
     record.acquired.map(ago)
 }
@@ -51,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    fn someone(lease: i64, node: &str, command: &str) -> Holder {
+    fn holder(lease: i64, node: &str, command: &str) -> Holder {
         Holder {
             place: QueueKey { lease: LeaseId::new(lease).unwrap(), nonce: 1 },
             token: Token(Revision(lease)),
@@ -67,21 +71,21 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_who_holds_and_how_many_come_first() {
+    fn status_names_holder_and_waiters_ahead() {
         let view = LockSnapshot {
             name: LockName::parse("deploy").unwrap(),
-            holders: vec![someone(1, "web-2", "./deploy.sh")],
-            waiters: vec![someone(2, "a", ""), someone(3, "b", ""), someone(4, "c", "")],
+            holders: vec![holder(1, "web-2", "./deploy.sh")],
+            waiters: vec![holder(2, "a", ""), holder(3, "b", ""), holder(4, "c", "")],
             revision: Revision(9),
         };
-        let line = |lease| line(&view, place(&view, LeaseId::new(lease).unwrap())).unwrap();
+        let status = |lease| status(&view, ahead(&view, LeaseId::new(lease).unwrap())).unwrap();
         let held = "waiting for 'deploy': held by web-2 pid 4121 (./deploy.sh) for 3m12s";
-        assert_eq!(line(4), format!("{held}, 2 ahead of you"));
-        assert_eq!(line(2), format!("{held}, you are next"));
-        assert_eq!(line(9), held);
+        assert_eq!(status(4), format!("{held}, 2 ahead of you"));
+        assert_eq!(status(2), format!("{held}, you are next"));
+        assert_eq!(status(9), held);
     }
 
-    /// B waited for 8 s and has just acquired: the time that it waited is not the time that it holds.
+    /// B waited for 8 s and has just acquired the lock: its waiting time is not its holding time.
     #[test]
     fn waiting_time_is_not_shown_as_held_time() {
         let waited = |ms: u64, acquired: Option<u64>| {
@@ -97,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_said_to_hold_what_is_free() {
+    fn free_lock_has_no_status() {
         let view = LockSnapshot {
             name: LockName::parse("a").unwrap(),
             holders: Vec::new(),
             waiters: Vec::new(),
             revision: Revision(9),
         };
-        assert_eq!(line(&view, None), None);
+        assert_eq!(status(&view, None), None);
     }
 }

@@ -8,11 +8,11 @@ use tenure::store::KeyValue;
 
 /// One key with its value.
 #[derive(Serialize)]
-pub(super) struct Pair {
+pub(super) struct KvPair {
     #[serde(flatten)]
-    key: Key,
+    key: KvKey,
     #[serde(flatten)]
-    value: Option<Value>,
+    value: Option<KvValue>,
     created_revision: String,
     modified_revision: String,
     version: i64,
@@ -20,15 +20,15 @@ pub(super) struct Pair {
     lease: Option<String>,
 }
 
-impl Pair {
-    pub(super) fn new(pair: &KeyValue) -> Pair {
-        Pair { value: Some(Value::new(&pair.value)), ..Pair::without_value(pair) }
+impl KvPair {
+    pub(super) fn new(pair: &KeyValue) -> KvPair {
+        KvPair { value: Some(KvValue::new(&pair.value)), ..KvPair::without_value(pair) }
     }
 
     /// For answers that carry no values: an absent one must not look like an empty one.
-    pub(super) fn without_value(pair: &KeyValue) -> Pair {
-        Pair {
-            key: Key::new(&pair.key),
+    pub(super) fn without_value(pair: &KeyValue) -> KvPair {
+        KvPair {
+            key: KvKey::new(&pair.key),
             value: None,
             created_revision: pair.created.to_string(),
             modified_revision: pair.modified.to_string(),
@@ -41,32 +41,32 @@ impl Pair {
 /// A key by itself.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(crate) enum Key {
+pub(crate) enum KvKey {
     Text { key: String },
     Bytes { key_b64: String },
 }
 
-impl Key {
-    pub(crate) fn new(key: &[u8]) -> Key {
+impl KvKey {
+    pub(crate) fn new(key: &[u8]) -> KvKey {
         match std::str::from_utf8(key) {
-            Ok(text) => Key::Text { key: text.to_owned() },
-            Err(_) => Key::Bytes { key_b64: STANDARD.encode(key) },
+            Ok(text) => KvKey::Text { key: text.to_owned() },
+            Err(_) => KvKey::Bytes { key_b64: STANDARD.encode(key) },
         }
     }
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Value {
+enum KvValue {
     Text { value: String },
     Bytes { value_b64: String },
 }
 
-impl Value {
-    fn new(value: &[u8]) -> Value {
+impl KvValue {
+    fn new(value: &[u8]) -> KvValue {
         match std::str::from_utf8(value) {
-            Ok(text) => Value::Text { value: text.to_owned() },
-            Err(_) => Value::Bytes { value_b64: STANDARD.encode(value) },
+            Ok(text) => KvValue::Text { value: text.to_owned() },
+            Err(_) => KvValue::Bytes { value_b64: STANDARD.encode(value) },
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
             version: 2,
             lease: LeaseId::new(0x1f),
         };
-        let json = serde_json::to_string(&Pair::new(&pair)).unwrap();
+        let json = serde_json::to_string(&KvPair::new(&pair)).unwrap();
         assert_eq!(
             json,
             r#"{"key":"/a","value":"x","created_revision":"3","modified_revision":"9223372036854775807","version":2,"lease":"1f"}"#
@@ -95,9 +95,9 @@ mod tests {
         pair.key = vec![0xff].into();
         pair.value = vec![0xfe].into();
         pair.lease = None;
-        let json = serde_json::to_string(&Pair::new(&pair)).unwrap();
+        let json = serde_json::to_string(&KvPair::new(&pair)).unwrap();
         assert!(json.starts_with(r#"{"key_b64":"/w==","value_b64":"/g==","#), "{json}");
-        let json = serde_json::to_string(&Pair::without_value(&pair)).unwrap();
+        let json = serde_json::to_string(&KvPair::without_value(&pair)).unwrap();
         assert!(!json.contains("value"), "{json}");
     }
 }

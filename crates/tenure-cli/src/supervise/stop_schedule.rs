@@ -21,16 +21,16 @@ const LOST_GRACE_MAX: Duration = Duration::from_secs(1);
 
 /// What a command's life hangs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct StopTimes {
     /// Until when it may run; none if nothing it relies on can end.
     pub(crate) deadlines: Option<Deadlines>,
     /// What is wanted of it.
-    pub(crate) order: Order,
+    pub(crate) order: SupervisorAction,
 }
 
-impl Terms {
+impl StopTimes {
     /// It may run for as long as it likes.
-    pub(crate) const FREE: Terms = Terms { deadlines: None, order: Order::Run };
+    pub(crate) const FREE: StopTimes = StopTimes { deadlines: None, order: SupervisorAction::Run };
 }
 
 /// Two moments on the boot clock.
@@ -44,7 +44,7 @@ pub(crate) struct Deadlines {
 
 /// What is wanted of a command. Nothing but the first can be taken back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
+pub(crate) enum SupervisorAction {
     /// Go on.
     Run,
     /// Stop: SIGTERM, and SIGKILL when the grace is over.
@@ -57,18 +57,18 @@ pub(crate) enum Order {
 
 /// Something that happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Event {
+pub(super) enum ScheduleInput {
     /// Somebody sent us this signal.
     Signal(Signal),
     /// The terms are these now.
-    Terms(Terms),
+    StopTimes(StopTimes),
     /// Time has passed.
     Time,
 }
 
 /// The way to the end of a command.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct StopSchedule {
     /// How long after SIGTERM or SIGINT comes SIGKILL; none: never.
     grace: Option<Duration>,
     /// What asks it to stop.
@@ -78,13 +78,13 @@ pub(super) struct Course {
     interrupted_at: Option<Moment>,
     is_stopping: bool,
     is_lost: bool,
-    is_told: bool,
+    is_signaled: bool,
     has_killed: bool,
 }
 
-impl Course {
-    pub(super) fn new(grace: Option<Duration>, signal: Signal) -> Course {
-        Course {
+impl StopSchedule {
+    pub(super) fn new(grace: Option<Duration>, signal: Signal) -> StopSchedule {
+        StopSchedule {
             grace,
             signal,
             deadlines: None,
@@ -92,29 +92,29 @@ impl Course {
             interrupted_at: None,
             is_stopping: false,
             is_lost: false,
-            is_told: false,
+            is_signaled: false,
             has_killed: false,
         }
     }
 
     /// What to send to the group, in this order.
-    pub(super) fn handle(&mut self, event: Event, now: Moment) -> Vec<Signal> {
+    pub(super) fn handle(&mut self, event: ScheduleInput, now: Moment) -> Vec<Signal> {
         let mut signals = Vec::new();
         match event {
-            Event::Signal(signal) => self.forward(signal, now, &mut signals),
-            Event::Terms(terms) => {
+            ScheduleInput::Signal(signal) => self.forward(signal, now, &mut signals),
+            ScheduleInput::StopTimes(terms) => {
                 self.deadlines = terms.deadlines;
                 match terms.order {
-                    Order::Run => {}
-                    Order::Stop => self.stop(now, &mut signals),
-                    Order::Lost => self.lose(now + LOST_GRACE_MAX, now, &mut signals),
-                    Order::End => {
+                    SupervisorAction::Run => {}
+                    SupervisorAction::Stop => self.stop(now, &mut signals),
+                    SupervisorAction::Lost => self.lose(now + LOST_GRACE_MAX, now, &mut signals),
+                    SupervisorAction::End => {
                         self.is_stopping = true;
                         self.kill_by(now);
                     }
                 }
             }
-            Event::Time => {}
+            ScheduleInput::Time => {}
         }
         if let Some(Deadlines { term, kill }) = self.deadlines
             && now >= term
@@ -146,8 +146,8 @@ impl Course {
     }
 
     /// Whether somebody told us to end.
-    pub(super) fn is_told(&self) -> bool {
-        self.is_told
+    pub(super) fn is_signaled(&self) -> bool {
+        self.is_signaled
     }
 
     /// Whether there is nothing left to send.
@@ -168,7 +168,7 @@ impl Course {
             signals.push(Signal::CONT);
         }
         if signal == Signal::TERM || signal == Signal::INT {
-            self.is_told = true;
+            self.is_signaled = true;
             if let Some(grace) = self.grace {
                 self.kill_by(now + grace);
             }

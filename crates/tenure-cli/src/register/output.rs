@@ -14,7 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::failure::Failure;
-use crate::kv::Key;
+use crate::kv::KvKey;
 use crate::output::{Output, escape};
 
 const SCHEMA: &str = "tenure.register/v1";
@@ -27,7 +27,7 @@ fn is_known(known: &Known, registration: &Registration) -> bool {
 }
 
 /// Says what happens to a session.
-pub(super) struct Words<'a> {
+pub(super) struct RegisterOutput<'a> {
     pub(super) output: &'a Output,
     pub(super) namespace: &'a Namespace,
     /// Whether stdout belongs to a command.
@@ -37,7 +37,7 @@ pub(super) struct Words<'a> {
 #[derive(Serialize)]
 struct Registered {
     #[serde(flatten)]
-    key: Key,
+    key: KvKey,
     lease: String,
     revision: String,
 }
@@ -45,7 +45,7 @@ struct Registered {
 impl Registered {
     fn new(registration: &Registration) -> Registered {
         Registered {
-            key: Key::new(&registration.key),
+            key: KvKey::new(&registration.key),
             lease: registration.lease.to_string(),
             revision: registration.revision.to_string(),
         }
@@ -54,15 +54,15 @@ impl Registered {
 
 /// One line of the stream.
 #[derive(Serialize)]
-struct Line {
+struct RegisterLine {
     schema: &'static str,
     #[serde(flatten)]
-    event: Event,
+    event: RegisterEvent,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Event {
+enum RegisterEvent {
     Ready {
         namespace: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,13 +85,13 @@ enum Event {
         reason: Option<String>,
     },
     Registered(Registered),
-    Missing(Key),
-    Taken(Key),
-    Refused(Key),
-    Unregistered(Key),
+    Missing(KvKey),
+    Taken(KvKey),
+    Refused(KvKey),
+    Unregistered(KvKey),
 }
 
-impl Words<'_> {
+impl RegisterOutput<'_> {
     /// The keys are there.
     pub(super) fn ready(&self, registrations: &[Registration], ttl: Duration) -> Result<(), Failure> {
         let lease = registrations.first().map(|first| first.lease.to_string());
@@ -103,7 +103,7 @@ impl Words<'_> {
             return Ok(());
         }
         if self.output.is_json {
-            return self.line(Event::Ready {
+            return self.line(RegisterEvent::Ready {
                 namespace: self.namespace.to_string(),
                 lease,
                 ttl_seconds: ttl.as_secs_f64(),
@@ -206,9 +206,9 @@ impl Words<'_> {
             SessionState::Idle => return Ok(()),
             SessionState::Live { incarnation } => {
                 let lease = session.lease_id().map(|lease| lease.to_string());
-                Event::Live { incarnation: incarnation.to_string(), lease }
+                RegisterEvent::Live { incarnation: incarnation.to_string(), lease }
             }
-            SessionState::Suspect { failing_for, .. } => Event::Suspect {
+            SessionState::Suspect { failing_for, .. } => RegisterEvent::Suspect {
                 failing_seconds: failing_for.as_secs_f64(),
                 remaining_seconds: session.remaining().as_secs_f64(),
             },
@@ -220,7 +220,7 @@ impl Words<'_> {
                         "lost{because}; the keys may be gone and are registered again as soon as possible"
                     ));
                 }
-                Event::Lost { reason }
+                RegisterEvent::Lost { reason }
             }
             SessionState::Closed { why } => {
                 return Err(why.map_or_else(|| StoreError::Closed.into(), Failure::from));
@@ -231,30 +231,30 @@ impl Words<'_> {
 
     fn event(&self, event: KeyEvent) -> Result<(), Failure> {
         let event = match event {
-            KeyEvent::Registered(registration) => Event::Registered(Registered::new(&registration)),
+            KeyEvent::Registered(registration) => RegisterEvent::Registered(Registered::new(&registration)),
             KeyEvent::Missing(key) => {
                 self.output.note(&format!("{} was deleted by somebody and is put back", escape(&key)));
-                Event::Missing(Key::new(&key))
+                RegisterEvent::Missing(KvKey::new(&key))
             }
             KeyEvent::Taken(key) => {
                 self.output.note(&format!("{} was put by somebody else and is left to them", escape(&key)));
-                Event::Taken(Key::new(&key))
+                RegisterEvent::Taken(KvKey::new(&key))
             }
             KeyEvent::Refused(key) => {
                 self.output
                     .note(&format!("{} is refused by the store and not registered any more", escape(&key)));
-                Event::Refused(Key::new(&key))
+                RegisterEvent::Refused(KvKey::new(&key))
             }
-            KeyEvent::Unregistered(key) => Event::Unregistered(Key::new(&key)),
+            KeyEvent::Unregistered(key) => RegisterEvent::Unregistered(KvKey::new(&key)),
         };
         self.streamed(event)
     }
 
-    fn streamed(&self, event: Event) -> Result<(), Failure> {
+    fn streamed(&self, event: RegisterEvent) -> Result<(), Failure> {
         if self.has_command || !self.output.is_json { Ok(()) } else { self.line(event) }
     }
 
-    fn line(&self, event: Event) -> Result<(), Failure> {
-        self.output.object(&Line { schema: SCHEMA, event })
+    fn line(&self, event: RegisterEvent) -> Result<(), Failure> {
+        self.output.object(&RegisterLine { schema: SCHEMA, event })
     }
 }

@@ -10,9 +10,9 @@ use tenure::store::Revision;
 use tenure_core::id::ElectionName;
 use tenure_core::revision::Token;
 
-use super::shape::Person;
+use super::rows::CandidateRow;
 use super::{ResignArgs, SCHEMA, TransferArgs, shown_by};
-use crate::elect::named;
+use crate::elect::leader_name;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
@@ -22,7 +22,8 @@ pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Outp
     if let Some(token) = args.token.map(|token| Token(Revision(token)))
         && token != leader.token
     {
-        let message = format!("'{name}' is led by {}, not by the one with fence {token}", named(&leader));
+        let message =
+            format!("'{name}' is led by {}, not by the one with fence {token}", leader_name(&leader));
         return Err(Failure::new(Code::Conflict, message).hint(shown_by(name)));
     }
     match election.ask_to_resign(&leader).await {
@@ -50,7 +51,7 @@ pub(super) async fn transfer(
         let is_meant =
             leader.record.candidate == args.candidate && token.is_none_or(|token| token == leader.token);
         if is_meant {
-            output.note(&format!("'{name}' is led by {} already", named(&leader)));
+            output.note(&format!("'{name}' is led by {} already", leader_name(&leader)));
             return tell(name, &leader, Some(&leader), output);
         }
         let message = format!("nobody waits to lead '{name}' who is called {}", args.candidate);
@@ -72,8 +73,8 @@ pub(super) async fn transfer(
     match answer(election, &leader, args.patience.wait).await? {
         Answer::Went(Some(next)) if next.token == heir.token => tell(name, &leader, Some(&next), output),
         Answer::Went(next) => {
-            let by = next.as_deref().map_or("nobody".to_owned(), named);
-            let message = format!("{} has gone, but '{name}' is led by {by} now", named(&leader));
+            let by = next.as_deref().map_or("nobody".to_owned(), leader_name);
+            let message = format!("{} has gone, but '{name}' is led by {by} now", leader_name(&leader));
             Err(Failure::new(Code::Conflict, message).hint(shown_by(name)))
         }
         Answer::Declined => {
@@ -121,7 +122,8 @@ async fn answer(election: &Election, leader: &Leader, wait: Duration) -> Result<
         Ok(answer) => Ok(answer?),
         Err(_) => {
             let name = election.name();
-            let message = format!("'{name}' is still led by {}, {wait:?} after it was asked", named(leader));
+            let message =
+                format!("'{name}' is still led by {}, {wait:?} after it was asked", leader_name(leader));
             Err(Failure::new(Code::TimedOut, message)
                 .hint(format!("it was asked and may yet go; wait longer with --wait, or {}", shown_by(name))))
         }
@@ -129,12 +131,12 @@ async fn answer(election: &Election, leader: &Leader, wait: Duration) -> Result<
 }
 
 fn overtaken(leader: &Leader, name: &ElectionName) -> Failure {
-    let message = format!("{} does not lead '{name}' any more, so nothing was asked", named(leader));
+    let message = format!("{} does not lead '{name}' any more, so nothing was asked", leader_name(leader));
     Failure::new(Code::Conflict, message).hint(format!("look again: {}", shown_by(name)))
 }
 
 fn declined(leader: &Leader, name: &ElectionName, why: &str) -> Failure {
-    let message = format!("{} goes on leading '{name}': {why}", named(leader));
+    let message = format!("{} goes on leading '{name}': {why}", leader_name(leader));
     Failure::new(Code::Conflict, message).hint(shown_by(name))
 }
 
@@ -151,15 +153,15 @@ fn not_asked(error: AskError, name: &ElectionName) -> Failure {
 /// Says who led and who leads.
 fn tell(name: &ElectionName, former: &Leader, now: Option<&Leader>, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Said<'a> {
+    struct StepDownReport<'a> {
         schema: &'static str,
         name: &'a str,
-        former: Person,
-        leader: Option<Person>,
+        former: CandidateRow,
+        leader: Option<CandidateRow>,
     }
     if output.is_json {
-        let (former, leader) = (Person::of(former), now.map(Person::of));
-        return output.object(&Said { schema: SCHEMA, name: name.as_str(), former, leader });
+        let (former, leader) = (CandidateRow::of(former), now.map(CandidateRow::of));
+        return output.object(&StepDownReport { schema: SCHEMA, name: name.as_str(), former, leader });
     }
     match now {
         Some(now) => output.record([now.token.to_string(), now.record.candidate.clone()]),

@@ -1,4 +1,4 @@
-//! What `lock`, `once` and `elect` have in common on the command line.
+//! The flags that `lock`, `once` and `elect` share.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::failure::{Failure, LOST, NOT_ACQUIRED};
 use crate::output::escape;
 use crate::supervise::Program;
 
-/// On which terms something is held.
+/// How something is held.
 #[derive(Args, Debug)]
 pub(crate) struct HoldArgs {
-    /// How long it outlives us if we cannot give it back. It is renewed every third of this.
+    /// How long the store keeps it after this process or host dies. It is renewed after every third of this time.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "15s")]
     ttl: Duration,
-    /// How long the command has between being asked to stop and being killed [default: 5s or a third of the TTL].
+    /// How long the command has between the stop signal and SIGKILL [default: 5s or a third of the TTL].
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     grace: Option<Duration>,
-    /// How long before the store could give it to somebody else the command is killed [default: 500ms or 5 % of the TTL].
+    /// The command is killed this long before another holder is possible [default: 500ms or 5 % of the TTL].
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     margin: Option<Duration>,
-    /// What the command is asked to stop with: TERM, INT, HUP, QUIT, USR1, USR2 or KILL.
+    /// The stop signal: TERM, INT, HUP, QUIT, USR1, USR2 or KILL.
     #[arg(long, value_name = "NAME", value_parser = parse_signal, default_value = "TERM")]
     pub(super) signal: Signal,
     /// The exit code for "not acquired".
@@ -41,19 +41,19 @@ impl HoldArgs {
     }
 }
 
-/// The command to run, looked up; none if there is none to run.
+/// Finds the command's program; `None` without a command.
 pub(super) fn find(command: &[OsString]) -> Result<Option<Program>, Failure> {
     let has_separator = std::env::args_os().any(|arg| arg == "--");
     let Some(name) = command.first() else {
         if has_separator {
-            return Err(Failure::usage("no command after --").hint("give one, or leave -- out"));
+            return Err(Failure::usage("there is no command after --").hint("add a command, or leave -- out"));
         }
         return Ok(None);
     };
     if name.as_encoded_bytes().first() == Some(&b'-') && !has_separator {
         let shown = escape(name.as_encoded_bytes());
-        return Err(Failure::usage(format!("{shown} is no flag of ours, and no command begins with '-'"))
-            .hint("see `--help`; put -- in front of the command"));
+        return Err(Failure::usage(format!("tenure has no flag {shown} here"))
+            .hint("see `--help`; put -- in front of a command that starts with '-'"));
     }
     Program::find(name).map(Some)
 }

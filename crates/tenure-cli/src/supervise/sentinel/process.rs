@@ -13,20 +13,20 @@ use tenure_core::time::Moment;
 
 use super::super::{descendants, signals};
 use super::GUARDING;
-use super::alarm::Alarm;
 use super::killing::Guarded;
+use super::timer::BootTimer;
 
 /// Guards until it is told goodbye, or until it had to kill.
 pub(crate) fn run() -> ExitCode {
     let deafness = signals::deafen();
-    let done = Alarm::new().and_then(|alarm| Guard::default().stand(&alarm));
+    let done = BootTimer::new().and_then(|alarm| SentinelProcess::default().stand(&alarm));
     drop(deafness);
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What it knows.
 #[derive(Default)]
-struct Guard {
+struct SentinelProcess {
     /// The trees by the pid of their reaper, each with what its life hangs on.
     trees: BTreeMap<i32, Guarded>,
     /// When to kill those that hang on it.
@@ -37,15 +37,15 @@ struct Guard {
 
 /// What a message means.
 #[derive(PartialEq, Eq, Debug)]
-enum Word {
+enum SentinelMessage {
     Guard { reaper: i32, group: i32, hold: u64 },
     Until { hold: u64, kill: Option<Moment> },
     Leave { reaper: i32 },
     Done,
 }
 
-impl Guard {
-    fn stand(mut self, alarm: &Alarm) -> io::Result<()> {
+impl SentinelProcess {
+    fn stand(mut self, alarm: &BootTimer) -> io::Result<()> {
         let stdin = io::stdin();
         loop {
             let is_readable = self.wait(alarm, stdin.as_fd())?;
@@ -53,9 +53,9 @@ impl Guard {
             // old deadlines in its pipe, which newer messages behind them have moved.
             if is_readable {
                 match self.hear_all(stdin.as_fd()) {
-                    Ok(Heard::Words) => {}
-                    Ok(Heard::Goodbye) => return Ok(()),
-                    Ok(Heard::End) | Err(_) => {
+                    Ok(MessageRead::Words) => {}
+                    Ok(MessageRead::Goodbye) => return Ok(()),
+                    Ok(MessageRead::End) | Err(_) => {
                         self.kill_all();
                         return Ok(());
                     }
@@ -66,7 +66,7 @@ impl Guard {
     }
 
     /// Waits for a message or for the time. Returns whether there is a message.
-    fn wait(&self, alarm: &Alarm, stdin: BorrowedFd<'_>) -> io::Result<bool> {
+    fn wait(&self, alarm: &BootTimer, stdin: BorrowedFd<'_>) -> io::Result<bool> {
         let round =
             self.trees.values().any(Guarded::is_dying).then(|| BootClock.now() + descendants::ROUND_EVERY);
         let next = self.until.values().copied().chain(round).min();
@@ -78,55 +78,55 @@ impl Guard {
     }
 
     /// Reads until nothing is left to read.
-    fn hear_all(&mut self, stdin: BorrowedFd<'_>) -> io::Result<Heard> {
+    fn hear_all(&mut self, stdin: BorrowedFd<'_>) -> io::Result<MessageRead> {
         loop {
             let heard = self.hear(stdin)?;
-            if heard != Heard::Words || !is_readable(stdin)? {
+            if heard != MessageRead::Words || !is_readable(stdin)? {
                 return Ok(heard);
             }
         }
     }
 
-    fn hear(&mut self, stdin: BorrowedFd<'_>) -> io::Result<Heard> {
+    fn hear(&mut self, stdin: BorrowedFd<'_>) -> io::Result<MessageRead> {
         let mut bytes = [0; 1_024];
         let len = match rustix::io::read(stdin, &mut bytes) {
-            Err(Errno::INTR) => return Ok(Heard::Words),
+            Err(Errno::INTR) => return Ok(MessageRead::Words),
             read => read?,
         };
         if len == 0 {
-            return Ok(Heard::End);
+            return Ok(MessageRead::End);
         }
         self.rest.extend_from_slice(&bytes[..len]);
         while let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
-            match Word::parse(&line) {
-                Some(Word::Done) => return Ok(Heard::Goodbye),
+            match SentinelMessage::parse(&line) {
+                Some(SentinelMessage::Done) => return Ok(MessageRead::Goodbye),
                 Some(word) => self.obey(&word)?,
                 // We and the other end are one program.
                 None => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        Ok(Heard::Words)
+        Ok(MessageRead::Words)
     }
 
-    fn obey(&mut self, word: &Word) -> io::Result<()> {
+    fn obey(&mut self, word: &SentinelMessage) -> io::Result<()> {
         match *word {
-            Word::Guard { reaper, group, hold } => {
+            SentinelMessage::Guard { reaper, group, hold } => {
                 self.trees.insert(reaper, Guarded::new(reaper, group, hold));
                 let mut stdout = io::stdout();
                 stdout.write_all(GUARDING)?;
                 stdout.flush()?;
             }
-            Word::Until { hold, kill: Some(kill) } => drop(self.until.insert(hold, kill)),
-            Word::Until { hold, kill: None } => drop(self.until.remove(&hold)),
-            Word::Leave { reaper } => {
+            SentinelMessage::Until { hold, kill: Some(kill) } => drop(self.until.insert(hold, kill)),
+            SentinelMessage::Until { hold, kill: None } => drop(self.until.remove(&hold)),
+            SentinelMessage::Leave { reaper } => {
                 if let Some(gone) = self.trees.remove(&reaper)
                     && !self.trees.values().any(|other| other.hold == gone.hold)
                 {
                     self.until.remove(&gone.hold);
                 }
             }
-            Word::Done => {}
+            SentinelMessage::Done => {}
         }
         Ok(())
     }
@@ -161,30 +161,30 @@ fn is_readable(stdin: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum Heard {
+enum MessageRead {
     Words,
     Goodbye,
     End,
 }
 
-impl Word {
-    fn parse(line: &[u8]) -> Option<Word> {
+impl SentinelMessage {
+    fn parse(line: &[u8]) -> Option<SentinelMessage> {
         let line = std::str::from_utf8(line).ok()?.trim_end();
         let words: Vec<&str> = line.split(' ').collect();
         let pid = |text: &str| text.parse().ok().filter(|&pid: &i32| pid > 0);
         match words[..] {
             ["guard", reaper, group, hold] => {
                 let (reaper, group) = (pid(reaper)?, pid(group)?);
-                Some(Word::Guard { reaper, group, hold: hold.parse().ok()? })
+                Some(SentinelMessage::Guard { reaper, group, hold: hold.parse().ok()? })
             }
-            ["until", hold, "never"] => Some(Word::Until { hold: hold.parse().ok()?, kill: None }),
+            ["until", hold, "never"] => Some(SentinelMessage::Until { hold: hold.parse().ok()?, kill: None }),
             ["until", hold, ns] => {
                 let since_boot = Duration::from_nanos(ns.parse().ok()?);
                 let kill = Some(Moment::after_origin(since_boot));
-                Some(Word::Until { hold: hold.parse().ok()?, kill })
+                Some(SentinelMessage::Until { hold: hold.parse().ok()?, kill })
             }
-            ["leave", reaper] => Some(Word::Leave { reaper: pid(reaper)? }),
-            ["done"] => Some(Word::Done),
+            ["leave", reaper] => Some(SentinelMessage::Leave { reaper: pid(reaper)? }),
+            ["done"] => Some(SentinelMessage::Done),
             _ => None,
         }
     }
@@ -202,26 +202,32 @@ mod tests {
     #[test]
     fn words_are_read_as_they_are_written() {
         for (line, word) in [
-            ("guard 4120 4121 0\n", Some(Word::Guard { reaper: 4120, group: 4121, hold: 0 })),
-            ("until 7 never\n", Some(Word::Until { hold: 7, kill: None })),
-            ("until 7 1500000000\n", Some(Word::Until { hold: 7, kill: Some(Moment::from_ms(1_500)) })),
-            ("leave 4120\n", Some(Word::Leave { reaper: 4120 })),
-            ("done\n", Some(Word::Done)),
+            ("guard 4120 4121 0\n", Some(SentinelMessage::Guard { reaper: 4120, group: 4121, hold: 0 })),
+            ("until 7 never\n", Some(SentinelMessage::Until { hold: 7, kill: None })),
+            (
+                "until 7 1500000000\n",
+                Some(SentinelMessage::Until { hold: 7, kill: Some(Moment::from_ms(1_500)) }),
+            ),
+            ("leave 4120\n", Some(SentinelMessage::Leave { reaper: 4120 })),
+            ("done\n", Some(SentinelMessage::Done)),
             ("guard 0 4121 0\n", None),
             ("guard 4120 -1 0\n", None),
             ("guard 4120 4121\n", None),
             ("until soon\n", None),
             ("", None),
         ] {
-            assert_eq!(Word::parse(line.as_bytes()), word, "{line:?}");
+            assert_eq!(SentinelMessage::parse(line.as_bytes()), word, "{line:?}");
         }
     }
 
     #[test]
     fn the_end_of_one_hold_says_nothing_of_the_others() {
-        let mut guard = Guard { trees: BTreeMap::from([(1, tree(1)), (2, tree(2))]), ..Guard::default() };
-        guard.obey(&Word::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
-        guard.obey(&Word::Until { hold: 2, kill: Some(Moment::from_ms(5_000)) }).unwrap();
+        let mut guard = SentinelProcess {
+            trees: BTreeMap::from([(1, tree(1)), (2, tree(2))]),
+            ..SentinelProcess::default()
+        };
+        guard.obey(&SentinelMessage::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
+        guard.obey(&SentinelMessage::Until { hold: 2, kill: Some(Moment::from_ms(5_000)) }).unwrap();
         guard.kill_due(Moment::from_ms(999));
         assert_eq!(guard.until.len(), 2);
         guard.kill_due(Moment::from_ms(1_000));
@@ -230,11 +236,14 @@ mod tests {
 
     #[test]
     fn a_hold_is_forgotten_with_its_last_tree() {
-        let mut guard = Guard { trees: BTreeMap::from([(10, tree(1)), (11, tree(1))]), ..Guard::default() };
-        guard.obey(&Word::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
-        guard.obey(&Word::Leave { reaper: 10 }).unwrap();
+        let mut guard = SentinelProcess {
+            trees: BTreeMap::from([(10, tree(1)), (11, tree(1))]),
+            ..SentinelProcess::default()
+        };
+        guard.obey(&SentinelMessage::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
+        guard.obey(&SentinelMessage::Leave { reaper: 10 }).unwrap();
         assert!(guard.until.contains_key(&1));
-        guard.obey(&Word::Leave { reaper: 11 }).unwrap();
+        guard.obey(&SentinelMessage::Leave { reaper: 11 }).unwrap();
         assert!(guard.until.is_empty() && guard.trees.is_empty());
     }
 
@@ -245,12 +254,12 @@ mod tests {
         for ms in 1..=500 {
             writeln!(writer, "until 7 {}", Duration::from_millis(ms).as_nanos()).unwrap();
         }
-        let mut guard = Guard::default();
-        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), Heard::Words);
+        let mut guard = SentinelProcess::default();
+        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), MessageRead::Words);
         assert_eq!(guard.until, BTreeMap::from([(7, Moment::from_ms(500))]));
         writer.write_all(b"done\n").unwrap();
-        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), Heard::Goodbye);
+        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), MessageRead::Goodbye);
         drop(writer);
-        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), Heard::End);
+        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), MessageRead::End);
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 
 use super::descendants;
 use super::group::Group;
-use super::outcome::End;
+use super::outcome::ProcessEnd;
 use super::reaper::{Report, Request};
 
 /// The numbers of a tree: how the sentinel finds it.
@@ -34,7 +34,7 @@ pub(super) struct Tree {
     rest: Vec<u8>,
     pub(super) id: TreeId,
     /// How the command itself ended.
-    end: Option<End>,
+    end: Option<ProcessEnd>,
     /// Whether the command is reaped, so that its group's number may belong to another process.
     is_reaped: bool,
 }
@@ -100,8 +100,8 @@ impl Tree {
     }
 
     /// How the command ended, once it has; a tree that is gone without a report was killed with its reaper.
-    pub(super) fn end(&self) -> End {
-        self.end.unwrap_or(End::Killed(u8::try_from(Signal::KILL.as_raw()).unwrap_or(u8::MAX)))
+    pub(super) fn end(&self) -> ProcessEnd {
+        self.end.unwrap_or(ProcessEnd::Killed(u8::try_from(Signal::KILL.as_raw()).unwrap_or(u8::MAX)))
     }
 
     /// Whether the command itself has ended, also if its reaper has not reported that yet.

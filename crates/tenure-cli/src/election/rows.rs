@@ -14,26 +14,26 @@ use crate::node::said;
 
 /// An election.
 #[derive(Serialize)]
-pub(super) struct Shown {
+pub(super) struct ElectionRow {
     name: String,
-    pub(super) leader: Option<ShownLeader>,
-    pub(super) candidates: Vec<Person>,
+    pub(super) leader: Option<LeaderRow>,
+    pub(super) candidates: Vec<CandidateRow>,
 }
 
 /// Who leads.
 #[derive(Serialize)]
-pub(super) struct ShownLeader {
+pub(super) struct LeaderRow {
     #[serde(flatten)]
-    pub(super) person: Person,
+    pub(super) person: CandidateRow,
     pub(super) remaining_seconds: Option<f64>,
 }
 
 /// One who leads or wants to.
 #[derive(Serialize)]
-pub(super) struct Person {
+pub(super) struct CandidateRow {
     candidate: String,
     value: String,
-    fence: String,
+    token: String,
     /// For a leader: when its term began; null if its record does not contain that yet. For a candidate: when it entered the queue.
     since: Option<String>,
     /// When it entered the queue.
@@ -43,25 +43,26 @@ pub(super) struct Person {
     user: Option<String>,
     priority: i32,
     lease: String,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<StepDownRow>,
 }
 
 /// What somebody asks of it.
 #[derive(Serialize)]
-pub(super) struct Asked {
+pub(super) struct StepDownRow {
     by: String,
     what: &'static str,
     to: Option<String>,
 }
 
-impl Shown {
-    pub(super) fn new(view: &ElectionSnapshot, left: &BTreeMap<LeaseId, Duration>) -> Shown {
-        let leader = view.leader.as_ref().map(|leader| ShownLeader {
+impl ElectionRow {
+    pub(super) fn new(view: &ElectionSnapshot, left: &BTreeMap<LeaseId, Duration>) -> ElectionRow {
+        let leader = view.leader.as_ref().map(|leader| LeaderRow {
             remaining_seconds: left.get(&leader.place.lease).map(Duration::as_secs_f64),
-            person: Person::leading(leader, &view.candidates),
+            person: CandidateRow::leading(leader, &view.candidates),
         });
-        let candidate = |one: &Candidate| Person::new(one.place, one.token, &one.record, &view.candidates);
-        Shown {
+        let candidate =
+            |one: &Candidate| CandidateRow::new(one.place, one.token, &one.record, &view.candidates);
+        ElectionRow {
             name: view.name.to_string(),
             leader,
             candidates: view.candidates.iter().map(candidate).collect(),
@@ -69,22 +70,22 @@ impl Shown {
     }
 }
 
-impl Person {
+impl CandidateRow {
     /// One by itself, whom nobody is known to ask anything.
-    pub(super) fn of(leader: &Leader) -> Person {
-        Person::leading(leader, &[])
+    pub(super) fn of(leader: &Leader) -> CandidateRow {
+        CandidateRow::leading(leader, &[])
     }
 
-    fn leading(leader: &Leader, others: &[Candidate]) -> Person {
+    fn leading(leader: &Leader, others: &[Candidate]) -> CandidateRow {
         let since = leader.record.acquired.and_then(said);
-        Person { since, ..Person::new(leader.place, leader.token, &leader.record, others) }
+        CandidateRow { since, ..CandidateRow::new(leader.place, leader.token, &leader.record, others) }
     }
 
-    fn new(place: QueueKey, token: Token, record: &CandidateRecord, others: &[Candidate]) -> Person {
-        Person {
+    fn new(place: QueueKey, token: Token, record: &CandidateRecord, others: &[Candidate]) -> CandidateRow {
+        CandidateRow {
             candidate: record.candidate.clone(),
             value: record.value.clone(),
-            fence: token.to_string(),
+            token: token.to_string(),
             since: said(record.queued),
             queued: said(record.queued),
             host: Some(record.host.clone()).filter(|host| !host.is_empty()),
@@ -92,19 +93,19 @@ impl Person {
             user: Some(record.user.clone()).filter(|user| !user.is_empty()),
             priority: record.priority,
             lease: place.lease.to_string(),
-            asked: record.asked.as_ref().map(|ask| Asked::new(ask, others)),
+            asked: record.asked.as_ref().map(|ask| StepDownRow::new(ask, others)),
         }
     }
 
     pub(super) fn into_row(self, what: &str, left: String) -> Vec<String> {
         let since = self.since.unwrap_or_else(|| "-".to_owned());
         let priority = self.priority.to_string();
-        vec![what.to_owned(), self.fence, self.candidate, self.value, priority, since, left]
+        vec![what.to_owned(), self.token, self.candidate, self.value, priority, since, left]
     }
 }
 
-impl Asked {
-    fn new(ask: &StepDownRecord, others: &[Candidate]) -> Asked {
+impl StepDownRow {
+    fn new(ask: &StepDownRecord, others: &[Candidate]) -> StepDownRow {
         let (what, to) = match &ask.heir {
             None => ("resign", None),
             Some(heir) => {
@@ -112,7 +113,7 @@ impl Asked {
                 ("transfer", Some(named.map_or_else(|| heir.clone(), |other| other.record.candidate.clone())))
             }
         };
-        Asked { by: ask.by.clone(), what, to }
+        StepDownRow { by: ask.by.clone(), what, to }
     }
 
     pub(super) fn said(&self) -> String {

@@ -16,56 +16,61 @@ use tenure_core::time::Moment;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::sentinel::{Hold, Sentinel};
-use super::tree::TreeId;
+use super::process_tree::TreeId;
+use super::sentinel::{GroupLease, Sentinel};
 use super::{descendants, in_time};
 
 /// Where commands are given into guard. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Post {
-    asks: mpsc::UnboundedSender<Ask>,
+pub(crate) struct SentinelPool {
+    asks: mpsc::UnboundedSender<SentinelRequest>,
     task: Arc<tokio::sync::Mutex<Option<JoinHandle<()>>>>,
 }
 
-enum Ask {
-    Guard { tree: TreeId, hold: Hold, kill: Moment, answer: oneshot::Sender<io::Result<()>> },
-    Until { hold: Hold, kill: Moment },
+enum SentinelRequest {
+    Guard { tree: TreeId, hold: GroupLease, kill: Moment, answer: oneshot::Sender<io::Result<()>> },
+    Until { hold: GroupLease, kill: Moment },
     Leave { tree: TreeId },
     Close,
 }
 
-impl Post {
+impl SentinelPool {
     /// Starts the sentinel, so that nothing is claimed where none can be had.
-    pub(crate) fn start() -> io::Result<Post> {
+    pub(crate) fn start() -> io::Result<SentinelPool> {
         let (asks, asked) = mpsc::unbounded_channel();
-        let keeper =
-            Keeper { sentinel: Some(Sentinel::start()?), trees: BTreeMap::new(), holds: BTreeMap::new() };
+        let keeper = SentinelRestarter {
+            sentinel: Some(Sentinel::start()?),
+            trees: BTreeMap::new(),
+            holds: BTreeMap::new(),
+        };
         let task = tokio::spawn(keeper.keep(asked));
-        Ok(Post { asks, task: Arc::new(tokio::sync::Mutex::new(Some(task))) })
+        Ok(SentinelPool { asks, task: Arc::new(tokio::sync::Mutex::new(Some(task))) })
     }
 
-    /// Has a tree guarded until a moment, which [`Post::until`] moves for all that hang on the same; returns when it is.
-    pub(super) async fn guard(&self, tree: TreeId, hold: Hold, kill: Moment) -> io::Result<()> {
+    /// Has a tree guarded until a moment, which [`SentinelPool::until`] moves for all that hang on the same; returns when it is.
+    pub(super) async fn guard(&self, tree: TreeId, hold: GroupLease, kill: Moment) -> io::Result<()> {
         let (answer, answered) = oneshot::channel();
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.asks.send(Ask::Guard { tree, hold, kill, answer }).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.asks
+            .send(SentinelRequest::Guard { tree, hold, kill, answer })
+            .map_err(|_| io::ErrorKind::BrokenPipe)?;
         answered.await.map_err(gone)?
     }
 
     /// What these trees rely on lasts longer.
-    pub(super) fn until(&self, hold: Hold, kill: Moment) {
+    pub(super) fn until(&self, hold: GroupLease, kill: Moment) {
         // After the end there is nobody to guard.
-        let _ = self.asks.send(Ask::Until { hold, kill });
+        let _ = self.asks.send(SentinelRequest::Until { hold, kill });
     }
 
     /// No process of a tree is left.
     pub(super) fn leave(&self, tree: TreeId) {
-        let _ = self.asks.send(Ask::Leave { tree });
+        let _ = self.asks.send(SentinelRequest::Leave { tree });
     }
 
     /// Says goodbye to the sentinel. Whoever is still guarded is killed.
     pub(crate) async fn close(&self) {
-        let _ = self.asks.send(Ask::Close);
+        let _ = self.asks.send(SentinelRequest::Close);
         if let Some(task) = self.task.lock().await.take() {
             let _ = task.await;
         }
@@ -73,15 +78,15 @@ impl Post {
 }
 
 /// What the sentinel knows.
-struct Keeper {
+struct SentinelRestarter {
     /// None once it was ended by somebody and no other could be started.
     sentinel: Option<Sentinel>,
-    trees: BTreeMap<i32, (TreeId, Hold)>,
-    holds: BTreeMap<Hold, Moment>,
+    trees: BTreeMap<i32, (TreeId, GroupLease)>,
+    holds: BTreeMap<GroupLease, Moment>,
 }
 
-impl Keeper {
-    async fn keep(mut self, mut asked: mpsc::UnboundedReceiver<Ask>) {
+impl SentinelRestarter {
+    async fn keep(mut self, mut asked: mpsc::UnboundedReceiver<SentinelRequest>) {
         loop {
             let gone = async {
                 match &mut self.sentinel {
@@ -92,18 +97,18 @@ impl Keeper {
             let ask = tokio::select! {
                 biased;
                 () = gone => None,
-                ask = asked.recv() => Some(ask.unwrap_or(Ask::Close)),
+                ask = asked.recv() => Some(ask.unwrap_or(SentinelRequest::Close)),
             };
             match ask {
                 None => self.replace().await,
-                Some(Ask::Guard { tree, hold, kill, answer }) => {
+                Some(SentinelRequest::Guard { tree, hold, kill, answer }) => {
                     let done = self.guard(tree, hold, kill).await;
                     // Whoever does not wait any more has ended its group itself.
                     let _ = answer.send(done);
                 }
-                Some(Ask::Until { hold, kill }) => self.until(hold, kill),
-                Some(Ask::Leave { tree }) => self.leave(tree).await,
-                Some(Ask::Close) => break,
+                Some(SentinelRequest::Until { hold, kill }) => self.until(hold, kill),
+                Some(SentinelRequest::Leave { tree }) => self.leave(tree).await,
+                Some(SentinelRequest::Close) => break,
             }
         }
         if let Some(sentinel) = self.sentinel.take() {
@@ -112,7 +117,7 @@ impl Keeper {
         }
     }
 
-    async fn guard(&mut self, tree: TreeId, hold: Hold, kill: Moment) -> io::Result<()> {
+    async fn guard(&mut self, tree: TreeId, hold: GroupLease, kill: Moment) -> io::Result<()> {
         if self.sentinel.is_none() {
             self.replace().await;
         }
@@ -124,7 +129,7 @@ impl Keeper {
         Ok(())
     }
 
-    fn until(&mut self, hold: Hold, kill: Moment) {
+    fn until(&mut self, hold: GroupLease, kill: Moment) {
         // A thousand tasks on one lease tell the same.
         let Some(before) = self.holds.get_mut(&hold).filter(|before| **before < kill) else { return };
         *before = kill;
@@ -172,7 +177,7 @@ impl Keeper {
     }
 
     fn successor(&self) -> impl Future<Output = io::Result<Sentinel>> + Send {
-        let told: Vec<(TreeId, Hold, Option<Moment>)> =
+        let told: Vec<(TreeId, GroupLease, Option<Moment>)> =
             self.trees.values().map(|(tree, hold)| (*tree, *hold, self.holds.get(hold).copied())).collect();
         async move {
             let mut sentinel = Sentinel::start()?;

@@ -9,17 +9,17 @@ use rustix::io::Result;
 use tenure_core::time::Moment;
 
 /// Rings at a moment.
-pub(super) struct Alarm {
+pub(super) struct BootTimer {
     #[cfg(target_os = "linux")]
     timer: std::os::fd::OwnedFd,
 }
 
 #[cfg(target_os = "linux")]
-impl Alarm {
-    pub(super) fn new() -> std::io::Result<Alarm> {
+impl BootTimer {
+    pub(super) fn new() -> std::io::Result<BootTimer> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Alarm { timer: timerfd_create(TimerfdClockId::Boottime, flags)? })
+        Ok(BootTimer { timer: timerfd_create(TimerfdClockId::Boottime, flags)? })
     }
 
     /// Rings at this moment and at no other. A moment that has passed rings at once.
@@ -43,9 +43,9 @@ impl Alarm {
 }
 
 #[cfg(not(target_os = "linux"))]
-impl Alarm {
-    pub(super) fn new() -> std::io::Result<Alarm> {
-        Ok(Alarm {})
+impl BootTimer {
+    pub(super) fn new() -> std::io::Result<BootTimer> {
+        Ok(BootTimer {})
     }
 
     pub(super) fn set(&self, _: Option<Moment>) -> Result<()> {

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long opening may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct ConnectRetry {
     pub(crate) within: Duration,
     pub(crate) refused: Refused,
 }
@@ -34,24 +34,24 @@ pub(crate) enum Refused {
     Retried,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { within: CONNECT_TIMEOUT, refused: Refused::Ends }
+impl Default for ConnectRetry {
+    fn default() -> ConnectRetry {
+        ConnectRetry { within: CONNECT_TIMEOUT, refused: Refused::Ends }
     }
 }
 
-impl Patience {
+impl ConnectRetry {
     /// From `--connect-timeout`.
-    pub(crate) fn new(connect_timeout: Option<Duration>) -> Patience {
-        Patience { within: connect_timeout.unwrap_or(CONNECT_TIMEOUT), ..Patience::default() }
+    pub(crate) fn new(connect_timeout: Option<Duration>) -> ConnectRetry {
+        ConnectRetry { within: connect_timeout.unwrap_or(CONNECT_TIMEOUT), ..ConnectRetry::default() }
     }
 
     /// A command with `--wait` waits for the store as long as for what it wants of it. `--connect-timeout` limits that if it is given.
-    pub(crate) fn with_wait(self, wait: Option<Duration>, connect_timeout: Option<Duration>) -> Patience {
+    pub(crate) fn with_wait(self, wait: Option<Duration>, connect_timeout: Option<Duration>) -> ConnectRetry {
         let Some(wait) = wait else { return self };
         let within = wait.max(WITHIN_MIN);
         let within = connect_timeout.map_or(within, |limit| within.min(limit));
-        Patience { within, refused: Refused::Retried }
+        ConnectRetry { within, refused: Refused::Retried }
     }
 
     /// Opens, again and again while only time can help. The error is the last one; none if there was no answer at all.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     /// How often a store was tried that opens at the given try, and whether it was opened.
-    async fn tries(patience: Patience, kind: Kind, opens_at: u32) -> (u32, bool) {
+    async fn tries(patience: ConnectRetry, kind: Kind, opens_at: u32) -> (u32, bool) {
         let count = Cell::new(0);
         let opened = patience
             .open(|| {
@@ -151,7 +151,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_store_is_tried_until_the_time_is_over() {
-        let patience = Patience::new(None);
+        let patience = ConnectRetry::new(None);
         assert_eq!(tries(patience, Kind::Passing, 5).await, (5, true));
         assert_eq!(tries(patience, Kind::Permanent, 2).await, (1, false));
         assert_eq!(tries(patience, Kind::Refused, 2).await, (1, false), "nothing listens: fails immediately");
@@ -164,7 +164,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn try_that_hangs_ends_with_the_time() {
-        let hanging = Patience::new(Some(Duration::from_secs(2)));
+        let hanging = ConnectRetry::new(Some(Duration::from_secs(2)));
         let begin = Instant::now();
         let opened = hanging.open(std::future::pending::<Result<(), Failed>>).await;
         assert!(matches!(opened, Err(None)));
@@ -184,7 +184,7 @@ mod tests {
         ] {
             let (wait, limit) = (wait.map(seconds), limit.map(seconds));
             assert_eq!(
-                Patience::new(limit).with_wait(wait, limit).within,
+                ConnectRetry::new(limit).with_wait(wait, limit).within,
                 seconds(within),
                 "{wait:?} {limit:?}"
             );

@@ -1,4 +1,4 @@
-//! What is held, and a command that runs no longer than that.
+//! A command that runs only while a hold is valid, and the release after it.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -12,59 +12,58 @@ use tenure::hold::{Hold, LossReason, Lost, ReleaseError};
 use tenure::store::{Get, Reach, Revision};
 use tokio::sync::watch;
 
-use super::stage::{CLOSE_WITHIN, Stage};
+use super::context::{CLOSE_WITHIN, HoldContext};
 use super::timing::Timing;
 use crate::failure::{Code, Failure};
-use crate::supervise::{self, Job, Order, Outcome, Program, Signals, Terms};
+use crate::supervise::{self, Job, Outcome, Program, Signals, StopTimes, SupervisorAction};
 
-/// How long a file may show no new revision before a release is not waited for any longer. Many processes commit far more often; with
-/// `CLOSE_WITHIN` and two looks it stays within the 2 s that scripts were promised.
+/// How long a file store may show no new revision before a release is abandoned. Many processes commit far more often. With
+/// `CLOSE_WITHIN` and two reads it stays within the documented 2 s.
 const MOVES_WITHIN: Duration = Duration::from_millis(200);
 
-/// What a release returned.
+/// The result of a release.
 pub(crate) type Released = Result<(), ReleaseError>;
 
-/// What came of a command.
-pub(crate) struct Run<T> {
+/// The result of a command.
+pub(crate) struct CommandRun<T> {
     pub(crate) outcome: Outcome,
-    /// Why what it relied on is lost, if we were told.
-    pub(crate) why: Option<LossReason>,
-    /// What it was recalled for.
+    /// Why the hold was lost, if the session reported a loss.
+    pub(crate) loss: Option<LossReason>,
+    /// The request that stopped it.
     pub(crate) recalled: Option<T>,
 }
 
-/// What is said when something is held.
+/// The report of a new hold.
 #[derive(Serialize)]
 pub(crate) struct Acquired<'a> {
     pub(crate) name: &'a str,
     pub(crate) key: String,
-    pub(crate) fence: String,
+    pub(crate) token: String,
     pub(crate) lease: String,
     ttl_seconds: f64,
     namespace: String,
     node: &'a str,
 }
 
-impl Stage<'_> {
+impl HoldContext<'_> {
     pub(crate) fn acquired<'a>(&'a self, name: &'a str, held: &Hold) -> Acquired<'a> {
         let fence = held.fence();
         Acquired {
             name,
             key: String::from_utf8_lossy(&fence.key).into_owned(),
-            fence: fence.token.to_string(),
+            token: fence.token.to_string(),
             lease: held.lease().to_string(),
             ttl_seconds: held.ttl().as_secs_f64(),
             namespace: self.namespace.to_string(),
-            node: &self.who.node,
+            node: &self.identity.node,
         }
     }
 
-    /// Runs the command for as long as something is held, or until it is recalled. `env` is what its environment has beside what every
-    /// command is told.
+    /// Runs the command until it ends, the hold is lost, or `recall` completes. `env` adds to the variables that every command gets.
     ///
     /// # Errors
     ///
-    /// If it did not run; with [`Code::Lost`] because the time was over before it could.
+    /// The command did not run; [`Code::Lost`]: the hold ended before the command started.
     pub(crate) async fn run<T>(
         &self,
         program: &Program,
@@ -72,7 +71,7 @@ impl Stage<'_> {
         held: &Hold,
         recall: impl Future<Output = T>,
         signals: &mut Signals,
-    ) -> Result<Run<T>, Failure> {
+    ) -> Result<CommandRun<T>, Failure> {
         env.extend(self.environment(held));
         let job = Job {
             program,
@@ -83,27 +82,28 @@ impl Stage<'_> {
         };
         let deadlines = |until| Some(self.timing.deadlines(Timing::sent(until, held.ttl()), held.ttl()));
         let until = held.valid_until();
-        let (feed, terms) = watch::channel(Terms { deadlines: deadlines(until), order: Order::Run });
-        let (mut why, mut recalled) = (None, None);
-        let feeding = async {
+        let (feed, terms) =
+            watch::channel(StopTimes { deadlines: deadlines(until), order: SupervisorAction::Run });
+        let (mut loss, mut recalled) = (None, None);
+        let watching = async {
             let mut recall = pin!(recall);
             let mut until = until;
             loop {
                 tokio::select! {
                     biased;
                     lost = held.lost() => {
-                        why = Some(lost.reason);
-                        feed.send_modify(|terms| terms.order = Order::Lost);
+                        loss = Some(lost.reason);
+                        feed.send_modify(|terms| terms.order = SupervisorAction::Lost);
                         std::future::pending::<()>().await;
                     }
                     renewed = held.renewed_after(until) => {
                         until = renewed;
                         feed.send_modify(|terms| terms.deadlines = deadlines(until));
                     }
-                    // It is still held, and stays so until the command has stopped.
+                    // The hold stays valid until the command has stopped.
                     reason = recall.as_mut(), if recalled.is_none() => {
                         recalled = Some(reason);
-                        feed.send_modify(|terms| terms.order = Order::Stop);
+                        feed.send_modify(|terms| terms.order = SupervisorAction::Stop);
                     }
                 }
             }
@@ -111,39 +111,39 @@ impl Stage<'_> {
         let outcome = tokio::select! {
             biased;
             outcome = supervise::run(&job, terms, signals, self.output) => outcome?,
-            () = feeding => unreachable!("it goes on for ever"),
+            () = watching => unreachable!("the loop does not end"),
         };
-        Ok(Run { outcome, why, recalled })
+        Ok(CommandRun { outcome, loss, recalled })
     }
 
-    /// Waits for a release, and closes the session then. None if the store did not reply in time.
+    /// Waits for a release, then closes the session. `None` if the store did not reply in time.
     pub(crate) async fn release(&self, releasing: impl Future<Output = Released>) -> Option<Released> {
         let begin = Instant::now();
-        let released = self.give_back(releasing).await;
-        // Without its place the lease holds nothing: whether it ends now or by itself matters to nobody.
+        let released = self.release_only(releasing).await;
+        // The lease has no key any more, so it does not matter whether it is revoked or expires.
         let _ =
             tokio::time::timeout(CLOSE_WITHIN.saturating_sub(begin.elapsed()), self.session.close()).await;
         released
     }
 
-    /// Waits for a release; the session stays open. None if the store did not reply in time.
-    pub(crate) async fn give_back(&self, releasing: impl Future<Output = Released>) -> Option<Released> {
-        let mut giving = pin!(releasing);
-        let mut given_back = tokio::time::timeout(CLOSE_WITHIN, &mut giving).await.ok();
-        // A file that other processes write at the same time serves us in our turn. One that stands still does not.
-        while given_back.is_none()
+    /// Waits for a release; the session stays open. `None` if the store did not reply in time.
+    pub(crate) async fn release_only(&self, releasing: impl Future<Output = Released>) -> Option<Released> {
+        let mut releasing = pin!(releasing);
+        let mut released = tokio::time::timeout(CLOSE_WITHIN, &mut releasing).await.ok();
+        // A file store serves its writers in order: while its revision grows, this release is only queued.
+        while released.is_none()
             && let Some(before) = self.file_revision().await
         {
-            given_back = tokio::time::timeout(MOVES_WITHIN, &mut giving).await.ok();
+            released = tokio::time::timeout(MOVES_WITHIN, &mut releasing).await.ok();
             if self.file_revision().await == Some(before) {
                 break;
             }
         }
-        self.is_silent.set(given_back.is_none());
-        given_back
+        self.is_silent.set(released.is_none());
+        released
     }
 
-    /// The revision of a store that the processes of this machine share; none for others, and if it does not answer.
+    /// The revision of a store that the processes of this machine share; `None` for others, and if it does not reply.
     async fn file_revision(&self) -> Option<Revision> {
         if self.store.info().reach != Reach::Machine {
             return None;
@@ -152,46 +152,46 @@ impl Stage<'_> {
         page.ok()?.ok().map(|page| page.revision)
     }
 
-    pub(crate) fn lost(&self, name: &str, why: LossReason, then: &str) -> ExitCode {
-        let failure = Failure::new(Code::Lost, format!("'{name}' was lost ({why}), {then}"))
-            .hint("what it wrote since is only safe where TENURE_FENCE was checked with the write");
+    pub(crate) fn lost(&self, name: &str, reason: LossReason, then: &str) -> ExitCode {
+        let failure = Failure::new(Code::Lost, format!("'{name}' was lost ({reason}), {then}")).hint(
+            "later writes of the command are safe only where TENURE_FENCING_TOKEN is checked with the write",
+        );
         self.output.failure(&failure);
         ExitCode::from(self.args.lost)
     }
 
-    /// What could not be given back ends by itself; counted from now, because nobody knows whether the last renewal arrived.
+    /// Reports a release that the store did not confirm. The time counts from now, because the last renewal may have arrived.
     pub(crate) fn warn_unless(&self, released: Option<&Released>, name: &str, ttl: Duration) {
-        let is_done = !matches!(
+        let is_unconfirmed = matches!(
             released,
             None | Some(Err(ReleaseError::NotConfirmed { .. }
                 | ReleaseError::Lost(Lost { reason: LossReason::Lapsed, .. })))
         );
-        if !is_done {
+        if is_unconfirmed {
             let seconds = ttl.as_secs_f64().ceil();
-            // Whatever it said in the time that a release has. Nothing is what it says when it is down.
-            let why = match self.session.failure_since(BootClock.now() - CLOSE_WITHIN) {
+            // The last error during the release; a store that is down returns none.
+            let cause = match self.session.failure_since(BootClock.now() - CLOSE_WITHIN) {
                 Some(error) => error.to_string(),
-                None => "the store does not answer".to_owned(),
+                None => "the store does not reply".to_owned(),
             };
-            self.output.note(&format!(
-                "{why}, so '{name}' could not be released; it expires by itself in {seconds} s"
-            ));
+            self.output
+                .note(&format!("{cause}, so '{name}' could not be released; it expires within {seconds} s"));
         }
     }
 
-    /// What every command is told.
+    /// The variables that every command gets.
     fn environment(&self, held: &Hold) -> [(&'static str, OsString); 5] {
         [
-            ("TENURE_FENCE", held.fence().token.to_string().into()),
+            ("TENURE_FENCING_TOKEN", held.fence().token.to_string().into()),
             ("TENURE_LEASE", held.lease().to_string().into()),
             ("TENURE_TTL_SECONDS", held.ttl().as_secs_f64().to_string().into()),
             ("TENURE_NAMESPACE", self.namespace.to_string().into()),
-            ("TENURE_NODE", self.who.node.clone().into()),
+            ("TENURE_NODE", self.identity.node.clone().into()),
         ]
     }
 }
 
-/// Whether a release found that somebody else had ended what was held: then nobody knows for how long the command ran without it.
+/// The reason if a release found that another process had ended the hold. How long the command ran without it is then unknown.
 pub(crate) fn taken(released: Option<&Released>) -> Option<LossReason> {
     match released {
         Some(Err(ReleaseError::Lost(Lost {

@@ -8,22 +8,22 @@ use rustix::process::Signal;
 use tenure::clock::{BootClock, Clock};
 use tokio::sync::{Notify, SemaphorePermit, watch};
 
-use super::course::{Course, Event};
 use super::launch::Launch;
 use super::outcome::Outcome;
-use super::post::Post;
-use super::sentinel::Hold;
-use super::tree::{Change, Tree, left_running};
-use super::{Deadlines, Job, Order, Terms, in_time, sleep_until, too_late, unsupervised};
+use super::process_tree::{Change, Tree, left_running};
+use super::sentinel::GroupLease;
+use super::sentinel_pool::SentinelPool;
+use super::stop_schedule::{ScheduleInput, StopSchedule};
+use super::{Deadlines, Job, StopTimes, SupervisorAction, in_time, sleep_until, too_late, unsupervised};
 use crate::failure::Failure;
 use crate::output::Output;
 
 /// What a command has that runs beside others.
-pub(crate) struct Beside<'a> {
+pub(crate) struct PooledCommand<'a> {
     /// Who guards it.
-    pub(crate) post: &'a Post,
+    pub(crate) post: &'a SentinelPool,
     /// What its life hangs on.
-    pub(crate) hold: Hold,
+    pub(crate) hold: GroupLease,
     /// What it reads.
     pub(crate) stdin: File,
     /// Where it writes what went wrong.
@@ -47,61 +47,61 @@ pub(crate) struct Beside<'a> {
 /// If the command could not be started; it has certainly not run then.
 pub(crate) async fn run_beside(
     job: &Job<'_>,
-    beside: Beside<'_>,
-    mut terms: watch::Receiver<Terms>,
+    beside: PooledCommand<'_>,
+    mut terms: watch::Receiver<StopTimes>,
     output: &Output,
 ) -> Result<Outcome, Failure> {
     let now = *terms.borrow_and_update();
     let Some(mut deadlines) = now.deadlines else { return Err(too_late()) };
     let (post, hold, nudge) = (beside.post, beside.hold, beside.nudge);
     let tree = start(job, beside, deadlines).await?;
-    let mut running = Charge { tree, is_over: false };
-    let mut course = Course::new(job.grace, job.signal);
-    running.send(&course.handle(Event::Terms(now), BootClock.now()), output);
+    let mut running = PooledChild { tree, is_over: false };
+    let mut course = StopSchedule::new(job.grace, job.signal);
+    running.send(&course.handle(ScheduleInput::StopTimes(now), BootClock.now()), output);
     let (mut has_feed, mut is_stopped) = (true, false);
     loop {
         let happened = tokio::select! {
             biased;
             changed = terms.changed(), if has_feed => match changed {
-                Ok(()) => Happened::Terms(*terms.borrow_and_update()),
+                Ok(()) => PooledEvent::StopTimes(*terms.borrow_and_update()),
                 // Whoever kept what the command relies on is gone.
                 Err(_) => {
                     has_feed = false;
-                    Happened::Terms(Terms { deadlines: Some(deadlines), order: Order::Lost })
+                    PooledEvent::StopTimes(StopTimes { deadlines: Some(deadlines), order: SupervisorAction::Lost })
                 }
             },
-            () = sleep_until(course.next_wake()) => Happened::Time,
-            () = nudge.notified() => Happened::Nudge,
-            change = running.tree.next() => Happened::Changed(change),
+            () = sleep_until(course.next_wake()) => PooledEvent::Time,
+            () = nudge.notified() => PooledEvent::Nudge,
+            change = running.tree.next() => PooledEvent::Changed(change),
         };
         let event = match happened {
-            Happened::Terms(terms) => {
+            PooledEvent::StopTimes(terms) => {
                 if let Some(newer) = terms.deadlines {
                     deadlines = newer;
                     post.until(hold, newer.kill);
                 }
-                if terms.order != Order::Run && !is_stopped {
+                if terms.order != SupervisorAction::Run && !is_stopped {
                     // One that has ended by itself is not one that was stopped.
                     is_stopped = !running.tree.has_ended();
                 }
-                Event::Terms(terms)
+                ScheduleInput::StopTimes(terms)
             }
-            Happened::Time => Event::Time,
-            Happened::Nudge => {
+            PooledEvent::Time => ScheduleInput::Time,
+            PooledEvent::Nudge => {
                 running.tree.signal_catching(Signal::USR1);
                 continue;
             }
-            Happened::Changed(Change::Gone) => break,
-            Happened::Changed(Change::Ended) => {
+            PooledEvent::Changed(Change::Gone) => break,
+            PooledEvent::Changed(Change::Ended) => {
                 running.tree.reap_command();
                 continue;
             }
-            Happened::Changed(Change::Left(names)) => {
+            PooledEvent::Changed(Change::Left(names)) => {
                 output.note(&left_running(&names));
                 continue;
             }
             // It may be continued by the process that stopped it.
-            Happened::Changed(Change::Stopped(_)) => continue,
+            PooledEvent::Changed(Change::Stopped(_)) => continue,
         };
         running.send(&course.handle(event, BootClock.now()), output);
     }
@@ -110,18 +110,18 @@ pub(crate) async fn run_beside(
     let end = running.tree.end();
     // Should we have been stopped ourselves, the sentinel has ended it, and we learn of its end before we learn that its time was over.
     let is_lost = course.is_lost() || BootClock.now() >= deadlines.term;
-    Ok(Outcome { end, is_lost, is_stopped, is_told: false })
+    Ok(Outcome { end, is_lost, is_stopped, is_signaled: false })
 }
 
-enum Happened {
-    Terms(Terms),
+enum PooledEvent {
+    StopTimes(StopTimes),
     Time,
     Nudge,
     Changed(Change),
 }
 
-async fn start(job: &Job<'_>, beside: Beside<'_>, deadlines: Deadlines) -> Result<Tree, Failure> {
-    let Beside { post, hold, stdin, stderr, open_files, turn, .. } = beside;
+async fn start(job: &Job<'_>, beside: PooledCommand<'_>, deadlines: Deadlines) -> Result<Tree, Failure> {
+    let PooledCommand { post, hold, stdin, stderr, open_files, turn, .. } = beside;
     let launch = Launch::prepare(job.program, job.args, job.env, Stdio::from(stderr), open_files);
     let launch = in_time(launch).await.map_err(|error| unsupervised(&error))?;
     let tree = launch.tree.id;
@@ -148,12 +148,12 @@ async fn start(job: &Job<'_>, beside: Beside<'_>, deadlines: Deadlines) -> Resul
 }
 
 /// A command in our charge.
-struct Charge {
+struct PooledChild {
     tree: Tree,
     is_over: bool,
 }
 
-impl Charge {
+impl PooledChild {
     fn send(&self, signals: &[Signal], output: &Output) {
         for &signal in signals {
             if let Err(error) = self.tree.signal(signal) {
@@ -163,7 +163,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for PooledChild {
     fn drop(&mut self) {
         if !self.is_over {
             // It stays guarded: what this does not reach, the sentinel will.

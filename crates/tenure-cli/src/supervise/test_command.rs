@@ -1,4 +1,4 @@
-//! `tenure part supervise`: supervision by itself, with deadlines from the command line instead of a lease; for tests.
+//! `tenure internal supervise`: supervision by itself, with deadlines from the command line instead of a lease; for tests.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -9,14 +9,14 @@ use rustix::process::Signal;
 use tenure::clock::{BootClock, Clock};
 use tokio::sync::watch;
 
-use super::{Deadlines, Job, Order, Program, Signals, Terms};
+use super::{Deadlines, Job, Program, Signals, StopTimes, SupervisorAction};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-/// What to rehearse.
+/// What to run_test.
 #[derive(Args, Debug)]
-pub(crate) struct RehearsalArgs {
+pub(crate) struct SuperviseArgs {
     /// Ask the command to stop this long after the last renewal.
     #[arg(long, value_parser = duration::parse, requires = "kill_after")]
     term_after: Option<Duration>,
@@ -40,11 +40,11 @@ pub(crate) struct RehearsalArgs {
     command: Vec<OsString>,
 }
 
-impl RehearsalArgs {
-    fn terms(&self, order: Order) -> Terms {
+impl SuperviseArgs {
+    fn terms(&self, order: SupervisorAction) -> StopTimes {
         let now = BootClock.now();
         let deadlines = self.term_after.zip(self.kill_after);
-        Terms {
+        StopTimes {
             deadlines: deadlines.map(|(term, kill)| Deadlines { term: now + term, kill: now + kill }),
             order,
         }
@@ -52,17 +52,17 @@ impl RehearsalArgs {
 }
 
 /// Runs it.
-pub(crate) async fn rehearse(args: &RehearsalArgs, output: &Output) -> Result<ExitCode, Failure> {
+pub(crate) async fn run_test(args: &SuperviseArgs, output: &Output) -> Result<ExitCode, Failure> {
     let Some((name, rest)) = args.command.split_first() else { return Err(Failure::usage("no command")) };
     let program = Program::find(name)?;
     let mut signals = Signals::listen().map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-    let (feed, terms) = watch::channel(args.terms(Order::Run));
+    let (feed, terms) = watch::channel(args.terms(SupervisorAction::Run));
     let job = Job { program: &program, args: rest, env: &[], grace: args.grace, signal: Signal::TERM };
     let running = super::run(&job, terms, &mut signals, output);
     let ordering = async {
         let (after, order) = match (args.lose_after, args.stop_after) {
-            (Some(after), _) => (after, Order::Lost),
-            (None, Some(after)) => (after, Order::Stop),
+            (Some(after), _) => (after, SupervisorAction::Lost),
+            (None, Some(after)) => (after, SupervisorAction::Stop),
             (None, None) => std::future::pending().await,
         };
         tokio::time::sleep(after).await;
@@ -73,7 +73,7 @@ pub(crate) async fn rehearse(args: &RehearsalArgs, output: &Output) -> Result<Ex
         let Some(every) = args.renew_every else { return std::future::pending().await };
         loop {
             tokio::time::sleep(every).await;
-            feed.send_modify(|terms| terms.deadlines = args.terms(Order::Run).deadlines);
+            feed.send_modify(|terms| terms.deadlines = args.terms(SupervisorAction::Run).deadlines);
         }
     };
     let outcome = tokio::select! {

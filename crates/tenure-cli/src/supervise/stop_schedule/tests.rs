@@ -8,17 +8,20 @@ fn at(seconds: u64) -> Moment {
     Moment::from_ms(seconds * 1_000)
 }
 
-fn until(term: u64, kill: u64) -> Event {
-    Event::Terms(Terms { deadlines: Some(Deadlines { term: at(term), kill: at(kill) }), order: Order::Run })
+fn until(term: u64, kill: u64) -> ScheduleInput {
+    ScheduleInput::StopTimes(StopTimes {
+        deadlines: Some(Deadlines { term: at(term), kill: at(kill) }),
+        order: SupervisorAction::Run,
+    })
 }
 
-fn order(order: Order) -> Event {
-    Event::Terms(Terms { deadlines: None, order })
+fn order(order: SupervisorAction) -> ScheduleInput {
+    ScheduleInput::StopTimes(StopTimes { deadlines: None, order })
 }
 
 /// Plays events at their seconds; after each, what must have been sent.
-fn check(grace: Option<Duration>, story: &[(u64, Event, &[Signal])]) -> Course {
-    let mut course = Course::new(grace, Signal::TERM);
+fn check(grace: Option<Duration>, story: &[(u64, ScheduleInput, &[Signal])]) -> StopSchedule {
+    let mut course = StopSchedule::new(grace, Signal::TERM);
     for (second, event, expected) in story {
         assert_eq!(course.handle(*event, at(*second)), *expected, "{event:?} at {second} s");
     }
@@ -31,7 +34,7 @@ const KILL: &[Signal] = &[Signal::KILL];
 #[test]
 fn signals_are_passed_on_as_they_come() {
     for signal in [Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH] {
-        let course = check(Some(GRACE), &[(0, Event::Signal(signal), &[signal])]);
+        let course = check(Some(GRACE), &[(0, ScheduleInput::Signal(signal), &[signal])]);
         assert_eq!(course.next_wake(), None, "{signal:?} asks nobody to end");
     }
 }
@@ -42,10 +45,10 @@ fn the_grace_begins_with_a_request_to_end() {
         let course = check(
             Some(GRACE),
             &[
-                (1, Event::Signal(signal), sent),
-                (5, Event::Time, &[]),
-                (6, Event::Time, KILL),
-                (7, Event::Time, &[]),
+                (1, ScheduleInput::Signal(signal), sent),
+                (5, ScheduleInput::Time, &[]),
+                (6, ScheduleInput::Time, KILL),
+                (7, ScheduleInput::Time, &[]),
             ],
         );
         assert!(!course.is_lost());
@@ -57,22 +60,23 @@ fn a_second_request_does_not_lengthen_the_grace() {
     check(
         Some(GRACE),
         &[
-            (1, Event::Signal(Signal::TERM), TERM),
-            (4, Event::Signal(Signal::TERM), TERM),
-            (6, Event::Time, KILL),
+            (1, ScheduleInput::Signal(Signal::TERM), TERM),
+            (4, ScheduleInput::Signal(Signal::TERM), TERM),
+            (6, ScheduleInput::Time, KILL),
         ],
     );
 }
 
 #[test]
 fn without_a_grace_a_request_is_never_enforced() {
-    let course = check(None, &[(1, Event::Signal(Signal::TERM), TERM), (1_000, Event::Time, &[])]);
+    let course =
+        check(None, &[(1, ScheduleInput::Signal(Signal::TERM), TERM), (1_000, ScheduleInput::Time, &[])]);
     assert_eq!(course.next_wake(), None);
 }
 
 #[test]
 fn a_second_ctrl_c_within_two_seconds_kills() {
-    let int = Event::Signal(Signal::INT);
+    let int = ScheduleInput::Signal(Signal::INT);
     check(None, &[(1, int, &[Signal::INT]), (3, int, KILL), (4, int, &[])]);
     check(None, &[(1, int, &[Signal::INT]), (4, int, &[Signal::INT]), (6, int, KILL)]);
 }
@@ -83,10 +87,10 @@ fn the_deadlines_ask_first_and_kill_then() {
         Some(GRACE),
         &[
             (0, until(10, 14), &[]),
-            (9, Event::Time, &[]),
-            (10, Event::Time, TERM),
-            (13, Event::Time, &[]),
-            (14, Event::Time, KILL),
+            (9, ScheduleInput::Time, &[]),
+            (10, ScheduleInput::Time, TERM),
+            (13, ScheduleInput::Time, &[]),
+            (14, ScheduleInput::Time, KILL),
         ],
     );
     assert!(course.is_lost() && course.has_killed());
@@ -94,15 +98,16 @@ fn the_deadlines_ask_first_and_kill_then() {
 
 #[test]
 fn a_renewal_moves_the_deadlines() {
-    let course = check(None, &[(0, until(10, 14), &[]), (5, until(15, 19), &[]), (14, Event::Time, &[])]);
+    let course =
+        check(None, &[(0, until(10, 14), &[]), (5, until(15, 19), &[]), (14, ScheduleInput::Time, &[])]);
     assert_eq!(course.next_wake(), Some(at(15)));
 }
 
 /// A machine that slept through both deadlines must not ask politely on waking up.
 #[test]
 fn whoever_slept_past_the_end_kills_at_once() {
-    check(Some(GRACE), &[(0, until(10, 14), &[]), (20, Event::Time, KILL)]);
-    check(Some(GRACE), &[(0, until(10, 14), &[]), (20, Event::Signal(Signal::USR1), KILL)]);
+    check(Some(GRACE), &[(0, until(10, 14), &[]), (20, ScheduleInput::Time, KILL)]);
+    check(Some(GRACE), &[(0, until(10, 14), &[]), (20, ScheduleInput::Signal(Signal::USR1), KILL)]);
     check(Some(GRACE), &[(20, until(10, 14), KILL)]);
 }
 
@@ -112,9 +117,9 @@ fn a_renewal_that_comes_after_the_request_does_not_take_it_back() {
         Some(GRACE),
         &[
             (0, until(10, 14), &[]),
-            (10, Event::Time, TERM),
+            (10, ScheduleInput::Time, TERM),
             (11, until(21, 25), &[]),
-            (14, Event::Time, KILL),
+            (14, ScheduleInput::Time, KILL),
         ],
     );
     assert!(course.is_lost());
@@ -122,20 +127,25 @@ fn a_renewal_that_comes_after_the_request_does_not_take_it_back() {
 
 #[test]
 fn what_is_known_to_be_gone_leaves_one_second() {
-    let course = check(Some(GRACE), &[(0, order(Order::Lost), TERM), (1, Event::Time, KILL)]);
+    let course =
+        check(Some(GRACE), &[(0, order(SupervisorAction::Lost), TERM), (1, ScheduleInput::Time, KILL)]);
     assert!(course.is_lost());
-    check(None, &[(0, order(Order::Lost), TERM), (1, Event::Time, KILL)]);
+    check(None, &[(0, order(SupervisorAction::Lost), TERM), (1, ScheduleInput::Time, KILL)]);
     let short = Some(Duration::from_millis(500));
-    let mut course = check(short, &[(0, order(Order::Lost), TERM)]);
+    let mut course = check(short, &[(0, order(SupervisorAction::Lost), TERM)]);
     assert_eq!(course.next_wake(), Some(Moment::from_ms(500)));
-    assert_eq!(course.handle(Event::Time, Moment::from_ms(500)), KILL);
+    assert_eq!(course.handle(ScheduleInput::Time, Moment::from_ms(500)), KILL);
 }
 
 #[test]
 fn a_stop_is_asked_for_once_and_is_no_loss() {
     let course = check(
         Some(GRACE),
-        &[(0, order(Order::Stop), TERM), (1, order(Order::Stop), &[]), (5, Event::Time, KILL)],
+        &[
+            (0, order(SupervisorAction::Stop), TERM),
+            (1, order(SupervisorAction::Stop), &[]),
+            (5, ScheduleInput::Time, KILL),
+        ],
     );
     assert!(!course.is_lost());
 }
@@ -144,12 +154,23 @@ fn a_stop_is_asked_for_once_and_is_no_loss() {
 fn a_loss_shortens_a_stop() {
     check(
         Some(GRACE),
-        &[(0, order(Order::Stop), TERM), (1, order(Order::Lost), &[]), (2, Event::Time, KILL)],
+        &[
+            (0, order(SupervisorAction::Stop), TERM),
+            (1, order(SupervisorAction::Lost), &[]),
+            (2, ScheduleInput::Time, KILL),
+        ],
     );
 }
 
 #[test]
 fn an_order_to_end_kills_at_once_whatever_was_asked_before() {
-    check(Some(GRACE), &[(1, order(Order::End), KILL), (2, order(Order::Stop), &[])]);
-    check(Some(GRACE), &[(1, order(Order::Stop), TERM), (2, order(Order::End), KILL), (6, Event::Time, &[])]);
+    check(Some(GRACE), &[(1, order(SupervisorAction::End), KILL), (2, order(SupervisorAction::Stop), &[])]);
+    check(
+        Some(GRACE),
+        &[
+            (1, order(SupervisorAction::Stop), TERM),
+            (2, order(SupervisorAction::End), KILL),
+            (6, ScheduleInput::Time, &[]),
+        ],
+    );
 }
