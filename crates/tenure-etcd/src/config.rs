@@ -16,7 +16,8 @@ pub struct Config {
     /// Whom to sign in as.
     pub user: Option<User>,
     /// How long a member may stay silent: after half of it a read asks another member too, after all of it a
-    /// write has the member checked; a check or a sign-in unanswered this long means that it is left.
+    /// write has the member checked; a check without a reply for so long means that it is left. A sign-in may take
+    /// longer while the member replies to checks.
     pub per_try: Duration,
     /// How long a call may take, all tries together.
     pub deadline: Duration,

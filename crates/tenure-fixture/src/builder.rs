@@ -165,7 +165,7 @@ impl Builder {
         if let Some(seconds) = self.auth_token_ttl_s {
             push("auth-token-ttl", seconds.to_string());
         }
-        if let Some(cost) = self.bcrypt_cost {
+        if let Some(cost) = self.bcrypt_cost.or_else(crate::grant::bcrypt_cost) {
             push("bcrypt-cost", cost.to_string());
         }
         if let Some(tls) = &self.tls {

@@ -4,11 +4,12 @@
 //! connect and one sign-in; a caller that gives up does not undo the work for the others.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::choice::EndpointId;
 use crate::classify::{Asked, Class, NO_GRPC, classify};
@@ -131,10 +132,13 @@ impl Endpoints {
         let connection = self.connect_to(id, wire.clone(), None);
         let request = connection.request(message, RequireLeader::No).map_err(OpenError::Fatal)?;
         let unreachable = |text: String| OpenError::Unreachable(Cause::at(&slot.address, text));
-        let answer: AuthenticateResponse =
-            match timeout(self.config.per_try, connection.unary("/etcdserverpb.Auth/Authenticate", request))
-                .await
-            {
+        let until = Instant::now() + self.config.deadline;
+        let mut signing_in = pin!(connection.unary("/etcdserverpb.Auth/Authenticate", request));
+        let answer: AuthenticateResponse = loop {
+            match timeout(self.config.per_try, &mut signing_in).await {
+                // The member hashes the password, which takes seconds when many clients start at once. A second request would only add
+                // to that work, so this one is kept while the member replies to others.
+                Err(_) if Instant::now() < until && self.is_working(&connection).await => {}
                 Err(_) => return Err(unreachable(format!("no sign-in within {:?}", self.config.per_try))),
                 Ok(Err(status)) => {
                     return Err(match classify(&status, Asked::default()) {
@@ -146,8 +150,9 @@ impl Endpoints {
                         Class::Unsent(text) | Class::Lost(text) => self.broke_off(slot, &text).await,
                     });
                 }
-                Ok(Ok(answer)) => answer,
-            };
+                Ok(Ok(answer)) => break answer,
+            }
+        };
         if let Some(header) = &answer.header {
             self.identity.observe(header).map_err(OpenError::Fatal)?;
         }
@@ -157,6 +162,15 @@ impl Endpoints {
             .map_err(|_| unreachable("the token given by the server cannot be sent back".to_owned()))?;
         value.set_sensitive(true);
         Ok(Token { serial: self.token_serial.fetch_add(1, Ordering::Relaxed), value })
+    }
+
+    /// Whether the member replies, and does not report that it has no leader: without one it can sign in no client.
+    async fn is_working(&self, connection: &Connection) -> bool {
+        match self.status_of(connection).await {
+            Ok(status) => status.leader != 0,
+            // Newer servers keep their status from a client without a token. That is a reply too.
+            Err(knocked) => matches!(knocked, Knocked::Refused),
+        }
     }
 
     /// Asks the member who it is: nothing may be written to another cluster by mistake.

@@ -63,6 +63,20 @@ async fn a_wrong_password_is_denied_at_once_and_without_showing_it() {
     assert!(text.contains("wrong user name or password") && !text.contains("canary"), "{text}");
 }
 
+/// A member that hashes many passwords signs in slowly. A client that gave up and tried again added to that work, so that of many
+/// clients that started at once none ever got in.
+#[tokio::test]
+async fn slow_sign_in_of_working_member_is_awaited() {
+    let etcd = Etcd::builder().bcrypt_cost(13).start();
+    guarded(&etcd);
+    let mut config = config(etcd.client_urls(), "ann", "ann-password");
+    // Far less than the member needs for a password, and enough for any other reply.
+    config.per_try = Duration::from_millis(150);
+    config.deadline = Duration::from_secs(60);
+    let client = Client::connect(config).await.unwrap();
+    client.put(put("app/1", "v")).await.unwrap();
+}
+
 #[tokio::test]
 async fn nobody_gets_in_without_a_user() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
