@@ -6,7 +6,7 @@ use super::Breach;
 use super::tree::Tree;
 use crate::mutants::{LIST, parse};
 
-/// Entries whose text is not found once, or whose filter names no test.
+/// Entries with a text that is not found once, and with a filter that names no test.
 pub(super) fn entries(tree: &Tree) -> Vec<Breach> {
     let Some(list) = tree.text(LIST) else { return Vec::new() };
     let mutants = match parse(list) {
