@@ -16,8 +16,7 @@
 //!
 //! **Invariant** (G2): a release deletes the key only after the work has ended. Otherwise the key expires by itself.
 //!
-//! **Invariant** (G4): what may be stored is deleted, or its TTL has passed, before a release ends; and nothing is deleted after another
-//! value was seen.
+//! **Invariant** (G4): what may be stored is deleted, or its TTL has passed, before a release ends. It deletes nothing after it saw another value.
 
 mod messages;
 
@@ -32,8 +31,7 @@ pub use messages::{
     FencingSupport, StorageReply, StorageRequest, TtlConfig, TtlEnd, TtlReleaseOutcome, TtlStatus,
 };
 
-/// How many initial backoffs fit into a TTL. With 40, three failures in a row cost less than a fifth of the TTL; halved, they cost two
-/// fifths of it, and a short outage ends the term.
+/// How many initial backoffs fit into a TTL. With 40, three failures cost less than a fifth of it; halved, two fifths, and a short outage ends the term.
 const FIRST_WAIT_PART: u32 = 40;
 
 /// The longest backoff, as a part of the TTL. Several attempts fit into the validity that is left when a renewal is due; doubled, only two do.
@@ -49,7 +47,6 @@ pub struct TtlElection {
     touched_at: Moment,
     /// Whether the insert may still be in flight.
     insert_is_open: bool,
-    /// Whether it was released.
     is_released: bool,
 }
 

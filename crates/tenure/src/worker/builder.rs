@@ -183,7 +183,7 @@ impl WorkerBuilder {
     /// How much of a resource is used, for balancers that read it; measured every 5 s. It must not block.
     pub fn resource(self, read: impl Fn() -> Option<Resource> + Send + Sync + 'static) -> Self {
         self.options(|options| {
-            options.gauge = Some(ResourceGauge { read: Box::new(read), every: MEASURE_EVERY })
+            options.gauge = Some(ResourceGauge { read: Box::new(read), every: MEASURE_EVERY });
         })
     }
 

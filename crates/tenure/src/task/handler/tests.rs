@@ -14,7 +14,7 @@ fn lost() -> Lost {
 
 type AnyError = Box<dyn StdError + Send + Sync>;
 
-/// Hides the type of an error, as `anyhow::Error` does when it becomes a boxed error.
+/// Hides the type of an error, as an error of the crate anyhow does when it is boxed.
 struct Hidden(AnyError);
 
 impl fmt::Debug for Hidden {
