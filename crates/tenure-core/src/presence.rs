@@ -1,6 +1,6 @@
 //! Who is there: the members of a prefix, what changed among them, and how old that knowledge is.
 //!
-//! A roster is told what a [feed](crate::picture) says and what time it is. It keeps one entry for each key that is a member's, and
+//! A roster is told what a [feed](crate::snapshot) says and what time it is. It keeps one entry for each key that is a member's, and
 //! tells the whole picture once and every difference after it. Nodes and service instances are the same thing to it: a [`Kind`] says
 //! which keys are members and how their values read.
 //!

@@ -211,7 +211,7 @@ impl Store {
         self.engine.compact(revision).await
     }
 
-    /// Waits until a store that could not be reached answers again; see [`Engine::returned`].
+    /// Waits until a store that could not be reached answers again; see [`Engine::reachable`].
     pub async fn reachable(&self) {
         self.engine.reachable().await;
     }

@@ -213,8 +213,7 @@ impl TaskContext {
         }
     }
 
-    /// Waits until a checkpoint is requested with [`TaskHandle::request_checkpoint`](super::TaskHandle::request_checkpoint) or
-    /// `tenure task checkpoint`.
+    /// Waits until a client requests a checkpoint, for example with `tenure task checkpoint`.
     ///
     /// # Cancellation
     ///

@@ -12,13 +12,13 @@ use crate::worker::output::{Answer, RetentionAsk, Save};
 /// One write.
 #[derive(Clone, Debug)]
 pub enum NodeWrite {
-    /// [`Action::Save`](crate::node::Action::Save).
+    /// [`Action::Save`](crate::worker::Action::Save).
     Save(Box<Save>),
-    /// [`Action::GiveBack`](crate::node::Action::GiveBack).
+    /// [`Action::GiveBack`](crate::worker::Action::GiveBack).
     GiveBack(TaskId, Token, ClaimId),
-    /// [`Action::Answer`](crate::node::Action::Answer).
+    /// [`Action::Answer`](crate::worker::Action::Answer).
     Answer(Box<Answer>),
-    /// [`Action::Retain`](crate::node::Action::Retain).
+    /// [`Action::Retain`](crate::worker::Action::Retain).
     Retain(Box<RetentionAsk>),
 }
 
