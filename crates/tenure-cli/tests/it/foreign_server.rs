@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
 /// Speaks HTTP/2 and knows no page. Its thread ends with the test's process.
 fn stranger() -> String {
@@ -49,9 +49,9 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
 
 /// It was 2, as if the request had been malformed.
 #[tokio::test]
-async fn a_server_that_is_no_etcd_is_5_and_the_hint_asks_whether_it_is_one() {
-    let machine = Machine::new().with("TENURE_ENDPOINTS", stranger()).with("PATH", "/usr/bin:/bin");
-    let marker = machine.path("marker");
+async fn foreign_server_exits_5_with_etcd_hint() {
+    let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", stranger()).with("PATH", "/usr/bin:/bin");
+    let marker = sandbox.path("marker");
     for (args, code) in [
         (&["locks", "ls"][..], 5),
         (&["election", "watch", "a"], 5),
@@ -59,7 +59,7 @@ async fn a_server_that_is_no_etcd_is_5_and_the_hint_asks_whether_it_is_one() {
         (&["kv", "put", "/a", "1"], 5),
         (&["lock", "a", "--", "touch", &marker], 125),
     ] {
-        let ran = machine.run(args).await;
+        let ran = sandbox.run(args).await;
         assert_eq!(ran.code, Some(code), "{args:?} {ran:?}");
         assert!(ran.stderr.contains("is that an etcd"), "{args:?} {ran:?}");
     }

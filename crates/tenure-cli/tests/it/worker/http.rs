@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{is, on_etcd};
-use crate::machine::PATIENCE;
+use crate::sandbox::RUN_DEADLINE;
 
 async fn page(address: &str, path: &str) -> (u16, String) {
     let reading = async {
@@ -17,7 +17,7 @@ async fn page(address: &str, path: &str) -> (u16, String) {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     };
-    tokio::time::timeout(PATIENCE, reading).await.unwrap()
+    tokio::time::timeout(RUN_DEADLINE, reading).await.unwrap()
 }
 
 fn figure(page: &str, series: &str) -> f64 {
@@ -26,11 +26,11 @@ fn figure(page: &str, series: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn pages_say_whether_it_works_and_what_it_has_done() {
+async fn pages_report_health_readiness_and_counts() {
     let etcd = Etcd::start();
-    let machine = on_etcd(&etcd);
+    let sandbox = on_etcd(&etcd);
     let script = "case $TENURE_TASK_ID in bad) exit 1;; stay) trap 'exit 0' TERM; sleep 25 & wait;; esac";
-    let mut worker = machine.start(&[
+    let mut worker = sandbox.start(&[
         "worker",
         "--node",
         "w",
@@ -49,10 +49,10 @@ async fn pages_say_whether_it_works_and_what_it_has_done() {
     assert_eq!(page(&address, "/healthz").await, (200, "ok\n".to_owned()));
     assert_eq!(page(&address, "/elsewhere").await.0, 404);
     for (id, state) in [("good", "completed"), ("bad", "failed")] {
-        machine.ok(&["submit", id]).await;
-        is(&machine, id, state).await;
+        sandbox.ok(&["submit", id]).await;
+        is(&sandbox, id, state).await;
     }
-    machine.ok(&["submit", "stay"]).await;
+    sandbox.ok(&["submit", "stay"]).await;
     worker.hear(r#""event":"started","task":"stay""#).await;
     assert_eq!(page(&address, "/readyz").await, (200, "ready\n".to_owned()));
     let (code, metrics) = page(&address, "/metrics").await;
@@ -69,22 +69,22 @@ async fn pages_say_whether_it_works_and_what_it_has_done() {
     ] {
         assert_eq!(figure(&metrics, series), expected, "{series}\n{metrics}");
     }
-    machine.ok(&["task", "pause", "stay"]).await;
+    sandbox.ok(&["task", "pause", "stay"]).await;
     // The client can read the new state before the worker has the reply to its write.
     let series = r#"tenure_node_moves_total{node="w",to="paused"}"#;
     let counted = async { while figure(&page(&address, "/metrics").await.1, series) != 1.0 {} };
-    tokio::time::timeout(PATIENCE, counted).await.expect("the pause is not counted");
+    tokio::time::timeout(RUN_DEADLINE, counted).await.expect("the pause is not counted");
     // The store is away for longer than the lease: it lives, and is not ready.
     etcd.member(0).pause();
     worker.hear(r#""event":"lost""#).await;
     // The node's own place is lost a moment before or after its tasks.
     let not_ready = async { while page(&address, "/readyz").await.0 != 503 {} };
-    tokio::time::timeout(PATIENCE, not_ready).await.expect("it is ready without a place");
+    tokio::time::timeout(RUN_DEADLINE, not_ready).await.expect("it is ready without a place");
     assert_eq!(page(&address, "/healthz").await.0, 200);
     etcd.member(0).resume();
     worker.hear(r#""event":"claimed""#).await;
     let ready = async { while page(&address, "/readyz").await.0 != 200 {} };
-    tokio::time::timeout(PATIENCE, ready).await.expect("it is not ready with its place");
+    tokio::time::timeout(RUN_DEADLINE, ready).await.expect("it is not ready with its place");
     let (_, metrics) = page(&address, "/metrics").await;
     assert!(metrics.contains("# TYPE tenure_lease_renewals_total counter"), "{metrics}");
     assert!(figure(&metrics, r#"tenure_node_lost_total{node="w",reason="lapsed"}"#) >= 1.0, "{metrics}");
@@ -94,10 +94,10 @@ async fn pages_say_whether_it_works_and_what_it_has_done() {
 
 /// 300 connections that send nothing: when each took one of 32 slots for five seconds, a probe behind them waited for most of a minute.
 #[tokio::test]
-async fn health_is_answered_beside_idle_connections() {
-    let machine = super::on_file();
+async fn health_probe_outruns_idle_connections() {
+    let sandbox = super::on_file();
     let args = ["worker", "--node", "w", "--exec", "true", "--http", "127.0.0.1:0", "--json"];
-    let mut worker = machine.start(&args);
+    let mut worker = sandbox.start(&args);
     let joined: Value = serde_json::from_str(&worker.hear(r#""event":"joined""#).await).unwrap();
     let address = joined["http"].as_str().unwrap().to_owned();
     let mut idle = Vec::new();
@@ -112,8 +112,8 @@ async fn health_is_answered_beside_idle_connections() {
 }
 
 #[tokio::test]
-async fn an_address_that_cannot_be_had_is_told_before_anything_is_taken() {
-    let machine = super::on_file();
+async fn unusable_address_fails_before_any_claim() {
+    let sandbox = super::on_file();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (address, code, words) in [
@@ -121,7 +121,7 @@ async fn an_address_that_cannot_be_had_is_told_before_anything_is_taken() {
         ("9464", 2, "has no port"),
         ("nowhere:x", 2, "--http nowhere:x"),
     ] {
-        let ran = machine.run(&["worker", "--exec", "true", "--http", address]).await;
+        let ran = sandbox.run(&["worker", "--exec", "true", "--http", address]).await;
         assert_eq!(ran.code, Some(code), "{ran:?}");
         assert!(ran.stderr.contains(words), "{ran:?}");
     }

@@ -7,62 +7,62 @@ use tenure::store::{Op, Selection, Store, Txn};
 use tenure::worker::balance::{AcceptAll, Fair};
 use tenure_fixture::Etcd;
 
-use crate::crew::{Crew, on_file_and_etcd};
-use crate::machine::{Machine, PATIENCE};
+use crate::sandbox::{RUN_DEADLINE, Sandbox};
+use crate::test_cluster::{TestCluster, on_file_and_etcd};
 
-async fn shown(crew: &Crew, id: &str) -> Value {
-    crew.machine.json(&["node", "show", id]).await
+async fn shown(cluster: &TestCluster, id: &str) -> Value {
+    cluster.sandbox.json(&["node", "show", id]).await
 }
 
 #[tokio::test]
-async fn a_frozen_node_says_so_and_takes_nothing_until_it_is_unfrozen() {
-    on_file_and_etcd(async |crew| {
-        let mut worker = crew.join("w").await;
-        crew.machine.ok(&["submit", "first"]).await;
+async fn frozen_node_claims_nothing_until_unfrozen() {
+    on_file_and_etcd(async |cluster| {
+        let mut worker = cluster.join("w").await;
+        cluster.sandbox.ok(&["submit", "first"]).await;
         worker.started(1).await;
-        let told = crew.machine.json(&["node", "freeze", "w"]).await;
+        let told = cluster.sandbox.json(&["node", "freeze", "w"]).await;
         assert_eq!(
             told,
             json!({"schema": "tenure.node/v1", "id": "w", "message": "freeze", "acknowledged_by": "w",
                "ack_seconds": told["ack_seconds"], "command": told["command"]})
         );
         assert!(told["ack_seconds"].as_f64().unwrap() < 10.0, "{told}");
-        let node = shown(&crew, "w").await;
+        let node = shown(&cluster, "w").await;
         assert_eq!(
             (&node["state"], &node["frozen"], &node["tasks"], &node["commands"]),
             (&json!("ready"), &json!(true), &json!(1), &json!(0))
         );
         assert_eq!((&node["owned"][0]["id"], node["owned"][0]["fence"].is_string()), (&json!("first"), true));
-        assert!(crew.machine.ok(&["node", "ls"]).await.starts_with("w\t10.0.0.7:80\tfrozen since "));
-        crew.machine.ok(&["submit", "second"]).await;
-        let ran = crew.machine.run(&["node", "unfreeze", "w"]).await;
+        assert!(cluster.sandbox.ok(&["node", "ls"]).await.starts_with("w\t10.0.0.7:80\tfrozen since "));
+        cluster.sandbox.ok(&["submit", "second"]).await;
+        let ran = cluster.sandbox.run(&["node", "unfreeze", "w"]).await;
         assert!(ran.stdout.starts_with("w\tunfreeze\tw\t") && ran.stdout.ends_with(" ms\n"), "{ran:?}");
         assert!(ran.stderr.contains("unfreeze of node 'w' acknowledged by w in "), "{ran:?}");
         assert_eq!(worker.started(1).await, ["second"]);
-        assert_eq!(shown(&crew, "w").await["frozen"], false);
+        assert_eq!(shown(&cluster, "w").await["frozen"], false);
         worker.end().await;
     })
     .await;
 }
 
-async fn a_drained_node_is_empty_and_gone(crew: &Crew) {
-    let mut worker = crew.join("w").await;
-    crew.machine.ok(&["submit", "x", "--count", "20"]).await;
+async fn drain_reports_progress_until_node_leaves(cluster: &TestCluster) {
+    let mut worker = cluster.join("w").await;
+    cluster.sandbox.ok(&["submit", "x", "--count", "20"]).await;
     worker.started(20).await;
-    let mut heir = crew.join_as("heir", |worker| worker.match_label("zone", "nothing yet")).await;
-    let ran = crew.machine.run(&["node", "drain", "w", "--wait", "60s"]).await;
+    let mut heir = cluster.join_as("heir", |worker| worker.match_label("zone", "nothing yet")).await;
+    let ran = cluster.sandbox.run(&["node", "drain", "w", "--wait", "60s"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("draining 'w': 20 tasks left"), "{ran:?}");
     assert!(ran.stderr.contains("draining 'w': 0 tasks left"), "{ran:?}");
     assert!(ran.stderr.contains("node 'w' is empty and gone; it gave 20 tasks away"), "{ran:?}");
-    assert_eq!(crew.machine.run(&["node", "show", "w"]).await.code, Some(3), "it is gone");
-    assert_eq!(crew.machine.json(&["task", "ls", "--node", "w"]).await["tasks"], json!([]));
+    assert_eq!(cluster.sandbox.run(&["node", "show", "w"]).await.code, Some(3), "it is gone");
+    assert_eq!(cluster.sandbox.json(&["task", "ls", "--node", "w"]).await["tasks"], json!([]));
     worker.close().await;
     heir.end().await;
     // A drain ends with the node: its id takes tasks again.
-    let mut worker = crew.join("w").await;
-    assert_eq!(shown(crew, "w").await["frozen"], false);
-    heir = crew.join("heir").await;
+    let mut worker = cluster.join("w").await;
+    assert_eq!(shown(cluster, "w").await["frozen"], false);
+    heir = cluster.join("heir").await;
     let (mine, theirs) = tokio::join!(worker.started(1), heir.started(1));
     assert!(mine[0].starts_with("x-") && theirs[0].starts_with("x-"));
     worker.end().await;
@@ -70,31 +70,31 @@ async fn a_drained_node_is_empty_and_gone(crew: &Crew) {
 }
 
 #[tokio::test]
-async fn a_drain_shows_how_many_are_left_and_ends_when_the_node_is_gone() {
-    a_drained_node_is_empty_and_gone(&Crew::new().await).await;
+async fn drain_reports_progress_until_node_leaves_on_file() {
+    drain_reports_progress_until_node_leaves(&TestCluster::new().await).await;
 }
 
 #[tokio::test]
-async fn a_drain_shows_how_many_are_left_and_ends_when_the_node_is_gone_on_etcd() {
+async fn drain_reports_progress_until_node_leaves_on_etcd() {
     let etcd = Etcd::start();
-    a_drained_node_is_empty_and_gone(&Crew::on_etcd(&etcd).await).await;
+    drain_reports_progress_until_node_leaves(&TestCluster::on_etcd(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn one_task_is_released_or_stopped_and_what_is_not_the_nodes_is_refused() {
-    on_file_and_etcd(async |crew| {
+async fn node_releases_only_its_own_task() {
+    on_file_and_etcd(async |cluster| {
         // Nobody gives anything away by itself here.
-        let mut worker = crew.join_as("w", |options| options.balancer(AcceptAll)).await;
-        crew.machine.ok(&["submit", "t", "--count", "2"]).await;
+        let mut worker = cluster.join_as("w", |options| options.balancer(AcceptAll)).await;
+        cluster.sandbox.ok(&["submit", "t", "--count", "2"]).await;
         worker.started(2).await;
-        let mut other = crew.join_as("other", |options| options.balancer(AcceptAll)).await;
-        let told = crew.machine.json(&["node", "stop-task", "w", "t-0"]).await;
+        let mut other = cluster.join_as("other", |options| options.balancer(AcceptAll)).await;
+        let told = cluster.sandbox.json(&["node", "stop-task", "w", "t-0"]).await;
         assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("stop_task"), &json!("w")));
         assert_eq!(other.started(1).await, ["t-0"]);
-        let told = crew.machine.json(&["node", "release-task", "w", "t-1"]).await;
+        let told = cluster.sandbox.json(&["node", "release-task", "w", "t-1"]).await;
         assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("release_task"), &json!("w")));
         assert_eq!(other.started(1).await, ["t-1"]);
-        let ran = crew.machine.run(&["node", "release-task", "w", "t-1", "--json"]).await;
+        let ran = cluster.sandbox.run(&["node", "release-task", "w", "t-1", "--json"]).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
         assert!(ran.error()["message"].as_str().unwrap().contains("does not own the task"), "{ran:?}");
         worker.end().await;
@@ -104,8 +104,8 @@ async fn one_task_is_released_or_stopped_and_what_is_not_the_nodes_is_refused() 
 }
 
 #[tokio::test]
-async fn a_dry_run_says_who_would_give_what_and_why_and_does_nothing() {
-    let crew = Crew::new().await;
+async fn dry_run_lists_releases_and_changes_nothing() {
+    let cluster = TestCluster::new().await;
     let claim = |node: &str, from: usize, to: usize| {
         let puts: Vec<Value> = (from..to)
             .flat_map(|n| {
@@ -120,13 +120,13 @@ async fn a_dry_run_says_who_would_give_what_and_why_and_does_nothing() {
     };
     for (node, state) in [("a", "ready"), ("b", "ready"), ("c", "draining")] {
         let record = json!({"v": 1, "state": state}).to_string();
-        crew.machine.ok(&["kv", "put", &format!("/tenure/nodes/{node}"), &record]).await;
+        cluster.sandbox.ok(&["kv", "put", &format!("/tenure/nodes/{node}"), &record]).await;
     }
     for txn in [claim("a", 0, 5), claim("a", 5, 10), claim("c", 20, 22)] {
-        assert_eq!(crew.machine.run_with(&["kv", "txn"], txn.as_bytes()).await.code, Some(0));
+        assert_eq!(cluster.sandbox.run_with(&["kv", "txn"], txn.as_bytes()).await.code, Some(0));
     }
-    let before = crew.machine.json(&["kv", "range", ""]).await;
-    let plan = crew.machine.json(&["node", "balance", "--dry-run"]).await;
+    let before = cluster.sandbox.json(&["kv", "range", ""]).await;
+    let plan = cluster.sandbox.json(&["node", "balance", "--dry-run"]).await;
     assert_eq!((&plan["balancer"], &plan["dry_run"]), (&json!("fair"), &json!(true)));
     let nodes: Vec<[&Value; 2]> =
         plan["nodes"].as_array().unwrap().iter().map(|node| [&node["id"], &node["tasks"]]).collect();
@@ -136,23 +136,23 @@ async fn a_dry_run_says_who_would_give_what_and_why_and_does_nothing() {
     assert!(gives.iter().all(|given| given["task"].as_str() >= Some("t05")), "the newest: {plan}");
     assert_eq!(gives[0]["why"], "this node has 10, and the share of each of 2 is 5");
     assert_eq!(plan["nodes"][1]["gives"], json!([]));
-    let text = crew.machine.run(&["node", "balance", "a", "--dry-run"]).await;
+    let text = cluster.sandbox.run(&["node", "balance", "a", "--dry-run"]).await;
     assert_eq!(text.stdout.lines().count(), 5, "{text:?}");
     assert!(text.stderr.contains("nothing was done"), "{text:?}");
-    let none = crew.machine.json(&["node", "balance", "--dry-run", "--balance", "all"]).await;
+    let none = cluster.sandbox.json(&["node", "balance", "--dry-run", "--balance", "all"]).await;
     assert_eq!(none["nodes"][0]["gives"], json!([]));
-    assert_eq!(crew.machine.run(&["node", "balance", "c", "--dry-run"]).await.code, Some(4));
-    assert_eq!(crew.machine.run(&["node", "balance", "d", "--dry-run"]).await.code, Some(3));
-    assert_eq!(crew.machine.json(&["kv", "range", ""]).await["revision"], before["revision"]);
+    assert_eq!(cluster.sandbox.run(&["node", "balance", "c", "--dry-run"]).await.code, Some(4));
+    assert_eq!(cluster.sandbox.run(&["node", "balance", "d", "--dry-run"]).await.code, Some(3));
+    assert_eq!(cluster.sandbox.json(&["kv", "range", ""]).await["revision"], before["revision"]);
 }
 
 /// Only a node knows by which balancer it works: from outside all of them look as if they shared fairly.
-async fn a_dry_run_asks_each_node(crew: &Crew) {
-    let mut keeper = crew.join_as("keeper", |options| options.balancer(AcceptAll)).await;
-    crew.machine.ok(&["submit", "x", "--count", "10"]).await;
+async fn dry_run_uses_each_nodes_balancer(cluster: &TestCluster) {
+    let mut keeper = cluster.join_as("keeper", |options| options.balancer(AcceptAll)).await;
+    cluster.sandbox.ok(&["submit", "x", "--count", "10"]).await;
     keeper.started(10).await;
-    let other = crew.join_as("other", |options| options.balancer(Fair::default())).await;
-    let plan = crew.machine.json(&["node", "balance", "--dry-run"]).await;
+    let other = cluster.join_as("other", |options| options.balancer(Fair::default())).await;
+    let plan = cluster.sandbox.json(&["node", "balance", "--dry-run"]).await;
     let said = |node: usize| {
         let node = &plan["nodes"][node];
         json!([node["id"], node["balancer"], node["asked"], node["gives"], node["planned"]])
@@ -160,51 +160,51 @@ async fn a_dry_run_asks_each_node(crew: &Crew) {
     assert_eq!(said(0), json!(["keeper", "all", true, [], 0]), "{plan}");
     assert_eq!(said(1), json!(["other", "fair", true, [], 0]), "{plan}");
     assert_eq!(plan["balancer"], Value::Null, "they differ");
-    let ran = crew.machine.run(&["node", "balance", "keeper", "--dry-run"]).await;
+    let ran = cluster.sandbox.run(&["node", "balance", "keeper", "--dry-run"]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
     assert!(ran.stderr.contains("by the balancer 'all' 0 tasks"), "{ran:?}");
-    let fair = crew.machine.json(&["node", "balance", "keeper", "--dry-run", "--balance", "fair"]).await;
+    let fair = cluster.sandbox.json(&["node", "balance", "keeper", "--dry-run", "--balance", "fair"]).await;
     assert_eq!(
         (&fair["nodes"][0]["asked"], &fair["nodes"][0]["planned"]),
         (&json!(false), &json!(5)),
         "{fair}"
     );
-    assert_eq!(shown(crew, "keeper").await["tasks"], 10, "nothing was given away");
+    assert_eq!(shown(cluster, "keeper").await["tasks"], 10, "nothing was given away");
     keeper.end().await;
     other.end().await;
 }
 
 #[tokio::test]
-async fn a_dry_run_is_by_each_nodes_own_balancer() {
-    a_dry_run_asks_each_node(&Crew::new().await).await;
+async fn dry_run_uses_each_nodes_balancer_on_file() {
+    dry_run_uses_each_nodes_balancer(&TestCluster::new().await).await;
 }
 
 #[tokio::test]
-async fn a_dry_run_is_by_each_nodes_own_balancer_on_etcd() {
+async fn dry_run_uses_each_nodes_balancer_on_etcd() {
     let etcd = Etcd::start();
-    a_dry_run_asks_each_node(&Crew::on_etcd(&etcd).await).await;
+    dry_run_uses_each_nodes_balancer(&TestCluster::on_etcd(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn a_dry_run_that_a_node_does_not_answer_is_8_and_says_what_to_do_instead() {
-    let crew = Crew::new().await;
-    crew.store.put("/tenure/nodes/dummy", r#"{"v":1,"state":"ready","balancer":"fair"}"#).await.unwrap();
+async fn unanswered_dry_run_exits_8_with_hint() {
+    let cluster = TestCluster::new().await;
+    cluster.store.put("/tenure/nodes/dummy", r#"{"v":1,"state":"ready","balancer":"fair"}"#).await.unwrap();
     for args in [&["balance", "dummy", "--dry-run"][..], &["balance", "--dry-run"]] {
-        let ran = crew.machine.run(&[&["node"], args, &["--wait", "200ms"]].concat()).await;
+        let ran = cluster.sandbox.run(&[&["node"], args, &["--wait", "200ms"]].concat()).await;
         assert!(ran.code == Some(8) && ran.stderr.contains("--balance fair"), "{ran:?}");
     }
 }
 
 #[tokio::test]
-async fn a_node_that_balances_says_what_it_gives_away() {
-    let crew = Crew::new().await;
-    let mut worker = crew.join("w").await;
-    crew.machine.ok(&["submit", "x", "--count", "3"]).await;
+async fn balancing_node_reports_its_releases() {
+    let cluster = TestCluster::new().await;
+    let mut worker = cluster.join("w").await;
+    cluster.sandbox.ok(&["submit", "x", "--count", "3"]).await;
     worker.started(3).await;
-    let told = crew.machine.json(&["node", "balance", "w"]).await;
+    let told = cluster.sandbox.json(&["node", "balance", "w"]).await;
     assert_eq!((&told["plan"], &told["planned"], &told["released"]), (&json!([]), &json!(0), &json!(0)));
-    crew.machine.ok(&["node", "freeze", "w"]).await;
-    let ran = crew.machine.run(&["node", "balance", "w"]).await;
+    cluster.sandbox.ok(&["node", "freeze", "w"]).await;
+    let ran = cluster.sandbox.run(&["node", "balance", "w"]).await;
     assert!(ran.code == Some(4) && ran.stderr.contains("takes no tasks"), "{ran:?}");
     worker.end().await;
 }
@@ -215,10 +215,10 @@ async fn dummy(store: &Store) {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_8_who_is_not_there_3_and_who_goes_without_a_word_4() {
-    let crew = Crew::new().await;
+async fn silent_node_exits_8_missing_node_3() {
+    let cluster = TestCluster::new().await;
     let failed = async |args: &[&str], code: i32, word: &str| {
-        let ran = crew.machine.run(&[&["node"], args, &["--json"]].concat()).await;
+        let ran = cluster.sandbox.run(&[&["node"], args, &["--json"]].concat()).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(code), &json!(word)), "{args:?} {ran:?}");
         assert!(ran.error()["hint"].is_string(), "{args:?} {ran:?}");
     };
@@ -226,20 +226,20 @@ async fn who_does_not_answer_is_8_who_is_not_there_3_and_who_goes_without_a_word
         failed(&[verb, "dummy"], 3, "not_found").await;
     }
     failed(&["stop-task", "dummy", "x"], 3, "not_found").await;
-    dummy(&crew.store).await;
+    dummy(&cluster.store).await;
     failed(&["freeze", "dummy", "--wait", "200ms"], 8, "timed_out").await;
     failed(&["drain", "dummy", "--wait", "200ms"], 8, "timed_out").await;
-    let told = crew.machine.json(&["node", "freeze", "dummy", "--no-wait"]).await;
+    let told = cluster.sandbox.json(&["node", "freeze", "dummy", "--no-wait"]).await;
     assert_eq!((&told["acknowledged_by"], &told["ack_seconds"]), (&Value::Null, &Value::Null));
-    assert_eq!(shown(&crew, "dummy").await["commands"], 3, "they wait in their queue");
-    let drain = crew.machine.start(&["node", "drain", "dummy"]);
-    let draining = tokio::time::timeout(PATIENCE, async {
-        while shown(&crew, "dummy").await["commands"] != 4 {
+    assert_eq!(shown(&cluster, "dummy").await["commands"], 3, "they wait in their queue");
+    let drain = cluster.sandbox.start(&["node", "drain", "dummy"]);
+    let draining = tokio::time::timeout(RUN_DEADLINE, async {
+        while shown(&cluster, "dummy").await["commands"] != 4 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
     draining.await.unwrap();
-    crew.machine.ok(&["kv", "del", "/tenure/nodes/dummy"]).await;
+    cluster.sandbox.ok(&["kv", "del", "/tenure/nodes/dummy"]).await;
     let (code, said) = drain.end().await;
     assert!(code == Some(4) && said.contains("has not said that it was drained"), "{code:?} {said}");
 }
@@ -255,16 +255,16 @@ async fn command(store: &Store) -> String {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap()
+    tokio::time::timeout(RUN_DEADLINE, waiting).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_node_that_says_it_is_drained_and_stays_is_not_gone() {
-    let crew = Crew::new().await;
-    dummy(&crew.store).await;
+async fn drain_waits_until_node_is_gone() {
+    let cluster = TestCluster::new().await;
+    dummy(&cluster.store).await;
     for (goes, code) in [(false, 8), (true, 0)] {
-        let drain = crew.machine.start(&["node", "drain", "dummy", "--wait", "3s"]);
-        let command = command(&crew.store).await;
+        let drain = cluster.sandbox.start(&["node", "drain", "dummy", "--wait", "3s"]);
+        let command = command(&cluster.store).await;
         let id = command.rsplit('/').next().unwrap();
         let mut answer = Txn::new()
             .then(Op::delete(command.clone()))
@@ -272,15 +272,15 @@ async fn a_node_that_says_it_is_drained_and_stays_is_not_gone() {
         if goes {
             answer = answer.then(Op::delete("/tenure/nodes/dummy"));
         }
-        crew.store.txn(answer).await.unwrap();
+        cluster.store.txn(answer).await.unwrap();
         let (ended, said) = drain.end().await;
         assert_eq!(ended, Some(code), "{said}");
     }
 }
 
 #[tokio::test]
-async fn bad_input_is_2_and_misspelt_words_get_a_suggestion() {
-    let machine = Machine::new().with("TENURE_ENDPOINTS", "127.0.0.1:1");
+async fn bad_input_exits_2_with_suggestion() {
+    let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", "127.0.0.1:1");
     let long = "n".repeat(300);
     for (args, said) in [
         (&["show", ""][..], "must not be empty"),
@@ -298,10 +298,10 @@ async fn bad_input_is_2_and_misspelt_words_get_a_suggestion() {
         (&["releasetask", "a", "b"], "`tenure node release-task`"),
         (&[], "unfreeze"),
     ] {
-        let ran = machine.run(&[&["node"], args].concat()).await;
+        let ran = sandbox.run(&[&["node"], args].concat()).await;
         assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");
         assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
         assert_eq!(ran.stdout, "", "{args:?}");
     }
-    assert_eq!(machine.run(&["node", "ls"]).await.code, Some(5));
+    assert_eq!(sandbox.run(&["node", "ls"]).await.code, Some(5));
 }

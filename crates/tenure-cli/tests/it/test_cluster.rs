@@ -12,38 +12,38 @@ use tenure_etcd::{Config, Secret};
 use tenure_fixture::{Etcd, granted_user};
 use tokio::sync::mpsc;
 
-use crate::machine::{Machine, PATIENCE};
+use crate::sandbox::{RUN_DEADLINE, Sandbox};
 
-/// A machine whose store the test has opened too.
-pub(crate) struct Crew {
-    pub(crate) machine: Machine,
+/// A sandbox whose store the test has opened too.
+pub(crate) struct TestCluster {
+    pub(crate) sandbox: Sandbox,
     pub(crate) store: Store,
     pub(crate) namespace: Namespace,
 }
 
-impl Crew {
+impl TestCluster {
     /// On a store file.
-    pub(crate) async fn new() -> Crew {
-        let machine = Machine::new();
-        let url = format!("file://{}", machine.path("crew.db"));
+    pub(crate) async fn new() -> TestCluster {
+        let sandbox = Sandbox::new();
+        let url = format!("file://{}", sandbox.path("cluster.db"));
         let store = Store::open(&url.parse().unwrap()).await.unwrap();
-        Crew::on(machine, &url, store)
+        TestCluster::on(sandbox, &url, store)
     }
 
     /// On real etcd.
-    pub(crate) async fn on_etcd(etcd: &Etcd) -> Crew {
+    pub(crate) async fn on_etcd(etcd: &Etcd) -> TestCluster {
         let mut config = Config::new(etcd.client_urls());
         if let Some((name, password)) = granted_user().and_then(|user| user.split_once(':')) {
             config = config.with_user(name, Secret::new(password));
         }
         let store = Store::new(tenure::store::etcd::EtcdEngine::connect(config).await.unwrap());
-        Crew::on(Machine::new(), &format!("etcd://{}", etcd.endpoints()), store)
+        TestCluster::on(Sandbox::new(), &format!("etcd://{}", etcd.endpoints()), store)
     }
 
-    fn on(machine: Machine, url: &str, store: Store) -> Crew {
-        let machine =
-            machine.with("PATH", "/usr/bin:/bin").with("TENURE_STORE", url).with("TENURE_NODE", "desk");
-        Crew { machine, store, namespace: Namespace::parse("tenure").unwrap() }
+    fn on(sandbox: Sandbox, url: &str, store: Store) -> TestCluster {
+        let sandbox =
+            sandbox.with("PATH", "/usr/bin:/bin").with("TENURE_STORE", url).with("TENURE_NODE", "desk");
+        TestCluster { sandbox, store, namespace: Namespace::parse("tenure").unwrap() }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -51,7 +51,7 @@ impl Crew {
     }
 
     /// A node that does what the props of its tasks say.
-    pub(crate) async fn join(&self, id: &str) -> Worker {
+    pub(crate) async fn join(&self, id: &str) -> TestWorker {
         self.join_as(id, |options| options).await
     }
 
@@ -59,12 +59,12 @@ impl Crew {
         &self,
         id: &str,
         change: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
-    ) -> Worker {
+    ) -> TestWorker {
         self.start(id, None, change).await
     }
 
     /// A node that claims only tasks of this kind.
-    pub(crate) async fn join_for(&self, kind: &str, id: &str) -> Worker {
+    pub(crate) async fn join_for(&self, kind: &str, id: &str) -> TestWorker {
         self.start(id, Some(kind), |builder| builder).await
     }
 
@@ -73,7 +73,7 @@ impl Crew {
         id: &str,
         kind: Option<&str>,
         change: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
-    ) -> Worker {
+    ) -> TestWorker {
         let session = Session::options().ttl(Duration::from_secs(10)).open(self.store.clone()).unwrap();
         let (tell, started) = mpsc::unbounded_channel();
         let handler = move |task: Task<serde_json::Value>| {
@@ -91,30 +91,30 @@ impl Crew {
             None => builder.handle_any(handler),
         };
         let builder = builder.grace(Duration::from_secs(2)).errors(policy).address("10.0.0.7:80");
-        Worker { node: change(builder).start().await.unwrap(), session, started }
+        TestWorker { node: change(builder).start().await.unwrap(), session, started }
     }
 }
 
 /// What must be so on a store file and on real etcd.
-pub(crate) async fn on_file_and_etcd(claim: impl AsyncFn(Crew)) {
-    claim(Crew::new().await).await;
+pub(crate) async fn on_file_and_etcd(claim: impl AsyncFn(TestCluster)) {
+    claim(TestCluster::new().await).await;
     let etcd = Etcd::start();
-    claim(Crew::on_etcd(&etcd).await).await;
+    claim(TestCluster::on_etcd(&etcd).await).await;
 }
 
 /// A node with its session.
-pub(crate) struct Worker {
+pub(crate) struct TestWorker {
     pub(crate) node: tenure::Worker,
     session: Session,
     started: mpsc::UnboundedReceiver<String>,
 }
 
-impl Worker {
+impl TestWorker {
     /// Waits until so many tasks have begun to run; gives their ids, sorted.
     pub(crate) async fn started(&mut self, count: usize) -> Vec<String> {
         let mut tasks = Vec::new();
         while tasks.len() < count {
-            let next = tokio::time::timeout(PATIENCE, self.started.recv()).await;
+            let next = tokio::time::timeout(RUN_DEADLINE, self.started.recv()).await;
             tasks.push(next.expect("nothing begins").expect("the node is there"));
         }
         tasks.sort();
@@ -122,7 +122,7 @@ impl Worker {
     }
 
     pub(crate) async fn end(self) {
-        self.node.shutdown().timeout(PATIENCE).await.unwrap();
+        self.node.shutdown().timeout(RUN_DEADLINE).await.unwrap();
         self.session.close().await.unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! A machine of its own for each test: an empty environment, a home in a temporary folder, and deadlines.
+//! A sandbox of its own for each test: an empty environment, a home in a temporary folder, and deadlines.
 //!
 //! The environment is cleared because the tests may themselves run under `CI` or systemd, which the binary looks for.
 
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-/// Far longer than any command takes on a loaded machine; a command that is still there hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than any command takes on a loaded sandbox; a command that is still there hangs.
+pub(crate) const RUN_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The program under test: `TENURE_BIN` where it is set, else what cargo built for these tests.
 ///
@@ -22,8 +22,8 @@ pub(crate) fn binary() -> String {
     std::env::var("TENURE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tenure").to_owned())
 }
 
-/// A machine.
-pub(crate) struct Machine {
+/// A sandbox.
+pub(crate) struct Sandbox {
     home: TempDir,
     env: Vec<(String, String)>,
 }
@@ -36,26 +36,26 @@ pub(crate) struct Ran {
     pub(crate) stderr: String,
 }
 
-impl Machine {
-    pub(crate) fn new() -> Machine {
+impl Sandbox {
+    pub(crate) fn new() -> Sandbox {
         // The whole suite under one grant: `TENURE_ETCD_GRANT=/tenure/`.
         let user = tenure_fixture::granted_user().map(|user| ("ETCDCTL_USER".to_owned(), user.to_owned()));
-        Machine { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
+        Sandbox { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
     }
 
     /// For a server without authentication, also under `TENURE_ETCD_GRANT`.
-    pub(crate) fn without_user() -> Machine {
-        Machine { home: TempDir::new().unwrap(), env: Vec::new() }
+    pub(crate) fn without_user() -> Sandbox {
+        Sandbox { home: TempDir::new().unwrap(), env: Vec::new() }
     }
 
     /// For what a test checks or prepares outside of the grant, as an administrator would.
-    pub(crate) fn administrator() -> Machine {
+    pub(crate) fn administrator() -> Sandbox {
         let user = tenure_fixture::root_user().map(|user| ("ETCDCTL_USER".to_owned(), user.to_owned()));
-        Machine { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
+        Sandbox { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
     }
 
     /// With one more variable.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Machine {
+    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Sandbox {
         self.env.push((name.to_owned(), value.into()));
         self
     }
@@ -94,7 +94,7 @@ impl Machine {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
         // A command that does not read its stdin may have closed it.
         let _ = child.stdin.take().unwrap().write_all(stdin).await;
-        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
+        let output = tokio::time::timeout(RUN_DEADLINE, child.wait_with_output()).await;
         let output = output.unwrap_or_else(|_| panic!("{args:?} hangs")).unwrap();
         Ran {
             code: output.status.code(),
@@ -118,14 +118,14 @@ impl Machine {
 
     /// Starts a command that goes on.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
-        Machine::run_on(self.command(args))
+        Sandbox::run_on(self.command(args))
     }
 
     /// Starts a command whose stdin stays open, as a terminal's does.
     pub(crate) fn start_with_open_stdin(&self, args: &[&str]) -> Running {
         let mut command = self.command(args);
         command.stdin(Stdio::piped());
-        Machine::run_on(command)
+        Sandbox::run_on(command)
     }
 
     /// Starts a command that was set up by hand.
@@ -156,7 +156,7 @@ pub(crate) struct Running {
 impl Running {
     /// The next line on stdout.
     pub(crate) async fn line(&mut self) -> String {
-        let line = tokio::time::timeout(PATIENCE, self.stdout.next_line()).await;
+        let line = tokio::time::timeout(RUN_DEADLINE, self.stdout.next_line()).await;
         line.expect("the command says nothing").unwrap().expect("the command has ended")
     }
 
@@ -164,7 +164,7 @@ impl Running {
     pub(crate) async fn hear(&mut self, text: &str) -> String {
         let mut heard = Vec::new();
         loop {
-            let line = tokio::time::timeout(PATIENCE, self.stderr.next_line()).await;
+            let line = tokio::time::timeout(RUN_DEADLINE, self.stderr.next_line()).await;
             let line = line.unwrap_or_else(|_| panic!("nothing more on stderr after {heard:#?}")).unwrap();
             let line = line.unwrap_or_else(|| panic!("the command has ended after {heard:#?}"));
             if line.contains(text) {
@@ -178,7 +178,7 @@ impl Running {
     pub(crate) async fn hear_before_line(&mut self, text: &str) -> Result<String, String> {
         let mut heard = Vec::new();
         loop {
-            let line = tokio::time::timeout(PATIENCE, async {
+            let line = tokio::time::timeout(RUN_DEADLINE, async {
                 tokio::select! {
                     biased;
                     line = self.stderr.next_line() => line.unwrap().map(Ok),
@@ -196,7 +196,7 @@ impl Running {
     /// Writes to its stdin, which stays open.
     pub(crate) async fn feed(&mut self, bytes: &[u8]) {
         let stdin = self.child.stdin.as_mut().unwrap();
-        tokio::time::timeout(PATIENCE, stdin.write_all(bytes))
+        tokio::time::timeout(RUN_DEADLINE, stdin.write_all(bytes))
             .await
             .expect("the command does not read")
             .unwrap();
@@ -239,7 +239,7 @@ impl Running {
             }
             self.child.wait().await.unwrap()
         };
-        let status = tokio::time::timeout(PATIENCE, reading).await.expect("the command hangs");
+        let status = tokio::time::timeout(RUN_DEADLINE, reading).await.expect("the command hangs");
         (status.code(), rest)
     }
 }

@@ -6,13 +6,13 @@ use serde_json::json;
 use tenure_fixture::Etcd;
 
 use super::{is, on_both, on_etcd, on_file, start, until};
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
 /// Does what its props say.
 const OBEDIENT: &str = "eval \"$(tr -d '\"')\"";
 
-async fn every_exit_code_has_its_meaning(machine: &Machine) {
-    let worker = start(machine, "w", OBEDIENT, &["--retry-after", "1h"]).await;
+async fn exit_codes_decide_task_state(sandbox: &Sandbox) {
+    let worker = start(sandbox, "w", OBEDIENT, &["--retry-after", "1h"]).await;
     for (id, does) in [
         ("done", "exit 0"),
         ("later", "exit 75"),
@@ -21,19 +21,19 @@ async fn every_exit_code_has_its_meaning(machine: &Machine) {
         ("silent", "exit 255"),
         ("shot", "kill -9 $$"),
     ] {
-        machine.ok(&["submit", id, "--props", &json!(does).to_string()]).await;
+        sandbox.ok(&["submit", id, "--props", &json!(does).to_string()]).await;
     }
-    is(machine, "done", "completed").await;
-    let paused = is(machine, "enough", "paused").await;
+    is(sandbox, "done", "completed").await;
+    let paused = is(sandbox, "enough", "paused").await;
     assert_eq!((&paused["owner"], &paused["attempt"]), (&json!("w"), &json!(1)), "it is still owned");
-    let later = is(machine, "later", "sleeping").await;
+    let later = is(sandbox, "later", "sleeping").await;
     assert_eq!((&later["faults"], &later["errors"]), (&json!(0), &json!([])), "that is no fault");
     for (id, message) in [
         ("broken", "exit code 3: no disk"),
         ("silent", "exit code 255"),
         ("shot", "killed by signal 9 (SIGKILL)"),
     ] {
-        let shown = is(machine, id, "sleeping").await;
+        let shown = is(sandbox, id, "sleeping").await;
         assert_eq!((&shown["faults"], &shown["errors"][0]["message"]), (&json!(1), &json!(message)), "{id}");
     }
     worker.interrupt();
@@ -44,54 +44,54 @@ async fn every_exit_code_has_its_meaning(machine: &Machine) {
 }
 
 #[tokio::test]
-async fn every_exit_code_has_its_meaning_on_a_file() {
-    every_exit_code_has_its_meaning(&on_file()).await;
+async fn exit_codes_decide_task_state_on_file() {
+    exit_codes_decide_task_state(&on_file()).await;
 }
 
 #[tokio::test]
-async fn every_exit_code_has_its_meaning_on_etcd() {
-    every_exit_code_has_its_meaning(&on_etcd(&Etcd::start())).await;
+async fn exit_codes_decide_task_state_on_etcd() {
+    exit_codes_decide_task_state(&on_etcd(&Etcd::start())).await;
 }
 
 #[tokio::test]
-async fn whoever_submits_and_waits_learns_how_it_ended() {
-    let machine = on_file();
-    let worker = start(&machine, "w", OBEDIENT, &["--retries", "0"]).await;
+async fn waiting_submit_reports_task_end() {
+    let sandbox = on_file();
+    let worker = start(&sandbox, "w", OBEDIENT, &["--retries", "0"]).await;
     let submit = async |id: &str, does: &str| {
-        machine.run(&["submit", id, "--props", &json!(does).to_string(), "--wait=60s"]).await
+        sandbox.run(&["submit", id, "--props", &json!(does).to_string(), "--wait=60s"]).await
     };
     assert_eq!(submit("good", "exit 0").await.code, Some(0));
     let ran = submit("bad", "echo why >&2; exit 1").await;
     assert_eq!(ran.code, Some(10), "{ran:?}");
-    let mut waiting = machine.start(&["submit", "killed", "--props", r#""sleep 25""#, "--wait=60s"]);
+    let mut waiting = sandbox.start(&["submit", "killed", "--props", r#""sleep 25""#, "--wait=60s"]);
     assert_eq!(waiting.line().await, "killed");
-    until(&machine, "killed", |shown| shown["owner"] == "w").await;
-    machine.ok(&["task", "kill", "killed"]).await;
+    until(&sandbox, "killed", |shown| shown["owner"] == "w").await;
+    sandbox.ok(&["task", "kill", "killed"]).await;
     assert_eq!(waiting.end().await.0, Some(11));
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }
 
 #[tokio::test]
-async fn after_its_retries_a_task_has_failed() {
-    let machine = on_file();
-    let worker = start(&machine, "w", "echo x; exit 4", &["--retries", "2", "--retry-after", "100ms"]).await;
-    machine.ok(&["submit", "x"]).await;
-    let shown = is(&machine, "x", "failed").await;
+async fn task_fails_after_its_retries() {
+    let sandbox = on_file();
+    let worker = start(&sandbox, "w", "echo x; exit 4", &["--retries", "2", "--retry-after", "100ms"]).await;
+    sandbox.ok(&["submit", "x"]).await;
+    let shown = is(&sandbox, "x", "failed").await;
     assert_eq!((&shown["faults"], shown["errors"].as_array().unwrap().len()), (&json!(3), 3), "{shown}");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }
 
 #[tokio::test]
-async fn a_task_is_told_everything_about_itself() {
-    let machine = on_file();
+async fn task_gets_details_in_environment() {
+    let sandbox = on_file();
     let script = "echo $TENURE_TASK_ID; echo $TENURE_TASK_KIND; echo $TENURE_TASK_PROPS; cat; echo; \
                   echo $TENURE_ATTEMPT $TENURE_NODE $TENURE_NAMESPACE $TENURE_TTL_SECONDS; echo $TENURE_FENCING_TOKEN; \
                   [ -f $TENURE_CHECKPOINT ] && [ ! -s $TENURE_CHECKPOINT ] && echo empty; [ $TENURE_ATTEMPT = 2 ]";
-    let mut worker = start(&machine, "w", script, &["--retry-after", "100ms"]).await;
+    let mut worker = start(&sandbox, "w", script, &["--retry-after", "100ms"]).await;
     let props = r#"{"to": "a b", "n": 7}"#;
-    machine.ok(&["submit", "mail/1", "--kind", "mail", "--props", props]).await;
+    sandbox.ok(&["submit", "mail/1", "--kind", "mail", "--props", props]).await;
     for attempt in ["1", "2"] {
         for expected in [
             "mail/1".to_owned(),
@@ -106,21 +106,21 @@ async fn a_task_is_told_everything_about_itself() {
         assert!(fence > 1);
         assert_eq!(worker.line().await, "empty");
     }
-    is(&machine, "mail/1", "completed").await;
+    is(&sandbox, "mail/1", "completed").await;
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }
 
 #[tokio::test]
-async fn props_too_long_for_a_variable_are_on_stdin() {
-    let machine = on_file();
-    let mut worker = start(&machine, "w", "echo ${TENURE_TASK_PROPS-none}; wc -c", &[]).await;
+async fn long_props_arrive_on_stdin() {
+    let sandbox = on_file();
+    let mut worker = start(&sandbox, "w", "echo ${TENURE_TASK_PROPS-none}; wc -c", &[]).await;
     let props = format!("\"{}\"", "x".repeat(200_000));
-    machine.file("task", format!(r#"{{"id":"long","props":{props}}}"#));
-    machine.ok(&["submit", "--file", &machine.path("task")]).await;
+    sandbox.file("task", format!(r#"{{"id":"long","props":{props}}}"#));
+    sandbox.ok(&["submit", "--file", &sandbox.path("task")]).await;
     assert_eq!(worker.line().await, "none");
     assert_eq!(worker.line().await.trim(), "200002");
-    machine.ok(&["submit", "none"]).await;
+    sandbox.ok(&["submit", "none"]).await;
     assert_eq!(
         (worker.line().await.as_str(), worker.line().await.trim()),
         ("", "0"),
@@ -131,30 +131,30 @@ async fn props_too_long_for_a_variable_are_on_stdin() {
 }
 
 #[tokio::test]
-async fn a_worker_takes_its_kind_and_no_more_than_it_has_room_for() {
-    let machine = on_file();
+async fn worker_claims_matching_kind_up_to_capacity() {
+    let sandbox = on_file();
     let script = "echo $TENURE_TASK_ID; exec sleep 25";
-    let mut worker = start(&machine, "w", script, &["--match", "kind=mail", "--capacity", "2"]).await;
-    machine.ok(&["submit", "other", "--kind", "video"]).await;
-    machine.ok(&["submit", "m", "--kind", "mail", "--count", "3"]).await;
+    let mut worker = start(&sandbox, "w", script, &["--match", "kind=mail", "--capacity", "2"]).await;
+    sandbox.ok(&["submit", "other", "--kind", "video"]).await;
+    sandbox.ok(&["submit", "m", "--kind", "mail", "--count", "3"]).await;
     let mut ran = [worker.line().await, worker.line().await];
     ran.sort();
-    let listed = machine.json(&["task", "ls", "--node", "w"]).await;
+    let listed = sandbox.json(&["task", "ls", "--node", "w"]).await;
     assert_eq!(listed["tasks"].as_array().unwrap().len(), 2, "{listed}");
-    machine.ok(&["task", "kill", &ran[0]]).await;
+    sandbox.ok(&["task", "kill", &ran[0]]).await;
     let third = worker.line().await;
     assert!(third.starts_with("m-") && !ran.contains(&third), "{third} after {ran:?}");
-    assert_eq!(machine.json(&["task", "show", "other"]).await["owner"], json!(null));
+    assert_eq!(sandbox.json(&["task", "show", "other"]).await["owner"], json!(null));
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }
 
 #[tokio::test]
-async fn events_are_json_on_stderr_and_stdout_belongs_to_the_tasks() {
-    let machine = on_file();
-    let mut worker = machine.start(&["worker", "--node", "w", "--exec", "echo hello", "--json"]);
+async fn worker_events_leave_stdout_to_tasks() {
+    let sandbox = on_file();
+    let mut worker = sandbox.start(&["worker", "--node", "w", "--exec", "echo hello", "--json"]);
     worker.hear(r#""event":"joined""#).await;
-    machine.ok(&["submit", "x"]).await;
+    sandbox.ok(&["submit", "x"]).await;
     assert_eq!(worker.line().await, "hello");
     let ended: serde_json::Value = serde_json::from_str(&worker.hear(r#""event":"ended""#).await).unwrap();
     assert_eq!(
@@ -168,16 +168,16 @@ async fn events_are_json_on_stderr_and_stdout_belongs_to_the_tasks() {
 }
 
 #[tokio::test]
-async fn every_balancer_lets_a_lone_worker_work() {
-    let machine = on_file();
+async fn every_balancer_serves_lone_worker() {
+    let sandbox = on_file();
     for how in ["fair", "all", "capacity", "rendezvous", "weighted"] {
         // Memory may be nearly full where tests run.
         let limits: &[&str] = match how {
             "capacity" => &["--claim-below", "99", "--release-above", "100"],
             _ => &[],
         };
-        let worker = start(&machine, how, "true", &[&["--balance", how], limits].concat()).await;
-        let ran = machine.run(&["submit", how, "--wait=60s"]).await;
+        let worker = start(&sandbox, how, "true", &[&["--balance", how], limits].concat()).await;
+        let ran = sandbox.run(&["submit", how, "--wait=60s"]).await;
         assert_eq!(ran.code, Some(0), "{how}: {ran:?}");
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
@@ -186,20 +186,20 @@ async fn every_balancer_lets_a_lone_worker_work() {
 
 /// As another client of the layout does: a task without a value, a command with a name of its own; and garbage among them.
 #[tokio::test]
-async fn hand_made_tasks_and_commands_are_handled_and_garbage_set_aside() {
-    on_both(async |machine| {
-        let mut worker = start(&machine, "w", "true", &[]).await;
-        machine.ok(&["kv", "put", "/tenure/tasks/bad", "not JSON"]).await;
+async fn foreign_tasks_run_and_garbage_is_skipped() {
+    on_both(async |sandbox| {
+        let mut worker = start(&sandbox, "w", "true", &[]).await;
+        sandbox.ok(&["kv", "put", "/tenure/tasks/bad", "not JSON"]).await;
         worker.hear("'bad' cannot be run: its record cannot be read").await;
-        machine.ok(&["kv", "put", "/tenure/nodes/w/commands/a/b", "{}"]).await;
+        sandbox.ok(&["kv", "put", "/tenure/nodes/w/commands/a/b", "{}"]).await;
         worker.hear("the command under /tenure/nodes/w/commands/a/b is not handled").await;
-        machine.ok(&["kv", "put", "/tenure/tasks/plain", ""]).await;
-        is(&machine, "plain", "completed").await;
-        machine.ok(&["task", "retry", "plain"]).await;
-        machine.ok(&["kv", "put", "/tenure/nodes/w/commands/hold on", r#"{"command":"freeze"}"#]).await;
+        sandbox.ok(&["kv", "put", "/tenure/tasks/plain", ""]).await;
+        is(&sandbox, "plain", "completed").await;
+        sandbox.ok(&["task", "retry", "plain"]).await;
+        sandbox.ok(&["kv", "put", "/tenure/nodes/w/commands/hold on", r#"{"command":"freeze"}"#]).await;
         worker.hear("frozen: no new tasks are taken").await;
-        machine.ok(&["kv", "put", "/tenure/nodes/w/commands/nonsense", "not JSON"]).await;
-        let events = until_events(&machine, "malformed").await;
+        sandbox.ok(&["kv", "put", "/tenure/nodes/w/commands/nonsense", "not JSON"]).await;
+        let events = until_events(&sandbox, "malformed").await;
         for event in ["set_aside\tbad\t", "set_aside\t/tenure/nodes/w/commands/a/b\t"] {
             assert!(events.contains(event), "no {event:?} in {events}");
         }
@@ -210,14 +210,14 @@ async fn hand_made_tasks_and_commands_are_handled_and_garbage_set_aside() {
     .await;
 }
 
-async fn until_events(machine: &Machine, event: &str) -> String {
+async fn until_events(sandbox: &Sandbox, event: &str) -> String {
     let begin = std::time::Instant::now();
     loop {
-        let events = machine.ok(&["events"]).await;
+        let events = sandbox.ok(&["events"]).await;
         if events.contains(event) {
             return events;
         }
-        assert!(begin.elapsed() < crate::machine::PATIENCE, "{events}");
+        assert!(begin.elapsed() < crate::sandbox::RUN_DEADLINE, "{events}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -6,20 +6,20 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
 
-use super::{SCRIPT, finish, lead, line, machine, on, wait};
+use super::{SCRIPT, finish, lead, leader_and_waiters, on, sandbox, wait};
 use crate::ledger::{beating, intervals, overlap};
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
 /// Says `bye` when it is asked to stop, and goes on until it reads a line.
 const SLOW: &str =
     "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCING_TOKEN; while :; do sleep 0.1; done";
 
-async fn stops_then_resigns_then_stands_again(machine: &Machine) {
-    let (mut first, token) = lead(machine, "first", &[], SLOW).await;
-    let mut second = wait(machine, "second", &[], SCRIPT).await;
-    let resign = machine.start(&["election", "resign", "a", "--json"]);
+async fn resigning_leader_stops_its_command_first(sandbox: &Sandbox) {
+    let (mut first, token) = lead(sandbox, "first", &[], SLOW).await;
+    let mut second = wait(sandbox, "second", &[], SCRIPT).await;
+    let resign = sandbox.start(&["election", "resign", "a", "--json"]);
     assert_eq!(first.line().await, "bye");
-    let shown = super::show(machine).await;
+    let shown = super::show(sandbox).await;
     assert_eq!(shown["leader"]["candidate"], "first", "until the command has ended");
     assert_eq!(shown["leader"]["asked"]["what"], "resign");
     assert!(shown["leader"]["asked"]["by"].as_str().unwrap().ends_with("@web-1"), "{shown}");
@@ -38,26 +38,26 @@ async fn stops_then_resigns_then_stands_again(machine: &Machine) {
 }
 
 #[tokio::test]
-async fn a_leader_that_is_asked_to_go_stops_its_command_first_and_stands_again() {
-    stops_then_resigns_then_stands_again(&machine()).await;
+async fn resigning_leader_stops_its_command_first_on_file() {
+    resigning_leader_stops_its_command_first(&sandbox()).await;
 }
 
 #[tokio::test]
-async fn a_leader_that_is_asked_to_go_stops_its_command_first_and_stands_again_on_etcd() {
+async fn resigning_leader_stops_its_command_first_on_etcd() {
     let etcd = Etcd::start();
-    stops_then_resigns_then_stands_again(&on(&etcd)).await;
+    resigning_leader_stops_its_command_first(&on(&etcd)).await;
 }
 
 /// Deaf to every polite signal, down to the grandchild: killed after the grace, and only then somebody else leads.
 #[tokio::test]
-async fn a_deaf_command_is_killed_before_leadership_is_given_up() {
-    let machine = machine();
-    let script = beating(&machine);
-    let mut first = super::stand(&machine, "first", &["--grace", "1s"], &script);
+async fn deaf_command_is_killed_before_resignation() {
+    let sandbox = sandbox();
+    let script = beating(&sandbox);
+    let mut first = super::start_candidate(&sandbox, "first", &["--grace", "1s"], &script);
     assert_eq!(first.line().await, "up");
-    let mut second = wait(&machine, "second", &[], &script).await;
+    let mut second = wait(&sandbox, "second", &[], &script).await;
     let begin = Instant::now();
-    let resigned = machine.json(&["election", "resign", "a"]).await;
+    let resigned = sandbox.json(&["election", "resign", "a"]).await;
     assert!(begin.elapsed() >= Duration::from_secs(1), "it had its grace: {:?}", begin.elapsed());
     assert_eq!(
         (&resigned["former"]["candidate"], &resigned["leader"]["candidate"]),
@@ -68,42 +68,42 @@ async fn a_deaf_command_is_killed_before_leadership_is_given_up() {
         running.signal(Signal::KILL);
         running.end().await;
     }
-    let intervals = intervals(&machine);
+    let intervals = intervals(&sandbox);
     assert_eq!((intervals.len(), overlap(&intervals)), (2, None), "{intervals:?}");
 }
 
 #[tokio::test]
-async fn one_whom_nobody_follows_leads_again_with_a_larger_fence() {
-    let machine = machine();
-    let (mut only, token) = lead(&machine, "only", &[], SCRIPT).await;
-    machine.ok(&["election", "resign", "a"]).await;
+async fn lone_leader_resigns_and_leads_again() {
+    let sandbox = sandbox();
+    let (mut only, token) = lead(&sandbox, "only", &[], SCRIPT).await;
+    sandbox.ok(&["election", "resign", "a"]).await;
     let again: i64 = only.line().await.parse().unwrap();
     assert!(again > token);
     assert_eq!(finish(only).await.0, Some(7));
 }
 
 #[tokio::test]
-async fn the_only_term_that_is_asked_for_is_122() {
-    let machine = machine();
+async fn resigned_only_term_exits_122() {
+    let sandbox = sandbox();
     for (flags, code) in [(&["--one-term"][..], 122), (&["--one-term", "--lost-exit-code", "99"], 99)] {
-        let (only, _) = lead(&machine, "only", flags, "echo $TENURE_FENCING_TOKEN; sleep 25").await;
-        machine.ok(&["election", "resign", "a"]).await;
+        let (only, _) = lead(&sandbox, "only", flags, "echo $TENURE_FENCING_TOKEN; sleep 25").await;
+        sandbox.ok(&["election", "resign", "a"]).await;
         let (got, stderr) = only.end().await;
         assert_eq!(got, Some(code), "{stderr}");
         assert!(stderr.contains("was released because"), "{stderr}");
     }
-    assert_eq!(line(&machine).await, (Value::Null, vec![]));
+    assert_eq!(leader_and_waiters(&sandbox).await, (Value::Null, vec![]));
 }
 
 /// From the first to the last of three: the one between is passed over, and nobody ever leads not.
-async fn a_handover_has_no_moment_without_a_leader(machine: &Machine) {
-    let (mut first, _) = lead(machine, "first", &[], SCRIPT).await;
-    let between = wait(machine, "between", &[], SCRIPT).await;
-    let mut heir = wait(machine, "heir", &[], SCRIPT).await;
-    let mut watch = machine.start(&["election", "watch", "a", "--json", "--count", "2"]);
+async fn transfer_is_never_leaderless(sandbox: &Sandbox) {
+    let (mut first, _) = lead(sandbox, "first", &[], SCRIPT).await;
+    let between = wait(sandbox, "between", &[], SCRIPT).await;
+    let mut heir = wait(sandbox, "heir", &[], SCRIPT).await;
+    let mut watch = sandbox.start(&["election", "watch", "a", "--json", "--count", "2"]);
     let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     assert_eq!(event(watch.line().await)["candidate"], "first");
-    let told = machine.json(&["election", "transfer", "a", "heir"]).await;
+    let told = sandbox.json(&["election", "transfer", "a", "heir"]).await;
     assert_eq!(told["leader"]["candidate"], "heir");
     let token = heir.line().await;
     assert_eq!(told["leader"]["token"], token.as_str());
@@ -125,12 +125,12 @@ async fn a_handover_has_no_moment_without_a_leader(machine: &Machine) {
 }
 
 #[tokio::test]
-async fn a_transfer_has_no_moment_without_a_leader() {
-    a_handover_has_no_moment_without_a_leader(&machine()).await;
+async fn transfer_is_never_leaderless_on_file() {
+    transfer_is_never_leaderless(&sandbox()).await;
 }
 
 #[tokio::test]
-async fn a_transfer_has_no_moment_without_a_leader_on_etcd() {
+async fn transfer_is_never_leaderless_on_etcd() {
     let etcd = Etcd::start();
-    a_handover_has_no_moment_without_a_leader(&on(&etcd)).await;
+    transfer_is_never_leaderless(&on(&etcd)).await;
 }
