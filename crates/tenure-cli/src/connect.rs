@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tenure::store::etcd::EtcdEngine;
 use tenure::store::file::FileEngine;
-use tenure::store::{Store, StoreError, StoreUrl, Unusable};
+use tenure::store::{Store, StoreError, StoreUrl, UnusableStore};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
 pub(crate) use purpose::{Purpose, open_for};
@@ -108,10 +108,10 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
         (StoreError::Denied(_), StoreUrl::File(_)) => {
             Some("see who may write to the file and to its folder, and whether its disk is read-only")
         }
-        (StoreError::Unusable(Unusable::SecondName(_)), StoreUrl::File(_)) => {
+        (StoreError::Unusable(UnusableStore::SecondName(_)), StoreUrl::File(_)) => {
             Some("use one name: remove the other hard link, or mount the folder instead of the file")
         }
-        (StoreError::Unusable(Unusable::Untrusted(_)), StoreUrl::File(_)) => Some(
+        (StoreError::Unusable(UnusableStore::Untrusted(_)), StoreUrl::File(_)) => Some(
             "use a folder that only you can write (chmod 700), and remove what other users have put there",
         ),
         (StoreError::Busy(_), StoreUrl::File(_)) => {

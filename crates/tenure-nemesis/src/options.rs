@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tenure::store::StoreUrl;
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 
 use crate::rig::Fault;
 
@@ -41,7 +41,7 @@ pub enum Against {
     /// Ours, with all other work beside it.
     Tenure,
     /// Ours, with one rule broken on purpose.
-    Broken(Rule),
+    Broken(SabotageRule),
     /// A lock as it is often written: a key with a lease, and whoever has put it believes in it until it deletes it.
     Plain,
     /// `etcdctl lock` with a command.
@@ -62,7 +62,7 @@ impl Against {
     /// The TTL of everybody's session.
     pub fn ttl(self) -> Duration {
         match self {
-            Against::Broken(Rule::ValidityFromSending) => TTL_BEYOND_MARGIN,
+            Against::Broken(SabotageRule::ValidityFromSending) => TTL_BEYOND_MARGIN,
             Against::Tenure | Against::Broken(_) | Against::Plain | Against::Etcdctl => TTL,
         }
     }
@@ -86,7 +86,7 @@ impl FromStr for Against {
             "tenure" => Ok(Against::Tenure),
             "plain" => Ok(Against::Plain),
             "etcdctl" => Ok(Against::Etcdctl),
-            rule => Rule::ALL
+            rule => SabotageRule::ALL
                 .into_iter()
                 .find(|known| format!("{known:?}") == rule)
                 .map(Against::Broken)
@@ -199,7 +199,7 @@ mod tests {
             ledger: "127.0.0.1:9".parse().unwrap(),
             history: PathBuf::from("/x/y"),
             seed: 7,
-            against: Against::Broken(Rule::Margin),
+            against: Against::Broken(SabotageRule::Margin),
         };
         let read = ClientOptions::read(&options.words()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{options:?}"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_sim::play::{play, play_all};
 
 const USAGE: &str =
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 struct Wish {
     what: What,
     with_log: bool,
-    broken: Option<Rule>,
+    broken: Option<SabotageRule>,
 }
 
 enum What {
@@ -51,7 +51,7 @@ impl Wish {
                 "--log" => with_log = true,
                 "--broken" => {
                     let name = args.next()?;
-                    broken = Some(Rule::ALL.into_iter().find(|rule| format!("{rule:?}") == name)?);
+                    broken = Some(SabotageRule::ALL.into_iter().find(|rule| format!("{rule:?}") == name)?);
                 }
                 _ => seed = Some(number(arg)?),
             }
@@ -66,7 +66,7 @@ impl Wish {
 }
 
 /// Tells one story.
-fn tell(seed: u64, with_log: bool, broken: Option<Rule>) -> ExitCode {
+fn tell(seed: u64, with_log: bool, broken: Option<SabotageRule>) -> ExitCode {
     let story = play(seed, broken);
     print!("{}", story.trace());
     if with_log {
@@ -82,7 +82,7 @@ fn tell(seed: u64, with_log: bool, broken: Option<Rule>) -> ExitCode {
 }
 
 /// Plays many, and names those that broke a promise.
-fn many(from: u64, count: u64, rule: Option<Rule>) -> ExitCode {
+fn many(from: u64, count: u64, rule: Option<SabotageRule>) -> ExitCode {
     let begun = Instant::now();
     let (seeds, faults, virtual_ms) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
     let broken = Mutex::new(Vec::new());

@@ -12,7 +12,7 @@ use tenure::membership::Cluster;
 use tenure::testing::{Fate, World};
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_core::task::TaskMessage;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -129,7 +129,7 @@ impl Story {
 /// # Panics
 ///
 /// If no runtime can be built, or if a rule is to be broken in a build without `--cfg tenure_sabotage`.
-pub fn play(seed: u64, broken: Option<Rule>) -> Story {
+pub fn play(seed: u64, broken: Option<SabotageRule>) -> Story {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -354,7 +354,11 @@ async fn check_what_is_left(stage: &Stage) {
 }
 
 /// Plays many seeds on all cores, and hands each story to `each`, in no particular order.
-pub fn play_all(seeds: std::ops::Range<u64>, broken: Option<Rule>, each: impl Fn(Story) -> bool + Sync) {
+pub fn play_all(
+    seeds: std::ops::Range<u64>,
+    broken: Option<SabotageRule>,
+    each: impl Fn(Story) -> bool + Sync,
+) {
     let next = AtomicU64::new(seeds.start);
     let each = &each;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -115,7 +115,7 @@ fn tell(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(),
         }
         InstanceEvent::Updated { now, .. } => (InstanceLine::of("updated", now.modified, now), now.modified),
         InstanceEvent::Left { member, revision } => (InstanceLine::of("left", *revision, member), *revision),
-        InstanceEvent::SetAside(aside) => {
+        InstanceEvent::Unreadable(aside) => {
             let line = InstanceLine {
                 set_aside: Some(vec![SetAside::new(aside)]),
                 ..InstanceLine::of_id("set_aside", aside.modified, &aside.id)

@@ -7,7 +7,7 @@ use tenure::task::ErrorRate;
 use tenure::worker::{Start, WorkerBuilder};
 use tenure_core::id::NodeId;
 use tenure_core::task::ERRORS_LEN_MAX;
-use tenure_core::worker::Wanted;
+use tenure_core::worker::AcceptedTasks;
 
 use super::choice::{self, Balance, Configure, Limits, Match};
 use super::exec::Exec;
@@ -152,7 +152,7 @@ pub(super) struct Prepared {
 
 /// How the worker is started once the store is open.
 pub(super) struct StartOptions {
-    wanted: Wanted,
+    wanted: AcceptedTasks,
     configure: Configure,
     wait: Option<Duration>,
 }

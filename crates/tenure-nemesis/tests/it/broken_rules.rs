@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_nemesis::options::{Against, Kind, Options};
 
 use super::{options, play};
@@ -14,7 +14,7 @@ fn a_lock_that_does_not_read_its_own_place_again_is_found_out_on_etcd() {
     for seed in 1..=4 {
         let folder = tempfile::tempdir().unwrap();
         let report = play(&Options {
-            against: Against::Broken(Rule::OwnPlace),
+            against: Against::Broken(SabotageRule::OwnPlace),
             faults_for: Duration::from_secs(20),
             seed,
             ..options(Kind::Etcd, folder.path())

@@ -8,7 +8,7 @@ mod own_network;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_nemesis::options::{Against, Kind, Options, Roads};
 use tenure_nemesis::rig::{Fault, Report, run};
 
@@ -78,8 +78,10 @@ fn a_plain_lock_on_a_file_is_found_out() {
 #[test]
 fn a_rule_that_only_the_simulation_can_find_is_not_played() {
     let folder = tempfile::tempdir().unwrap();
-    let refused =
-        run(&Options { against: Against::Broken(Rule::Margin), ..options(Kind::Etcd, folder.path()) });
+    let refused = run(&Options {
+        against: Against::Broken(SabotageRule::Margin),
+        ..options(Kind::Etcd, folder.path())
+    });
     assert!(refused.unwrap_err().contains("Margin is found by the simulation alone"));
 }
 
@@ -88,7 +90,9 @@ fn a_rule_that_only_the_simulation_can_find_is_not_played() {
 #[test]
 fn a_build_without_the_cfg_refuses_to_break_a_rule() {
     let folder = tempfile::tempdir().unwrap();
-    let refused =
-        run(&Options { against: Against::Broken(Rule::OwnPlace), ..options(Kind::File, folder.path()) });
+    let refused = run(&Options {
+        against: Against::Broken(SabotageRule::OwnPlace),
+        ..options(Kind::File, folder.path())
+    });
     assert!(refused.unwrap_err().contains("only in a build with `--cfg tenure_sabotage`"));
 }
