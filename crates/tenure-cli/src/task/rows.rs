@@ -4,11 +4,11 @@ use serde::Serialize;
 use tenure::client::TaskView;
 use tenure_core::task::{State, StateRecord, TaskState};
 
-use crate::node::said;
+use crate::node::format_time;
 
 /// What listings say of a task.
 #[derive(Serialize)]
-pub(super) struct Shown {
+pub(super) struct TaskRow {
     pub(super) id: String,
     kind: Option<String>,
     /// None if it cannot be read.
@@ -25,11 +25,11 @@ pub(super) struct Shown {
     pub(super) unreadable: Vec<String>,
 }
 
-impl Shown {
-    pub(super) fn new(task: &TaskView) -> Shown {
+impl TaskRow {
+    pub(super) fn new(task: &TaskView) -> TaskRow {
         let owner = task.card.as_ref().and_then(|card| card.owner.as_ref());
         let state = task.state.as_ref().ok();
-        Shown {
+        TaskRow {
             id: task.id.to_string(),
             kind: task.kind().map(str::to_owned),
             state: task.state_kind().map(TaskState::as_str),
@@ -37,8 +37,8 @@ impl Shown {
             owner: task.owner().map(ToString::to_string),
             fence: owner.map(|owner| owner.token.to_string()),
             attempt: task.attempt(),
-            submitted_at: task.submitted().and_then(|record| said(record.submitted_at)),
-            updated_at: state.and_then(|record| said(record.updated_at)),
+            submitted_at: task.submitted().and_then(|record| format_time(record.submitted_at)),
+            updated_at: state.and_then(|record| format_time(record.updated_at)),
             unreadable: unreadable(task),
         }
     }
