@@ -248,7 +248,7 @@ impl ExecPool {
         let mut env: Vec<(&'static str, OsString)> = vec![
             ("TENURE_TASK_ID", context.id().as_str().into()),
             ("TENURE_TASK_KIND", context.kind().into()),
-            ("TENURE_FENCE", context.token().to_string().into()),
+            ("TENURE_FENCING_TOKEN", context.token().to_string().into()),
             ("TENURE_ATTEMPT", context.attempt().to_string().into()),
             ("TENURE_CHECKPOINT", progress.path().into()),
             ("TENURE_LEASE", context.lease().to_string().into()),
