@@ -31,7 +31,7 @@ const SCHEMA: &str = "tenure.task/v1";
 /// The verbs. Commands go to whoever owns the task, and wait until it has acknowledged them.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TaskCommand {
-    /// List the tasks, all at one revision: id, kind, state, owner, fence, attempt, when it was submitted and last changed.
+    /// List the tasks, all at one revision: id, kind, state, owner, token, attempt, when it was submitted and last changed.
     #[command(alias = "list")]
     Ls(list::ListArgs),
     /// Show all that is known of a task; exit 3 if nothing is.

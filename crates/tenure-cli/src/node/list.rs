@@ -136,7 +136,7 @@ pub(super) async fn show(
     struct OwnedTaskRow {
         id: String,
         kind: Option<String>,
-        fence: String,
+        token: String,
     }
     let parts = [Part::Members, Part::Tasks];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
@@ -155,7 +155,7 @@ pub(super) async fn show(
     let owned = snapshot.tasks.tasks().filter_map(|(task, card)| {
         let owner = card.owner.as_ref().filter(|owner| owner.node() == Some(id))?;
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
-        Some(OwnedTaskRow { id: task.to_string(), kind, fence: owner.token.to_string() })
+        Some(OwnedTaskRow { id: task.to_string(), kind, token: owner.token.to_string() })
     });
     if output.is_json {
         let (owned, revision) = (owned.collect(), snapshot.revision.to_string());

@@ -96,5 +96,5 @@ pub(super) async fn list(args: &ListArgs, client: &Client, output: &Output) -> R
         output.note(&format!("task '{}' cannot be read whole: {}", task.id, task.unreadable.join("; ")));
     }
     let rows: Vec<Vec<String>> = tasks.into_iter().map(TaskRow::into_row).collect();
-    output.table(&["id", "kind", "state", "owner", "fence", "attempt", "submitted", "updated"], &rows)
+    output.table(&["id", "kind", "state", "owner", "token", "attempt", "submitted", "updated"], &rows)
 }

@@ -43,7 +43,7 @@ pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Resul
     if let Some(note) = note(id, &dossier) {
         output.note(&note);
     }
-    let names = ["id", "kind", "state", "owner", "fence", "attempt", "submitted", "updated"];
+    let names = ["id", "kind", "state", "owner", "token", "attempt", "submitted", "updated"];
     let until = shown.until.clone();
     let mut rows: Vec<Vec<String>> =
         names.into_iter().zip(shown.into_row()).map(|(name, cell)| vec![name.to_owned(), cell]).collect();

@@ -30,7 +30,7 @@ struct WorkerLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fence: Option<String>,
+    token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,13 +134,13 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
         WorkerEvent::Claimed { task, token } => WorkerLine {
             event: "claimed",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             ..none()
         },
         WorkerEvent::Started { task, token, attempt } => WorkerLine {
             event: "started",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             attempt: Some(*attempt),
             ..none()
         },
@@ -174,7 +174,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
         WorkerEvent::Lost { task, token, why } => WorkerLine {
             event: "lost",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             reason: Some(why.as_str().to_owned()),
             trouble: loss(*why).map(|how| format!("'{task}' was lost: {how}")),
             ..none()
@@ -197,7 +197,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
         WorkerEvent::GivenBack { task, token } => WorkerLine {
             event: "given_back",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             ..none()
         },
         WorkerEvent::CommandHandled { task, why, .. } => {
@@ -206,7 +206,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
         WorkerEvent::Stuck { task, token } => WorkerLine {
             event: "stuck",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             trouble: Some(format!(
                 "'{task}' does not end, not even when it is killed; it is not released before it does"
             )),
