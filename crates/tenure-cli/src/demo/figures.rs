@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ledger::{Entry, Mark};
+use super::ledger::{LedgerEntry, LedgerMark};
 
 /// How much more the fullest worker may have than the emptiest.
 pub(super) const SPREAD_MAX: usize = 2;
 
 /// One run of one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Run {
+struct TaskRun {
     worker: usize,
     token: i64,
     begin_ns: u64,
@@ -22,21 +22,22 @@ struct Run {
 
 /// Everything that was written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Book {
-    runs: BTreeMap<String, Vec<Run>>,
+pub(super) struct RunLedger {
+    runs: BTreeMap<String, Vec<TaskRun>>,
 }
 
-impl Book {
+impl RunLedger {
     /// A worker's task has written something.
-    pub(super) fn note(&mut self, worker: usize, entry: Entry) {
+    pub(super) fn note(&mut self, worker: usize, entry: LedgerEntry) {
         let runs = self.runs.entry(entry.task).or_default();
         match entry.mark {
-            Mark::Begin => {
-                runs.push(Run { worker, token: entry.token, begin_ns: entry.at_ns, end_ns: None });
+            LedgerMark::Begin => {
+                runs.push(TaskRun { worker, token: entry.token, begin_ns: entry.at_ns, end_ns: None });
             }
-            Mark::End => {
-                let is_it =
-                    |run: &&mut Run| run.worker == worker && run.token == entry.token && run.end_ns.is_none();
+            LedgerMark::End => {
+                let is_it = |run: &&mut TaskRun| {
+                    run.worker == worker && run.token == entry.token && run.end_ns.is_none()
+                };
                 if let Some(run) = runs.iter_mut().rev().find(is_it) {
                     run.end_ns = Some(entry.at_ns);
                 }
@@ -63,13 +64,13 @@ impl Book {
     /// The tasks that run on a worker.
     pub(super) fn tasks_of(&self, worker: usize) -> BTreeSet<String> {
         let runs_there =
-            |runs: &Vec<Run>| runs.iter().any(|run| run.worker == worker && run.end_ns.is_none());
+            |runs: &Vec<TaskRun>| runs.iter().any(|run| run.worker == worker && run.end_ns.is_none());
         self.runs.iter().filter(|(_, runs)| runs_there(runs)).map(|(task, _)| task.clone()).collect()
     }
 
     /// The tasks that run somewhere.
     pub(super) fn running_tasks(&self) -> BTreeSet<&str> {
-        let runs_now = |runs: &Vec<Run>| runs.iter().any(|run| run.end_ns.is_none());
+        let runs_now = |runs: &Vec<TaskRun>| runs.iter().any(|run| run.end_ns.is_none());
         self.runs.iter().filter(|(_, runs)| runs_now(runs)).map(|(task, _)| task.as_str()).collect()
     }
 
@@ -84,7 +85,7 @@ impl Book {
 
     /// Tasks of which two runs went on at the same time, or whose later run had the smaller token.
     pub(super) fn ran_twice_at_once(&self) -> Vec<String> {
-        let overlaps = |runs: &Vec<Run>| {
+        let overlaps = |runs: &Vec<TaskRun>| {
             let mut runs = runs.clone();
             runs.sort_by_key(|run| run.begin_ns);
             runs.windows(2).any(|pair| {
@@ -103,7 +104,7 @@ pub(super) fn spread(counts: &BTreeMap<usize, usize>, alive: &BTreeSet<usize>) -
 
 /// The numbers of the whole story.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct DemoFigures {
     pub(super) tasks: usize,
     /// None if it never came to that.
     pub(super) balanced_seconds: Option<f64>,
@@ -119,7 +120,7 @@ pub(super) struct Figures {
     pub(super) leader_after: Option<String>,
 }
 
-impl Figures {
+impl DemoFigures {
     /// What does not hold; nothing if all does.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -182,20 +183,20 @@ mod tests {
     use super::*;
 
     /// Worker, token, begin, and end if there was one.
-    fn book(runs: &[(&str, usize, i64, u64, Option<u64>)]) -> Book {
-        let mut book = Book::default();
+    fn book(runs: &[(&str, usize, i64, u64, Option<u64>)]) -> RunLedger {
+        let mut book = RunLedger::default();
         for (task, worker, token, begin, end) in runs {
-            let entry = |mark, at_ns| Entry { mark, task: (*task).to_owned(), token: *token, at_ns };
-            book.note(*worker, entry(Mark::Begin, *begin));
+            let entry = |mark, at_ns| LedgerEntry { mark, task: (*task).to_owned(), token: *token, at_ns };
+            book.note(*worker, entry(LedgerMark::Begin, *begin));
             if let Some(end) = end {
-                book.note(*worker, entry(Mark::End, *end));
+                book.note(*worker, entry(LedgerMark::End, *end));
             }
         }
         book
     }
 
-    fn good() -> Figures {
-        Figures {
+    fn good() -> DemoFigures {
+        DemoFigures {
             tasks: 1_000,
             balanced_seconds: Some(1.44),
             spread_before: (334, 333),
@@ -204,7 +205,7 @@ mod tests {
             spread: (500, 500),
             leader_before: Some("node-1".to_owned()),
             leader_after: Some("node-2".to_owned()),
-            ..Figures::default()
+            ..DemoFigures::default()
         }
     }
 
@@ -222,16 +223,16 @@ mod tests {
     fn each_number_that_does_not_hold_is_a_problem() {
         let two = || vec!["a".to_owned(), "b".to_owned()];
         for (figures, words) in [
-            (Figures { balanced_seconds: None, ..good() }, "never balanced"),
-            (Figures { spread_before: (336, 333), ..good() }, "one worker had 336"),
-            (Figures { killed_tasks: 0, ..good() }, "had no task"),
-            (Figures { reclaimed_seconds: None, ..good() }, "not all tasks"),
-            (Figures { ran_twice: two(), ..good() }, "2 ran twice at once: a, b"),
-            (Figures { lost: two(), ..good() }, "2 were lost: a, b"),
-            (Figures { spread: (502, 498), ..good() }, "one worker had 502"),
-            (Figures { leader_before: None, ..good() }, "nobody was elected"),
-            (Figures { leader_after: None, ..good() }, "nobody followed"),
-            (Figures { leader_after: Some("node-1".to_owned()), ..good() }, "still leads"),
+            (DemoFigures { balanced_seconds: None, ..good() }, "never balanced"),
+            (DemoFigures { spread_before: (336, 333), ..good() }, "one worker had 336"),
+            (DemoFigures { killed_tasks: 0, ..good() }, "had no task"),
+            (DemoFigures { reclaimed_seconds: None, ..good() }, "not all tasks"),
+            (DemoFigures { ran_twice: two(), ..good() }, "2 ran twice at once: a, b"),
+            (DemoFigures { lost: two(), ..good() }, "2 were lost: a, b"),
+            (DemoFigures { spread: (502, 498), ..good() }, "one worker had 502"),
+            (DemoFigures { leader_before: None, ..good() }, "nobody was elected"),
+            (DemoFigures { leader_after: None, ..good() }, "nobody followed"),
+            (DemoFigures { leader_after: Some("node-1".to_owned()), ..good() }, "still leads"),
         ] {
             let problems = figures.problems();
             assert!(problems.len() == 1 && problems[0].contains(words), "{words}: {problems:?}");
@@ -259,8 +260,12 @@ mod tests {
         assert_eq!((its.len(), book.running().get(&0)), (2, Some(&2)));
         book.died(0, 50);
         assert_eq!((book.running_tasks().len(), book.all_began_after(&its, 50)), (1, None));
-        let begin =
-            |task: &str, token, at_ns| Entry { mark: Mark::Begin, task: task.to_owned(), token, at_ns };
+        let begin = |task: &str, token, at_ns| LedgerEntry {
+            mark: LedgerMark::Begin,
+            task: task.to_owned(),
+            token,
+            at_ns,
+        };
         book.note(1, begin("a", 7, 60));
         assert_eq!(book.all_began_after(&its, 50), None, "b is still missing");
         book.note(1, begin("b", 8, 70));

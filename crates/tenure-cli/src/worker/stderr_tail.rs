@@ -16,20 +16,20 @@ const LINE_BYTES_MAX: usize = 300;
 const REST_WITHIN: Duration = Duration::from_millis(200);
 
 /// What is heard of a task's stderr.
-pub(super) struct Tail {
+pub(super) struct StderrTail {
     last: Arc<Mutex<LastLine>>,
     /// Goes on for as long as somebody can write.
     forwarding: JoinHandle<()>,
 }
 
-impl Tail {
+impl StderrTail {
     /// A pipe: the task gets the other end.
-    pub(super) fn open() -> io::Result<(Tail, OwnedFd)> {
+    pub(super) fn open() -> io::Result<(StderrTail, OwnedFd)> {
         let (ours, theirs) = io::pipe()?;
         let ours = pipe::Receiver::from_owned_fd(OwnedFd::from(ours))?;
         let last = Arc::new(Mutex::new(LastLine::default()));
         let forwarding = tokio::spawn(forward(ours, last.clone()));
-        Ok((Tail { last, forwarding }, OwnedFd::from(theirs)))
+        Ok((StderrTail { last, forwarding }, OwnedFd::from(theirs)))
     }
 
     /// The last line that said something, when the task has ended.

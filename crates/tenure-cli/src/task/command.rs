@@ -16,7 +16,7 @@ use crate::failure::{Code, Failure};
 use crate::output::Output;
 
 #[derive(Args, Debug)]
-pub(crate) struct PatienceArgs {
+pub(crate) struct TimeoutArgs {
     /// How long to wait until it is acknowledged. The command stands after that too.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10s", conflicts_with = "no_wait")]
     wait: Duration,
@@ -25,7 +25,7 @@ pub(crate) struct PatienceArgs {
     no_wait: bool,
 }
 
-impl PatienceArgs {
+impl TimeoutArgs {
     /// How long to wait; not at all if none.
     pub(crate) fn within(&self) -> Option<Duration> {
         (!self.no_wait).then_some(self.wait)
@@ -53,7 +53,7 @@ pub(super) fn until(text: &str) -> Result<Timestamp, Failure> {
 
 /// What came of a command to a task.
 #[derive(Serialize)]
-struct Answer {
+struct TaskCommandReport {
     schema: &'static str,
     id: String,
     message: &'static str,
@@ -63,43 +63,43 @@ struct Answer {
     ack_seconds: Option<f64>,
     command: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replaced: Option<Former>,
+    replaced: Option<PreviousCommand>,
 }
 
 /// The command that nobody had handled.
 #[derive(Serialize)]
-struct Former {
+struct PreviousCommand {
     command: Option<String>,
     by: String,
 }
 
 /// Tells a task something through its owner.
-pub(super) async fn ask(
+pub(super) async fn send_and_wait(
     id: &TaskId,
     message: TaskMessage,
-    patience: &PatienceArgs,
+    timeout: &TimeoutArgs,
     client: &Client,
     output: &Output,
 ) -> Result<(), Failure> {
     let word = message.kind().as_str();
-    let sent = client.command(id, message).await.map_err(|error| unsent(id, word, error))?;
+    let sent = client.command(id, message).await.map_err(|error| not_sent(id, word, error))?;
     if let Some(replaced) = &sent.replaced {
-        output.note(&said(replaced));
+        output.note(&describe_replaced(replaced));
     }
-    let handled = match patience.within() {
+    let handled = match timeout.within() {
         None => None,
         Some(within) => match sent.wait(within).await {
             Ok(handled) => Some(handled),
-            Err(error) => return Err(unheard(id, word, error, client).await),
+            Err(error) => return Err(no_reply(id, word, error, client).await),
         },
     };
     let handled = handled.map(|handled| acknowledged(&format!("{word} of '{id}'"), handled)).transpose();
     let handled =
         handled.map_err(|failure| failure.hint(format!("see how it stands with `tenure task show {id}`")))?;
-    tell(id, word, &sent, handled.as_ref(), output)
+    report(id, word, &sent, handled.as_ref(), output)
 }
 
-fn tell(
+fn report(
     id: &TaskId,
     word: &'static str,
     sent: &Sent,
@@ -109,9 +109,11 @@ fn tell(
     let from = handled.and_then(|handled| handled.from).map(TaskState::as_str);
     let to = handled.and_then(|handled| handled.to).map(TaskState::as_str);
     if output.is_json {
-        let former =
-            |replaced: &Replaced| Former { command: replaced.command.clone(), by: replaced.by.clone() };
-        return output.object(&Answer {
+        let former = |replaced: &Replaced| PreviousCommand {
+            command: replaced.command.clone(),
+            by: replaced.by.clone(),
+        };
+        return output.object(&TaskCommandReport {
             schema: SCHEMA,
             id: id.to_string(),
             message: word,
@@ -125,7 +127,7 @@ fn tell(
     }
     match handled {
         None => output.note(&format!("{word} was sent to '{id}'; nobody has acknowledged it yet")),
-        Some(handled) => settled(&format!("{word} of '{id}'"), handled, output),
+        Some(handled) => note_acknowledged(&format!("{word} of '{id}'"), handled, output),
     }
     let dash = "-";
     let by = handled.map_or(dash, |handled| handled.by.as_str());
@@ -134,7 +136,7 @@ fn tell(
 }
 
 /// Says who has handled it.
-pub(crate) fn settled(what: &str, handled: &Handled, output: &Output) {
+pub(crate) fn note_acknowledged(what: &str, handled: &Handled, output: &Output) {
     let why = handled.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     output.note(&format!("{what} acknowledged by {} in {} ms{why}", handled.by, handled.took.as_millis()));
 }
@@ -159,13 +161,13 @@ pub(crate) fn acknowledged(what: &str, handled: Handled) -> Result<Handled, Fail
     Err(Failure::new(code, message))
 }
 
-fn said(replaced: &Replaced) -> String {
+fn describe_replaced(replaced: &Replaced) -> String {
     let what = replaced.command.as_deref().unwrap_or("one that cannot be read");
     let by = if replaced.by.is_empty() { "somebody" } else { &replaced.by };
     format!("it replaces a command that nobody had handled: {what}, sent by {by}")
 }
 
-fn unsent(id: &TaskId, word: &str, error: CommandError) -> Failure {
+fn not_sent(id: &TaskId, word: &str, error: CommandError) -> Failure {
     match error {
         CommandError::NotFound => nothing_known(id),
         CommandError::Ended(state) => {
@@ -187,7 +189,7 @@ fn unsent(id: &TaskId, word: &str, error: CommandError) -> Failure {
 }
 
 /// Nobody said in time what came of it. Who should have is worth knowing.
-async fn unheard(id: &TaskId, word: &str, error: WaitCommandError, client: &Client) -> Failure {
+async fn no_reply(id: &TaskId, word: &str, error: WaitCommandError, client: &Client) -> Failure {
     match error {
         WaitCommandError::Deadline(within) => {
             let owner = client.get(id).await.ok().flatten().and_then(|task| task.owner().cloned());

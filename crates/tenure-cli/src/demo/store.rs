@@ -17,7 +17,7 @@ use crate::output::Output;
 const TIDY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Everything around the story.
-pub(super) struct Scene {
+pub(super) struct DemoStore {
     pub(super) store: Store,
     pub(super) namespace: Namespace,
     /// What kind of store it is, for people.
@@ -28,9 +28,9 @@ pub(super) struct Scene {
     pub(super) folder: TempDir,
 }
 
-impl Scene {
+impl DemoStore {
     /// A store that was configured is not used, only one that was named for this very command: a demo must never surprise anybody.
-    pub(super) async fn open(ttl: Duration, global: &Global, output: &Output) -> Result<Scene, Failure> {
+    pub(super) async fn open(ttl: Duration, global: &Global, output: &Output) -> Result<DemoStore, Failure> {
         let folder = tempfile::Builder::new().prefix("tenure-demo-").tempdir().map_err(|error| {
             Failure::new(Code::Failed, format!("no temporary folder can be made: {error}"))
         })?;
@@ -44,11 +44,16 @@ impl Scene {
             let corner = folder.path().file_name().unwrap_or_default().to_string_lossy();
             named.namespace = Some(format!("{parent}/{corner}"));
         }
-        let decision = connect::decide(&named)?;
-        let namespace = decision.namespace.value.clone();
-        let store = connect::open(&decision, output).await?;
-        let scene =
-            Scene { backend: store.info().kind.to_owned(), store, namespace, flags: flags(&named), folder };
+        let settings = connect::decide(&named)?;
+        let namespace = settings.namespace.value.clone();
+        let store = connect::open(&settings, output).await?;
+        let scene = DemoStore {
+            backend: store.info().kind.to_owned(),
+            store,
+            namespace,
+            flags: flags(&named),
+            folder,
+        };
         scene.check(ttl)?;
         Ok(scene)
     }

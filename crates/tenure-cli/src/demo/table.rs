@@ -9,15 +9,15 @@ use crate::output::Output;
 const WIDTH: usize = 60;
 
 /// The picture.
-pub(super) struct Picture<'a> {
+pub(super) struct LiveTable<'a> {
     output: &'a Output,
     tasks: usize,
     shown: Mutex<Vec<String>>,
 }
 
-impl<'a> Picture<'a> {
-    pub(super) fn new(output: &'a Output, tasks: usize) -> Picture<'a> {
-        Picture { output, tasks, shown: Mutex::new(Vec::new()) }
+impl<'a> LiveTable<'a> {
+    pub(super) fn new(output: &'a Output, tasks: usize) -> LiveTable<'a> {
+        LiveTable { output, tasks, shown: Mutex::new(Vec::new()) }
     }
 
     /// Draws how many each has; none is dead.
@@ -35,7 +35,7 @@ impl<'a> Picture<'a> {
     }
 
     /// Says something above the picture.
-    pub(super) fn say(&self, text: &str, output: &Output) {
+    pub(super) fn note(&self, text: &str, output: &Output) {
         let shown = self.lock();
         self.erase(&shown);
         output.note(text);

@@ -4,11 +4,11 @@ use serde::Serialize;
 use tenure::client::TaskView;
 use tenure_core::task::{State, StateRecord, TaskState};
 
-use crate::node::said;
+use crate::node::format_time;
 
 /// What listings say of a task.
 #[derive(Serialize)]
-pub(super) struct Shown {
+pub(super) struct TaskRow {
     pub(super) id: String,
     kind: Option<String>,
     /// None if it cannot be read.
@@ -16,7 +16,7 @@ pub(super) struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<String>,
     owner: Option<String>,
-    fence: Option<String>,
+    token: Option<String>,
     pub(super) attempt: Option<u64>,
     submitted_at: Option<String>,
     updated_at: Option<String>,
@@ -25,20 +25,20 @@ pub(super) struct Shown {
     pub(super) unreadable: Vec<String>,
 }
 
-impl Shown {
-    pub(super) fn new(task: &TaskView) -> Shown {
+impl TaskRow {
+    pub(super) fn new(task: &TaskView) -> TaskRow {
         let owner = task.card.as_ref().and_then(|card| card.owner.as_ref());
         let state = task.state.as_ref().ok();
-        Shown {
+        TaskRow {
             id: task.id.to_string(),
             kind: task.kind().map(str::to_owned),
             state: task.state_kind().map(TaskState::as_str),
             until: state.and_then(until),
             owner: task.owner().map(ToString::to_string),
-            fence: owner.map(|owner| owner.token.to_string()),
+            token: owner.map(|owner| owner.token.to_string()),
             attempt: task.attempt(),
-            submitted_at: task.submitted().and_then(|record| said(record.submitted_at)),
-            updated_at: state.and_then(|record| said(record.updated_at)),
+            submitted_at: task.submitted().and_then(|record| format_time(record.submitted_at)),
+            updated_at: state.and_then(|record| format_time(record.updated_at)),
             unreadable: unreadable(task),
         }
     }
@@ -50,7 +50,7 @@ impl Shown {
             self.kind.unwrap_or_else(dash),
             self.state.unwrap_or("unreadable").to_owned(),
             self.owner.unwrap_or_else(dash),
-            self.fence.unwrap_or_else(dash),
+            self.token.unwrap_or_else(dash),
             self.attempt.map_or_else(dash, |attempt| attempt.to_string()),
             self.submitted_at.unwrap_or_else(dash),
             self.updated_at.unwrap_or_else(dash),

@@ -19,15 +19,15 @@ const MARK: &str = "alive";
 const UNLOCKED: &str = "alive.new";
 
 /// The folder of this worker.
-pub(super) struct Folder {
+pub(super) struct CheckpointDir {
     // Removed before the mark is let go of.
     folder: TempDir,
     _mark: File,
 }
 
-impl Folder {
+impl CheckpointDir {
     /// A new one, for us alone. Those that the killed have left go first.
-    pub(super) fn make() -> io::Result<Folder> {
+    pub(super) fn create() -> io::Result<CheckpointDir> {
         let temporary = std::env::temp_dir();
         sweep(&temporary);
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(temporary)?;
@@ -35,7 +35,7 @@ impl Folder {
         let mark = File::create(&unlocked)?;
         mark.lock()?;
         fs::rename(unlocked, folder.path().join(MARK))?;
-        Ok(Folder { folder, _mark: mark })
+        Ok(CheckpointDir { folder, _mark: mark })
     }
 
     pub(super) fn path(&self) -> &Path {

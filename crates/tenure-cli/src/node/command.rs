@@ -5,18 +5,18 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::client::{Client, Handled, NodeCommandError, Sent, WaitCommandError};
-use tenure_core::command::NodeCommand as Order;
+use tenure_core::command::NodeCommand as Command;
 use tenure_core::id::NodeId;
 
 use super::{SCHEMA, not_there};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::task::{acknowledged, settled};
+use crate::task::{acknowledged, note_acknowledged};
 
 /// What came of a command to a node.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct NodeCommandReport<'a> {
     schema: &'static str,
     id: &'a str,
     message: &'static str,
@@ -33,9 +33,9 @@ struct Answer<'a> {
 }
 
 /// Tells a node something, and waits until it has acknowledged that.
-pub(super) async fn ask(
+pub(super) async fn send_and_wait(
     id: &NodeId,
-    order: Order,
+    order: Command,
     within: Option<Duration>,
     client: &Client,
     output: &Output,
@@ -45,12 +45,12 @@ pub(super) async fn ask(
     let handled = match within {
         None => None,
         Some(within) => {
-            let handled = sent.wait(within).await.map_err(|error| unheard(id, word, error))?;
+            let handled = sent.wait(within).await.map_err(|error| no_reply(id, word, error))?;
             let refused = |failure: Failure| failure.hint(format!("see `tenure node show {id}`"));
             Some(acknowledged(&format!("{word} of node '{id}'"), handled).map_err(refused)?)
         }
     };
-    tell(id, word, &sent, handled.as_ref(), output)
+    report(id, word, &sent, handled.as_ref(), output)
 }
 
 /// Lets a node take tasks again: one that is alive by a command, one that is not by deleting its mark.
@@ -61,10 +61,10 @@ pub(super) async fn unfreeze(
     output: &Output,
 ) -> Result<(), Failure> {
     if !client.unfreeze_absent(id).await? {
-        return ask(id, Order::Unfreeze, within, client, output).await;
+        return send_and_wait(id, Command::Unfreeze, within, client, output).await;
     }
     if output.is_json {
-        return output.object(&Answer {
+        return output.object(&NodeCommandReport {
             schema: SCHEMA,
             id: id.as_str(),
             message: "unfreeze",
@@ -80,7 +80,7 @@ pub(super) async fn unfreeze(
     output.record([id.as_str(), "unfreeze", "-", "-"])
 }
 
-pub(super) async fn send(id: &NodeId, order: Order, client: &Client) -> Result<Sent, Failure> {
+pub(super) async fn send(id: &NodeId, order: Command, client: &Client) -> Result<Sent, Failure> {
     let word = order.as_str();
     client.command_node(id, order).await.map_err(|error| match error {
         NodeCommandError::NotFound => not_there(id),
@@ -100,7 +100,7 @@ pub(super) async fn send(id: &NodeId, order: Order, client: &Client) -> Result<S
     })
 }
 
-pub(super) fn unheard(id: &NodeId, word: &str, error: WaitCommandError) -> Failure {
+pub(super) fn no_reply(id: &NodeId, word: &str, error: WaitCommandError) -> Failure {
     match error {
         WaitCommandError::Deadline(within) => {
             let message =
@@ -122,7 +122,7 @@ pub(super) fn unheard(id: &NodeId, word: &str, error: WaitCommandError) -> Failu
     }
 }
 
-fn tell(
+fn report(
     id: &NodeId,
     word: &'static str,
     sent: &Sent,
@@ -131,7 +131,7 @@ fn tell(
 ) -> Result<(), Failure> {
     let also = |name: &str| handled.and_then(|handled| handled.record.unknown.get(name));
     if output.is_json {
-        return output.object(&Answer {
+        return output.object(&NodeCommandReport {
             schema: SCHEMA,
             id: id.as_str(),
             message: word,
@@ -147,7 +147,7 @@ fn tell(
         output.note(&format!("{word} was sent to node '{id}'; it has not acknowledged it yet"));
         return output.record([id.as_str(), word, "-", "-"]);
     };
-    settled(&format!("{word} of node '{id}'"), handled, output);
+    note_acknowledged(&format!("{word} of node '{id}'"), handled, output);
     if let (Some(planned), Some(released)) = (also("planned"), also("released")) {
         output.note(&format!("it wants to give {planned} tasks away, and gives {released} of them now"));
     }

@@ -12,7 +12,7 @@ use tenure::{Outcome, Task, TaskError, Tenure};
 use tenure_core::balance::{Balancer, ClusterLoad, Fair, InvalidThreshold, Offer, Parting, Verdict};
 use tenure_core::id::NodeId;
 
-use super::ledger::{Entry, Mark, Pen, now_ns};
+use super::ledger::{LedgerEntry, LedgerMark, LedgerWriter, now_ns};
 use crate::cli::Global;
 use crate::connect;
 use crate::failure::{Code, Failure};
@@ -30,9 +30,9 @@ const THRESHOLD_PERCENT: u64 = 100;
 /// How long its end may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Said when it takes tasks.
+/// Printed when it takes tasks.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Joined {
+pub(super) struct WorkerJoined {
     pub(super) joined: bool,
 }
 
@@ -45,18 +45,19 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<(), Failure> {
     let failed = |why: String| Failure::new(Code::Failed, why);
-    let decision = connect::decide(global)?;
-    let namespace = decision.namespace.value.clone();
+    let settings = connect::decide(global)?;
+    let namespace = settings.namespace.value.clone();
     let id = NodeId::parse(node).map_err(|error| failed(error.to_string()))?;
-    let pen = Pen::open(ledger).map_err(|error| failed(format!("the ledger cannot be written: {error}")))?;
-    let store = connect::open(&decision, output).await?;
+    let writer = LedgerWriter::open(ledger)
+        .map_err(|error| failed(format!("the ledger cannot be written: {error}")))?;
+    let store = connect::open(&settings, output).await?;
     let session =
         Session::options().ttl(ttl).open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-    let even = Even::new().map_err(|error| failed(error.to_string()))?;
-    let pen = Arc::new(pen);
+    let even = EvenBalancer::new().map_err(|error| failed(error.to_string()))?;
+    let writer = Arc::new(writer);
     let handler = move |task: Task| {
-        let pen = pen.clone();
-        async move { run_task(&task, &pen).await }
+        let writer = writer.clone();
+        async move { run_task(&task, &writer).await }
     };
     let tenure = Tenure::on_session(&session, &namespace).map_err(|error| failed(error.to_string()))?;
     let worker = tenure
@@ -73,7 +74,7 @@ pub(crate) async fn run(
     let elections = Elections::new(&session, &namespace).introduce(node);
     let election = elections.election(ELECTION).map_err(|error| failed(error.to_string()))?;
     let leading = election.lead(node.to_owned(), |_| std::future::pending::<()>());
-    output.object(&Joined { joined: true })?;
+    output.object(&WorkerJoined { joined: true })?;
     let stdin_ended = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
     tokio::select! {
         biased;
@@ -89,19 +90,19 @@ pub(crate) async fn run(
 
 /// As [`Fair`], but nothing is kept because nobody else took it for a while: here everybody can run everything, so whoever left a task was only
 /// slow, as processes are on a machine that has other things to do.
-struct Even {
+struct EvenBalancer {
     taking: Fair,
     fresh: Fair,
 }
 
-impl Even {
-    fn new() -> Result<Even, InvalidThreshold> {
+impl EvenBalancer {
+    fn new() -> Result<EvenBalancer, InvalidThreshold> {
         let fresh = Fair::new().threshold_percent(THRESHOLD_PERCENT)?;
-        Ok(Even { taking: fresh.clone(), fresh })
+        Ok(EvenBalancer { taking: fresh.clone(), fresh })
     }
 }
 
-impl Balancer for Even {
+impl Balancer for EvenBalancer {
     fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
         self.taking.may_claim(offer, loads)
     }
@@ -116,11 +117,12 @@ impl Balancer for Even {
 }
 
 /// Runs until it is told to stop, and writes down both.
-async fn run_task(task: &Task, pen: &Pen) -> Result<Outcome, TaskError> {
-    let entry = |mark| Entry { mark, task: task.id().to_string(), token: task.token().0.0, at_ns: now_ns() };
+async fn run_task(task: &Task, writer: &LedgerWriter) -> Result<Outcome, TaskError> {
+    let entry =
+        |mark| LedgerEntry { mark, task: task.id().to_string(), token: task.token().0.0, at_ns: now_ns() };
     let unwritten = |error| format!("the ledger cannot be written: {error}");
-    pen.write(&entry(Mark::Begin)).map_err(unwritten)?;
+    writer.write(&entry(LedgerMark::Begin)).map_err(unwritten)?;
     task.stopped().await;
-    pen.write(&entry(Mark::End)).map_err(unwritten)?;
+    writer.write(&entry(LedgerMark::End)).map_err(unwritten)?;
     Ok(Outcome::Release)
 }

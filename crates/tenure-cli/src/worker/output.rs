@@ -14,7 +14,7 @@ use crate::output::Output;
 const SCHEMA: &str = "tenure.worker/v1";
 
 /// How a worker tells.
-pub(super) struct Words<'a> {
+pub(super) struct WorkerOutput<'a> {
     pub(super) node: &'a str,
     pub(super) quiet: bool,
     pub(super) output: &'a Output,
@@ -22,7 +22,7 @@ pub(super) struct Words<'a> {
 
 /// One event. stdout belongs to the tasks, so it goes to stderr.
 #[derive(Serialize, Default)]
-struct Line<'a> {
+struct WorkerLine<'a> {
     schema: &'static str,
     at: String,
     node: &'a str,
@@ -30,7 +30,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fence: Option<String>,
+    token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,13 +51,13 @@ struct Line<'a> {
     news: Option<String>,
 }
 
-impl Words<'_> {
+impl WorkerOutput<'_> {
     /// The node takes tasks.
     pub(super) fn joined(&self, http: Option<SocketAddr>, frozen: Option<&FrozenRecord>) {
         if self.output.is_json {
             let http = http.map(|address| address.to_string());
             let reason = frozen.map(ToString::to_string);
-            return self.line(Line { event: "joined", http, reason, ..Line::default() });
+            return self.line(WorkerLine { event: "joined", http, reason, ..WorkerLine::default() });
         }
         if !self.quiet {
             let pages = http.map(|address| format!(", http://{address}/metrics")).unwrap_or_default();
@@ -74,7 +74,11 @@ impl Words<'_> {
     /// Something that people should know, in words.
     pub(super) fn remark(&self, text: &str) {
         if self.output.is_json {
-            return self.line(Line { event: "remark", reason: Some(text.to_owned()), ..Line::default() });
+            return self.line(WorkerLine {
+                event: "remark",
+                reason: Some(text.to_owned()),
+                ..WorkerLine::default()
+            });
         }
         self.output.note(text);
     }
@@ -83,7 +87,7 @@ impl Words<'_> {
     pub(super) fn ending(&self, tasks: usize, is_now: bool) {
         if self.output.is_json {
             let event = if is_now { "stopping" } else { "leaving" };
-            return self.line(Line { event, tasks: Some(tasks), ..Line::default() });
+            return self.line(WorkerLine { event, tasks: Some(tasks), ..WorkerLine::default() });
         }
         if !self.quiet {
             self.output.note(&if is_now {
@@ -97,7 +101,7 @@ impl Words<'_> {
     /// The node is gone.
     pub(super) fn left(&self) {
         if self.output.is_json {
-            return self.line(Line { event: "left", ..Line::default() });
+            return self.line(WorkerLine { event: "left", ..WorkerLine::default() });
         }
         if !self.quiet {
             self.output.note(&format!("node '{}' has left", self.node));
@@ -118,33 +122,36 @@ impl Words<'_> {
         }
     }
 
-    fn line(&self, line: Line<'_>) {
+    fn line(&self, line: WorkerLine<'_>) {
         let at = wall_time().to_string();
-        self.output.note_object(&Line { schema: SCHEMA, at, node: self.node, ..line });
+        self.output.note_object(&WorkerLine { schema: SCHEMA, at, node: self.node, ..line });
     }
 }
 
-fn line_of(event: &WorkerEvent) -> Line<'_> {
-    let none = Line::default;
+fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
+    let none = WorkerLine::default;
     match event {
-        WorkerEvent::Claimed { task, token } => {
-            Line { event: "claimed", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
-        }
-        WorkerEvent::Started { task, token, attempt } => Line {
+        WorkerEvent::Claimed { task, token } => WorkerLine {
+            event: "claimed",
+            task: Some(task.as_str()),
+            token: Some(token.to_string()),
+            ..none()
+        },
+        WorkerEvent::Started { task, token, attempt } => WorkerLine {
             event: "started",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             attempt: Some(*attempt),
             ..none()
         },
-        WorkerEvent::Moved { task, from, to } => Line {
+        WorkerEvent::Moved { task, from, to } => WorkerLine {
             event: "moved",
             task: Some(task.as_str()),
             from: Some(from.as_str()),
             to: Some(to.as_str()),
             ..none()
         },
-        WorkerEvent::Ended { task, state, reason } => Line {
+        WorkerEvent::Ended { task, state, reason } => WorkerLine {
             event: "ended",
             task: Some(task.as_str()),
             to: Some(state.as_str()),
@@ -152,34 +159,34 @@ fn line_of(event: &WorkerEvent) -> Line<'_> {
             trouble: reason.as_ref().map(|reason| format!("'{task}' is given up: {reason}")),
             ..none()
         },
-        WorkerEvent::Forgotten { task, ended } => Line {
+        WorkerEvent::Forgotten { task, ended } => WorkerLine {
             event: "forgotten",
             task: Some(task.as_str()),
             reason: Some(format!("it ended at {ended}")),
             ..none()
         },
-        WorkerEvent::Released { task, why } => Line {
+        WorkerEvent::Released { task, why } => WorkerLine {
             event: "released",
             task: Some(task.as_str()),
             reason: Some(why.as_str().to_owned()),
             ..none()
         },
-        WorkerEvent::Lost { task, token, why } => Line {
+        WorkerEvent::Lost { task, token, why } => WorkerLine {
             event: "lost",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             reason: Some(why.as_str().to_owned()),
             trouble: loss(*why).map(|how| format!("'{task}' was lost: {how}")),
             ..none()
         },
-        WorkerEvent::SetAside { task, why } => Line {
+        WorkerEvent::SetAside { task, why } => WorkerLine {
             event: "set_aside",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
             trouble: Some(format!("'{task}' cannot be run: {why}")),
             ..none()
         },
-        WorkerEvent::CommandSetAside { key } => Line {
+        WorkerEvent::CommandSetAside { key } => WorkerLine {
             event: "command_set_aside",
             reason: Some(key.clone()),
             trouble: Some(format!(
@@ -187,47 +194,58 @@ fn line_of(event: &WorkerEvent) -> Line<'_> {
             )),
             ..none()
         },
-        WorkerEvent::GivenBack { task, token } => {
-            Line { event: "given_back", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
-        }
+        WorkerEvent::GivenBack { task, token } => WorkerLine {
+            event: "given_back",
+            task: Some(task.as_str()),
+            token: Some(token.to_string()),
+            ..none()
+        },
         WorkerEvent::CommandHandled { task, why, .. } => {
-            Line { event: "command_handled", task: Some(task.as_str()), reason: why.clone(), ..none() }
+            WorkerLine { event: "command_handled", task: Some(task.as_str()), reason: why.clone(), ..none() }
         }
-        WorkerEvent::Stuck { task, token } => Line {
+        WorkerEvent::Stuck { task, token } => WorkerLine {
             event: "stuck",
             task: Some(task.as_str()),
-            fence: Some(token.to_string()),
+            token: Some(token.to_string()),
             trouble: Some(format!(
                 "'{task}' does not end, not even when it is killed; it is not released before it does"
             )),
             ..none()
         },
-        WorkerEvent::SaveRefused { task, why } => Line {
+        WorkerEvent::SaveRefused { task, why } => WorkerLine {
             event: "save_refused",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
             trouble: Some(format!("what became of '{task}' cannot be stored: {why}")),
             ..none()
         },
-        WorkerEvent::Balanced { parting, .. } => Line { event: "balanced", tasks: Some(*parting), ..none() },
+        WorkerEvent::Balanced { parting, .. } => {
+            WorkerLine { event: "balanced", tasks: Some(*parting), ..none() }
+        }
         WorkerEvent::OrderHandled { why, .. } => {
-            Line { event: "order_handled", reason: why.clone(), ..none() }
+            WorkerLine { event: "order_handled", reason: why.clone(), ..none() }
         }
         WorkerEvent::Frozen => {
-            Line { event: "frozen", news: Some("frozen: no new tasks are taken".to_owned()), ..none() }
+            WorkerLine { event: "frozen", news: Some("frozen: no new tasks are taken".to_owned()), ..none() }
         }
-        WorkerEvent::Unfrozen => {
-            Line { event: "unfrozen", news: Some("unfrozen: tasks are taken again".to_owned()), ..none() }
-        }
-        WorkerEvent::Draining { left } => Line {
+        WorkerEvent::Unfrozen => WorkerLine {
+            event: "unfrozen",
+            news: Some("unfrozen: tasks are taken again".to_owned()),
+            ..none()
+        },
+        WorkerEvent::Draining { left } => WorkerLine {
             event: "draining",
             tasks: Some(*left),
             news: Some(format!("draining: {left} tasks are left")),
             ..none()
         },
-        WorkerEvent::Drained => Line { event: "drained", ..none() },
-        WorkerEvent::Lagged(missed) => Line { event: "lagged", reason: Some(missed.to_string()), ..none() },
-        WorkerEvent::ShuttingDown { left } => Line { event: "shutting_down", tasks: Some(*left), ..none() },
+        WorkerEvent::Drained => WorkerLine { event: "drained", ..none() },
+        WorkerEvent::Lagged(missed) => {
+            WorkerLine { event: "lagged", reason: Some(missed.to_string()), ..none() }
+        }
+        WorkerEvent::ShuttingDown { left } => {
+            WorkerLine { event: "shutting_down", tasks: Some(*left), ..none() }
+        }
     }
 }
 

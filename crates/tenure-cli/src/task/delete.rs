@@ -9,7 +9,7 @@ use crate::failure::{Code, Failure};
 use crate::output::Output;
 
 #[derive(Serialize)]
-struct Answer {
+struct TaskDeleteReport {
     schema: &'static str,
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub(super) async fn remove(id: &TaskId, client: &Client, output: &Output) -> Res
     if let Some(owner) = &owner {
         output.note(&format!("{owner} ran it, and stops it now"));
     }
-    tell(id, owner, output)
+    report(id, owner, output)
 }
 
 pub(super) async fn forget(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
@@ -51,7 +51,7 @@ pub(super) async fn forget(id: &TaskId, client: &Client, output: &Output) -> Res
         ForgetError::Store(error) => Failure::from(error).while_doing(&format!("'{id}' was not forgotten")),
         other => Failure::new(Code::Failed, format!("'{id}' was not forgotten: {other}")),
     })?;
-    tell(id, None, output)
+    report(id, None, output)
 }
 
 pub(super) async fn retry(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
@@ -79,12 +79,12 @@ pub(super) async fn retry(id: &TaskId, client: &Client, output: &Output) -> Resu
         other => Failure::new(Code::Failed, format!("'{id}' was not retried: {other}")),
     })?;
     output.note(&format!("'{id}' was {ended} and runs again"));
-    tell(id, None, output)
+    report(id, None, output)
 }
 
-fn tell(id: &TaskId, owner: Option<String>, output: &Output) -> Result<(), Failure> {
+fn report(id: &TaskId, owner: Option<String>, output: &Output) -> Result<(), Failure> {
     if output.is_json {
-        return output.object(&Answer { schema: SCHEMA, id: id.to_string(), owner });
+        return output.object(&TaskDeleteReport { schema: SCHEMA, id: id.to_string(), owner });
     }
     output.record([id.as_str()])
 }

@@ -19,7 +19,7 @@ const KINDS_NAMED_MAX: usize = 10;
 
 /// Who decides how many tasks the worker has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(super) enum Balance {
+pub(super) enum BalancerName {
     /// As many for each node as for any other.
     #[default]
     Fair,
@@ -33,9 +33,9 @@ pub(super) enum Balance {
     Weighted,
 }
 
-/// The limits of [`Balance::Capacity`], in percent of the memory.
+/// The limits of [`BalancerName::Capacity`], in percent of the memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct MemoryLimits {
     pub(super) claim_below: Option<u64>,
     pub(super) release_above: Option<u64>,
 }
@@ -50,20 +50,20 @@ const RELIEF_EVERY: Duration = Duration::from_secs(5);
 /// Changes a worker that is about to be started.
 pub(super) type Configure = Box<dyn FnOnce(WorkerBuilder) -> WorkerBuilder + Send>;
 
-impl Balance {
+impl BalancerName {
     /// Sets this balancer.
-    pub(super) fn configure(self, limits: Limits) -> Result<Configure, Failure> {
+    pub(super) fn configure(self, limits: MemoryLimits) -> Result<Configure, Failure> {
         let has_limits = limits.claim_below.is_some() || limits.release_above.is_some();
-        if has_limits && self != Balance::Capacity {
+        if has_limits && self != BalancerName::Capacity {
             return Err(Failure::usage("--claim-below and --release-above belong to --balance capacity")
                 .hint("add --balance capacity, or leave them out"));
         }
         Ok(match self {
-            Balance::Fair => Box::new(|builder| builder.balancer(Fair::new())),
-            Balance::All => Box::new(|builder| builder.balancer(AcceptAll)),
-            Balance::Rendezvous => Box::new(|builder| builder.balancer(Rendezvous::default())),
-            Balance::Weighted => Box::new(|builder| builder.balancer(Weighted::new())),
-            Balance::Capacity => {
+            BalancerName::Fair => Box::new(|builder| builder.balancer(Fair::new())),
+            BalancerName::All => Box::new(|builder| builder.balancer(AcceptAll)),
+            BalancerName::Rendezvous => Box::new(|builder| builder.balancer(Rendezvous::default())),
+            BalancerName::Weighted => Box::new(|builder| builder.balancer(Weighted::new())),
+            BalancerName::Capacity => {
                 let claim = limits.claim_below.unwrap_or(CLAIM_BELOW);
                 let release = limits.release_above.unwrap_or(RELEASE_ABOVE);
                 let capacity = Capacity::new(claim, release).map_err(|bad| {
@@ -83,17 +83,17 @@ impl Balance {
 
 /// One thing that a task must have: a kind, or a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Match {
+pub(super) struct TaskMatch {
     name: String,
     value: String,
 }
 
-impl Match {
-    pub(super) fn parse(text: &str) -> Result<Match, String> {
+impl TaskMatch {
+    pub(super) fn parse(text: &str) -> Result<TaskMatch, String> {
         check_text(text).map_err(|bad| format!("{text:?} {bad}; no task has that"))?;
         match text.split_once('=') {
             Some((name, value)) if !name.is_empty() => {
-                Ok(Match { name: name.to_owned(), value: value.to_owned() })
+                Ok(TaskMatch { name: name.to_owned(), value: value.to_owned() })
             }
             Some(_) => {
                 Err("a name is missing in front of '='; write it as kind=mail, or LABEL=VALUE".to_owned())
@@ -103,16 +103,16 @@ impl Match {
     }
 }
 
-impl fmt::Display for Match {
+impl fmt::Display for TaskMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.value)
     }
 }
 
 /// What all of them mean together: one of the kinds, and all of the labels.
-pub(super) fn wanted(matches: &[Match]) -> Result<AcceptedTasks, Failure> {
+pub(super) fn wanted(matches: &[TaskMatch]) -> Result<AcceptedTasks, Failure> {
     let mut wanted = AcceptedTasks::default();
-    for Match { name, value } in matches {
+    for TaskMatch { name, value } in matches {
         if name == "kind" {
             wanted.kinds.insert(value.clone());
         } else if let Some(before) = wanted.labels.insert(name.clone(), value.clone())
@@ -128,7 +128,7 @@ pub(super) fn wanted(matches: &[Match]) -> Result<AcceptedTasks, Failure> {
 }
 
 /// Says it when nothing of what is there is wanted: most often a word was mistyped. It is no failure, because tasks may still come.
-pub(super) async fn warn_of_nothing(matches: &[Match], client: &Client, output: &Output) {
+pub(super) async fn warn_of_nothing(matches: &[TaskMatch], client: &Client, output: &Output) {
     let Ok(wanted) = wanted(matches) else { return };
     // A listing that fails says nothing, and the node will say that the store is away.
     let Ok(listing) = client.tasks(&TaskFilter::new()).await else { return };
@@ -193,8 +193,8 @@ mod tests {
 
     use super::*;
 
-    fn all(texts: &[&str]) -> Vec<Match> {
-        texts.iter().map(|text| Match::parse(text).unwrap()).collect()
+    fn all(texts: &[&str]) -> Vec<TaskMatch> {
+        texts.iter().map(|text| TaskMatch::parse(text).unwrap()).collect()
     }
 
     #[test]
@@ -214,9 +214,9 @@ mod tests {
         let refused = wanted(&all(&["zone=eu", "zone=us"])).unwrap_err();
         assert!(refused.message.contains("zone=eu") && refused.message.contains("zone=us"), "{refused:?}");
         assert!(wanted(&all(&["zone=eu", "zone=eu"])).is_ok());
-        assert!(Match::parse("mail").unwrap_err().contains("kind=mail"));
-        assert!(Match::parse("=mail").is_err());
-        assert!(Match::parse("kind=a\nb").unwrap_err().contains("control characters"));
+        assert!(TaskMatch::parse("mail").unwrap_err().contains("kind=mail"));
+        assert!(TaskMatch::parse("=mail").is_err());
+        assert!(TaskMatch::parse("kind=a\nb").unwrap_err().contains("control characters"));
     }
 
     #[test]
