@@ -24,11 +24,13 @@ pub(super) fn from(error: Error) -> StoreError {
         Error::Unavailable(cause) => StoreError::Unavailable(Cause::new(cause)),
         Error::Ambiguous(cause) => StoreError::Ambiguous(Cause::new(cause)),
         Error::Replaced(replaced) => match replaced {
-            tenure_etcd::Replaced::OtherCluster { was, now } => StoreError::Replaced(Replaced::Identity {
-                expected: translate::store_id(was),
-                found: translate::store_id(now),
-            }),
-            tenure_etcd::Replaced::WentBack { was, now } => {
+            tenure_etcd::ClusterReplaced::OtherCluster { was, now } => {
+                StoreError::Replaced(Replaced::Identity {
+                    expected: translate::store_id(was),
+                    found: translate::store_id(now),
+                })
+            }
+            tenure_etcd::ClusterReplaced::WentBack { was, now } => {
                 StoreError::Replaced(Replaced::RevisionRegress { seen: Revision(was), found: Revision(now) })
             }
             other => StoreError::Corrupt(other.to_string()),
@@ -67,10 +69,10 @@ fn from_denied(denied: tenure_etcd::Denied) -> Denied {
     match denied {
         tenure_etcd::Denied::Permission { user, access, ranges } => {
             let access = match access {
-                tenure_etcd::Access::Read => Access::Read,
-                tenure_etcd::Access::Write => Access::Write,
-                tenure_etcd::Access::ReadWrite => Access::ReadWrite,
-                tenure_etcd::Access::Root => Access::Root,
+                tenure_etcd::RequiredAccess::Read => Access::Read,
+                tenure_etcd::RequiredAccess::Write => Access::Write,
+                tenure_etcd::RequiredAccess::ReadWrite => Access::ReadWrite,
+                tenure_etcd::RequiredAccess::Root => Access::Root,
             };
             let ranges =
                 ranges.into_iter().map(|range| KeyRange { key: range.key, end: range.end }).collect();
