@@ -25,13 +25,13 @@ pub(super) fn from(error: Error) -> StoreError {
         Error::Unavailable(cause) => StoreError::Unavailable(Cause::new(cause)),
         Error::Ambiguous(cause) => StoreError::Ambiguous(Cause::new(cause)),
         Error::Replaced(replaced) => match replaced {
-            tenure_etcd::Replaced::OtherCluster { was, now } => {
+            tenure_etcd::ClusterReplaced::OtherCluster { was, now } => {
                 StoreError::Replaced(StoreReplaced::Identity {
                     expected: translate::store_id(was),
                     found: translate::store_id(now),
                 })
             }
-            tenure_etcd::Replaced::WentBack { was, now } => {
+            tenure_etcd::ClusterReplaced::WentBack { was, now } => {
                 StoreError::Replaced(StoreReplaced::RevisionRegress {
                     seen: Revision(was),
                     found: Revision(now),
@@ -73,10 +73,10 @@ fn from_denied(denied: tenure_etcd::Denied) -> Denied {
     match denied {
         tenure_etcd::Denied::Permission { user, access, ranges } => {
             let access = match access {
-                tenure_etcd::Access::Read => AccessKind::Read,
-                tenure_etcd::Access::Write => AccessKind::Write,
-                tenure_etcd::Access::ReadWrite => AccessKind::ReadWrite,
-                tenure_etcd::Access::Root => AccessKind::Root,
+                tenure_etcd::RequiredAccess::Read => AccessKind::Read,
+                tenure_etcd::RequiredAccess::Write => AccessKind::Write,
+                tenure_etcd::RequiredAccess::ReadWrite => AccessKind::ReadWrite,
+                tenure_etcd::RequiredAccess::Root => AccessKind::Root,
             };
             let ranges =
                 ranges.into_iter().map(|range| KeyRange { key: range.key, end: range.end }).collect();
