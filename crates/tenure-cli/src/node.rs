@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use tenure::client::Client;
 use tenure::membership::Node;
 use tenure::snapshot::ClusterSnapshot;
-use tenure_core::command::{Balance, NodeCommand as Order};
+use tenure_core::command::{BalanceMode, NodeCommand as Order};
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::Layout;
 use tenure_core::record::{MemberState, Timestamp};
@@ -122,7 +122,7 @@ pub(crate) async fn run(
             asking::unfreeze(&parse_node(&args.id)?, args.patience.within(), client, output).await
         }
         NodeCommand::Balance(args) => match &args.id {
-            Some(id) if !args.dry_run => ask(id, Order::Balance(Balance::Act), &args.patience).await,
+            Some(id) if !args.dry_run => ask(id, Order::Balance(BalanceMode::Act), &args.patience).await,
             id => {
                 let node = id.as_deref().map(parse_node).transpose()?;
                 let within = args.patience.within().unwrap_or_default();
