@@ -15,6 +15,7 @@ mod names;
 mod prose;
 mod rust;
 mod sources;
+mod test_list;
 mod test_names;
 mod transactions;
 mod tree;

@@ -30,7 +30,7 @@ pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
 pub use submit::new_task_ids;
 pub use tenure_core::client::{
     CommandError, DeleteError, Deleted, ForgetError, InvalidProps, InvalidText, NewTask, NodeCommandError,
-    PROPS_BYTES_MAX, Replaced, RetryError, SubmitError, Submitted,
+    PROPS_BYTES_MAX, ReplacedCommand, RetryError, SubmitError, Submitted,
 };
 pub use wait::{Ended, Ends, WaitTaskError};
 

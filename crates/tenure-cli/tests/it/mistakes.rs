@@ -53,6 +53,14 @@ const COMMAND_LINES: &[Row] = &[
         "given with --exec",
         "`tenure worker --exec './job.sh'`",
     ),
+    ("worker --id w1 --exec true", 2, "takes no argument '--id'", "`tenure worker`", "--node ID"),
+    (
+        "worker --capcity 4 --exec true",
+        2,
+        "takes no argument '--capcity'",
+        "`tenure worker`",
+        "did you mean --capacity?",
+    ),
     ("task ls --state running", 2, "--state running", "no task is ever", "runnable"),
     (
         "lock a --ttl 200ms -- true",

@@ -32,7 +32,7 @@ async fn frozen_node_claims_nothing_until_unfrozen() {
             (&node["state"], &node["frozen"], &node["tasks"], &node["commands"]),
             (&json!("ready"), &json!(true), &json!(1), &json!(0))
         );
-        assert_eq!((&node["owned"][0]["id"], node["owned"][0]["fence"].is_string()), (&json!("first"), true));
+        assert_eq!((&node["owned"][0]["id"], node["owned"][0]["token"].is_string()), (&json!("first"), true));
         assert!(cluster.sandbox.ok(&["node", "ls"]).await.starts_with("w\t10.0.0.7:80\tfrozen since "));
         cluster.sandbox.ok(&["submit", "second"]).await;
         let ran = cluster.sandbox.run(&["node", "unfreeze", "w"]).await;

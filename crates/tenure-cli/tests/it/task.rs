@@ -18,13 +18,13 @@ async fn task_listing_shape_and_filters_hold() {
     let listed = cluster.sandbox.json(&["task", "ls"]).await;
     assert_eq!((&listed["schema"], listed["revision"].is_string()), (&json!("tenure.task/v1"), true));
     let busy = &listed["tasks"][0];
-    assert!(busy["fence"].is_string() && busy["submitted_at"].as_str().unwrap().ends_with('Z'), "{busy}");
+    assert!(busy["token"].is_string() && busy["submitted_at"].as_str().unwrap().ends_with('Z'), "{busy}");
     assert_eq!(
         *busy,
-        json!({"id": "busy", "kind": "run", "state": "runnable", "owner": "w", "fence": busy["fence"], "attempt": 1,
+        json!({"id": "busy", "kind": "run", "state": "runnable", "owner": "w", "token": busy["token"], "attempt": 1,
                "submitted_at": busy["submitted_at"], "updated_at": null})
     );
-    assert_eq!((&listed["tasks"][1]["owner"], &listed["tasks"][1]["fence"]), (&Value::Null, &Value::Null));
+    assert_eq!((&listed["tasks"][1]["owner"], &listed["tasks"][1]["token"]), (&Value::Null, &Value::Null));
     let ids = async |flags: &[&str]| {
         let listed = cluster.sandbox.json(&[&["task", "ls"], flags].concat()).await;
         listed["tasks"].as_array().unwrap().iter().map(|task| task["id"].clone()).collect::<Vec<_>>()

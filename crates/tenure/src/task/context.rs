@@ -16,7 +16,7 @@ use tenure_core::id::TaskId;
 use tenure_core::revision::Token;
 use tenure_core::task::{Checkpoint, CheckpointTooLarge};
 use tenure_core::time::Moment;
-use tenure_core::worker::Start;
+use tenure_core::worker::HandlerStart;
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -62,7 +62,7 @@ pub struct TaskContext {
 }
 
 struct ContextState {
-    start: Start,
+    start: HandlerStart,
     hold: Hold,
     tenure: Tenure,
     /// Keeps the lease while the handler, or a clone of its context, is alive.
@@ -104,7 +104,7 @@ impl Drop for Controls {
 
 impl TaskContext {
     pub(crate) fn new(
-        start: Start,
+        start: HandlerStart,
         fence: Fence,
         tenure: Tenure,
         loan: Loan,

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::balance::{Balancer, Fair, Resource};
+use tenure_core::balance::{Balancer, Fair, ResourceUsage};
 use tenure_core::id::{InvalidName, NodeId};
 use tenure_core::record::MemberState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
-use tenure_core::worker::{Keep, Node as Machine, StopMode, WorkerConfig, WorkerStats};
+use tenure_core::worker::{Keep, StopMode, WorkerConfig, WorkerMachine, WorkerStats};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::driver::Driver;
@@ -30,12 +30,12 @@ const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
 /// Reads how much of a resource is used.
 pub(super) struct ResourceGauge {
-    read: Box<dyn Fn() -> Option<Resource> + Send + Sync>,
+    read: Box<dyn Fn() -> Option<ResourceUsage> + Send + Sync>,
     pub(super) every: Duration,
 }
 
 impl ResourceGauge {
-    pub(super) fn read(&self) -> Option<Resource> {
+    pub(super) fn read(&self) -> Option<ResourceUsage> {
         (self.read)()
     }
 }
@@ -181,7 +181,7 @@ impl WorkerBuilder {
     }
 
     /// How much of a resource is used, for balancers that read it; measured every 5 s. It must not block.
-    pub fn resource(self, read: impl Fn() -> Option<Resource> + Send + Sync + 'static) -> Self {
+    pub fn resource(self, read: impl Fn() -> Option<ResourceUsage> + Send + Sync + 'static) -> Self {
         self.options(|options| {
             options.gauge = Some(ResourceGauge { read: Box::new(read), every: MEASURE_EVERY });
         })
@@ -282,7 +282,7 @@ impl Start {
         let (ended, end) = news::channel(None);
         let (id, grace) = (config.node.clone(), config.grace);
         let driver = Driver {
-            machine: Machine::new(config, tenure.layout().clone(), balancer, policy),
+            machine: WorkerMachine::new(config, tenure.layout().clone(), balancer, policy),
             store: session.store().clone(),
             layout: tenure.layout().clone(),
             handlers: Handlers::new(routes, tenure),

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Layout;
 use tenure_core::revision::RequestId;
-use tenure_core::worker::request::{ClaimBatch, Habit};
+use tenure_core::worker::request::{ClaimBatch, ClaimModeHistory};
 use tenure_core::worker::{ClaimReply, ClaimRequest};
 use tracing::debug;
 
@@ -33,7 +33,7 @@ pub(super) async fn ask(
     layout: Layout,
     epoch: RequestId,
     claims: Vec<(ClaimRequest, Option<Loan>)>,
-    habit: Arc<Mutex<Habit>>,
+    habit: Arc<Mutex<ClaimModeHistory>>,
 ) -> Claimed {
     let mut loans = Vec::with_capacity(claims.len());
     let mut asked = Vec::with_capacity(claims.len());
@@ -64,7 +64,7 @@ pub(super) async fn ask(
     Claimed { epoch, answers: answers.collect(), loans }
 }
 
-fn lock(habit: &Mutex<Habit>) -> MutexGuard<'_, Habit> {
+fn lock(habit: &Mutex<ClaimModeHistory>) -> MutexGuard<'_, ClaimModeHistory> {
     habit.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
