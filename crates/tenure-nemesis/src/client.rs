@@ -107,7 +107,7 @@ async fn work(options: &ClientOptions, history: &Arc<Writer>, mut signals: Signa
     stage.calm.cancel();
     stage.actors.close();
     stage.actors.wait().await;
-    session.settled().await;
+    session.synced().await;
     history.tell(Event::Settled);
     signals.go().await;
     stage.over.cancel();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
 use tenure::lock::Locks;
-use tenure::membership::Cluster;
+use tenure::member::Members;
 use tenure::testing::{Fate, World};
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
@@ -178,7 +178,7 @@ async fn day(plan: Plan) -> Story {
         .players()
         .iter()
         .map(|player| {
-            let cluster = Cluster::new(player.store.clone(), &namespace()).clock(player.clock.clone());
+            let cluster = Members::new(player.store.clone(), &namespace()).clock(player.clock.clone());
             (player.name.clone(), cluster.view())
         })
         .collect();
@@ -287,7 +287,7 @@ async fn finish_tasks(stage: &Stage, plan: &Plan) {
 
 async fn check_views(
     stage: &Stage,
-    views: &[(String, tenure::membership::MemberView)],
+    views: &[(String, tenure::member::MemberView)],
     history: &History,
     onlooker: &tenure::store::Store,
     layout: &Layout,
@@ -316,7 +316,7 @@ async fn check_locks_are_free(stage: &Stage, plan: &Plan) {
     let locks = Locks::new(&player.session, &namespace());
     for name in workload::lock::NAMES {
         let within = plan.ttl * 2 + Duration::from_secs(2);
-        match locks.lock(name).wait_up_to(within).await {
+        match locks.lock(name).timeout(within).await {
             Ok(guard) => drop(guard.release().await),
             Err(error) => {
                 stage.cast.history.note(Fact::Overdue(format!("lock {name} is not free: {error}")));

@@ -49,7 +49,7 @@ impl Parties {
             };
             let session = open_session(&store)?;
             let election = Elections::new(&session, &namespace).election("ours");
-            parties.push(Party::Ours(election.map_err(|error| wrong(error.to_string()))?));
+            parties.push(Party::Ours(election));
             sessions.push(session);
         }
         Ok((Parties::Ours { stores, sessions }, parties))
@@ -95,7 +95,7 @@ impl Party {
     pub(super) async fn campaign(self) -> Result<Leader, Failure> {
         match self {
             Party::Ours(election) => {
-                let term = election.campaign("here").await;
+                let term = election.campaign().value("here").await;
                 Ok(Leader::Ours(Box::new(term.map_err(|error| wrong(format!("not elected: {error}")))?)))
             }
             Party::Reference(queue) => {

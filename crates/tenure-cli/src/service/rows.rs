@@ -80,7 +80,7 @@ pub(super) struct SetAside {
 }
 
 impl SetAside {
-    pub(super) fn new(aside: &tenure::roster::SetAside<InstanceId>) -> SetAside {
+    pub(super) fn new(aside: &tenure::presence::SetAside<InstanceId>) -> SetAside {
         SetAside { id: aside.id.to_string(), why: aside.why.clone() }
     }
 }

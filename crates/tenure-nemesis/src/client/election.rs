@@ -20,8 +20,8 @@ fn register() -> String {
 
 /// Everybody runs for office, and reads what leaders write.
 pub(super) fn begin(stage: &Stage) {
-    let elections = Elections::new(&stage.session, &namespace()).introduce(&stage.name);
-    let election = elections.election(NAME).expect("a good name");
+    let elections = Elections::new(&stage.session, &namespace()).identity(stage.name.as_str());
+    let election = elections.election(NAME);
     let stage_of_one = stage.clone();
     stage.act(async move { run_for_office(stage_of_one, election).await });
     let stage_of_one = stage.clone();
@@ -32,7 +32,7 @@ async fn run_for_office(stage: Stage, election: Election) {
     let mut dice = stage.dice();
     while stage.rest(dice.ms(5, 300)).await {
         let op = stage.history.ask(Work::Campaign, LINE, None);
-        match election.campaign(stage.name.clone()).wait_up_to(dice.ms(500, 8_000)).await {
+        match election.campaign().value(stage.name.clone()).timeout(dice.ms(500, 8_000)).await {
             Ok(term) => {
                 stage.history.answer(op, Outcome::Ok, Some(term.token().0.0), None);
                 reign(&stage, term, &mut dice).await;

@@ -34,8 +34,8 @@ async fn want(stage: Stage, locks: Locks) {
         let line = format!("lock:{name}");
         let op = stage.history.ask(Work::Lock, &line, None);
         let acquire = match dice.percent(10) {
-            true => locks.lock(name).try_once(),
-            false => locks.lock(name).wait_up_to(dice.ms(500, 8_000)),
+            true => locks.lock(name).try_now(),
+            false => locks.lock(name).timeout(dice.ms(500, 8_000)),
         };
         match acquire.await {
             Ok(guard) => {

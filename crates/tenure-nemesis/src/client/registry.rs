@@ -37,12 +37,12 @@ async fn keep(stage: Stage) {
         let value = format!("{count}-{:x}", dice.number());
         tell(&key, Some(value.clone()));
         let op = stage.history.ask(Work::Register, &key, Some(value.clone()));
-        match stage.session.register(key.clone(), value).within(dice.ms(100, 4_000)).await {
+        match stage.session.register_raw(key.clone(), value).timeout(dice.ms(100, 4_000)).await {
             Ok(registration) => {
                 stage.history.answer(op, Outcome::Ok, Some(registration.revision.0), None);
             }
             // It is still wanted, and comes when the store does.
-            Err(error @ (RegisterError::NotYet { .. } | RegisterError::Superseded)) => {
+            Err(error @ (RegisterError::Timeout { .. } | RegisterError::Superseded)) => {
                 stage.history.answer(op, Outcome::Unknown, None, Some(error.to_string()));
             }
             Err(error) => {

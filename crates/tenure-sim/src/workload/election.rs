@@ -1,6 +1,5 @@
 //! Elections: candidates who campaign, lead, resign and hand over, and others who watch them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -18,8 +17,8 @@ pub const NAME: &str = "boss";
 
 /// Somebody is a candidate all day, and watches who leads.
 pub fn begin(stage: &Stage, player: &Player, dice: &mut Dice) {
-    let elections = Elections::new(&player.session, &namespace()).introduce(&player.name);
-    let election = elections.election(NAME).expect("a good name");
+    let elections = Elections::new(&player.session, &namespace()).identity(player.name.as_str());
+    let election = elections.election(NAME);
     {
         let (stage_of_one, player, election) = (stage.clone(), player.clone(), election.clone());
         stage.act(async move { observe(stage_of_one, player, election).await });
@@ -40,12 +39,12 @@ async fn observe(stage: Stage, player: Player, election: Election) {
 async fn run_for_office(stage: Stage, player: Player, election: Election, mut dice: Dice) {
     loop {
         player.rest(dice.ms(1, 1_500)).await;
-        let mut campaign = election.campaign(player.name.clone());
+        let mut campaign = election.campaign().value(player.name.clone());
         if dice.percent(20) {
             campaign = campaign.priority(i32::try_from(dice.below(3)).unwrap_or(0));
         }
         if let Some(wait) = patience(&mut dice) {
-            campaign = campaign.wait_up_to(wait);
+            campaign = campaign.timeout(wait);
         }
         if dice.percent(40) {
             lead(&stage, &player, campaign, &mut dice).await;
@@ -57,7 +56,7 @@ async fn run_for_office(stage: Stage, player: Player, election: Election, mut di
         };
         player.awake().await;
         if let Ok(Ok(term)) = elected {
-            reign(&stage, &player, term, &mut dice).await;
+            reign(&stage, &player, &election, term, &mut dice).await;
         }
     }
 }
@@ -82,8 +81,7 @@ async fn lead(stage: &Stage, player: &Player, campaign: tenure::election::Campai
     let _ = tokio::time::timeout(Duration::from_secs(25), leading).await;
 }
 
-async fn reign(stage: &Stage, player: &Player, term: Term, dice: &mut Dice) {
-    let term = Arc::new(term);
+async fn reign(stage: &Stage, player: &Player, election: &Election, term: Term, dice: &mut Dice) {
     let believing = believe(stage, player, &term);
     let line = election_line(NAME);
     for _ in 0..dice.below(4) {
@@ -97,24 +95,23 @@ async fn reign(stage: &Stage, player: &Player, term: Term, dice: &mut Dice) {
             break;
         }
         if dice.percent(20) {
-            let _ = term.proclaim(format!("{} still", player.name)).await;
+            let _ = term.announce(format!("{} still", player.name)).await;
         }
     }
     player.awake().await;
     drop(believing);
-    let Some(term) = Arc::into_inner(term) else { return };
     let heir = match dice.percent(30) {
-        true => term.election().candidates().await.ok().and_then(|candidates| candidates.into_iter().last()),
+        true => election.snapshot().await.ok().and_then(|snapshot| snapshot.candidates.into_iter().last()),
         false => None,
     };
     let _ = match heir.filter(|heir| heir.token != term.token()) {
-        Some(heir) => term.transfer_to(&heir).await.is_ok(),
+        Some(heir) => term.transfer(&heir).await.is_ok(),
         None => term.resign().await.is_ok(),
     };
 }
 
-fn believe(stage: &Stage, player: &Player, term: &Arc<Term>) -> Believing {
-    let believed = term.clone();
+fn believe(stage: &Stage, player: &Player, term: &Term) -> Believing {
+    let believed = term.validity();
     stage
         .believe(player, &election_line(NAME), term.token(), LockMode::Exclusive, move || believed.is_valid())
 }

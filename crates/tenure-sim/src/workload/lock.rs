@@ -45,12 +45,12 @@ async fn want(stage: Stage, player: Player, locks: Locks, mut dice: Dice) {
         let mode = mode(name, &mut dice);
         let acquire = match mode {
             LockMode::Exclusive => locks.lock(name),
-            LockMode::Shared => locks.shared(name),
-            LockMode::Permit { of } => locks.permit(name, of),
+            LockMode::Shared => locks.rw_lock(name).read(),
+            LockMode::Permit { of } => locks.semaphore(name, of.get()).acquire(),
         };
         let acquire = match patience(&mut dice) {
-            None => acquire.try_once(),
-            Some(wait) => acquire.wait_up_to(wait),
+            None => acquire.try_now(),
+            Some(wait) => acquire.timeout(wait),
         };
         let acquired = if dice.percent(15) {
             // Dropped in the middle of whatever it is doing.

@@ -38,9 +38,9 @@ async fn keep(stage: Stage, player: Player, mut dice: Dice) {
         count += 1;
         let value = format!("{count}");
         tell(&key, Some(value.clone()));
-        let register = player.session.register(key.clone(), value).within(dice.ms(100, 8_000));
+        let register = player.session.register_raw(key.clone(), value).timeout(dice.ms(100, 8_000));
         match tokio::time::timeout(Duration::from_secs(10), register.into_future()).await {
-            Ok(Ok(_) | Err(RegisterError::NotYet { .. } | RegisterError::Superseded)) | Err(_) => {}
+            Ok(Ok(_) | Err(RegisterError::Timeout { .. } | RegisterError::Superseded)) | Err(_) => {}
             // Not wanted any more, by the store's will.
             Ok(Err(error)) => {
                 stage.cast.history.remark(format!("{key} cannot be registered: {error}"));

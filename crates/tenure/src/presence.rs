@@ -20,11 +20,11 @@ use crate::feed::{Feed, FeedItem};
 use crate::store::{Get, Selection, Store, StoreError};
 
 pub use tenure_core::presence::{
-    Instances, Kind, Member, NamedInstances, News, Nodes, PresenceEventOf, PresenceOf, PresenceSet,
-    PresenceSnapshotOf, SetAside, Snapshot,
+    Instances, Kind, Member as Presence, NamedInstances, News, Nodes, PresenceEventOf, PresenceOf, PresenceSet,
+    PresenceSnapshotOf, SetAside, Snapshot as PresenceSnapshot,
 };
 
-pub use view::View;
+pub use view::PresenceView;
 
 /// How long a follower may hear nothing before it asks whether the store still answers. Five hundred quiet followers ask a hundred
 /// times a second all together, as much as their renewals; halved, they would be the larger part. Doubled, an outage is told later,
@@ -87,25 +87,25 @@ pub async fn list<K: Kind>(
 /// A store that cannot be reached is not an error. What no trying can mend (a closed, replaced or corrupt store, a denied access) is
 /// the last item.
 #[must_use = "a follower does nothing unless it is read"]
-pub struct Follower<K: Kind> {
+pub struct PresenceWatch<K: Kind> {
     store: Store,
     clock: Arc<dyn Clock>,
     feed: Feed,
     roster: Arc<Mutex<PresenceSet<K>>>,
-    question: Question,
+    question: LivenessProbe,
     /// Told by the roster, not yet read.
     ready: VecDeque<PresenceEventOf<K>>,
 }
 
 /// Whether the store still answers.
-enum Question {
+enum LivenessProbe {
     /// Not asked until then.
     Resting(Sleep),
     /// Asked at that moment.
     Asked(Moment, Pin<Box<dyn Future<Output = bool> + Send>>),
 }
 
-impl<K: Kind> Follower<K> {
+impl<K: Kind> PresenceWatch<K> {
     /// Follows the members of a kind; the listing begins when the follower is first read.
     ///
     /// # Errors
@@ -116,11 +116,11 @@ impl<K: Kind> Follower<K> {
         select: Selection,
         kind: K,
         clock: Arc<dyn Clock>,
-    ) -> Result<Follower<K>, StoreError> {
+    ) -> Result<PresenceWatch<K>, StoreError> {
         let feed = Feed::open(store.clone(), select)?;
-        let question = Question::Resting(clock.sleep_until(clock.now() + ASK_AFTER));
+        let question = LivenessProbe::Resting(clock.sleep_until(clock.now() + ASK_AFTER));
         let roster = Arc::new(Mutex::new(PresenceSet::new(kind)));
-        Ok(Follower { store, clock, feed, roster, question, ready: VecDeque::new() })
+        Ok(PresenceWatch { store, clock, feed, roster, question, ready: VecDeque::new() })
     }
 
     fn roster(&self) -> MutexGuard<'_, PresenceSet<K>> {
@@ -137,7 +137,7 @@ impl<K: Kind> Follower<K> {
     fn step_question(&mut self, context: &mut Context<'_>) -> bool {
         let now = self.clock.now();
         match &mut self.question {
-            Question::Resting(rest) => {
+            LivenessProbe::Resting(rest) => {
                 if rest.as_mut().poll(context).is_pending() {
                     return false;
                 }
@@ -148,14 +148,14 @@ impl<K: Kind> Follower<K> {
                 self.question = match heard {
                     // Somebody spoke meanwhile, so there is no need to ask yet.
                     Some(heard) if heard + ASK_AFTER > now && !is_broken => {
-                        Question::Resting(self.clock.sleep_until(heard + ASK_AFTER))
+                        LivenessProbe::Resting(self.clock.sleep_until(heard + ASK_AFTER))
                     }
-                    Some(_) => Question::Asked(now, ask(self.store.clone(), self.feed.selection().clone())),
+                    Some(_) => LivenessProbe::Asked(now, ask(self.store.clone(), self.feed.selection().clone())),
                     // Without a picture the feed is busy getting one.
-                    None => Question::Resting(self.clock.sleep_until(now + ASK_AFTER)),
+                    None => LivenessProbe::Resting(self.clock.sleep_until(now + ASK_AFTER)),
                 };
             }
-            Question::Asked(asked, answer) => {
+            LivenessProbe::Asked(asked, answer) => {
                 let Poll::Ready(is_answered) = answer.as_mut().poll(context) else { return false };
                 let asked = *asked;
                 let mut roster = lock(&self.roster);
@@ -166,14 +166,14 @@ impl<K: Kind> Follower<K> {
                 }
                 let rest = if is_answered { ASK_AFTER } else { ASK_AGAIN_AFTER };
                 drop(roster);
-                self.question = Question::Resting(self.clock.sleep_until(now + rest));
+                self.question = LivenessProbe::Resting(self.clock.sleep_until(now + rest));
             }
         }
         true
     }
 }
 
-impl<K: Kind> Stream for Follower<K> {
+impl<K: Kind> Stream for PresenceWatch<K> {
     type Item = Result<PresenceEventOf<K>, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -196,14 +196,14 @@ impl<K: Kind> Stream for Follower<K> {
 }
 
 // The future inside is not pinned in place, it is boxed.
-impl<K: Kind> Unpin for Follower<K> {}
+impl<K: Kind> Unpin for PresenceWatch<K> {}
 
-impl<K: Kind> std::fmt::Debug for Follower<K> {
+impl<K: Kind> std::fmt::Debug for PresenceWatch<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let roster = self.roster();
         write!(
             f,
-            "Follower({:?}, {} members at {:?})",
+            "PresenceWatch({:?}, {} members at {:?})",
             self.feed.selection(),
             roster.len(),
             roster.whole_at()
