@@ -83,7 +83,9 @@ pub enum CloseError {
         ttl: Duration,
     },
     /// The store did not confirm in time that keys and leases are deleted.
-    #[error("the store did not confirm the end of {leases} leases with {keys} keys; they expire within {ttl:?}")]
+    #[error(
+        "the store did not confirm the end of {leases} leases with {keys} keys; they expire within {ttl:?}"
+    )]
     NotConfirmed {
         /// How many leases may still exist.
         leases: usize,

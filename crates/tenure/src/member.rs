@@ -10,12 +10,14 @@ use tenure_core::layout::Layout;
 
 use crate::clock::{BootClock, Clock};
 use crate::id::IntoId;
-use crate::presence::{self, News, Nodes, Presence, PresenceSnapshot, PresenceView, PresenceWatch};
+use crate::presence::{
+    self, NodePresence, Presence, PresenceEvent, PresenceSnapshot, PresenceView, PresenceWatch,
+};
 use crate::session::{Registration, Session};
 use crate::store::{Store, StoreError};
 
-pub(crate) use join::{NewMember, owner_wait, random_nonce};
 pub use join::{Join, JoinError};
+pub(crate) use join::{NewMember, owner_wait, random_nonce};
 pub use tenure_core::record::{MemberRecord, MemberState};
 
 /// A node that is alive.
@@ -24,14 +26,14 @@ pub type Member = Presence<NodeId, MemberRecord>;
 /// All members, at one revision.
 pub type MemberSnapshot = PresenceSnapshot<NodeId, MemberRecord>;
 
-/// A change of the members; see [`News`].
-pub type MemberEvent = News<NodeId, MemberRecord>;
+/// A change of the members; see [`PresenceEvent`].
+pub type MemberEvent = PresenceEvent<NodeId, MemberRecord>;
 
 /// A stream of [`MemberEvent`]s; see [`PresenceWatch`].
-pub type MemberWatch = PresenceWatch<Nodes>;
+pub type MemberWatch = PresenceWatch<NodePresence>;
 
 /// A local copy of the members that one watch keeps current; see [`PresenceView`].
-pub type MemberView = PresenceView<Nodes>;
+pub type MemberView = PresenceView<NodePresence>;
 
 /// A node that has joined. Dropping it leaves, in the background; see [`Registration`].
 pub type Membership = Registration<MemberRecord>;
@@ -114,12 +116,12 @@ impl Members {
     ///
     /// Those of a read.
     pub async fn list(&self) -> Result<MemberSnapshot, StoreError> {
-        presence::list(&self.store, self.layout.nodes(), Nodes(self.layout.clone())).await
+        presence::list(&self.store, self.layout.nodes(), NodePresence(self.layout.clone())).await
     }
 
     /// All members, then every change.
     pub fn watch(&self) -> MemberWatch {
-        let nodes = Nodes(self.layout.clone());
+        let nodes = NodePresence(self.layout.clone());
         PresenceWatch::open(self.store.clone(), self.layout.nodes(), nodes, self.clock.clone())
             .expect("the layout's own prefix ends in a slash")
     }

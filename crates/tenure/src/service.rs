@@ -13,7 +13,9 @@ use tenure_core::layout::Layout;
 use crate::clock::{BootClock, Clock};
 use crate::error::Error;
 use crate::id::IntoId;
-use crate::presence::{self, NamedInstances, News, Presence, PresenceSnapshot, PresenceView, PresenceWatch};
+use crate::presence::{
+    self, InstancePresence, Presence, PresenceEvent, PresenceSnapshot, PresenceView, PresenceWatch,
+};
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
@@ -27,14 +29,14 @@ pub type Instance = Presence<InstanceId, InstanceValue>;
 /// All instances of a service, at one revision.
 pub type InstanceSnapshot = PresenceSnapshot<InstanceId, InstanceValue>;
 
-/// What happens among the instances of a service; see [`News`].
-pub type InstanceEvent = News<InstanceId, InstanceValue>;
+/// What happens among the instances of a service; see [`PresenceEvent`].
+pub type InstanceEvent = PresenceEvent<InstanceId, InstanceValue>;
 
 /// A stream of [`InstanceEvent`]s; see [`PresenceWatch`].
-pub type InstanceWatch = PresenceWatch<NamedInstances>;
+pub type InstanceWatch = PresenceWatch<InstancePresence>;
 
 /// The instances of a service as last known, for many tasks to look at; see [`PresenceView`].
-pub type InstanceView = PresenceView<NamedInstances>;
+pub type InstanceView = PresenceView<InstancePresence>;
 
 /// The services of a namespace. Cheap to clone. Whoever only looks needs no session.
 ///
@@ -116,8 +118,15 @@ impl Services {
     }
 
     /// The instances of all services, by one linearizable listing at one revision.
-    pub async fn all_instances(&self) -> Result<PresenceSnapshot<(ServiceName, InstanceId), InstanceValue>, StoreError> {
-        presence::list(&self.store, self.layout.services(), presence::Instances(self.layout.clone())).await
+    pub async fn all_instances(
+        &self,
+    ) -> Result<PresenceSnapshot<(ServiceName, InstanceId), InstanceValue>, StoreError> {
+        presence::list(
+            &self.store,
+            self.layout.services(),
+            presence::AllInstancePresence(self.layout.clone()),
+        )
+        .await
     }
 
     /// The services that have an instance, and how many each has.
@@ -131,8 +140,13 @@ impl Services {
 
     /// Everything that happens among the instances of a service: the whole picture, then every difference.
     pub fn watch(&self, name: &ServiceName) -> InstanceWatch {
-        PresenceWatch::open(self.store.clone(), self.layout.service(name), self.named(name), self.clock.clone())
-            .expect("the layout's own prefix ends in a slash")
+        PresenceWatch::open(
+            self.store.clone(),
+            self.layout.service(name),
+            self.named(name),
+            self.clock.clone(),
+        )
+        .expect("the layout's own prefix ends in a slash")
     }
 
     /// A picture of a service that many tasks can look at while one watch keeps it up to date. Must be called inside a tokio runtime.
@@ -140,8 +154,8 @@ impl Services {
         PresenceView::new(self.watch(name))
     }
 
-    fn named(&self, name: &ServiceName) -> NamedInstances {
-        NamedInstances { layout: self.layout.clone(), name: name.clone() }
+    fn named(&self, name: &ServiceName) -> InstancePresence {
+        InstancePresence { layout: self.layout.clone(), name: name.clone() }
     }
 }
 

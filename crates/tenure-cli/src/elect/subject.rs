@@ -28,7 +28,8 @@ impl<'a> ElectionSubject<'a> {
     ) -> ElectionSubject<'a> {
         let node = || context.identity.node.clone();
         let candidate = args.candidate.as_ref().map_or_else(node, ToString::to_string);
-        let election = Elections::new(&context.session, &context.namespace).identity(candidate.as_str()).election(name);
+        let election =
+            Elections::new(&context.session, &context.namespace).identity(candidate.as_str()).election(name);
         let value = args.value.clone().unwrap_or_else(node);
         ElectionSubject { context, args, name, election, candidate, value }
     }

@@ -29,8 +29,8 @@ pub(super) async fn resign(
             format!("'{name}' is led by {}, not by the one with fence {token}", leader_name(&leader));
         return Err(Failure::new(Code::Conflict, message).hint(shown_by(name)));
     }
-    match outcome(election.request_resign().of(&leader), &leader, name, args.patience.wait).await? {
-        Some(next) => tell(name, &leader, next.as_deref(), output),
+    match outcome(election.request_resign().of(&leader), &leader, name, args.timeout.wait).await? {
+        Some(next) => report(name, &leader, next.as_deref(), output),
         None => Err(declined(&leader, name, "it does not want to go")),
     }
 }
@@ -49,7 +49,7 @@ pub(super) async fn transfer(
             leader.record.candidate == args.candidate && token.is_none_or(|token| token == leader.token);
         if is_meant {
             output.note(&format!("'{name}' is led by {} already", leader_name(&leader)));
-            return tell(name, &leader, Some(&leader), output);
+            return report(name, &leader, Some(&leader), output);
         }
         let message = format!("nobody waits to lead '{name}' who is called {}", args.candidate);
         return Err(Failure::new(Code::NotFound, message).hint(shown_by(name)));
@@ -63,8 +63,8 @@ pub(super) async fn transfer(
             .hint(format!("hand over to the one with the highest priority; {}", shown_by(name))));
     }
     let request = election.request_transfer(args.candidate.as_str()).of(&leader).to(heir);
-    match outcome(request, &leader, name, args.patience.wait).await? {
-        Some(Some(next)) if next.token == heir.token => tell(name, &leader, Some(&next), output),
+    match outcome(request, &leader, name, args.timeout.wait).await? {
+        Some(Some(next)) if next.token == heir.token => report(name, &leader, Some(&next), output),
         Some(next) => {
             let by = next.as_deref().map_or("nobody".to_owned(), leader_name);
             let message = format!("{} has gone, but '{name}' is led by {by} now", leader_name(&leader));
@@ -127,7 +127,7 @@ async fn outcome(
             Err(Failure::new(Code::TimedOut, message)
                 .hint(format!("it was asked and may yet go; wait longer with --wait, or {}", shown_by(name))))
         }
-        Err(error) => Err(not_asked(error, name)),
+        Err(error) => Err(request_failed(error, name)),
     }
 }
 
@@ -141,7 +141,7 @@ fn declined(leader: &Leader, name: &ElectionName, why: &str) -> Failure {
     Failure::new(Code::Conflict, message).hint(shown_by(name))
 }
 
-fn not_asked(error: StepDownError, name: &ElectionName) -> Failure {
+fn request_failed(error: StepDownError, name: &ElectionName) -> Failure {
     match error {
         StepDownError::Store(error) => {
             Failure::from(error).while_doing(&format!("the leader of '{name}' was not asked"))
@@ -152,7 +152,12 @@ fn not_asked(error: StepDownError, name: &ElectionName) -> Failure {
 }
 
 /// Says who led and who leads.
-fn tell(name: &ElectionName, former: &Leader, now: Option<&Leader>, output: &Output) -> Result<(), Failure> {
+fn report(
+    name: &ElectionName,
+    former: &Leader,
+    now: Option<&Leader>,
+    output: &Output,
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct StepDownReport<'a> {
         schema: &'static str,

@@ -261,14 +261,20 @@ impl Campaign {
                     held.record_term();
                     return Ok(Term::new(election, held, self.record));
                 }
-                (PriorityCheck::To(by), WaitPolicy::Try) => return Err(QueueError::Held { subject, by }.into()),
+                (PriorityCheck::To(by), WaitPolicy::Try) => {
+                    return Err(QueueError::Held { subject, by }.into());
+                }
                 (PriorityCheck::To(_), WaitPolicy::Endless | WaitPolicy::UpTo(_)) => self.former = None,
             }
         }
     }
 
     /// Before a turn is told: hands it to the highest priority that waits, the oldest of equals, if that is above our own.
-    async fn yields(&self, election: &ElectionQueue, held: &QueueHold) -> Result<PriorityCheck, CampaignError> {
+    async fn yields(
+        &self,
+        election: &ElectionQueue,
+        held: &QueueHold,
+    ) -> Result<PriorityCheck, CampaignError> {
         // It was our turn before.
         if self.former.is_some() {
             return Ok(PriorityCheck::No);
@@ -280,7 +286,9 @@ impl Campaign {
             let heir = match seen.take() {
                 Some(queue) => self.highest_behind(election, queue, held.token()),
                 None => match held.run(election.read_candidates()).await {
-                    Ok(queue) => self.highest_behind(election, &queue.map_err(CampaignError::Store)?, held.token()),
+                    Ok(queue) => {
+                        self.highest_behind(election, &queue.map_err(CampaignError::Store)?, held.token())
+                    }
                     Err(lost) => return end_of_turn(lost).map_or(Ok(PriorityCheck::To(None)), Err),
                 },
             };
@@ -296,7 +304,12 @@ impl Campaign {
     }
 
     /// The candidate behind us with the highest priority, if that is above our own.
-    fn highest_behind(&self, election: &ElectionQueue, queue: &[KeyValue], token: Token) -> Option<Candidate> {
+    fn highest_behind(
+        &self,
+        election: &ElectionQueue,
+        queue: &[KeyValue],
+        token: Token,
+    ) -> Option<Candidate> {
         let own = self.record.priority;
         // Most say nothing of a priority, and a line is long: what is certainly not above us is not read as a whole.
         let may_be_above = |pair: &&KeyValue| {

@@ -1,6 +1,6 @@
 //! Who leads and who wants to, for anybody who wants to know.
 
-use tenure_core::backoff::Retry;
+use tenure_core::backoff::Backoff;
 use tenure_core::cluster::elections_in;
 use tenure_core::layout::{Key, QueueKey};
 
@@ -50,7 +50,7 @@ impl ElectionQueue {
 
     /// All keys of the queue, at one revision. Retries until the store replies.
     pub(super) async fn read_candidates(&self) -> Result<Vec<KeyValue>, StoreError> {
-        let mut attempts = Attempts::new(&self.elections.clock, Retry::REQUEST);
+        let mut attempts = Attempts::new(&self.elections.clock, Backoff::REQUEST);
         loop {
             match self.store().list(self.elections.layout.candidates(&self.name)).await {
                 Ok(page) => return Ok(page.pairs),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tenure_core::id::InvalidName;
 use tenure_core::layout::{Key, QueueKey};
-use tenure_core::queue::{CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten};
+use tenure_core::queue::{CandidateChange, CandidateUpdate, Rewrite, RewriteError, RewriteLimit, Rewritten};
 use tenure_core::record::{InvalidRecord, StepDownRecord};
 use thiserror::Error;
 
@@ -20,7 +20,7 @@ use crate::store::{Cause, StoreError};
 use crate::tenure::request;
 
 /// How long a request is retried. More would only make the caller wait, which can send it again.
-const EFFORT: Effort = Effort::Bounded { conflicts_max: 16, lost_max: 2 };
+const EFFORT: RewriteLimit = RewriteLimit::Bounded { conflicts_max: 16, lost_max: 2 };
 
 /// A request to step down, as the leader receives it from [`Term::step_down_requested`](super::Term::step_down_requested).
 #[derive(Clone, PartialEq, Debug)]
@@ -214,7 +214,11 @@ impl StepDown {
 
 impl ElectionQueue {
     /// Stores a request, and returns the leader that received it.
-    async fn request_step_down(&self, leader: Option<Leader>, to: TransferTo) -> Result<Leader, StepDownError> {
+    async fn request_step_down(
+        &self,
+        leader: Option<Leader>,
+        to: TransferTo,
+    ) -> Result<Leader, StepDownError> {
         let (leader, to) = match (leader, to) {
             (Some(leader), TransferTo::Next) => (leader, None),
             (Some(leader), TransferTo::Candidate(key)) => (leader, Some(key)),

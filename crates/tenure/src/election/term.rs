@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tenure_core::id::ElectionName;
 use tenure_core::layout::QueueKey;
 use tenure_core::queue::{
-    CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten, Transferred,
+    CandidateChange, CandidateUpdate, Rewrite, RewriteError, RewriteLimit, Rewritten, Transferred,
 };
 use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;
@@ -337,7 +337,8 @@ impl TermShared {
             StoredStepDown::Transfer { to, .. } if *to == self.hold.key() => Ok(None),
             StoredStepDown::Transfer { to, by } => {
                 let candidate = self.election.candidate(*to).await?;
-                Ok(candidate.map(|candidate| StepDownRequest { by: by.clone(), transfer_to: Some(candidate) }))
+                Ok(candidate
+                    .map(|candidate| StepDownRequest { by: by.clone(), transfer_to: Some(candidate) }))
             }
         }
     }
@@ -348,7 +349,8 @@ impl TermShared {
         let newest = self.newest();
         let value = newest.record.encode();
         let update = CandidateUpdate { change, own: Some(newest.record) };
-        let rewrite = Rewrite::new(key, token, update, Effort::UntilApplied).known(&value, newest.modified);
+        let rewrite =
+            Rewrite::new(key, token, update, RewriteLimit::UntilApplied).known(&value, newest.modified);
         let rewritten = match rewrite {
             Ok(mut rewrite) => {
                 let clock = &self.election.elections.clock;

@@ -10,7 +10,7 @@ use tenure_core::time::Moment;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::{Registering, KeyShared, reply_of};
+use super::{KeyShared, Registering, reply_of};
 use crate::clock::Clock;
 use crate::feed::{Feed, FeedItem};
 use crate::retry;

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure_core::id::{InvalidName, LockName};
 use tenure_core::layout::{PriorityClass, QueueKey};
-use tenure_core::queue::{BarrierRound, Effort, LockMode, PassedMark, Rewrite, RewriteError, Rewritten};
+use tenure_core::queue::{
+    BarrierRound, LockMode, PassedMark, Rewrite, RewriteError, RewriteLimit, Rewritten,
+};
 use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
 use thiserror::Error;
@@ -276,7 +278,7 @@ async fn mark(
     held: &QueueHold,
     mark: PassedMark,
 ) -> Result<(), BarrierError> {
-    let mut rewrite = Rewrite::new(held.fence().key, held.token(), mark, Effort::UntilApplied);
+    let mut rewrite = Rewrite::new(held.fence().key, held.token(), mark, RewriteLimit::UntilApplied);
     let marked = held.run(retry::run("barrier mark", store, queues.clock(), &mut rewrite)).await;
     match marked.map_err(BarrierError::Lost)? {
         // The queue driver notices the deleted key as well, and knows the reason.

@@ -47,7 +47,12 @@ impl Locks {
     /// A holder is told within a round trip; what it does until then only its token can keep harmless. One who waits stands in line again.
     ///
     /// The same transaction puts an [audit record](crate::audit) with the identity of these locks and the reason.
-    pub async fn break_hold(&self, name: &LockName, holder: &Holder, reason: &str) -> Result<bool, StoreError> {
+    pub async fn break_hold(
+        &self,
+        name: &LockName,
+        holder: &Holder,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
         let key = self.layout.encode(&Key::Waiter(name.clone(), holder.place));
         let record = AuditRecord {
             action: AuditAction::BreakLock,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_core::exclusive_key::Patience;
+use tenure_core::exclusive_key::TakeTimeouts;
 use tenure_core::id::{InvalidName, NodeId};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::record::{MemberRecord, MemberState, Record, Wanted};
+use tenure_core::record::{AcceptedTasks, MemberRecord, MemberState, Record};
 use tenure_core::revision::Token;
 use thiserror::Error;
 
@@ -39,7 +39,7 @@ pub(crate) struct NewMember {
     labels: BTreeMap<String, String>,
     state: MemberState,
     balancer: Option<String>,
-    accepts: Option<Wanted>,
+    accepts: Option<AcceptedTasks>,
     capacity: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl NewMember {
     }
 
     /// Which tasks it accepts and how many it runs at a time, for the balancers of its peers.
-    pub(crate) fn accepts(mut self, accepts: Wanted, capacity: Option<usize>) -> NewMember {
+    pub(crate) fn accepts(mut self, accepts: AcceptedTasks, capacity: Option<usize>) -> NewMember {
         self.accepts = Some(accepts);
         self.capacity = capacity.map(|capacity| capacity as u64);
         self
@@ -143,7 +143,7 @@ pub struct Join {
     layout: Layout,
     session: Session,
     member: Result<NewMember, InvalidName>,
-    patience: Patience,
+    patience: TakeTimeouts,
 }
 
 request!(Join => Result<Membership, JoinError>);
@@ -155,7 +155,7 @@ impl Join {
         session: &Session,
         member: Result<NewMember, InvalidName>,
     ) -> Join {
-        let patience = Patience { store: JOIN_WITHIN, owner: owner_wait(session) };
+        let patience = TakeTimeouts { store: JOIN_WITHIN, owner: owner_wait(session) };
         Join { store: store.clone(), layout: layout.clone(), session: session.clone(), member, patience }
     }
 
@@ -185,7 +185,7 @@ impl Join {
 
     /// Waits at most this long, for the store and for another process with the same id.
     pub fn timeout(mut self, timeout: Duration) -> Join {
-        self.patience = Patience { store: timeout, owner: timeout };
+        self.patience = TakeTimeouts { store: timeout, owner: timeout };
         self
     }
 
@@ -252,7 +252,9 @@ impl JoinError {
     /// What the caller can do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
-            JoinError::InvalidName(_) | JoinError::AlreadyJoined | JoinError::NoHandler => ErrorClass::Invalid,
+            JoinError::InvalidName(_) | JoinError::AlreadyJoined | JoinError::NoHandler => {
+                ErrorClass::Invalid
+            }
             JoinError::Held { .. } => ErrorClass::Conflict,
             JoinError::Timeout { .. } => ErrorClass::Timeout,
             JoinError::Store(error) => error.into(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 
-use super::{PresenceWatch, Kind, PresenceOf, PresenceSet, PresenceSnapshotOf, lock};
+use super::{PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, PresenceWatch, lock};
 use crate::clock::Clock;
 use crate::news;
 use crate::store::{Revision, StoreError};
@@ -27,12 +27,12 @@ use crate::store::{Revision, StoreError};
 /// # Cancellation
 ///
 /// Dropping a waiting future leaves nothing behind. Dropping the last clone ends the watch.
-pub struct PresenceView<K: Kind> {
+pub struct PresenceView<K: PresenceKind> {
     shared: Arc<ViewShared<K>>,
     seen: news::Receiver<ViewProgress>,
 }
 
-struct ViewShared<K: Kind> {
+struct ViewShared<K: PresenceKind> {
     roster: Arc<Mutex<PresenceSet<K>>>,
     clock: Arc<dyn Clock>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -47,7 +47,7 @@ struct ViewProgress {
     end: Option<StoreError>,
 }
 
-impl<K: Kind> Drop for ViewShared<K> {
+impl<K: PresenceKind> Drop for ViewShared<K> {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(task) = task.take() {
@@ -56,13 +56,13 @@ impl<K: Kind> Drop for ViewShared<K> {
     }
 }
 
-impl<K: Kind> Clone for PresenceView<K> {
+impl<K: PresenceKind> Clone for PresenceView<K> {
     fn clone(&self) -> PresenceView<K> {
         PresenceView { shared: self.shared.clone(), seen: self.seen.clone() }
     }
 }
 
-impl<K: Kind> PresenceView<K> {
+impl<K: PresenceKind> PresenceView<K> {
     /// A view that a follower keeps up to date. Must be called inside a tokio runtime.
     pub fn new(mut follower: PresenceWatch<K>) -> PresenceView<K> {
         let (progress, seen) = news::channel(ViewProgress::default());
@@ -172,7 +172,7 @@ impl<K: Kind> PresenceView<K> {
     }
 }
 
-impl<K: Kind> fmt::Debug for PresenceView<K> {
+impl<K: PresenceKind> fmt::Debug for PresenceView<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PresenceView({} members at {:?}, {:?} old)", self.len(), self.revision(), self.age())
     }

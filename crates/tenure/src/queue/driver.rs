@@ -269,7 +269,11 @@ impl QueueShared {
         }
     }
 
-    fn request(&self, id: BatchId, batch: Vec<Request>) -> impl Future<Output = AnsweredBatch> + Send + 'static {
+    fn request(
+        &self,
+        id: BatchId,
+        batch: Vec<Request>,
+    ) -> impl Future<Output = AnsweredBatch> + Send + 'static {
         let sending = requests::send(self.session.clone(), self.requests.clone(), batch);
         async move { (id, sending.await) }
     }
@@ -450,7 +454,9 @@ impl Drive for QueueTask {
         shared.next()
     }
 
-    fn inputs(&mut self) -> (impl Future<Output = QueueInput> + Send, impl Future<Output = QueueInput> + Send) {
+    fn inputs(
+        &mut self,
+    ) -> (impl Future<Output = QueueInput> + Send, impl Future<Output = QueueInput> + Send) {
         let QueueTask { lease_ends, watches, .. } = self;
         let lost = async move {
             match lease_ends.next().await {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure_core::exclusive_key::Patience;
+use tenure_core::exclusive_key::TakeTimeouts;
 use tenure_core::id::{InstanceId, InvalidName, RegistryKey};
 use tenure_core::layout::Key;
 use tenure_core::record::{InstanceRecord, InstanceValue};
@@ -52,7 +52,7 @@ pub struct RegisterInstance {
     id: Result<InstanceId, InvalidName>,
     address: String,
     metadata: serde_json::Value,
-    patience: Patience,
+    patience: TakeTimeouts,
 }
 
 request!(RegisterInstance => Result<Registration<InstanceRecord>, RegisterError>);
@@ -63,7 +63,7 @@ impl RegisterInstance {
         id: Result<InstanceId, InvalidName>,
         address: String,
     ) -> RegisterInstance {
-        let patience = Patience { store: REGISTER_WITHIN, owner: owner_wait(&service.session) };
+        let patience = TakeTimeouts { store: REGISTER_WITHIN, owner: owner_wait(&service.session) };
         let metadata = serde_json::Value::Null;
         RegisterInstance { service: service.clone(), id, address, metadata, patience }
     }
@@ -80,7 +80,7 @@ impl RegisterInstance {
 
     /// Waits at most this long, for the store and for another process with the same id.
     pub fn timeout(mut self, timeout: Duration) -> RegisterInstance {
-        self.patience = Patience { store: timeout, owner: timeout };
+        self.patience = TakeTimeouts { store: timeout, owner: timeout };
         self
     }
 

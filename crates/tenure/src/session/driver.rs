@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::revision::RequestId;
-use tenure_core::session::{Action, DeleteReply, LeaseSlotId, Notice, PutReply};
+use tenure_core::session::{DeleteReply, LeaseSlotId, PutReply, SessionEvent, SessionOutput};
 use tenure_core::time::Moment;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::own_key_watch::{OwnKeyWatches, OwnKeyChange};
+use super::own_key_watch::{OwnKeyChange, OwnKeyWatches};
 use super::shared::{SessionInner, SessionShared};
 use super::{SessionState, metrics, requests};
-use crate::error::CloseError;
 use crate::dice;
 use crate::driver::{self, Drive, DriverEvent, NextStep};
+use crate::error::CloseError;
 use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing tries to delete keys and revoke leases; what it cannot reach then ends by itself.
@@ -115,7 +115,9 @@ impl Drive for SessionTask {
         NextStep::Wait(step.wake)
     }
 
-    fn inputs(&mut self) -> (impl Future<Output = SessionInput> + Send, impl Future<Output = SessionInput> + Send) {
+    fn inputs(
+        &mut self,
+    ) -> (impl Future<Output = SessionInput> + Send, impl Future<Output = SessionInput> + Send) {
         let SessionTask { own_keys, back, lost, is_lost, is_waiting, close_by, .. } = self;
         let rare = async move {
             tokio::select! {
@@ -143,8 +145,10 @@ impl Drive for SessionTask {
                 self.is_lost = true;
                 inner.note(Some(&error), now);
             }
-            SessionInput::StoreBack => inner.machine.handle_store_back(now),
-            SessionInput::Seen(sightings) => sightings.into_iter().for_each(|sighting| inner.see(sighting, now)),
+            SessionInput::StoreBack => inner.machine.handle_store_reachable(now),
+            SessionInput::Seen(sightings) => {
+                sightings.into_iter().for_each(|sighting| inner.see(sighting, now))
+            }
         }
     }
 }
@@ -182,10 +186,10 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-async fn perform(shared: Arc<SessionShared>, action: Action) -> SessionReply {
+async fn perform(shared: Arc<SessionShared>, action: SessionOutput) -> SessionReply {
     let store = &shared.store;
     match action {
-        Action::Grant { slot, epoch, ttl } => {
+        SessionOutput::Grant { slot, epoch, ttl } => {
             // This process chooses the id, so that a lease whose grant was not answered can be revoked.
             let (id, answer) = match random_id() {
                 Ok(id) => (id, store.grant(ttl, Some(id)).await),
@@ -193,15 +197,19 @@ async fn perform(shared: Arc<SessionShared>, action: Action) -> SessionReply {
             };
             SessionReply::Granted { slot, epoch, id, ttl, answer }
         }
-        Action::Renew { slot, epoch, lease } => SessionReply::Renewed(slot, epoch, store.renew(lease).await),
-        Action::Put { slot, epoch, lease, ours, entries } => {
+        SessionOutput::Renew { slot, epoch, lease } => {
+            SessionReply::Renewed(slot, epoch, store.renew(lease).await)
+        }
+        SessionOutput::Put { slot, epoch, lease, own_leases, entries } => {
             let is_held = || shared.is_held(lease);
-            SessionReply::Put(slot, epoch, requests::put(store, lease, ours, entries, &is_held).await)
+            SessionReply::Put(slot, epoch, requests::put(store, lease, own_leases, entries, &is_held).await)
         }
-        Action::Delete { slot, epoch, ours, keys } => {
-            SessionReply::Deleted(slot, epoch, requests::delete(store, ours, keys).await)
+        SessionOutput::Delete { slot, epoch, own_leases, keys } => {
+            SessionReply::Deleted(slot, epoch, requests::delete(store, own_leases, keys).await)
         }
-        Action::Revoke { epoch, lease } => SessionReply::Revoked(lease, epoch, store.revoke(lease).await),
+        SessionOutput::Revoke { epoch, lease } => {
+            SessionReply::Revoked(lease, epoch, store.revoke(lease).await)
+        }
     }
 }
 
@@ -211,7 +219,7 @@ fn random_id() -> Result<LeaseId, StoreError> {
 
 /// What the machine wants next.
 struct SessionStep {
-    actions: Vec<Action>,
+    actions: Vec<SessionOutput>,
     wake: Option<Moment>,
     /// Something waits for the store to come back.
     is_waiting: bool,
@@ -232,14 +240,14 @@ impl SessionShared {
         inner.machine.handle_time(now);
         let mut is_over = inner.fatal.is_some();
         let mut has_lost = false;
-        while let Some(notice) = inner.machine.poll_notice() {
-            is_over |= matches!(notice, Notice::Closed);
-            has_lost |= matches!(notice, Notice::Lost { .. });
+        while let Some(notice) = inner.machine.poll_event() {
+            is_over |= matches!(notice, SessionEvent::Closed);
+            has_lost |= matches!(notice, SessionEvent::Lost { .. });
             self.tell(&mut inner, notice);
         }
         let may_follow = inner.may_follow(now);
         let step = SessionStep {
-            actions: std::iter::from_fn(|| inner.machine.poll_action()).collect(),
+            actions: std::iter::from_fn(|| inner.machine.poll_output()).collect(),
             wake: inner.machine.next_wake().into_iter().chain(inner.follow_by).min(),
             may_follow,
             is_waiting: inner.machine.is_waiting(),
@@ -273,7 +281,7 @@ impl SessionShared {
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
                 if matches!(answer, Err(StoreError::Ambiguous(_))) {
-                    inner.machine.handle_doubtful_grant(id, ttl, now);
+                    inner.machine.handle_ambiguous_grant(id, ttl, now);
                 }
             }
             SessionReply::Renewed(slot, epoch, answer) => {
@@ -306,7 +314,7 @@ impl SessionShared {
     fn follow(&self, own_keys: &mut OwnKeyWatches) {
         let mut inner = self.lock();
         for key in std::mem::take(&mut inner.follow) {
-            match inner.machine.wish(&key) {
+            match inner.machine.registration(&key) {
                 Some(_) => own_keys.add(&key),
                 None => own_keys.remove(&key),
             }
@@ -316,18 +324,18 @@ impl SessionShared {
     /// The driver has ended: reports what is left, and ends what others still hold.
     fn end(&self) {
         let mut inner = self.lock();
-        let remains = inner.machine.remains(self.clock.now());
+        let unreleased = inner.machine.unreleased(self.clock.now());
         let holds: Vec<String> = std::mem::take(&mut inner.unreleased)
             .into_iter()
             .filter_map(|(name, owner)| owner.is_alive().then_some(name))
             .collect();
-        let (leases, keys, ttl) = (remains.leases, remains.keys, remains.within);
+        let (leases, keys, ttl) = (unreleased.leases, unreleased.keys, unreleased.within);
         let report = match leases {
             0 => Ok(()),
-            _ if remains.loans == 0 && holds.is_empty() => {
+            _ if unreleased.users == 0 && holds.is_empty() => {
                 Err(CloseError::NotConfirmed { leases, keys, ttl })
             }
-            _ => Err(CloseError::StillHeld { holds, leases: remains.loans, ttl }),
+            _ => Err(CloseError::StillHeld { holds, leases: unreleased.users, ttl }),
         };
         let why = inner.fatal.clone();
         self.farewell(&mut inner, &report);

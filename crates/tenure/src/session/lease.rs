@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::keepalive::TtlTooShort;
-use tenure_core::session::{LeaseUserId, Lent};
+use tenure_core::session::{LeaseInfo, LeaseUserId};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::error::{ErrorClass, classified};
 use crate::hold::{LeaseCell, LossReason, Subject, Validity};
 use crate::news::Liveness;
-use crate::store::{Invalid, LeaseId, StoreError};
+use crate::store::{InvalidRequest, LeaseId, StoreError};
 
 /// How long `lend` waits for a lease unless told otherwise; as long as `register` does.
 const LEASE_WITHIN: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ pub struct LeaseHandle {
 
 struct LeaseHandleInner {
     shared: Arc<SessionShared>,
-    lent: Lent,
+    lent: LeaseInfo,
     validity: Validity,
 }
 
@@ -79,12 +79,12 @@ impl LeaseHandle {
 impl Drop for LeaseHandleInner {
     fn drop(&mut self) {
         self.validity.end(LossReason::Released);
-        self.shared.give_back(self.lent.loan);
+        self.shared.give_back(self.lent.user);
     }
 }
 
 impl LeaseHandle {
-    fn new(shared: Arc<SessionShared>, lent: Lent, cell: Arc<LeaseCell>) -> LeaseHandle {
+    fn new(shared: Arc<SessionShared>, lent: LeaseInfo, cell: Arc<LeaseCell>) -> LeaseHandle {
         let subject = Subject { kind: "lease", name: lent.lease.to_string().into() };
         let validity = Validity::new(subject, cell, shared.clock.clone(), lent.ttl);
         LeaseHandle { inner: Arc::new(LeaseHandleInner { shared, lent, validity }) }
@@ -113,7 +113,7 @@ impl LeaseHandle {
     /// Tells the session that the store does not know the lease any more, so that it need not find out by itself.
     pub fn report_gone(&self) {
         let shared = &self.inner.shared;
-        shared.lock().machine.handle_lease_gone(self.lease(), shared.clock.now());
+        shared.lock().machine.handle_lease_not_found(self.lease(), shared.clock.now());
         self.cell().end(LossReason::Revoked);
         shared.inbox.notify();
     }
@@ -177,11 +177,11 @@ pub enum InvalidTtl {
     TooShort(#[from] TtlTooShort),
     /// No store grants it.
     #[error("no store grants this TTL: {0}")]
-    Refused(Invalid),
+    Refused(InvalidRequest),
 }
 
 /// What a borrower is told.
-pub(super) type LeaseReply = Result<(Lent, Arc<LeaseCell>), LeaseError>;
+pub(super) type LeaseReply = Result<(LeaseInfo, Arc<LeaseCell>), LeaseError>;
 
 /// A loan that is about to be asked for.
 #[must_use = "nothing is lent before this is awaited"]
@@ -222,8 +222,9 @@ impl LeaseRequest {
             if inner.is_closing {
                 return Err(LeaseError::Closed);
             }
-            let loan = inner.machine.lend(self.ttl, self.shared.clock.now()).map_err(InvalidTtl::from)?;
-            if let Some(lent) = inner.machine.lent(loan) {
+            let loan =
+                inner.machine.request_lease(self.ttl, self.shared.clock.now()).map_err(InvalidTtl::from)?;
+            if let Some(lent) = inner.machine.lease_info(loan) {
                 let cell = inner.begin_loan(&lent);
                 drop(inner);
                 return Ok(LeaseHandle::new(self.shared, lent, cell));

@@ -199,7 +199,12 @@ async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<WatchMes
                 if let Some(listing) = &mut listing {
                     listing.insert(pair.key.clone());
                 }
-                OwnKeyChange::Put { key: pair.key, value: pair.value, lease: pair.lease, revision: pair.modified }
+                OwnKeyChange::Put {
+                    key: pair.key,
+                    value: pair.value,
+                    lease: pair.lease,
+                    revision: pair.modified,
+                }
             }
             Ok(FeedItem::Delete { key, revision }) => OwnKeyChange::Deleted { key, revision },
             Ok(FeedItem::Synced(revision)) => match listing.take() {

@@ -9,13 +9,13 @@ use tenure_core::id::InvalidName;
 use tenure_core::keepalive::TtlTooShort;
 use tenure_core::record::Timestamp;
 use tenure_core::revision::Token;
-use tenure_core::session::{Mode, largest_put};
+use tenure_core::session::{PutMode, largest_put};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::shared::SessionShared;
 use crate::error::{ErrorClass, classified};
-use crate::store::{Invalid, LeaseId, Revision, StoreError};
+use crate::store::{InvalidRequest, LeaseId, Revision, StoreError};
 use crate::tenure::request;
 
 /// How long `register` waits for the store by default: long enough for an election of etcd, short enough for a start-up script.
@@ -69,7 +69,7 @@ pub enum RegisterError {
     InvalidName(#[from] InvalidName),
     /// No store accepts this key or value. Nothing was sent, and nothing has changed.
     #[error("the key cannot be registered: {0}")]
-    Invalid(Invalid),
+    Invalid(InvalidRequest),
     /// No lease can have the requested TTL. Nothing was sent, and nothing has changed.
     #[error(transparent)]
     InvalidTtl(#[from] TtlTooShort),
@@ -162,19 +162,15 @@ pub struct Register {
     key: Result<Bytes, InvalidName>,
     value: Bytes,
     ttl: Option<Duration>,
-    mode: Mode,
+    mode: PutMode,
     timeout: Duration,
 }
 
 request!(Register => Result<RegisteredKey, RegisterError>);
 
 impl Register {
-    pub(super) fn new(
-        shared: Arc<SessionShared>,
-        key: Result<Bytes, InvalidName>,
-        value: Bytes,
-    ) -> Register {
-        Register { shared, key, value, ttl: None, mode: Mode::Overwrite, timeout: REGISTER_WITHIN }
+    pub(super) fn new(shared: Arc<SessionShared>, key: Result<Bytes, InvalidName>, value: Bytes) -> Register {
+        Register { shared, key, value, ttl: None, mode: PutMode::Overwrite, timeout: REGISTER_WITHIN }
     }
 
     /// With a lease of this TTL; that of the session otherwise.
@@ -185,7 +181,7 @@ impl Register {
 
     /// Only if no other process has the key; it is overwritten otherwise.
     pub fn if_absent(mut self) -> Register {
-        self.mode = Mode::Create;
+        self.mode = PutMode::Create;
         self
     }
 
@@ -206,15 +202,15 @@ impl Register {
                 return Err(RegisterError::Closed);
             }
             let now = shared.clock.now();
-            let before = inner.machine.wish(&key);
-            let wish = inner.machine.register(key.clone(), value, ttl, mode, now)?;
+            let before = inner.machine.registration(&key);
+            let registration = inner.machine.register(key.clone(), value, ttl, mode, now)?;
             // An earlier request for the key is superseded: its caller learns that from the dropped sender.
             before.map(|before| inner.waiters.remove(&before));
-            inner.waiters.insert(wish, sender);
+            inner.waiters.insert(registration, sender);
             inner.follow.insert(key);
             // Only a change notifies: ten thousand registrations at once wake each waiter once.
             shared.settled.send_if_modified(|settled| std::mem::replace(settled, false));
-            inner.machine.has_news()
+            inner.machine.has_output()
         };
         // A key that waits for a lease or a request in flight anyway needs no wake-up; thousands of them would delay the driver's requests.
         if needs_driver {

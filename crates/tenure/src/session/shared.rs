@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::session::{LeaseUserId, Lent, Session as Machine, Standing, Wish};
+use tenure_core::session::{LeaseInfo, LeaseUserId, RegistrationId, Session as Machine, SessionStatus};
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -14,8 +14,8 @@ use super::lease::LeaseReply;
 use super::metrics::KeyGauge;
 use super::{Health, KeyEvent, LeaseError, RegisterError, RegisteredKey, SessionState};
 use crate::clock::Clock;
-use crate::error::CloseError;
 use crate::driver::requests::Inbox;
+use crate::error::CloseError;
 use crate::hold::LeaseCell;
 use crate::news::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
@@ -43,7 +43,7 @@ pub(super) struct SessionShared {
 pub(super) struct SessionInner {
     pub(super) machine: Machine,
     /// Who waits for a wish to come true.
-    pub(super) waiters: BTreeMap<Wish, oneshot::Sender<Result<RegisteredKey, RegisterError>>>,
+    pub(super) waiters: BTreeMap<RegistrationId, oneshot::Sender<Result<RegisteredKey, RegisterError>>>,
     /// Who waits for a lease.
     pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<LeaseReply>>,
     /// Who has one.
@@ -110,7 +110,7 @@ impl SessionShared {
         let mut inner = self.lock();
         inner.borrowers.remove(&loan);
         inner.loans.remove(&loan);
-        inner.machine.give_back(loan, self.clock.now());
+        inner.machine.release_lease(loan, self.clock.now());
         // Whoever waits from now on waits for what this begins.
         self.settled.send_replace(inner.machine.is_settled());
         drop(inner);
@@ -143,14 +143,14 @@ impl SessionShared {
 
 impl SessionInner {
     /// Whoever waits for a key's last wish waits in vain.
-    pub(super) fn forget_wish(&mut self, key: &Bytes) {
-        if let Some(wish) = self.machine.wish(key) {
-            self.waiters.remove(&wish);
+    pub(super) fn forget_waiter(&mut self, key: &Bytes) {
+        if let Some(registration) = self.machine.registration(key) {
+            self.waiters.remove(&registration);
         }
     }
 
     /// Notes who has a lease.
-    pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LeaseCell> {
+    pub(super) fn begin_loan(&mut self, lent: &LeaseInfo) -> Arc<LeaseCell> {
         // One that has an end stays over; whoever borrows now has nothing to do with that.
         let shared = self.cells.get(&lent.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
         if let Some(cell) = &shared {
@@ -162,7 +162,7 @@ impl SessionInner {
             self.cells.insert(lent.lease, Arc::downgrade(&cell));
             cell
         });
-        self.loans.insert(lent.loan, (lent.lease, cell.clone()));
+        self.loans.insert(lent.user, (lent.lease, cell.clone()));
         cell
     }
 
@@ -195,13 +195,13 @@ impl SessionInner {
 
     pub(super) fn describe(&self, now: Moment) -> SessionState {
         let incarnation = self.machine.incarnation();
-        match self.machine.standing(now) {
-            Standing::Idle => SessionState::Idle,
-            Standing::Live => SessionState::Live { incarnation },
-            Standing::Suspect { since } => {
+        match self.machine.status(now) {
+            SessionStatus::Idle => SessionState::Idle,
+            SessionStatus::Live => SessionState::Live { incarnation },
+            SessionStatus::Suspect { since } => {
                 SessionState::Suspect { incarnation, failing_for: now.since(since) }
             }
-            Standing::Lost { why } => SessionState::Lost { why },
+            SessionStatus::Lost { why } => SessionState::Lost { why },
         }
     }
 }

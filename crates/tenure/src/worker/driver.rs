@@ -28,8 +28,8 @@ use crate::driver::requests::Inbox;
 use crate::driver::{self, Drive, DriverEvent as Woken, NextStep};
 use crate::hold::LossReason;
 use crate::member::Membership;
-use crate::session::RegistrationStatus as Standing;
 use crate::news;
+use crate::session::RegistrationStatus as Standing;
 use crate::session::Session;
 use crate::store::{LeaseId, Store};
 

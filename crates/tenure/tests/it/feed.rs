@@ -13,8 +13,8 @@ use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::file::FileEngine;
 use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Cause, Engine, Get, Invalid, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store, StoreError,
-    Txn, WatchError, WatchStart, WatchStream,
+    Cause, Engine, Get, InvalidRequest, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store,
+    StoreError, Txn, WatchError, WatchStart, WatchStream,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 use tokio::time::timeout;
@@ -38,7 +38,13 @@ pub(crate) struct PresenceWatch {
 impl PresenceWatch {
     pub(crate) fn new(store: Store) -> PresenceWatch {
         let feed = Feed::open(store, Selection::prefix("/f/")).expect("the prefix is closed");
-        PresenceWatch { feed, picture: BTreeMap::new(), told: Vec::new(), is_whole: false, at: Revision::ZERO }
+        PresenceWatch {
+            feed,
+            picture: BTreeMap::new(),
+            told: Vec::new(),
+            is_whole: false,
+            at: Revision::ZERO,
+        }
     }
 
     /// Takes in the next item, and checks what every feed must keep to. Says at which revision the picture is whole now.
@@ -298,7 +304,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
             self.0.fetch_add(1, Ordering::Relaxed);
             let page = Engine::get(memory, get).await?;
             if page.pairs.len() > 100 {
-                return Err(StoreError::Invalid(Invalid::AnswerTooLarge("on purpose".to_owned())));
+                return Err(StoreError::Invalid(InvalidRequest::AnswerTooLarge("on purpose".to_owned())));
             }
             Ok(page)
         }
@@ -394,7 +400,7 @@ fn an_open_prefix_cannot_be_followed() {
     let refusal = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(async { Feed::open(Store::memory(), Selection::prefix("/f")).map(drop) });
-    assert!(matches!(refusal, Err(StoreError::Invalid(Invalid::OpenPrefix(_)))));
+    assert!(matches!(refusal, Err(StoreError::Invalid(InvalidRequest::OpenPrefix(_)))));
 }
 
 /// With a hundred nodes in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.

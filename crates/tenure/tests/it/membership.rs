@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tenure::member::{
-    Join, JoinError, MemberEvent, MemberSnapshot, MemberWatch, Members, Membership,
-};
+use tenure::member::{Join, JoinError, MemberEvent, MemberSnapshot, MemberWatch, Members, Membership};
 use tenure::session::{RegisterError, RegistrationStatus, Session};
 use tenure::store::file::FileEngine;
 use tenure::store::{Selection, Store};
@@ -69,7 +67,7 @@ fn word(event: &MemberEvent) -> String {
         MemberEvent::Joined(member) => format!("+{}", member.id),
         MemberEvent::Updated { now, .. } => format!("{} {:?}", now.id, now.record.state),
         MemberEvent::Left { member, .. } => format!("-{}", member.id),
-        MemberEvent::SetAside(aside) => format!("?{}", aside.id),
+        MemberEvent::Unreadable(aside) => format!("?{}", aside.id),
         MemberEvent::Cleared { id, .. } => format!("!{id}"),
         MemberEvent::Stale { .. } => "stale".to_owned(),
         MemberEvent::Fresh { .. } => "fresh".to_owned(),
@@ -88,7 +86,10 @@ async fn hear(watch: &mut MemberWatch, words: &[&str]) {
 }
 
 /// Waits until a member stands as wanted.
-async fn stands(membership: &Membership, is_wanted: impl Fn(&RegistrationStatus) -> bool) -> RegistrationStatus {
+async fn stands(
+    membership: &Membership,
+    is_wanted: impl Fn(&RegistrationStatus) -> bool,
+) -> RegistrationStatus {
     let mut changes = membership.status();
     let standing = tokio::time::timeout(PATIENCE, changes.wait_for(|standing| is_wanted(standing))).await;
     standing.unwrap_or_else(|_| panic!("it stays {membership:?}")).unwrap().clone()
@@ -134,8 +135,10 @@ async fn a_second_live_node_is_refused_and_told_who_is_there() {
         assert_eq!((alive.address.as_deref(), alive.token), (Some("10.0.0.1:a"), first.token().unwrap()));
         assert_eq!(alive.started, Some(first.record().started));
         let told = refused.to_string();
-        let wanted =
-            format!("node a is registered by the process with token {} at 10.0.0.1:a since 20", first.token().unwrap());
+        let wanted = format!(
+            "node a is registered by the process with token {} at 10.0.0.1:a since 20",
+            first.token().unwrap()
+        );
         assert!(told.starts_with(&wanted), "{told}");
         assert_eq!(other.keys().len(), 0, "nothing of the second is wanted");
         let again = join(&cluster, &session, "a").await.unwrap_err();

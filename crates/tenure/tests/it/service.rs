@@ -53,8 +53,14 @@ async fn an_instance_is_registered_seen_changed_and_withdrawn() {
 
         let (_, other) = enter(&store);
         let refused = register(&services, &other, &web, "a").await.unwrap_err();
-        assert!(matches!(&refused, RegisterError::Held { by: Some(by) } if by.token == seen.token), "{refused:?}");
-        assert!(refused.to_string().contains("instance a of web is registered by the process with token"), "{refused}");
+        assert!(
+            matches!(&refused, RegisterError::Held { by: Some(by) } if by.token == seen.token),
+            "{refused:?}"
+        );
+        assert!(
+            refused.to_string().contains("instance a of web is registered by the process with token"),
+            "{refused}"
+        );
         a.unregister().await.unwrap();
         assert!(matches!(next().await, InstanceEvent::Left { .. }));
         session.close().await.unwrap();
@@ -124,8 +130,9 @@ async fn picks_go_round_follow_the_key_and_move_little() {
         seen.expect("the view shows them").unwrap();
     };
     wait(4).await;
-    let turns =
-        |count: usize| -> String { (0..count).map(|_| picker.round_robin().unwrap().id.to_string()).collect() };
+    let turns = |count: usize| -> String {
+        (0..count).map(|_| picker.round_robin().unwrap().id.to_string()).collect()
+    };
     assert_eq!(turns(6), "abcdab");
     let keys: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
     let meant =

@@ -21,7 +21,7 @@ mod claims {
     use std::time::Duration;
 
     use tenure::LossReason;
-    use tenure::election::{CampaignError, Elections, Lost, AnnounceError, ReleaseError};
+    use tenure::election::{AnnounceError, CampaignError, Elections, Lost, ReleaseError};
     use tenure::store::{Op, Store, Txn};
 
     use super::super::{keys, namespace, next_value, process, soon, stand, wait_for_keys};
@@ -218,8 +218,9 @@ mod claims {
         let waiting = stand(&store, &other, "2", 2).await;
         let (former_term, token) = (former.resume_token(), former.token());
         // The former process has been killed: its lease lives on, and nobody has heard of it.
-        let term =
-            soon(after.campaign().value("1 again").resume(&former_term).try_now().into_future()).await.unwrap();
+        let term = soon(after.campaign().value("1 again").resume(&former_term).try_now().into_future())
+            .await
+            .unwrap();
         assert!(term.token() > token);
         assert!(!waiting.is_finished());
         // If it is alive after all, it is told.

@@ -132,7 +132,7 @@ async fn a_killed_leader_that_is_restarted_in_time_leads_on() {
     let mut leader = Process::start("leader", &format!("etcd://{}", etcd.endpoints()));
     let said = leader.hear().await;
     let former_term: ResumeToken = said.parse().unwrap();
-        let ((_a, other), (_b, restarted)) = (process(&store, "other"), process(&store, "leader"));
+    let ((_a, other), (_b, restarted)) = (process(&store, "other"), process(&store, "leader"));
     let token = other.leader().await.unwrap().unwrap().token;
     let waiting = stand(&store, &other, "other", 2).await;
     leader.kill().await;

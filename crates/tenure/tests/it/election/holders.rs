@@ -44,7 +44,8 @@ mod claims {
             (process(&store, "web-1"), process(&store, "web-2"), process(&store, "web-3"));
         let term = soon(first.campaign().value("1").into_future()).await.unwrap();
         let waiting = stand(&store, &second, "2", 2).await;
-        let error = soon(third.campaign().value("3").timeout(WAIT).into_future()).await.map(drop).unwrap_err();
+        let error =
+            soon(third.campaign().value("3").timeout(WAIT).into_future()).await.map(drop).unwrap_err();
         let Identity { host, pid, .. } = identity::current();
         let led = format!("timed out after 1s waiting for election 'x' (led by web-1, pid {pid} on {host})");
         assert_eq!(error.to_string(), led);

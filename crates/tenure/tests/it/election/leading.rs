@@ -59,7 +59,9 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
         let mut leading = Vec::new();
         for election in [first, second] {
             let works = works.clone();
-            leading.push(tokio::spawn(async move { election.campaign().value("v").lead(|_| works.clone().work()).await }));
+            leading.push(tokio::spawn(async move {
+                election.campaign().value("v").lead(|_| works.clone().work()).await
+            }));
             world.advance(Duration::from_millis(200)).await;
         }
         assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 1), "{fault}");

@@ -23,7 +23,8 @@ async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is told");
         let RegistrationStatus::Member(second) =
-            stands(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > first)).await
+            stands(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > first))
+                .await
         else {
             unreachable!("that was waited for")
         };
@@ -49,7 +50,10 @@ async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone
         let RegistrationStatus::Displaced(other) = standing else { unreachable!("that was waited for") };
         assert_eq!(other.value(), r#"{"address":"usurper"}"#);
         assert_eq!(a.token(), None);
-        assert!(matches!(a.update(|record| record.state = MemberState::Ready).await, Err(RegisterError::Held { .. })));
+        assert!(matches!(
+            a.update(|record| record.state = MemberState::Ready).await,
+            Err(RegisterError::Held { .. })
+        ));
         assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
         a.unregister().await.unwrap();
         session.close().await.unwrap();
@@ -139,7 +143,9 @@ async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
     let session = Session::options().ttl(Duration::from_secs(3)).open(store).unwrap();
     let a = join(&cluster, &session, "a").await.unwrap();
     etcd.member(0).kill();
-    let change = tokio::time::timeout(PATIENCE, a.update(|record| record.state = MemberState::Ready)).await.expect("bounded");
+    let change = tokio::time::timeout(PATIENCE, a.update(|record| record.state = MemberState::Ready))
+        .await
+        .expect("bounded");
     assert!(matches!(change, Err(RegisterError::Timeout { .. })), "{change:?}");
     let left = tokio::time::timeout(PATIENCE, a.unregister()).await.expect("bounded");
     assert!(left.is_err(), "nobody knows whether it is gone");

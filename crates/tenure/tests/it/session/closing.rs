@@ -121,5 +121,8 @@ async fn close_names_what_was_not_released() {
     let left = closing.await.unwrap().unwrap_err();
     let CloseError::StillHeld { holds, .. } = &left else { panic!("{left}") };
     assert_eq!(*holds, ["election 'boss'", "lock 'a/b'"], "{left}");
-    assert!(left.to_string().starts_with("election 'boss', lock 'a/b' are still held; expires within"), "{left}");
+    assert!(
+        left.to_string().starts_with("election 'boss', lock 'a/b' are still held; expires within"),
+        "{left}"
+    );
 }

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tenure::{CloseError, LossReason};
 use tenure::clock::{Clock, VirtualClock};
 use tenure::session::LeaseError;
 use tenure::store::memory::MemoryEngine;
 use tenure::store::{Engine, Grant, LeaseId, Limits, Renewal, StoreError};
+use tenure::{CloseError, LossReason};
 
 use super::*;
 use crate::tokio_clock::TokioClock;
