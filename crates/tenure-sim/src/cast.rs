@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::testing::{ParticipantClock, World};
+use tenure::testing::{ProcessClock, World};
 use tenure_core::id::Namespace;
 use tokio::sync::Notify;
 
@@ -35,7 +35,7 @@ pub struct Player {
     /// The store, as it reaches it.
     pub store: Store,
     /// Its clock.
-    pub clock: ParticipantClock,
+    pub clock: ProcessClock,
     /// Its session.
     pub session: Session,
     pulse: Arc<Pulse>,
@@ -119,9 +119,9 @@ impl Cast {
     ///
     /// If the TTL cannot be held: a world has a sensible one.
     pub fn enter(&self, name: &str, latency: Duration) -> Player {
-        let clock = self.world.clock(name);
-        let store = self.world.store(name);
-        self.world.latency(name, latency);
+        let clock = self.world.process(name).clock();
+        let store = self.world.process(name).store();
+        self.world.process(name).set_latency(latency);
         let options = Session::options().ttl(self.ttl).clock(clock.clone());
         let session = options.open(store.clone()).expect("the TTL can be held");
         let pulse = Arc::new(Pulse { vigour: Mutex::new(Vigour::Awake), changed: Notify::new() });
@@ -157,7 +157,7 @@ impl Cast {
     pub fn stop(&self, name: &str) {
         if self.change(name, Vigour::Stopped) {
             self.beliefs.leave(name);
-            self.world.stall(name);
+            self.world.process(name).pause();
             self.tell(format!("{name} is stopped"));
         }
     }
@@ -167,7 +167,7 @@ impl Cast {
         if !self.is_alive(name) {
             return;
         }
-        self.world.resume(name);
+        self.world.process(name).resume();
         if self.change(name, Vigour::Awake) {
             self.beliefs.come_back(name);
             self.tell(format!("{name} goes on"));
@@ -178,9 +178,9 @@ impl Cast {
     pub fn kill(&self, name: &str) {
         if self.change(name, Vigour::Dead) {
             self.beliefs.leave(name);
-            self.world.partition(name);
-            self.world.stall(name);
-            self.world.arrive_late(name, false);
+            self.world.process(name).partition();
+            self.world.process(name).pause();
+            self.world.process(name).stop_delaying_writes();
             self.tell(format!("{name} is killed"));
         }
     }

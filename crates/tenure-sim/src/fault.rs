@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure::store::{LeaseId, Selection, Store};
-use tenure::testing::{Fate, Skew};
+use tenure::testing::ClockSkew;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::revision::Token;
 
@@ -111,7 +111,6 @@ fn fault(dice: &mut Dice, ttl_ms: u64) -> Fault {
 pub async fn play(
     cast: &Cast,
     scenes: Vec<Scene>,
-    fate: &Fate,
     onlooker: &Store,
     layout: &Layout,
     reborn: impl Fn(usize),
@@ -137,10 +136,10 @@ pub async fn play(
             let Some(scene) = scenes.next() else { break };
             if matches!(scene.fault, Fault::Compact) {
                 // The onlooker reads along first: its record has no hole.
-                cast.world.settle().await;
+                cast.world.run_until_idle().await;
             }
             let until = scene.at + scene.lasts;
-            if let Some(ending) = begin(cast, &scene, fate, onlooker, layout, &mut lives) {
+            if let Some(ending) = begin(cast, &scene, onlooker, layout, &mut lives) {
                 open.push((until, ending));
             }
         }
@@ -157,14 +156,7 @@ enum Ending {
     Reborn(usize),
 }
 
-fn begin(
-    cast: &Cast,
-    scene: &Scene,
-    fate: &Fate,
-    onlooker: &Store,
-    layout: &Layout,
-    lives: &mut usize,
-) -> Option<Ending> {
+fn begin(cast: &Cast, scene: &Scene, onlooker: &Store, layout: &Layout, lives: &mut usize) -> Option<Ending> {
     let living = cast.living();
     if living.is_empty() {
         // All were killed, and nobody has come yet.
@@ -175,27 +167,27 @@ fn begin(
     let (world, lasts) = (&cast.world, scene.lasts);
     match &scene.fault {
         Fault::Cut => {
-            world.partition(&name);
+            world.process(&name).partition();
             cast.tell(format!("{name} is cut off for {lasts:?}"));
             Some(Ending::Heal(name))
         }
         Fault::LoseAnswers => {
-            world.lose_answers(&name);
+            world.process(&name).drop_responses();
             cast.tell(format!("answers to {name} are lost for {lasts:?}"));
             Some(Ending::Heal(name))
         }
         Fault::Refuse => {
-            world.refuse(&name);
+            world.process(&name).refuse_connections();
             cast.tell(format!("{name} is refused for {lasts:?}"));
             Some(Ending::Heal(name))
         }
         Fault::Slow(latency) => {
-            world.latency(&name, *latency);
+            world.process(&name).set_latency(*latency);
             cast.tell(format!("messages of {name} take {latency:?} from now on"));
             None
         }
         Fault::ArriveLate => {
-            world.arrive_late(&name, true);
+            world.process(&name).delay_writes();
             cast.tell(format!("writes of {name} arrive late for {lasts:?}"));
             Some(Ending::OnTime(name))
         }
@@ -204,12 +196,12 @@ fn begin(
             Some(Ending::Resume(name))
         }
         Fault::Jump(by) => {
-            world.skew(&name, Skew::Ahead(*by));
+            world.process(&name).set_clock_skew(ClockSkew::Ahead(*by));
             cast.tell(format!("the clock of {name} jumps ahead by {by:?}"));
             None
         }
         Fault::Drift(ppm) => {
-            world.skew(&name, Skew::Drift { ppm: *ppm });
+            world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: *ppm });
             cast.tell(format!("the clock of {name} drifts by {ppm} ppm"));
             None
         }
@@ -219,13 +211,13 @@ fn begin(
             Some(Ending::Reborn(*lives))
         }
         Fault::Outage => {
-            living.iter().for_each(|name| world.refuse(name));
+            living.iter().for_each(|name| world.process(name).refuse_connections());
             cast.tell(format!("the store is away for {lasts:?}"));
             Some(Ending::HealAll)
         }
         Fault::Restart => {
-            living.iter().for_each(|name| world.refuse(name));
-            world.renew_all();
+            living.iter().for_each(|name| world.process(name).refuse_connections());
+            world.renew_all_leases();
             cast.tell("the store goes".to_owned());
             Some(Ending::Restarted)
         }
@@ -242,7 +234,7 @@ fn begin(
             None
         }
         Fault::StepWall(ms) => {
-            fate.step_wall(*ms);
+            world.step_wall_clock(*ms);
             cast.tell(format!("the clock on the wall is set by {ms} ms"));
             None
         }
@@ -252,18 +244,18 @@ fn begin(
 fn end(cast: &Cast, ending: Ending, reborn: &impl Fn(usize)) {
     match ending {
         Ending::Heal(name) if cast.is_alive(&name) => {
-            cast.world.heal(&name);
+            cast.world.process(&name).heal();
             cast.tell(format!("{name} is reached again"));
         }
-        Ending::OnTime(name) if cast.is_alive(&name) => cast.world.arrive_late(&name, false),
+        Ending::OnTime(name) if cast.is_alive(&name) => cast.world.process(&name).stop_delaying_writes(),
         Ending::Heal(_) | Ending::OnTime(_) => {}
         Ending::HealAll => {
-            cast.living().iter().for_each(|name| cast.world.heal(name));
+            cast.living().iter().for_each(|name| cast.world.process(name).heal());
             cast.tell("the store is back".to_owned());
         }
         Ending::Restarted => {
-            cast.world.renew_all();
-            cast.living().iter().for_each(|name| cast.world.heal(name));
+            cast.world.renew_all_leases();
+            cast.living().iter().for_each(|name| cast.world.process(name).heal());
             cast.tell("the store is back, and all leases begin anew".to_owned());
         }
         Ending::Resume(name) => cast.resume(&name),
@@ -274,11 +266,11 @@ fn end(cast: &Cast, ending: Ending, reborn: &impl Fn(usize)) {
 /// Everybody is reached, awake and on time; clocks that are off stay off, for that is no fault that ends.
 pub fn calm(cast: &Cast, latency: Duration) {
     for name in cast.living() {
-        cast.world.heal(&name);
+        cast.world.process(&name).heal();
         cast.resume(&name);
-        cast.world.arrive_late(&name, false);
-        cast.world.latency(&name, latency);
-        cast.world.skew(&name, Skew::Drift { ppm: 0 });
+        cast.world.process(&name).stop_delaying_writes();
+        cast.world.process(&name).set_latency(latency);
+        cast.world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: 0 });
     }
     cast.tell("all faults are over".to_owned());
 }
@@ -305,7 +297,7 @@ fn revoke(cast: &Cast, onlooker: &Store, layout: &Layout, dice: &mut Dice) {
     for pair in page.pairs.iter().filter(|pair| pair.lease == Some(lease)) {
         cast.beliefs.deleted(Token(pair.created));
     }
-    if cast.world.expire(lease) {
+    if cast.world.expire_lease(lease) {
         cast.tell(format!("lease {lease} is revoked by hand"));
     }
 }

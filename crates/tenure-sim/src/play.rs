@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure::client::{Client, TaskFilter};
 use tenure::lock::Locks;
 use tenure::membership::Cluster;
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::sabotage::Rule;
@@ -143,13 +143,12 @@ pub fn play(seed: u64, broken: Option<Rule>) -> Story {
 }
 
 async fn day(plan: Plan) -> Story {
-    let fate = Fate::decided_by(plan.seed);
     let mut dice = Dice::new(plan.seed);
-    let world = World::new();
+    let world = World::seeded(plan.seed);
     let history = History::new(&world);
     let beliefs = Beliefs::new(&history);
     let layout = Layout::new(&namespace());
-    let onlooker = world.store("onlooker");
+    let onlooker = world.process("onlooker").store();
     let cast = Cast::new(&world, &history, &beliefs, plan.ttl);
     let audit = Audit::default();
     let reading = audit.clone().read(world.clone(), onlooker.clone(), layout.clone(), beliefs.clone());
@@ -185,7 +184,7 @@ async fn day(plan: Plan) -> Story {
 
     let scenes = fault::script(&mut dice, plan.faults, plan.storm, plan.ttl);
     let (lives, heirs) = (AtomicU64::new(dice.number()), Mutex::new(dice.split()));
-    fault::play(&cast, scenes, &fate, &onlooker, &layout, |life| {
+    fault::play(&cast, scenes, &onlooker, &layout, |life| {
         let player = cast.enter(&format!("q{life}"), latency);
         lives.fetch_add(1, Ordering::Relaxed);
         let mut dice = heirs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +222,6 @@ async fn day(plan: Plan) -> Story {
     assert!(!reading.is_finished(), "the onlooker has stopped reading along");
     reading.abort();
     let lasted = world.elapsed();
-    drop(fate);
     Story { plan, facts: history.facts(), log: audit.log(), layout, lasted }
 }
 
