@@ -15,8 +15,8 @@ use thiserror::Error;
 
 use super::Membership;
 use crate::clock::wall_time;
-use crate::dice;
 use crate::exclusive_key::{ExclusiveKey, ExclusiveKeyError, ExclusiveKeyOptions};
+use crate::rng;
 use crate::session::Session;
 use crate::store::{KeyValue, LeaseId, Store, StoreError};
 
@@ -245,7 +245,7 @@ impl fmt::Display for OtherNode {
 
 /// A number that nobody else has, as text.
 pub(crate) fn random_nonce() -> Result<String, StoreError> {
-    Ok(format!("{:016x}", u64::from_le_bytes(dice::try_bytes()?)))
+    Ok(format!("{:016x}", u64::from_le_bytes(rng::try_bytes()?)))
 }
 
 impl From<StoreError> for JoinError {

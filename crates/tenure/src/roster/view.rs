@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{Follower, Kind, PresenceOf, PresenceSet, PresenceSnapshotOf, lock};
 use crate::clock::Clock;
-use crate::news;
+use crate::ordered_watch;
 use crate::store::{Revision, StoreError};
 
 /// Who is there, as last known. Cheap to clone; all clones look at one picture, kept by one watch.
@@ -29,7 +29,7 @@ use crate::store::{Revision, StoreError};
 /// Dropping a waiting future leaves nothing behind. Dropping the last clone ends the watch.
 pub struct View<K: Kind> {
     shared: Arc<Shared<K>>,
-    seen: news::Receiver<Progress>,
+    seen: ordered_watch::OrderedReceiver<Progress>,
 }
 
 struct Shared<K: Kind> {
@@ -65,7 +65,7 @@ impl<K: Kind> Clone for View<K> {
 impl<K: Kind> View<K> {
     /// A view that a follower keeps up to date. Must be called inside a tokio runtime.
     pub fn new(mut follower: Follower<K>) -> View<K> {
-        let (progress, seen) = news::channel(Progress::default());
+        let (progress, seen) = ordered_watch::channel(Progress::default());
         let (roster, clock) = (follower.roster.clone(), follower.clock.clone());
         let task = tokio::spawn(async move {
             while let Some(news) = follower.next().await {

@@ -15,8 +15,8 @@ use super::own_keys::{OwnKeys, Sighting};
 use super::perform;
 use super::shared::{Inner, Shared};
 use super::{LeftBehind, SessionState, measure};
-use crate::dice;
 use crate::driver::{self, Drive, Event, Next};
+use crate::rng;
 use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing tries to delete keys and revoke leases; what it cannot reach then ends by itself.
@@ -206,7 +206,7 @@ async fn perform(shared: Arc<Shared>, action: Action) -> Reply {
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    dice::try_bytes().map(LeaseId::from_random)
+    rng::try_bytes().map(LeaseId::from_random)
 }
 
 /// What the machine wants next.
@@ -266,7 +266,7 @@ impl Shared {
     fn handle_reply(&self, reply: Reply) {
         let mut inner = self.lock();
         let now = self.clock.now();
-        let jitter = dice::throw();
+        let jitter = rng::jitter();
         match reply {
             Reply::Granted { slot, epoch, id, ttl, answer } => {
                 measure::granted(&answer);

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::shared::Shared;
 use crate::clock::Clock;
 use crate::hold::{LeaseCell, LossReason, Subject, Validity};
-use crate::news::Liveness;
+use crate::ordered_watch::Liveness;
 use crate::store::{Invalid, LeaseId, StoreError};
 
 /// How long `lend` waits for a lease unless told otherwise; as long as `register` does.

@@ -23,12 +23,12 @@ use super::measure::Measure;
 use super::status::{WorkerEnd, WorkerStatus};
 use super::writes::{self, Outbox};
 use crate::clock::{Clock, wall_time};
-use crate::dice;
 use crate::driver::requests::Inbox;
 use crate::driver::{self, Drive, Event as Woken, Next};
 use crate::hold::LossReason;
 use crate::membership::{Membership, Standing};
-use crate::news;
+use crate::ordered_watch;
+use crate::rng;
 use crate::session::Session;
 use crate::store::{LeaseId, Store};
 
@@ -54,7 +54,7 @@ pub(super) struct Driver {
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
     pub(super) events: broadcast::Sender<Notice>,
     pub(super) status: watch::Sender<WorkerStatus>,
-    pub(super) stats: news::Sender<WorkerStats>,
+    pub(super) stats: ordered_watch::OrderedSender<WorkerStats>,
     pub(super) measure: Measure,
 }
 
@@ -418,5 +418,5 @@ fn log(node: &NodeId, notice: &Notice) {
 }
 
 fn now(clock: &Arc<dyn Clock>) -> Now {
-    Now { at: clock.now(), wall: wall_time(), jitter: dice::throw() }
+    Now { at: clock.now(), wall: wall_time(), jitter: rng::jitter() }
 }
