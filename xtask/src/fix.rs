@@ -1,10 +1,10 @@
 //! `cargo xtask fix`: what a machine can put right, it does; the rest `check` will tell.
 
-use crate::shell::{Failure, cargo, run};
+use crate::shell::{XtaskError, cargo, run};
 use crate::{generated, tidy};
 
 /// Applies clippy's suggestions, formats, writes the generated documents, and lowers the numbers of the ratchets.
-pub(crate) fn fix() -> Result<(), Failure> {
+pub(crate) fn fix() -> Result<(), XtaskError> {
     let scope = [
         "clippy",
         "--fix",

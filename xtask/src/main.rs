@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         ["tidy", "--lower"] => tidy::lower(),
         ["tidy", path] => tidy::list(path),
         ["fix"] => fix::fix(),
-        ["broken-rules"] => sabotage::check().and_then(|run| run.verdict()),
+        ["broken-rules"] => sabotage::check().and_then(|run| run.result()),
         ["etcd-matrix"] => etcd::matrix(),
         ["least-privilege"] => etcd::least_privilege(),
         ["sim", rest @ ..] => sim::sim(rest),

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::{Failure, answers, output, run};
+use crate::shell::{XtaskError, answers, output, run};
 
 /// The name of the package in Debian and its descendants.
 const PACKAGE: &str = "redis-server";
@@ -18,7 +18,7 @@ const PACKAGE: &str = "redis-server";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Makes sure that there is a Redis, and says which.
-pub(crate) fn ensure() -> Result<(), Failure> {
+pub(crate) fn ensure() -> Result<(), XtaskError> {
     if let Some(path) = std::env::var_os("TENURE_REDIS_BIN") {
         return said(&PathBuf::from(path));
     }
@@ -32,13 +32,13 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 }
 
 /// One line: the package, the variable, the switch.
-fn missing() -> Failure {
-    Failure(format!(
+fn missing() -> XtaskError {
+    XtaskError(format!(
         "no redis-server: install the package {PACKAGE}, set TENURE_REDIS_BIN, or run `cargo xtask check --without redis`"
     ))
 }
 
-fn said(binary: &Path) -> Result<(), Failure> {
+fn said(binary: &Path) -> Result<(), XtaskError> {
     let version = output(Command::new(binary).arg("--version"))?;
     println!("   {}: {}", binary.display(), version.trim());
     Ok(())
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_redis_is_said_in_one_line_with_the_package_and_the_switch() {
+    fn missing_redis_names_package_and_switch() {
         let line = missing().to_string();
         assert_eq!(line.lines().count(), 1);
         for word in ["redis-server", "TENURE_REDIS_BIN", "cargo xtask check --without redis"] {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_package_is_named_only_where_it_is_installed() {
+    fn redis_package_is_named_only_for_install() {
         let args = |command: Command| -> Vec<String> {
             command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect()
         };

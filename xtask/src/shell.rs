@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 /// Why a command of ours did not succeed, for the person who ran it.
 #[derive(Debug)]
-pub(crate) struct Failure(pub(crate) String);
+pub(crate) struct XtaskError(pub(crate) String);
 
-impl fmt::Display for Failure {
+impl fmt::Display for XtaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -48,7 +48,7 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
 /// Builds programs of the workspace exactly as the build of the tests does, so that a check compiles nothing for them alone.
 ///
 /// There has to be an example among `programs`: only then cargo turns on the features that dev-dependencies ask for, as for tests.
-pub(crate) fn build_as_for_tests(programs: &[&str]) -> Result<(), Failure> {
+pub(crate) fn build_as_for_tests(programs: &[&str]) -> Result<(), XtaskError> {
     run(cargo(&["build", "--workspace", "--all-features", "--locked"]).args(programs))
 }
 
@@ -63,22 +63,22 @@ pub(crate) fn apart(command: &mut Command, folder: &str) {
 }
 
 /// Runs a program whose output the user sees.
-pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+pub(crate) fn run(command: &mut Command) -> Result<(), XtaskError> {
     let shown = show(command);
     println!("   $ {shown}");
-    let status = command.status().map_err(|error| Failure(format!("`{shown}` cannot be run: {error}")))?;
-    if status.success() { Ok(()) } else { Err(Failure(format!("`{shown}` failed: {status}"))) }
+    let status = command.status().map_err(|error| XtaskError(format!("`{shown}` cannot be run: {error}")))?;
+    if status.success() { Ok(()) } else { Err(XtaskError(format!("`{shown}` failed: {status}"))) }
 }
 
 /// Runs a program for what it prints; what it says on stderr the user sees.
-pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
+pub(crate) fn output(command: &mut Command) -> Result<String, XtaskError> {
     let shown = show(command);
     let output = command
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| Failure(format!("`{shown}` cannot be run: {error}")))?;
+        .map_err(|error| XtaskError(format!("`{shown}` cannot be run: {error}")))?;
     if !output.status.success() {
-        return Err(Failure(format!("`{shown}` failed: {}", output.status)));
+        return Err(XtaskError(format!("`{shown}` failed: {}", output.status)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -92,10 +92,10 @@ pub(crate) fn answers(command: &mut Command) -> bool {
 /// Runs a program, shows everything it prints as it comes, and gives it back too.
 ///
 /// The flag is whether it succeeded.
-pub(crate) fn tee(command: &mut Command) -> Result<(bool, String), Failure> {
+pub(crate) fn tee(command: &mut Command) -> Result<(bool, String), XtaskError> {
     let shown = show(command);
     println!("   $ {shown}");
-    let cannot = |error| Failure(format!("`{shown}` cannot be run: {error}"));
+    let cannot = |error| XtaskError(format!("`{shown}` cannot be run: {error}"));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(cannot)?;
     let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
     let stderr = child.stderr.take().expect("stderr was asked to be a pipe");

@@ -5,21 +5,21 @@
 
 use std::path::PathBuf;
 
-use crate::runner::{self, Choice};
-use crate::shell::{Failure, cargo, run};
+use crate::runner::{self, TestSelection};
+use crate::shell::{XtaskError, cargo, run};
 
 /// Says which tests will run, then runs them; more arguments go to the runner.
-pub(crate) fn soak(more: &[&str]) -> Result<(), Failure> {
+pub(crate) fn soak(more: &[&str]) -> Result<(), XtaskError> {
     if runner::has_nextest() {
         let scope = ["nextest", "list", "--workspace", "--all-features", "--locked"];
         run(cargo(&scope).args(["-E", "test(soak)"]).args(more))?;
     }
-    let run = runner::run(Choice::Soak, None, more)?;
+    let run = runner::run(TestSelection::Soak, None, more)?;
     for line in fuzzed() {
         println!("   {line}");
     }
     run.closing.iter().for_each(|line| println!("   {line}"));
-    run.verdict()
+    run.result()
 }
 
 /// What each fuzz target said of its last run, beside this program, where the tests are built too.

@@ -50,7 +50,7 @@ pub(crate) struct ResignArgs {
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
-    patience: StepDownTimeoutArgs,
+    timeout: StepDownTimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -63,7 +63,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
-    patience: StepDownTimeoutArgs,
+    timeout: StepDownTimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -163,7 +163,7 @@ async fn show(election: &Election, store: &Store, output: &Output) -> Result<(),
         output.note(&format!("nobody leads '{}'", view.name));
     }
     if let Some(asked) = shown.leader.as_ref().and_then(|leader| leader.person.asked.as_ref()) {
-        output.note(&asked.said());
+        output.note(&asked.describe());
     }
     let leader = shown.leader.into_iter().map(|leader| {
         let left = in_seconds(leader.remaining_seconds.map(Duration::from_secs_f64));

@@ -14,7 +14,7 @@ use tenure::service::Services;
 use tenure::store::Store;
 use tenure_core::id::{Namespace, ServiceName};
 
-use self::rows::{InstanceRow, SetAside};
+use self::rows::{InstanceRow, UnreadableInstance};
 use crate::failure::{Code, Failure};
 use crate::lease_remaining::remaining;
 use crate::output::Output;
@@ -106,7 +106,7 @@ async fn show(
         name: String,
         instances: Vec<InstanceRow>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        set_aside: Vec<SetAside>,
+        set_aside: Vec<UnreadableInstance>,
         revision: String,
     }
     let list = services.instances(name).await?;
@@ -126,7 +126,7 @@ async fn show(
             schema: SCHEMA,
             name: name.to_string(),
             instances: instances.collect(),
-            set_aside: list.set_aside().iter().map(SetAside::new).collect(),
+            set_aside: list.set_aside().iter().map(UnreadableInstance::new).collect(),
             revision: list.revision.to_string(),
         });
     }

@@ -74,7 +74,7 @@ use sweep::Sweep;
 use task_commands::Mailbox;
 use timers::{Timer, Timers};
 
-pub use crate::record::Wanted;
+pub use crate::record::AcceptedTasks;
 pub use config::{LOST_CLAIMS_MAX, StopMode, WorkerConfig};
 pub use event::{Notice, ReleaseReason};
 pub use input::{

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tenure_core::exclusive_key::{
-    Action, ExclusiveKey as Machine, Notice, Patience, RegisterReply, SessionView,
+    ExclusiveKey as Machine, ExclusiveKeyEvent, ExclusiveKeyOutput, RegisterReply, SessionView, TakeTimeouts,
 };
 use tenure_core::revision::{RequestId, Token};
 use thiserror::Error;
@@ -36,7 +36,7 @@ pub(crate) struct ExclusiveKeyOptions {
     pub(crate) store: Store,
     pub(crate) session: Session,
     pub(crate) key: Bytes,
-    pub(crate) patience: Patience,
+    pub(crate) patience: TakeTimeouts,
 }
 
 /// A key that was taken. Dropping it withdraws the key.
@@ -249,20 +249,20 @@ impl<R: IdentifiedRecord> Shared<R> {
     /// once.
     fn perform(&self, inner: &mut Inner<R>) {
         loop {
-            while let Some(notice) = inner.machine.poll_notice() {
+            while let Some(notice) = inner.machine.poll_event() {
                 self.notify(inner, notice);
             }
-            match inner.machine.poll_action() {
-                Some(Action::Create { epoch, value }) => {
+            match inner.machine.poll_output() {
+                Some(ExclusiveKeyOutput::Create { epoch, value }) => {
                     self.register(inner, epoch, value, Attempt::Create);
                 }
-                Some(Action::Replace { epoch, value }) => {
+                Some(ExclusiveKeyOutput::Replace { epoch, value }) => {
                     self.register(inner, epoch, value, Attempt::Replace);
                 }
-                Some(Action::Withdraw) => {
+                Some(ExclusiveKeyOutput::Withdraw) => {
                     self.session.unregister(self.key.clone());
                 }
-                Some(Action::Read) => inner.is_read_requested = true,
+                Some(ExclusiveKeyOutput::Read) => inner.is_read_requested = true,
                 None => return,
             }
         }
@@ -289,17 +289,17 @@ impl<R: IdentifiedRecord> Shared<R> {
         }
     }
 
-    fn notify(&self, inner: &mut Inner<R>, notice: Notice) {
+    fn notify(&self, inner: &mut Inner<R>, notice: ExclusiveKeyEvent) {
         match notice {
-            Notice::Taken(token) => inner.taken = Some(Ok(token)),
-            Notice::NotTaken(error) => inner.taken = Some(Err(error)),
-            Notice::Updated(epoch, result) => {
+            ExclusiveKeyEvent::Taken(token) => inner.taken = Some(Ok(token)),
+            ExclusiveKeyEvent::NotTaken(error) => inner.taken = Some(Err(error)),
+            ExclusiveKeyEvent::Updated(epoch, result) => {
                 if let Some((_, reply)) = inner.update.take_if(|(update, _)| *update == epoch) {
                     // A caller that waits no longer has dropped the other end.
                     let _ = reply.send(result);
                 }
             }
-            Notice::Status(status) => {
+            ExclusiveKeyEvent::Status(status) => {
                 let key = &self.key;
                 match &status {
                     RegistrationStatus::Member(token) => info!(?key, %token, "registration held"),
@@ -311,8 +311,8 @@ impl<R: IdentifiedRecord> Shared<R> {
                 }
                 self.status.send_replace(status);
             }
-            Notice::Left => inner.left = Some(LeaveEnd::Confirmed),
-            Notice::LeaveUnconfirmed => inner.left = Some(LeaveEnd::Unconfirmed),
+            ExclusiveKeyEvent::Left => inner.left = Some(LeaveEnd::Confirmed),
+            ExclusiveKeyEvent::LeaveUnconfirmed => inner.left = Some(LeaveEnd::Unconfirmed),
         }
     }
 }

@@ -44,7 +44,7 @@ pub mod hold;
 
 /// Conditions and verifiers that refuse writes of earlier holders.
 pub mod fence {
-    pub use tenure_core::fence::{Fence, FenceVerifier, Stale};
+    pub use tenure_core::fence::{Fence, FenceVerifier, StaleToken};
 }
 
 pub mod store;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::clock::{BootClock, Clock};
 use crate::exclusive_key::ExclusiveKey;
-use crate::roster::{self, Follower, Member, News, Nodes, Snapshot, View};
+use crate::roster::{self, Follower, NodePresence, Presence, PresenceEvent, PresenceSnapshot, View};
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
@@ -28,19 +28,19 @@ pub use join::{Join, JoinError, NewNode, OtherNode};
 const UPDATE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A node that is alive.
-pub type Node = Member<NodeId, MemberRecord>;
+pub type Node = Presence<NodeId, MemberRecord>;
 
 /// All nodes that are alive, at one revision.
-pub type Members = Snapshot<NodeId, MemberRecord>;
+pub type Members = PresenceSnapshot<NodeId, MemberRecord>;
 
-/// What happens among the nodes; see [`News`].
-pub type MemberEvent = News<NodeId, MemberRecord>;
+/// What happens among the nodes; see [`PresenceEvent`].
+pub type MemberEvent = PresenceEvent<NodeId, MemberRecord>;
 
 /// A stream of [`MemberEvent`]s; see [`Follower`].
-pub type MemberWatch = Follower<Nodes>;
+pub type MemberWatch = Follower<NodePresence>;
 
 /// The nodes as last known, for many tasks to look at; see [`View`].
-pub type MemberView = View<Nodes>;
+pub type MemberView = View<NodePresence>;
 
 /// The nodes of a namespace. Cheap to clone. Whoever only looks needs no session.
 ///
@@ -116,12 +116,12 @@ impl Cluster {
 
     /// All nodes that are alive, by one linearizable listing at one revision.
     pub async fn members(&self) -> Result<Members, StoreError> {
-        roster::list(&self.store, self.layout.nodes(), Nodes(self.layout.clone())).await
+        roster::list(&self.store, self.layout.nodes(), NodePresence(self.layout.clone())).await
     }
 
     /// Everything that happens among the nodes: the whole picture, then every difference.
     pub fn watch(&self) -> MemberWatch {
-        let nodes = Nodes(self.layout.clone());
+        let nodes = NodePresence(self.layout.clone());
         Follower::open(self.store.clone(), self.layout.nodes(), nodes, self.clock.clone())
             .expect("the layout's own prefix ends in a slash")
     }

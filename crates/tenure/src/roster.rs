@@ -20,8 +20,8 @@ use crate::feed::{Feed, FeedItem};
 use crate::store::{Get, Selection, Store, StoreError};
 
 pub use tenure_core::presence::{
-    Instances, Kind, Member, NamedInstances, News, Nodes, PresenceEventOf, PresenceOf, PresenceSet,
-    PresenceSnapshotOf, SetAside, Snapshot,
+    AllInstancePresence, InstancePresence, NodePresence, Presence, PresenceEvent, PresenceEventOf,
+    PresenceKind, PresenceOf, PresenceSet, PresenceSnapshot, PresenceSnapshotOf, UnreadableKey,
 };
 
 pub use view::View;
@@ -46,7 +46,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// # Errors
 ///
 /// What the store says to a read.
-pub async fn list<K: Kind>(
+pub async fn list<K: PresenceKind>(
     store: &Store,
     select: Selection,
     kind: K,
@@ -66,12 +66,12 @@ pub async fn list<K: Kind>(
 ///
 /// # Guarantees
 ///
-/// * [`News::Snapshot`] comes first. What is told from then on adds up, at every moment between two transactions of the store, to
+/// * [`PresenceEvent::Snapshot`] comes first. What is told from then on adds up, at every moment between two transactions of the store, to
 ///   what the store held at one revision.
 /// * It survives broken connections, restarts of the store and compaction: what changed meanwhile is told when the picture is whole again, and
 ///   half a listing is never told.
 /// * One who was replaced by a new incarnation is told as `Left` and then `Joined`, also if nobody watched.
-/// * [`News::Stale`] is told when the store stops answering, [`News::Fresh`] when the picture is up to date again.
+/// * [`PresenceEvent::Stale`] is told when the store stops answering, [`PresenceEvent::Fresh`] when the picture is up to date again.
 ///
 /// # Not guaranteed
 ///
@@ -87,7 +87,7 @@ pub async fn list<K: Kind>(
 /// A store that cannot be reached is not an error. What no trying can mend (a closed, replaced or corrupt store, a denied access) is
 /// the last item.
 #[must_use = "a follower does nothing unless it is read"]
-pub struct Follower<K: Kind> {
+pub struct Follower<K: PresenceKind> {
     store: Store,
     clock: Arc<dyn Clock>,
     feed: Feed,
@@ -105,7 +105,7 @@ enum Question {
     Asked(Moment, Pin<Box<dyn Future<Output = bool> + Send>>),
 }
 
-impl<K: Kind> Follower<K> {
+impl<K: PresenceKind> Follower<K> {
     /// Follows the members of a kind; the listing begins when the follower is first read.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl<K: Kind> Follower<K> {
     }
 }
 
-impl<K: Kind> Stream for Follower<K> {
+impl<K: PresenceKind> Stream for Follower<K> {
     type Item = Result<PresenceEventOf<K>, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -196,9 +196,9 @@ impl<K: Kind> Stream for Follower<K> {
 }
 
 // The future inside is not pinned in place, it is boxed.
-impl<K: Kind> Unpin for Follower<K> {}
+impl<K: PresenceKind> Unpin for Follower<K> {}
 
-impl<K: Kind> std::fmt::Debug for Follower<K> {
+impl<K: PresenceKind> std::fmt::Debug for Follower<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let roster = self.roster();
         write!(
@@ -211,7 +211,7 @@ impl<K: Kind> std::fmt::Debug for Follower<K> {
     }
 }
 
-fn lock<K: Kind>(roster: &Mutex<PresenceSet<K>>) -> MutexGuard<'_, PresenceSet<K>> {
+fn lock<K: PresenceKind>(roster: &Mutex<PresenceSet<K>>) -> MutexGuard<'_, PresenceSet<K>> {
     roster.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

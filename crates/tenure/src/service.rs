@@ -12,7 +12,7 @@ use tenure_core::layout::Layout;
 use tenure_core::record::InstanceValue;
 
 use crate::clock::{BootClock, Clock};
-use crate::roster::{self, Follower, Member, NamedInstances, News, Snapshot, View};
+use crate::roster::{self, Follower, InstancePresence, Presence, PresenceEvent, PresenceSnapshot, View};
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
@@ -23,19 +23,19 @@ pub use pick::Picker;
 pub use register::{InstanceError, InstanceRegistration, NewInstance, OtherInstance, RegisterInstance};
 
 /// An instance of a service.
-pub type Instance = Member<InstanceId, InstanceValue>;
+pub type Instance = Presence<InstanceId, InstanceValue>;
 
 /// All instances of a service, at one revision.
-pub type InstanceList = Snapshot<InstanceId, InstanceValue>;
+pub type InstanceList = PresenceSnapshot<InstanceId, InstanceValue>;
 
-/// What happens among the instances of a service; see [`News`].
-pub type InstanceEvent = News<InstanceId, InstanceValue>;
+/// What happens among the instances of a service; see [`PresenceEvent`].
+pub type InstanceEvent = PresenceEvent<InstanceId, InstanceValue>;
 
 /// A stream of [`InstanceEvent`]s; see [`Follower`].
-pub type InstanceWatch = Follower<NamedInstances>;
+pub type InstanceWatch = Follower<InstancePresence>;
 
 /// The instances of a service as last known, for many tasks to look at; see [`View`].
-pub type InstanceView = View<NamedInstances>;
+pub type InstanceView = View<InstancePresence>;
 
 /// The services of a namespace. Cheap to clone. Whoever only looks needs no session.
 ///
@@ -133,8 +133,11 @@ impl Services {
     }
 
     /// The instances of all services, by one linearizable listing at one revision.
-    pub async fn everything(&self) -> Result<Snapshot<(ServiceName, InstanceId), InstanceValue>, StoreError> {
-        roster::list(&self.store, self.layout.services(), roster::Instances(self.layout.clone())).await
+    pub async fn everything(
+        &self,
+    ) -> Result<PresenceSnapshot<(ServiceName, InstanceId), InstanceValue>, StoreError> {
+        roster::list(&self.store, self.layout.services(), roster::AllInstancePresence(self.layout.clone()))
+            .await
     }
 
     /// The services that have an instance, and how many each has.
@@ -157,8 +160,8 @@ impl Services {
         View::new(self.watch(name))
     }
 
-    fn named(&self, name: &ServiceName) -> NamedInstances {
-        NamedInstances { layout: self.layout.clone(), name: name.clone() }
+    fn named(&self, name: &ServiceName) -> InstancePresence {
+        InstancePresence { layout: self.layout.clone(), name: name.clone() }
     }
 }
 

@@ -109,7 +109,7 @@ impl Session {
         let key = key.into();
         let shared = self.shared();
         let mut inner = shared.lock();
-        inner.forget_wish(&key);
+        inner.forget_waiter(&key);
         let was_wanted = inner.machine.unregister(&key, shared.clock.now());
         if was_wanted {
             inner.follow.insert(key);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_file_takes_its_breaches_along_but_no_new_ones() {
+    fn renamed_file_keeps_its_allowance() {
         let allowed = parse("crates/a/src/old.rs tests=2\n");
         let renamed = now(&tree(&[("crates/a/src/new.rs", 2)]));
         assert!(lowered(&renamed, &allowed).unwrap().ends_with("\ncrates/a/src/new.rs tests=2\n"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rust::{Kind, tokens};
+use super::rust::{TokenKind, tokens};
 use super::tree::Tree;
 
 /// Where a reader asks why: the machines, their drivers, and the connection to etcd.
@@ -71,7 +71,7 @@ fn count(text: &str) -> Lines {
     let mut code: Vec<usize> =
         tokens.iter().filter(|token| token.is_code()).map(|token| token.line).collect();
     code.dedup();
-    let comments = tokens.iter().filter(|token| token.kind == Kind::Comment);
+    let comments = tokens.iter().filter(|token| token.kind == TokenKind::Comment);
     Lines { code: code.len(), comments: comments.map(|token| token.text.lines().count()).sum() }
 }
 

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_asks_for_the_version_that_is_there() {
+    fn readme_shows_the_current_version() {
         assert_eq!(readme("tenure = \"0.3\"\nThis is version 0.3.1.\netcd from version 3.4 on\n"), 0);
         assert_eq!(readme("tenure = { version = \"0.3\", features = [] }\n"), 0);
         assert_eq!(readme("tenure = \"0.2\"\n"), 1);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_document_must_be_there_with_something_in_it() {
+    fn missing_or_empty_document_is_found() {
         let whole: Vec<(&str, &str)> = PRESENT.iter().map(|path| (*path, "text\n")).collect();
         assert_eq!(present(&Tree::of(&whole)), []);
         assert_eq!(present(&Tree::of(&whole[1..])).len(), 1);
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_stays_below_250_lines() {
+    fn architecture_stays_below_its_limit() {
         let (short, long) = ("x\n".repeat(249), "x\n".repeat(250));
         assert_eq!(architecture_length(&Tree::of(&[("ARCHITECTURE.md", &short)])), []);
         assert_eq!(architecture_length(&Tree::of(&[("ARCHITECTURE.md", &long)])).len(), 1);
     }
 
     #[test]
-    fn a_machines_path_in_a_document_is_found() {
+    fn local_path_in_document_is_found() {
         for place in MACHINE_PATHS {
             let text = format!("see `{place}x` there\n");
             assert_eq!(machine_paths(&Tree::of(&[("docs/a.md", &text)])).len(), 1, "{place}");

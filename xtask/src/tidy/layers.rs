@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_has_its_five_dependencies_and_any_for_tests() {
+    fn core_allows_five_dependencies_outside_tests() {
         for allowed in CORE_USES {
             assert_eq!(breaches(core, "tenure-core", "dependencies", allowed), 0);
         }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_protocol_named_in_a_source_is_found() {
+    fn protocol_named_in_source_is_found() {
         let (path, manifest) = manifest("tenure", "dependencies", "bytes");
         let with = |text| confined(&Tree::of(&[(&path, &manifest), ("crates/tenure/src/a.rs", text)])).len();
         assert_eq!(with("//! Not tonic itself, only its kind.\n"), 0);

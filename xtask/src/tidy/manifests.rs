@@ -88,7 +88,7 @@ mod tests {
         rust-version.workspace = true\nlicense.workspace = true\n\n[lints]\nworkspace = true\n";
 
     #[test]
-    fn a_crate_that_inherits_everything_passes_and_each_missing_line_is_found() {
+    fn missing_inherited_line_is_found() {
         assert_eq!(inherited(&Tree::of(&[("crates/tenure/Cargo.toml", GOOD)])), []);
         for line in GOOD.lines().filter(|line| line.contains("workspace")) {
             let others: Vec<&str> = GOOD.lines().filter(|other| *other != line).collect();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn our_crates_are_asked_for_at_the_workspaces_version() {
+    fn internal_dependencies_use_the_workspace_version() {
         let text = |named: &str| {
             format!(
                 "[workspace.package]\nversion = \"0.2.0\"\n\n[workspace.dependencies]\n\

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn every_vague_name_is_found_as_a_crate_a_folder_a_file_and_a_module() {
+    fn vague_name_is_found_at_every_level() {
         for word in VAGUE {
             let bad = [
                 (format!("crates/tenure-{word}/src/lib.rs"), "//! A.\n".to_owned()),

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::Breach;
-use super::rust::{Kind, items, tokens};
+use super::rust::{TokenKind, items, tokens};
 use super::tree::Tree;
 
 /// The banned words, in a file of their own so that no source needs an exception.
@@ -42,8 +42,9 @@ pub(super) fn banned(tree: &Tree) -> Vec<Breach> {
 
 fn in_source(path: &str, text: &str, breaches: &mut Vec<Breach>) {
     let tokens = tokens(text);
-    for token in
-        tokens.iter().filter(|token| matches!(token.kind, Kind::DocComment | Kind::Comment | Kind::Str))
+    for token in tokens
+        .iter()
+        .filter(|token| matches!(token.kind, TokenKind::DocComment | TokenKind::Comment | TokenKind::Str))
     {
         in_prose(path, token.line, token.text, breaches);
     }

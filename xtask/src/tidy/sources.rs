@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_must_open_with_what_it_is() {
+    fn file_opens_with_its_purpose() {
         let good = ("a.rs", "//! What it is.\nfn main() {}\n");
         assert_eq!(opening(&Tree::of(&[good])), []);
         let bad = Tree::of(&[good, ("b.rs", "fn main() {}\n"), ("c.rs", "\n//! Late.\n"), ("d.rs", "//!\n")]);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn five_hundred_lines_pass_and_one_more_does_not() {
+    fn five_hundred_lines_are_the_limit() {
         let (fits, long) = ("x\n".repeat(500), "x\n".repeat(501));
         assert_eq!(length(&Tree::of(&[("a.rs", &fits), ("long.md", &long)])), []);
         assert_eq!(length(&Tree::of(&[("a.rs", &long)])).len(), 1);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_loaded_without_what_was_built() {
+    fn tree_excludes_build_output() {
         let root = std::env::temp_dir().join(format!("tenure-tree-{}", std::process::id()));
         for folder in ["crates/a/src", "target/debug", ".cargo"] {
             std::fs::create_dir_all(root.join(folder)).unwrap();

@@ -29,10 +29,10 @@ pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Outp
     match election.ask_to_resign(&leader).await {
         Ok(()) => {}
         Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
-        Err(error) => return Err(not_asked(error, name)),
+        Err(error) => return Err(request_failed(error, name)),
     }
-    match answer(election, &leader, args.patience.wait).await? {
-        Answer::Went(next) => tell(name, &leader, next.as_deref(), output),
+    match wait_for_reply(election, &leader, args.timeout.wait).await? {
+        Answer::Went(next) => report(name, &leader, next.as_deref(), output),
         Answer::Declined => Err(declined(&leader, name, "it does not want to go")),
     }
 }
@@ -52,7 +52,7 @@ pub(super) async fn transfer(
             leader.record.candidate == args.candidate && token.is_none_or(|token| token == leader.token);
         if is_meant {
             output.note(&format!("'{name}' is led by {} already", leader_name(&leader)));
-            return tell(name, &leader, Some(&leader), output);
+            return report(name, &leader, Some(&leader), output);
         }
         let message = format!("nobody waits to lead '{name}' who is called {}", args.candidate);
         return Err(Failure::new(Code::NotFound, message).hint(shown_by(name)));
@@ -68,10 +68,10 @@ pub(super) async fn transfer(
     match election.ask_to_transfer(&leader, heir).await {
         Ok(()) => {}
         Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
-        Err(error) => return Err(not_asked(error, name)),
+        Err(error) => return Err(request_failed(error, name)),
     }
-    match answer(election, &leader, args.patience.wait).await? {
-        Answer::Went(Some(next)) if next.token == heir.token => tell(name, &leader, Some(&next), output),
+    match wait_for_reply(election, &leader, args.timeout.wait).await? {
+        Answer::Went(Some(next)) if next.token == heir.token => report(name, &leader, Some(&next), output),
         Answer::Went(next) => {
             let by = next.as_deref().map_or("nobody".to_owned(), leader_name);
             let message = format!("{} has gone, but '{name}' is led by {by} now", leader_name(&leader));
@@ -117,7 +117,7 @@ fn above<'a>(heir: &Candidate, candidates: &'a [Candidate]) -> Option<&'a Candid
     candidates.iter().find(is_above)
 }
 
-async fn answer(election: &Election, leader: &Leader, wait: Duration) -> Result<Answer, Failure> {
+async fn wait_for_reply(election: &Election, leader: &Leader, wait: Duration) -> Result<Answer, Failure> {
     match tokio::time::timeout(wait, election.answer(leader)).await {
         Ok(answer) => Ok(answer?),
         Err(_) => {
@@ -140,7 +140,7 @@ fn declined(leader: &Leader, name: &ElectionName, why: &str) -> Failure {
     Failure::new(Code::Conflict, message).hint(shown_by(name))
 }
 
-fn not_asked(error: AskError, name: &ElectionName) -> Failure {
+fn request_failed(error: AskError, name: &ElectionName) -> Failure {
     match error {
         AskError::Store(error) => {
             Failure::from(error).while_doing(&format!("the leader of '{name}' was not asked"))
@@ -151,7 +151,12 @@ fn not_asked(error: AskError, name: &ElectionName) -> Failure {
 }
 
 /// Says who led and who leads.
-fn tell(name: &ElectionName, former: &Leader, now: Option<&Leader>, output: &Output) -> Result<(), Failure> {
+fn report(
+    name: &ElectionName,
+    former: &Leader,
+    now: Option<&Leader>,
+    output: &Output,
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct StepDownReport<'a> {
         schema: &'static str,

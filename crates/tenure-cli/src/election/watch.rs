@@ -13,7 +13,7 @@ use tenure_core::revision::Token;
 use super::SCHEMA;
 use crate::duration;
 use crate::failure::{Code, Failure};
-use crate::node::said;
+use crate::node::format_time;
 use crate::output::Output;
 
 #[derive(Args, Debug)]
@@ -48,7 +48,7 @@ async fn follow(args: &ElectionWatchArgs, election: &Election, output: &Output) 
     let mut seen: Option<u64> = None;
     while let Some(observation) = observe.next().await {
         let observation = observation?;
-        tell(election, &observation, output)?;
+        report(election, &observation, output)?;
         match &mut seen {
             Some(seen) => *seen += 1,
             None => {
@@ -86,7 +86,7 @@ struct LeaderLine<'a> {
     blind_seconds: Option<f64>,
 }
 
-fn tell(election: &Election, seen: &Observation, output: &Output) -> Result<(), Failure> {
+fn report(election: &Election, seen: &Observation, output: &Output) -> Result<(), Failure> {
     let leader = seen.leader.as_ref();
     let gap = seen.gap.as_ref();
     let line = LeaderLine {
@@ -97,7 +97,7 @@ fn tell(election: &Election, seen: &Observation, output: &Output) -> Result<(), 
         token: leader.map(|leader| leader.token).as_ref().map(Token::to_string),
         candidate: leader.map(|leader| leader.record.candidate.as_str()),
         value: leader.map(|leader| leader.record.value.as_str()),
-        since: leader.and_then(|leader| said(leader.record.acquired?)),
+        since: leader.and_then(|leader| format_time(leader.record.acquired?)),
         reason: gap.map(|gap| gap.end).or(seen.end).map(TermEnd::as_str),
         leaderless_min_seconds: gap.map(|gap| gap.min.as_secs_f64()),
         leaderless_min_if_cut_off_seconds: gap.map(|gap| gap.min_if_cut_off.as_secs_f64()),

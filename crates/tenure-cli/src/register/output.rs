@@ -20,9 +20,9 @@ use crate::output::{Output, escape};
 const SCHEMA: &str = "tenure.register/v1";
 
 /// The registrations that were said already, by key.
-pub(super) type Known = BTreeMap<Bytes, Revision>;
+pub(super) type ReportedKeys = BTreeMap<Bytes, Revision>;
 
-fn is_known(known: &Known, registration: &Registration) -> bool {
+fn is_known(known: &ReportedKeys, registration: &Registration) -> bool {
     known.get(&registration.key) == Some(&registration.revision)
 }
 
@@ -125,7 +125,7 @@ impl RegisterOutput<'_> {
         session: &Session,
         state: &mut watch::Receiver<SessionState>,
         events: &mut broadcast::Receiver<KeyEvent>,
-        known: &Known,
+        known: &ReportedKeys,
     ) -> Failure {
         let failure = self.follow_to_end(session, state, events, known).await;
         if self.has_command {
@@ -140,7 +140,7 @@ impl RegisterOutput<'_> {
         session: &Session,
         state: &mut watch::Receiver<SessionState>,
         events: &mut broadcast::Receiver<KeyEvent>,
-        known: &Known,
+        known: &ReportedKeys,
     ) -> Failure {
         let mut incarnation = session.incarnation();
         let (mut is_lost, mut is_recovering) = (false, false);
@@ -190,7 +190,7 @@ impl RegisterOutput<'_> {
     pub(super) fn rest(
         &self,
         events: &mut broadcast::Receiver<KeyEvent>,
-        known: &Known,
+        known: &ReportedKeys,
     ) -> Result<(), Failure> {
         while let Ok(event) = events.try_recv() {
             match event {

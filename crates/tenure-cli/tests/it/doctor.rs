@@ -4,30 +4,30 @@ use serde_json::json;
 
 use tenure_fixture::{Etcd, GrpcProxy};
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
 /// Behind it a lease of 3 s or 5 s is lost, because its renewals wait for those of the proxy.
 #[tokio::test]
-async fn grpc_proxy_is_warned_of_and_a_member_is_not() {
+async fn doctor_warns_of_grpc_proxy_only() {
     let etcd = Etcd::start();
     let proxy = GrpcProxy::to(&etcd);
-    let machine = Machine::new().with("PATH", "/usr/bin:/bin");
+    let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
     for (endpoint, warned) in [(etcd.endpoints(), false), (proxy.addr().to_string(), true)] {
-        let told = machine.ok(&["doctor", "--endpoints", &endpoint]).await;
+        let told = sandbox.ok(&["doctor", "--endpoints", &endpoint]).await;
         let line = told.lines().find(|line| line.starts_with("warn  proxy"));
         assert_eq!(line.is_some(), warned, "{told}");
         assert!(line.is_none_or(|line| line.contains("--ttl of 15s or more")), "{told}");
-        machine.ok(&["lock", "a", "--endpoints", &endpoint, "--", "true"]).await;
+        sandbox.ok(&["lock", "a", "--endpoints", &endpoint, "--", "true"]).await;
     }
 }
 
 #[tokio::test]
-async fn a_file_store_is_looked_at_without_being_made() {
-    let machine = Machine::new();
-    machine.ok(&["doctor"]).await;
-    assert!(!std::path::Path::new(&machine.path(".local")).exists(), "looking must not make a store");
-    machine.ok(&["kv", "put", "/a", "1"]).await;
-    let told = machine.json(&["doctor"]).await;
+async fn doctor_creates_no_store() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["doctor"]).await;
+    assert!(!std::path::Path::new(&sandbox.path(".local")).exists(), "looking must not make a store");
+    sandbox.ok(&["kv", "put", "/a", "1"]).await;
+    let told = sandbox.json(&["doctor"]).await;
     assert_eq!((&told["schema"], &told["ok"]), (&json!("tenure.doctor/v1"), &json!(true)));
     let names: Vec<&str> =
         told["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
@@ -37,31 +37,31 @@ async fn a_file_store_is_looked_at_without_being_made() {
 }
 
 #[tokio::test]
-async fn a_folder_that_others_can_enter_is_warned_of() {
+async fn doctor_warns_of_open_folder() {
     use std::os::unix::fs::PermissionsExt;
-    let machine = Machine::new();
-    machine.ok(&["kv", "put", "/a", "1"]).await;
-    let folder = machine.path(".local/state/tenure/tenure");
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["kv", "put", "/a", "1"]).await;
+    let folder = sandbox.path(".local/state/tenure/tenure");
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
-    let told = machine.ok(&["doctor"]).await;
+    let told = sandbox.ok(&["doctor"]).await;
     let line = told.lines().find(|line| line.contains("folder")).unwrap();
     assert!(line.starts_with("warn") && line.contains(&format!("chmod 700 {folder}")), "{line}");
 }
 
 #[tokio::test]
-async fn a_failed_check_says_what_to_do_next() {
-    let machine = Machine::new().with("CI", "true");
-    let ran = machine.run(&["doctor"]).await;
+async fn failed_check_names_next_step() {
+    let sandbox = Sandbox::new().with("CI", "true");
+    let ran = sandbox.run(&["doctor"]).await;
     assert_eq!(ran.code, Some(2), "{ran:?}");
     let line = ran.stdout.lines().find(|line| line.starts_with("fail")).unwrap();
     assert!(line.contains("next:") && line.contains("--local"), "{line}");
 }
 
 #[tokio::test]
-async fn an_open_cluster_on_a_network_is_warned_of() {
-    let machine = Machine::without_user();
+async fn doctor_warns_of_open_cluster() {
+    let sandbox = Sandbox::without_user();
     // An address that is set aside for documentation: nothing answers there.
-    let ran = machine.run(&["doctor", "--endpoints", "192.0.2.1:2379", "--json"]).await;
+    let ran = sandbox.run(&["doctor", "--endpoints", "192.0.2.1:2379", "--json"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");
     let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     let state = |name: &str| {

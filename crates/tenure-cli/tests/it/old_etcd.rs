@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
 /// Answers the first request of every connection as the status of etcd 3.5.1, and knows no other call. Its threads end with the test's process.
 fn old_etcd() -> String {
@@ -78,27 +78,27 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 #[tokio::test]
-async fn old_etcd_is_warned_of_in_one_line_once_a_day() {
+async fn old_etcd_warning_appears_once_per_day() {
     let address = old_etcd();
-    let machine = Machine::without_user().with("TENURE_ENDPOINTS", &address).with("PATH", "/usr/bin:/bin");
-    let warnings = async |machine: &Machine, args: &[&str]| -> Vec<String> {
-        let ran = machine.run(args).await;
+    let sandbox = Sandbox::without_user().with("TENURE_ENDPOINTS", &address).with("PATH", "/usr/bin:/bin");
+    let warnings = async |sandbox: &Sandbox, args: &[&str]| -> Vec<String> {
+        let ran = sandbox.run(args).await;
         assert!(ran.code != Some(0), "the server knows no call: {ran:?}");
         ran.stderr.lines().filter(|line| line.contains("defects")).map(str::to_owned).collect()
     };
-    assert_eq!(warnings(&machine, &["kv", "get", "/a", "--json"]).await, [""; 0], "never with --json");
-    assert_eq!(warnings(&machine, &["lock", "a", "-q", "--", "true"]).await, [""; 0], "never with -q");
-    let lines = warnings(&machine, &["kv", "get", "/a"]).await;
+    assert_eq!(warnings(&sandbox, &["kv", "get", "/a", "--json"]).await, [""; 0], "never with --json");
+    assert_eq!(warnings(&sandbox, &["lock", "a", "-q", "--", "true"]).await, [""; 0], "never with -q");
+    let lines = warnings(&sandbox, &["kv", "get", "/a"]).await;
     assert_eq!(lines.len(), 1, "{lines:?}");
     let line = &lines[0];
     assert!(line.len() < 200 && line.contains("3.5.1") && line.contains(&address), "{line}");
     assert!(line.contains("tenure doctor"), "{line}");
-    assert_eq!(warnings(&machine, &["kv", "get", "/a"]).await, [""; 0], "once a day");
-    let other = Machine::without_user().with("TENURE_ENDPOINTS", &address);
+    assert_eq!(warnings(&sandbox, &["kv", "get", "/a"]).await, [""; 0], "once a day");
+    let other = Sandbox::without_user().with("TENURE_ENDPOINTS", &address);
     assert_eq!(warnings(&other, &["kv", "get", "/a"]).await.len(), 1, "another user");
     // A home that cannot be written is no failure; the next run warns again.
     let homeless =
-        Machine::without_user().with("TENURE_ENDPOINTS", &address).with("XDG_CACHE_HOME", "/proc/none");
+        Sandbox::without_user().with("TENURE_ENDPOINTS", &address).with("XDG_CACHE_HOME", "/proc/none");
     assert_eq!(warnings(&homeless, &["kv", "get", "/a"]).await.len(), 1);
     assert_eq!(warnings(&homeless, &["kv", "get", "/a"]).await.len(), 1);
 }

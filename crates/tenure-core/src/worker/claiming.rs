@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::backoff::Backoff;
+use crate::backoff::BackoffState;
 use crate::id::{ClaimId, TaskId};
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
@@ -35,7 +35,7 @@ pub(super) struct Claims {
     /// Leases that ended while requests were under way.
     over: BTreeSet<LeaseId>,
     rest_until: Moment,
-    backoff: Backoff,
+    backoff: BackoffState,
     nonces: Nonces,
     pub(super) probes: Probes,
 }
@@ -77,7 +77,7 @@ impl Claims {
             took: Duration::ZERO,
             over: BTreeSet::new(),
             rest_until: Moment::ORIGIN,
-            backoff: Backoff::new(RETRY),
+            backoff: BackoffState::new(RETRY),
             nonces: Nonces { life: format!("{seed:016x}-"), counter: 0 },
             probes: Probes::default(),
         }

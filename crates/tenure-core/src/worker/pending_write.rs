@@ -12,7 +12,7 @@
 use crate::id::{NodeId, TaskId};
 use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
 use crate::revision::RequestId;
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::task::retry::ErrorPolicy;
 use crate::task::{
     Applied, Attempt, AttemptEnd, AttemptRecord, State, StateRecord, TaskMessage, TaskState, transition,
@@ -67,7 +67,7 @@ impl Held {
             (Handler::Running | Handler::Stopping { .. }, _) => self.beside(&mut record, writer),
         };
         let after = match self.handler {
-            Handler::Stopping { .. } if release.is_some() && is_broken(Rule::StopBeforeRelease) => {
+            Handler::Stopping { .. } if release.is_some() && is_broken(SabotageRule::StopBeforeRelease) => {
                 After::Release
             }
             Handler::Running | Handler::Stopping { .. } => After::Keep,

@@ -5,7 +5,7 @@
 
 use futures_util::StreamExt;
 use tenure_core::layout::{Key, QueueKey};
-use tenure_core::queue::{CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten};
+use tenure_core::queue::{CandidateChange, CandidateUpdate, Rewrite, RewriteError, RewriteLimit, Rewritten};
 use tenure_core::record::{InvalidRecord, StepDownRecord};
 use tenure_core::revision::Token;
 use thiserror::Error;
@@ -15,7 +15,7 @@ use crate::retry;
 use crate::store::{Cause, StoreError};
 
 /// How long a request is retried. More would only make the caller wait, who can send it again.
-const EFFORT: Effort = Effort::Bounded { conflicts_max: 16, lost_max: 2 };
+const EFFORT: RewriteLimit = RewriteLimit::Bounded { conflicts_max: 16, lost_max: 2 };
 
 /// What somebody asks of a leader.
 #[derive(Clone, PartialEq, Eq, Debug)]

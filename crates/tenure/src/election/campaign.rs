@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backoff::Retry;
+use tenure_core::backoff::Backoff;
 use tenure_core::id::InvalidName;
 use tenure_core::layout::{PriorityClass, QueueKey};
 use tenure_core::queue::{LockMode, Transferred};
@@ -271,7 +271,7 @@ impl Campaign {
 
     /// Who stands in line, asked for as often as it takes.
     async fn look(&self) -> Result<Vec<KeyValue>, StoreError> {
-        let mut attempts = Attempts::new(&self.election.elections.clock, Retry::REQUEST);
+        let mut attempts = Attempts::new(&self.election.elections.clock, Backoff::REQUEST);
         loop {
             match self.election.line().await {
                 Ok(queue) => return Ok(queue),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
-use tenure_core::vacancy::{Front, Shown, Vacancy};
+use tenure_core::vacancy::{Front, LeaderView, Vacancy};
 use tokio::time::Sleep;
 
 use super::{Election, Leader};
@@ -226,11 +226,11 @@ impl Observe {
     }
 
     /// Returns who leads, if that is news.
-    fn show(&mut self, shown: Shown) -> Option<Observation> {
+    fn show(&mut self, shown: LeaderView) -> Option<Observation> {
         let (leader, gap) = match shown {
-            Shown::Leader(gap) => (self.leader(), gap),
-            Shown::Nobody => (None, None),
-            Shown::Unsettled => return None,
+            LeaderView::Leader(gap) => (self.leader(), gap),
+            LeaderView::Nobody => (None, None),
+            LeaderView::Unsettled => return None,
         };
         if self.told.as_ref().is_some_and(|told| self.is_same(told.as_ref(), leader.as_ref())) {
             return None;

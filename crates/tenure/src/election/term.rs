@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure_core::layout::QueueKey;
 use tenure_core::queue::{
-    CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten, Transferred,
+    CandidateChange, CandidateUpdate, Rewrite, RewriteError, RewriteLimit, Rewritten, Transferred,
 };
 use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;
@@ -232,7 +232,8 @@ impl Term {
         let newest = self.newest();
         let value = newest.record.encode();
         let update = CandidateUpdate { change, own: Some(newest.record) };
-        let rewrite = Rewrite::new(key, token, update, Effort::UntilApplied).known(&value, newest.modified);
+        let rewrite =
+            Rewrite::new(key, token, update, RewriteLimit::UntilApplied).known(&value, newest.modified);
         let rewritten = match rewrite {
             Ok(mut rewrite) => {
                 let clock = &self.election.elections.clock;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tenure_core::id::InvalidName;
 use tenure_core::layout::{PriorityClass, QueueKey};
-use tenure_core::queue::{BarrierRound, Effort, PassedMark, Rewrite, RewriteError, Rewritten};
+use tenure_core::queue::{BarrierRound, PassedMark, Rewrite, RewriteError, RewriteLimit, Rewritten};
 use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
 use thiserror::Error;
@@ -190,7 +190,7 @@ impl Barrier {
     /// Writes into the own queue key that this party has passed. The end of the lease ends the retries.
     async fn mark(&self, held: &QueueHold, round: Token) -> Result<(), BarrierError> {
         let mark = PassedMark { round, own: self.holder.clone() };
-        let mut rewrite = Rewrite::new(held.fence().key, held.token(), mark, Effort::UntilApplied);
+        let mut rewrite = Rewrite::new(held.fence().key, held.token(), mark, RewriteLimit::UntilApplied);
         let marked =
             held.run(retry::run("barrier mark", &self.store, self.queues.clock(), &mut rewrite)).await;
         match marked.map_err(BarrierError::Lost)? {

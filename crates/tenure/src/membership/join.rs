@@ -6,10 +6,10 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
 
-use tenure_core::exclusive_key::Patience;
+use tenure_core::exclusive_key::TakeTimeouts;
 use tenure_core::id::{InvalidName, NodeId};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::record::{MemberRecord, MemberState, Record, Timestamp, Wanted};
+use tenure_core::record::{AcceptedTasks, MemberRecord, MemberState, Record, Timestamp};
 use tenure_core::revision::Token;
 use thiserror::Error;
 
@@ -32,7 +32,7 @@ pub struct NewNode {
     labels: BTreeMap<String, String>,
     state: MemberState,
     balancer: Option<String>,
-    accepts: Option<Wanted>,
+    accepts: Option<AcceptedTasks>,
     capacity: Option<u64>,
 }
 
@@ -88,7 +88,7 @@ impl NewNode {
 
     /// Which tasks it accepts and how many it runs at a time, for the balancers of its peers.
     #[must_use]
-    pub(crate) fn accepts(mut self, accepts: Wanted, capacity: Option<usize>) -> NewNode {
+    pub(crate) fn accepts(mut self, accepts: AcceptedTasks, capacity: Option<usize>) -> NewNode {
         self.accepts = Some(accepts);
         self.capacity = capacity.map(|capacity| capacity as u64);
         self
@@ -149,7 +149,7 @@ impl Join {
             store: self.store,
             session: self.session,
             key: self.layout.encode(&Key::Node(id.clone())),
-            patience: Patience { store: self.within, owner: self.wait },
+            patience: TakeTimeouts { store: self.within, owner: self.wait },
         };
         let record = self.node.record(random_nonce()?);
         match ExclusiveKey::take(options, record).await {

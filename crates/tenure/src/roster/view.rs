@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 
-use super::{Follower, Kind, PresenceOf, PresenceSet, PresenceSnapshotOf, lock};
+use super::{Follower, PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, lock};
 use crate::clock::Clock;
 use crate::ordered_watch;
 use crate::store::{Revision, StoreError};
@@ -27,12 +27,12 @@ use crate::store::{Revision, StoreError};
 /// # Cancellation
 ///
 /// Dropping a waiting future leaves nothing behind. Dropping the last clone ends the watch.
-pub struct View<K: Kind> {
+pub struct View<K: PresenceKind> {
     shared: Arc<Shared<K>>,
     seen: ordered_watch::OrderedReceiver<Progress>,
 }
 
-struct Shared<K: Kind> {
+struct Shared<K: PresenceKind> {
     roster: Arc<Mutex<PresenceSet<K>>>,
     clock: Arc<dyn Clock>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -47,7 +47,7 @@ struct Progress {
     end: Option<StoreError>,
 }
 
-impl<K: Kind> Drop for Shared<K> {
+impl<K: PresenceKind> Drop for Shared<K> {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(task) = task.take() {
@@ -56,13 +56,13 @@ impl<K: Kind> Drop for Shared<K> {
     }
 }
 
-impl<K: Kind> Clone for View<K> {
+impl<K: PresenceKind> Clone for View<K> {
     fn clone(&self) -> View<K> {
         View { shared: self.shared.clone(), seen: self.seen.clone() }
     }
 }
 
-impl<K: Kind> View<K> {
+impl<K: PresenceKind> View<K> {
     /// A view that a follower keeps up to date. Must be called inside a tokio runtime.
     pub fn new(mut follower: Follower<K>) -> View<K> {
         let (progress, seen) = ordered_watch::channel(Progress::default());
@@ -172,7 +172,7 @@ impl<K: Kind> View<K> {
     }
 }
 
-impl<K: Kind> fmt::Debug for View<K> {
+impl<K: PresenceKind> fmt::Debug for View<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "View({} members at {:?}, {:?} old)", self.len(), self.revision(), self.age())
     }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure_core::exclusive_key::Patience;
+use tenure_core::exclusive_key::TakeTimeouts;
 use tenure_core::id::{InstanceId, InvalidName, RegistryKey, ServiceName};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::record::{InstanceRecord, InstanceValue};
@@ -109,7 +109,7 @@ impl RegisterInstance {
             store: self.store,
             session: self.session,
             key: self.layout.encode(&Key::Registration(RegistryKey::of_instance(&name, &id)?)),
-            patience: Patience { store: self.within, owner: self.wait },
+            patience: TakeTimeouts { store: self.within, owner: self.wait },
         };
         match ExclusiveKey::take(options, record).await {
             Ok(key) => Ok(InstanceRegistration { name, id, key }),

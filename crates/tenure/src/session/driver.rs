@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::revision::RequestId;
-use tenure_core::session::{Action, DeleteReply, LeaseSlotId, Notice, PutReply};
+use tenure_core::session::{DeleteReply, LeaseSlotId, PutReply, SessionEvent, SessionOutput};
 use tenure_core::time::Moment;
 use tokio::time::Instant;
 use tracing::debug;
@@ -143,7 +143,7 @@ impl Drive for SessionTask {
                 self.is_lost = true;
                 inner.note(Some(&error), now);
             }
-            Input::StoreBack => inner.machine.handle_store_back(now),
+            Input::StoreBack => inner.machine.handle_store_reachable(now),
             Input::Seen(sightings) => sightings.into_iter().for_each(|sighting| inner.see(sighting, now)),
         }
     }
@@ -182,10 +182,10 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-async fn perform(shared: Arc<Shared>, action: Action) -> Reply {
+async fn perform(shared: Arc<Shared>, action: SessionOutput) -> Reply {
     let store = &shared.store;
     match action {
-        Action::Grant { slot, epoch, ttl } => {
+        SessionOutput::Grant { slot, epoch, ttl } => {
             // This process chooses the id, so that a lease whose grant was not answered can be revoked.
             let (id, answer) = match random_id() {
                 Ok(id) => (id, store.grant(ttl, Some(id)).await),
@@ -193,15 +193,15 @@ async fn perform(shared: Arc<Shared>, action: Action) -> Reply {
             };
             Reply::Granted { slot, epoch, id, ttl, answer }
         }
-        Action::Renew { slot, epoch, lease } => Reply::Renewed(slot, epoch, store.renew(lease).await),
-        Action::Put { slot, epoch, lease, ours, entries } => {
+        SessionOutput::Renew { slot, epoch, lease } => Reply::Renewed(slot, epoch, store.renew(lease).await),
+        SessionOutput::Put { slot, epoch, lease, own_leases, entries } => {
             let is_held = || shared.is_held(lease);
-            Reply::Put(slot, epoch, perform::put(store, lease, ours, entries, &is_held).await)
+            Reply::Put(slot, epoch, perform::put(store, lease, own_leases, entries, &is_held).await)
         }
-        Action::Delete { slot, epoch, ours, keys } => {
-            Reply::Deleted(slot, epoch, perform::delete(store, ours, keys).await)
+        SessionOutput::Delete { slot, epoch, own_leases, keys } => {
+            Reply::Deleted(slot, epoch, perform::delete(store, own_leases, keys).await)
         }
-        Action::Revoke { epoch, lease } => Reply::Revoked(lease, epoch, store.revoke(lease).await),
+        SessionOutput::Revoke { epoch, lease } => Reply::Revoked(lease, epoch, store.revoke(lease).await),
     }
 }
 
@@ -211,7 +211,7 @@ fn random_id() -> Result<LeaseId, StoreError> {
 
 /// What the machine wants next.
 struct Step {
-    actions: Vec<Action>,
+    actions: Vec<SessionOutput>,
     wake: Option<Moment>,
     /// Something waits for the store to come back.
     is_waiting: bool,
@@ -232,14 +232,14 @@ impl Shared {
         inner.machine.handle_time(now);
         let mut is_over = inner.fatal.is_some();
         let mut has_lost = false;
-        while let Some(notice) = inner.machine.poll_notice() {
-            is_over |= matches!(notice, Notice::Closed);
-            has_lost |= matches!(notice, Notice::Lost { .. });
+        while let Some(notice) = inner.machine.poll_event() {
+            is_over |= matches!(notice, SessionEvent::Closed);
+            has_lost |= matches!(notice, SessionEvent::Lost { .. });
             self.tell(&mut inner, notice);
         }
         let may_follow = inner.may_follow(now);
         let step = Step {
-            actions: std::iter::from_fn(|| inner.machine.poll_action()).collect(),
+            actions: std::iter::from_fn(|| inner.machine.poll_output()).collect(),
             wake: inner.machine.next_wake().into_iter().chain(inner.follow_by).min(),
             may_follow,
             is_waiting: inner.machine.is_waiting(),
@@ -273,7 +273,7 @@ impl Shared {
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
                 if matches!(answer, Err(StoreError::Ambiguous(_))) {
-                    inner.machine.handle_doubtful_grant(id, ttl, now);
+                    inner.machine.handle_ambiguous_grant(id, ttl, now);
                 }
             }
             Reply::Renewed(slot, epoch, answer) => {
@@ -306,7 +306,7 @@ impl Shared {
     fn follow(&self, own_keys: &mut OwnKeys) {
         let mut inner = self.lock();
         for key in std::mem::take(&mut inner.follow) {
-            match inner.machine.wish(&key) {
+            match inner.machine.registration(&key) {
                 Some(_) => own_keys.add(&key),
                 None => own_keys.remove(&key),
             }
@@ -316,16 +316,16 @@ impl Shared {
     /// The driver has ended: reports what is left, and ends what others still hold.
     fn end(&self) {
         let mut inner = self.lock();
-        let remains = inner.machine.remains(self.clock.now());
+        let unreleased = inner.machine.unreleased(self.clock.now());
         let left = LeftBehind {
-            leases: remains.leases,
-            keys: remains.keys,
-            loans: remains.loans,
+            leases: unreleased.leases,
+            keys: unreleased.keys,
+            loans: unreleased.users,
             holds: std::mem::take(&mut inner.unreleased)
                 .into_iter()
                 .filter_map(|(name, owner)| owner.is_alive().then_some(name))
                 .collect(),
-            within: remains.within,
+            within: unreleased.within,
         };
         let report = if left.leases == 0 { Ok(()) } else { Err(left) };
         let why = inner.fatal.clone();

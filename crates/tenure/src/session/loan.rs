@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::keepalive::TtlTooShort;
-use tenure_core::session::{LeaseUserId, Lent};
+use tenure_core::session::{LeaseInfo, LeaseUserId};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -19,7 +19,7 @@ use super::shared::Shared;
 use crate::clock::Clock;
 use crate::hold::{LeaseCell, LossReason, Subject, Validity};
 use crate::ordered_watch::Liveness;
-use crate::store::{Invalid, LeaseId, StoreError};
+use crate::store::{InvalidRequest, LeaseId, StoreError};
 
 /// How long `lend` waits for a lease unless told otherwise; as long as `register` does.
 const LEND_WITHIN: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub struct Loan {
 
 struct Borrowed {
     shared: Arc<Shared>,
-    lent: Lent,
+    lent: LeaseInfo,
     validity: Validity,
 }
 
@@ -78,12 +78,12 @@ impl Loan {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         self.validity.end(LossReason::Released);
-        self.shared.give_back(self.lent.loan);
+        self.shared.give_back(self.lent.user);
     }
 }
 
 impl Loan {
-    fn new(shared: Arc<Shared>, lent: Lent, cell: Arc<LeaseCell>) -> Loan {
+    fn new(shared: Arc<Shared>, lent: LeaseInfo, cell: Arc<LeaseCell>) -> Loan {
         let subject = Subject { kind: "lease", name: lent.lease.to_string().into() };
         let validity = Validity::new(subject, cell, shared.clock.clone(), lent.ttl);
         Loan { inner: Arc::new(Borrowed { shared, lent, validity }) }
@@ -112,7 +112,7 @@ impl Loan {
     /// Tells the session that the store does not know the lease any more, so that it need not find out by itself.
     pub fn report_gone(&self) {
         let shared = &self.inner.shared;
-        shared.lock().machine.handle_lease_gone(self.lease(), shared.clock.now());
+        shared.lock().machine.handle_lease_not_found(self.lease(), shared.clock.now());
         self.cell().end(LossReason::Revoked);
         shared.inbox.notify();
     }
@@ -162,11 +162,11 @@ pub enum InvalidTtl {
     TooShort(#[from] TtlTooShort),
     /// No store grants it.
     #[error("no store grants this TTL: {0}")]
-    Refused(Invalid),
+    Refused(InvalidRequest),
 }
 
 /// What a borrower is told.
-pub(super) type Answer = Result<(Lent, Arc<LeaseCell>), LendError>;
+pub(super) type Answer = Result<(LeaseInfo, Arc<LeaseCell>), LendError>;
 
 /// A loan that is about to be asked for.
 #[must_use = "nothing is lent before this is awaited"]
@@ -207,8 +207,9 @@ impl Lend {
             if inner.is_closing {
                 return Err(LendError::Closed);
             }
-            let loan = inner.machine.lend(self.ttl, self.shared.clock.now()).map_err(InvalidTtl::from)?;
-            if let Some(lent) = inner.machine.lent(loan) {
+            let loan =
+                inner.machine.request_lease(self.ttl, self.shared.clock.now()).map_err(InvalidTtl::from)?;
+            if let Some(lent) = inner.machine.lease_info(loan) {
                 let cell = inner.begin_loan(&lent);
                 drop(inner);
                 return Ok(Loan::new(self.shared, lent, cell));

@@ -9,12 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tenure_core::id::InvalidName;
 use tenure_core::keepalive::TtlTooShort;
-use tenure_core::session::{Mode, largest_put};
+use tenure_core::session::{PutMode, largest_put};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::shared::Shared;
-use crate::store::{Invalid, LeaseId, Revision, StoreError};
+use crate::store::{InvalidRequest, LeaseId, Revision, StoreError};
 
 /// How long `register` waits for the store unless told otherwise: long enough for an election of etcd, short enough for a start-up script.
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub enum RegisterError {
     InvalidName(#[from] InvalidName),
     /// No store would take this key or value. Nothing was sent, and nothing has changed.
     #[error("the key cannot be registered: {0}")]
-    Invalid(Invalid),
+    Invalid(InvalidRequest),
     /// Somebody else has the key, and it was not to be overwritten. It is not wanted any more.
     #[error("somebody else has registered this key")]
     Taken,
@@ -75,13 +75,13 @@ pub struct Register {
     key: Bytes,
     value: Bytes,
     ttl: Option<Duration>,
-    mode: Mode,
+    mode: PutMode,
     within: Duration,
 }
 
 impl Register {
     pub(super) fn new(shared: Arc<Shared>, key: Bytes, value: Bytes) -> Register {
-        Register { shared, key, value, ttl: None, mode: Mode::Overwrite, within: REGISTER_WITHIN }
+        Register { shared, key, value, ttl: None, mode: PutMode::Overwrite, within: REGISTER_WITHIN }
     }
 
     /// With a TTL of its own.
@@ -92,7 +92,7 @@ impl Register {
 
     /// Only if nobody else has the key.
     pub fn create_only(mut self) -> Register {
-        self.mode = Mode::Create;
+        self.mode = PutMode::Create;
         self
     }
 
@@ -105,24 +105,25 @@ impl Register {
     async fn ask(self) -> Result<Registration, RegisterError> {
         self.check()?;
         let (tell, told) = oneshot::channel();
-        let has_news = {
+        let has_output = {
             let mut inner = self.shared.lock();
             if inner.is_closing || inner.fatal.is_some() {
                 return Err(RegisterError::Closed);
             }
             let now = self.shared.clock.now();
-            let before = inner.machine.wish(&self.key);
-            let wish = inner.machine.register(self.key.clone(), self.value, self.ttl, self.mode, now)?;
+            let before = inner.machine.registration(&self.key);
+            let registration =
+                inner.machine.register(self.key.clone(), self.value, self.ttl, self.mode, now)?;
             // Whoever waits for the key's last wish waits in vain: this one takes its place.
             before.map(|before| inner.waiters.remove(&before));
-            inner.waiters.insert(wish, tell);
+            inner.waiters.insert(registration, tell);
             inner.follow.insert(self.key);
             // Ten thousand registrations at once need not wake anybody ten thousand times.
             self.shared.settled.send_if_modified(|settled| std::mem::replace(settled, false));
-            inner.machine.has_news()
+            inner.machine.has_output()
         };
         // A key whose lease or turn is waited for anyway needs nobody to be woken; thousands of them would keep the task from its requests.
-        if has_news {
+        if has_output {
             self.shared.inbox.notify();
         }
         match tokio::time::timeout(self.within, told).await {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::session::{LeaseUserId, Lent, Session as Machine, Standing, Wish};
+use tenure_core::session::{LeaseInfo, LeaseUserId, RegistrationId, Session as Machine, SessionStatus};
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -42,7 +42,7 @@ pub(super) struct Shared {
 pub(super) struct Inner {
     pub(super) machine: Machine,
     /// Who waits for a wish to come true.
-    pub(super) waiters: BTreeMap<Wish, oneshot::Sender<Result<Registration, RegisterError>>>,
+    pub(super) waiters: BTreeMap<RegistrationId, oneshot::Sender<Result<Registration, RegisterError>>>,
     /// Who waits for a lease.
     pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<Answer>>,
     /// Who has one.
@@ -109,7 +109,7 @@ impl Shared {
         let mut inner = self.lock();
         inner.borrowers.remove(&loan);
         inner.loans.remove(&loan);
-        inner.machine.give_back(loan, self.clock.now());
+        inner.machine.release_lease(loan, self.clock.now());
         // Whoever waits from now on waits for what this begins.
         self.settled.send_replace(inner.machine.is_settled());
         drop(inner);
@@ -142,14 +142,14 @@ impl Shared {
 
 impl Inner {
     /// Whoever waits for a key's last wish waits in vain.
-    pub(super) fn forget_wish(&mut self, key: &Bytes) {
-        if let Some(wish) = self.machine.wish(key) {
-            self.waiters.remove(&wish);
+    pub(super) fn forget_waiter(&mut self, key: &Bytes) {
+        if let Some(registration) = self.machine.registration(key) {
+            self.waiters.remove(&registration);
         }
     }
 
     /// Notes who has a lease.
-    pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LeaseCell> {
+    pub(super) fn begin_loan(&mut self, lent: &LeaseInfo) -> Arc<LeaseCell> {
         // One that has an end stays over; whoever borrows now has nothing to do with that.
         let shared = self.cells.get(&lent.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
         if let Some(cell) = &shared {
@@ -161,7 +161,7 @@ impl Inner {
             self.cells.insert(lent.lease, Arc::downgrade(&cell));
             cell
         });
-        self.loans.insert(lent.loan, (lent.lease, cell.clone()));
+        self.loans.insert(lent.user, (lent.lease, cell.clone()));
         cell
     }
 
@@ -194,13 +194,13 @@ impl Inner {
 
     pub(super) fn describe(&self, now: Moment) -> SessionState {
         let incarnation = self.machine.incarnation();
-        match self.machine.standing(now) {
-            Standing::Idle => SessionState::Idle,
-            Standing::Live => SessionState::Live { incarnation },
-            Standing::Suspect { since } => {
+        match self.machine.status(now) {
+            SessionStatus::Idle => SessionState::Idle,
+            SessionStatus::Live => SessionState::Live { incarnation },
+            SessionStatus::Suspect { since } => {
                 SessionState::Suspect { incarnation, failing_for: now.since(since) }
             }
-            Standing::Lost { why } => SessionState::Lost { why },
+            SessionStatus::Lost { why } => SessionState::Lost { why },
         }
     }
 }

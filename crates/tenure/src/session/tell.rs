@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use tenure_core::session::Notice;
+use tenure_core::session::SessionEvent;
 use tracing::{debug, info, warn};
 
 use super::shared::{Inner, Shared};
@@ -10,44 +10,44 @@ use super::{KeyEvent, LeftBehind, RegisterError, Registration, SessionState, mea
 use crate::hold::LossReason;
 
 impl Shared {
-    pub(super) fn tell(&self, inner: &mut Inner, notice: Notice) {
+    pub(super) fn tell(&self, inner: &mut Inner, notice: SessionEvent) {
         let event = match notice {
-            Notice::Registered { key, wish, lease, revision, ttl } => {
+            SessionEvent::Registered { key, registration: id, lease, revision, ttl } => {
                 let registration = Registration { key, lease, revision, ttl };
-                if let Some(waiter) = inner.waiters.remove(&wish) {
+                if let Some(waiter) = inner.waiters.remove(&id) {
                     // One who does not wait any more has dropped the other end.
                     let _ = waiter.send(Ok(registration.clone()));
                 }
                 KeyEvent::Registered(registration)
             }
-            Notice::Refused { key, wish, why } => {
+            SessionEvent::Refused { key, registration, why } => {
                 let error = why.map_or(RegisterError::Taken, RegisterError::Refused);
                 // The owner of the registration gets the error; a warning would report it twice.
                 info!(?key, %error, "registration refused");
-                if let Some(waiter) = inner.waiters.remove(&wish) {
+                if let Some(waiter) = inner.waiters.remove(&registration) {
                     let _ = waiter.send(Err(error));
                 }
                 inner.follow.insert(key.clone());
                 KeyEvent::Refused(key)
             }
-            Notice::Taken { key } => KeyEvent::Taken(key),
-            Notice::Missing { key } => KeyEvent::Missing(key),
-            Notice::Unregistered { key } => KeyEvent::Unregistered(key),
-            Notice::Lent(lent) => {
-                if let Some(borrower) = inner.borrowers.remove(&lent.loan) {
+            SessionEvent::Taken { key } => KeyEvent::Taken(key),
+            SessionEvent::Missing { key } => KeyEvent::Missing(key),
+            SessionEvent::Unregistered { key } => KeyEvent::Unregistered(key),
+            SessionEvent::LeaseReady(lent) => {
+                if let Some(borrower) = inner.borrowers.remove(&lent.user) {
                     let cell = inner.begin_loan(&lent);
                     // One who does not wait any more gives the loan back.
                     let _ = borrower.send(Ok((lent, cell)));
                 }
                 return;
             }
-            Notice::Recalled { loan } => {
+            SessionEvent::ReleaseRequested { user: loan } => {
                 if let Some((_, cell)) = inner.loans.get(&loan) {
                     cell.end(LossReason::Closed);
                 }
                 return;
             }
-            Notice::Lost { lease, why, loans } => {
+            SessionEvent::Lost { lease, why, users: loans } => {
                 measure::lost(why);
                 warn!(%lease, %why, keys = inner.machine.keys().len(), loans = loans.len(), "lease lost");
                 for loan in loans {
@@ -57,11 +57,11 @@ impl Shared {
                 }
                 return;
             }
-            Notice::Granted { lease, incarnation } => {
+            SessionEvent::Granted { lease, incarnation } => {
                 info!(%lease, incarnation, keys = inner.machine.keys().len(), "lease granted");
                 return;
             }
-            Notice::Renewed { lease, remained } => {
+            SessionEvent::Renewed { lease, remained } => {
                 measure::remained(remained);
                 if let Some(until) = inner.machine.valid_until(lease)
                     && let Some(cell) = inner.cells.get(&lease).and_then(Weak::upgrade)
@@ -70,19 +70,19 @@ impl Shared {
                 }
                 return;
             }
-            Notice::Failing { what, lease, attempt, next, is_worth_telling } => {
+            SessionEvent::Failing { what, lease, attempt, next, is_worth_logging } => {
                 measure::retried();
                 let keys = inner.machine.keys().len();
                 let error = inner.last_error.as_ref().map(|(_, error)| tracing::field::display(error));
                 let lease = lease.as_ref().map(tracing::field::display);
-                if is_worth_telling {
+                if is_worth_logging {
                     warn!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
                 } else {
                     debug!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
                 }
                 return;
             }
-            Notice::Recovered { attempts, after } => {
+            SessionEvent::Recovered { attempts, after } => {
                 measure::recovered();
                 let lease = inner.machine.leases().next();
                 let lease = lease.as_ref().map(tracing::field::display);
@@ -90,7 +90,7 @@ impl Shared {
                 info!(lease, keys, incarnation, attempts, ?after, "session recovered");
                 return;
             }
-            Notice::Closed => return,
+            SessionEvent::Closed => return,
         };
         // Nobody has to listen.
         let _ = self.events.send(event);

@@ -13,8 +13,8 @@ use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::file::FileEngine;
 use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Cause, Engine, Get, Invalid, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store, StoreError,
-    Txn, WatchError, WatchStart, WatchStream,
+    Cause, Engine, Get, InvalidRequest, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store,
+    StoreError, Txn, WatchError, WatchStart, WatchStream,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 use tokio::time::timeout;
@@ -298,7 +298,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
             self.0.fetch_add(1, Ordering::Relaxed);
             let page = Engine::get(memory, get).await?;
             if page.pairs.len() > 100 {
-                return Err(StoreError::Invalid(Invalid::AnswerTooLarge("on purpose".to_owned())));
+                return Err(StoreError::Invalid(InvalidRequest::AnswerTooLarge("on purpose".to_owned())));
             }
             Ok(page)
         }
@@ -394,7 +394,7 @@ fn an_open_prefix_cannot_be_followed() {
     let refusal = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(async { Feed::open(Store::memory(), Selection::prefix("/f")).map(drop) });
-    assert!(matches!(refusal, Err(StoreError::Invalid(Invalid::OpenPrefix(_)))));
+    assert!(matches!(refusal, Err(StoreError::Invalid(InvalidRequest::OpenPrefix(_)))));
 }
 
 /// With a hundred nodes in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.

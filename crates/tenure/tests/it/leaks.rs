@@ -15,7 +15,7 @@ use tenure::session::Session;
 use tenure::store::{PreviousValues, Selection, Store, WatchStart};
 use tenure::{Task, TaskError, Tenure};
 use tenure_core::id::{Namespace, TaskId};
-use tenure_fixture::{Etcd, Member};
+use tenure_fixture::{Etcd, EtcdMember};
 
 /// How long what was told to end may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ struct Count {
 }
 
 impl Count {
-    fn now(member: Option<&Member>) -> Count {
+    fn now(member: Option<&EtcdMember>) -> Count {
         let watchers = member.map_or(0.0, |member| member.metric("etcd_debugging_mvcc_watcher_total"));
         Count {
             tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks(),
@@ -47,7 +47,7 @@ impl Count {
     }
 
     /// Waits until no more is left than there was. Whoever was told to end may need a moment.
-    async fn returns(self, member: Option<&Member>, when: &str) {
+    async fn returns(self, member: Option<&EtcdMember>, when: &str) {
         let returned = tokio::time::timeout(PATIENCE, async {
             while !Count::now(member).is_within(self) {
                 tokio::task::yield_now().await;
@@ -106,7 +106,7 @@ async fn live(store: &Store) {
 }
 
 /// Lives many times on a store, and then gives the store up too.
-async fn lives_leave_nothing(address: &str, member: Option<&Member>) {
+async fn lives_leave_nothing(address: &str, member: Option<&EtcdMember>) {
     let unopened = Count::now(member);
     let store = Store::open(&address.parse().unwrap()).await.unwrap();
     // Streams and caches are opened by whoever needs them first, and stay for the others.

@@ -64,7 +64,7 @@ fn word(event: &MemberEvent) -> String {
         MemberEvent::Joined(member) => format!("+{}", member.id),
         MemberEvent::Updated { now, .. } => format!("{} {:?}", now.id, now.record.state),
         MemberEvent::Left { member, .. } => format!("-{}", member.id),
-        MemberEvent::SetAside(aside) => format!("?{}", aside.id),
+        MemberEvent::Unreadable(aside) => format!("?{}", aside.id),
         MemberEvent::Cleared { id, .. } => format!("!{id}"),
         MemberEvent::Stale { .. } => "stale".to_owned(),
         MemberEvent::Fresh { .. } => "fresh".to_owned(),

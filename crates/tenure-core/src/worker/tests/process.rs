@@ -13,7 +13,7 @@ use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::record::{MemberRecord, MemberState, NodeLoad, Record};
 use crate::revision::Token;
-use crate::snapshot::Picture;
+use crate::snapshot::SnapshotDiff;
 use crate::task::State;
 use crate::task::retry::ErrorRate;
 use crate::time::Moment;
@@ -57,7 +57,7 @@ pub(super) struct Process {
     /// When its driver wakes if nothing else happens, as its machine said last.
     pub(super) wake: Option<Moment>,
     pub(super) watches: BTreeMap<Feed, WatchId>,
-    pub(super) pictures: BTreeMap<Feed, Picture>,
+    pub(super) pictures: BTreeMap<Feed, SnapshotDiff>,
     pub(super) polls: BTreeSet<Feed>,
     pub(super) handlers: BTreeMap<TaskId, Run>,
     pub(super) loans: BTreeMap<String, LeaseId>,

@@ -31,7 +31,7 @@ use crate::store::file::error::of_side_file;
 use crate::store::file::identity::FileIdentity;
 use crate::store::file::paths::StorePaths;
 use crate::store::file::side_file::{self, SideFileKind};
-use crate::store::{Replaced, StoreError};
+use crate::store::{StoreError, StoreReplaced};
 
 use byte_lock::{is_free, lock, unlock};
 
@@ -81,7 +81,7 @@ impl Occupancy {
                 folders.push(MarkedFolder { file, first });
             }
             if path_hash.is_none() {
-                let identity = FileIdentity::at(folder)?.ok_or(StoreError::Replaced(Replaced::Files))?;
+                let identity = FileIdentity::at(folder)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
                 let name = below.as_os_str().as_encoded_bytes();
                 path_hash = Some(hash(&[&identity.bytes(), name]) & ((1 << DATABASE_BITS) - 1));
             }
@@ -114,7 +114,7 @@ impl Occupancy {
     pub(super) fn mark(&mut self, paths: &StorePaths, files: [FileIdentity; 3]) -> Result<(), StoreError> {
         let database = Descriptor::open(&paths.database)?;
         if database.identity != files[0] {
-            return Err(StoreError::Replaced(Replaced::Files));
+            return Err(StoreError::Replaced(StoreReplaced::Files));
         }
         lock(database.file(), self.path_offset).map_err(|error| cannot_lock(&error))?;
         self.database = Some(database);
@@ -124,7 +124,7 @@ impl Occupancy {
         // Two processes may have looked at the same time. Of two that have marked, at least the later one sees the other.
         match self.others(Some(files))? {
             Occupied::No => Ok(()),
-            Occupied::ByOthers => Err(StoreError::Replaced(Replaced::Files)),
+            Occupied::ByOthers => Err(StoreError::Replaced(StoreReplaced::Files)),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
-use crate::store::{Replaced, Revision, StoreError};
+use crate::store::{Revision, StoreError, StoreReplaced};
 
 /// How long one sleeps who finds SQLite's lock taken, at first and at most. Inside the queue that happens only while
 /// somebody who does not queue writes, or while the file is being recovered.
@@ -68,7 +68,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         connection.execute("UPDATE meta SET boot_id = ?1", [&boot_id]).map_err(before_commit)?;
     }
     let (top, last) = (reserve.known(), reserve.last()?);
-    let database = FileIdentity::at(&paths.database)?.ok_or(StoreError::Replaced(Replaced::Files))?;
+    let database = FileIdentity::at(&paths.database)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
     let is_copy = reserve.adopt(database)?;
     let why = match () {
         () if is_new_boot => Some("the machine was started anew"),
@@ -103,7 +103,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
     // SQLite has all three files open now. They must be those that were there before.
     let files = FileIdentityCheck::remember(paths)?;
     if found.is_some() && FileIdentity::at(&paths.database)? != found {
-        return Err(StoreError::Replaced(Replaced::Files));
+        return Err(StoreError::Replaced(StoreReplaced::Files));
     }
     occupancy.mark(paths, files.files())?;
     Ok(Opened { connection, files, reserve, notifier, store_id: meta.store_id })

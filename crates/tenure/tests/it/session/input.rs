@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure::session::InvalidOptions;
-use tenure::store::Invalid;
+use tenure::store::InvalidRequest;
 use tenure_fixture::Timers;
 
 use super::flaky::Flaky;
@@ -17,14 +17,17 @@ async fn what_no_store_would_take_is_refused_before_anything_is_sent() {
     let (lease, writes) = (session.lease_id(), flaky.writes.load(Ordering::SeqCst));
 
     let empty = session.register("", "v").await;
-    assert!(matches!(empty, Err(RegisterError::Invalid(Invalid::EmptyKey))), "{empty:?}");
+    assert!(matches!(empty, Err(RegisterError::Invalid(InvalidRequest::EmptyKey))), "{empty:?}");
     let large = session.register("/r/a", vec![0; 2_000_000]).await.unwrap_err();
-    assert!(matches!(large, RegisterError::Invalid(Invalid::TooLarge { .. })), "{large:?}");
+    assert!(matches!(large, RegisterError::Invalid(InvalidRequest::TooLarge { .. })), "{large:?}");
     assert!(large.to_string().contains("1572864"), "both numbers are said: {large}");
     let short = session.register("/r/a", "w").ttl(Duration::from_millis(900)).await.unwrap_err();
     assert!(matches!(short, RegisterError::Ttl(_)) && short.to_string().contains("900ms"), "{short}");
     let endless = session.register("/r/a", "w").ttl(Duration::MAX).await;
-    assert!(matches!(endless, Err(RegisterError::Invalid(Invalid::TtlTooLarge { .. }))), "{endless:?}");
+    assert!(
+        matches!(endless, Err(RegisterError::Invalid(InvalidRequest::TtlTooLarge { .. }))),
+        "{endless:?}"
+    );
 
     session.settled().await;
     assert_eq!((session.lease_id(), flaky.writes.load(Ordering::SeqCst)), (lease, writes));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::store::LeaseId;
-use tenure_core::backoff::{Growth, Jitter, Retry};
+use tenure_core::backoff::{Backoff, Growth, Jitter};
 
 use super::flaky::{Flaky, Weather};
 use super::observing::Log;
@@ -129,7 +129,7 @@ fn waits(log: &Log, after: usize) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn each_outage_begins_with_the_first_step() {
     let (log, _guard) = Log::begin();
-    let retry = Retry { jitter: Jitter::None, ..Retry::DEFAULT };
+    let retry = Backoff { jitter: Jitter::None, ..Backoff::DEFAULT };
     let (flaky, _, session) = Flaky::session_with(|options| options.retry(retry));
     session.register("/r/a", "v").await.unwrap();
     let mut seen = 0;
@@ -152,12 +152,12 @@ async fn each_outage_begins_with_the_first_step() {
 async fn each_outage_of_etcd_begins_with_the_first_step() {
     let (log, _guard) = Log::begin();
     let etcd = Etcd::start();
-    let retry = Retry {
+    let retry = Backoff {
         growth: Growth::Linear,
         initial: Duration::from_millis(300),
         jitter: Jitter::None,
         healthy_after: Duration::from_secs(1),
-        ..Retry::DEFAULT
+        ..Backoff::DEFAULT
     };
     let options = Session::options().ttl(Duration::from_secs(2)).retry(retry);
     let session = options.open(connect(&etcd).await).unwrap();

@@ -8,7 +8,7 @@ use tenure::clock::Clock;
 use tenure::session::{Session, SessionState};
 use tenure::store::{Change, Selection, WatchItem};
 use tenure::testing::{ClockSkew, World};
-use tenure_core::backoff::{Growth, Jitter, Retry};
+use tenure_core::backoff::{Backoff, Growth, Jitter};
 
 use super::{deletes, ms, s, seen, watch_all};
 
@@ -18,7 +18,7 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 /// A session of `who`, whose waits are not scattered.
 fn session(world: &World, who: &str) -> Session {
-    let retry = Retry {
+    let retry = Backoff {
         growth: Growth::Constant,
         initial: s(1),
         cap: s(1),
