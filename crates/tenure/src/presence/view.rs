@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, PresenceWatch, lock};
 use crate::clock::Clock;
-use crate::news;
+use crate::ordered_watch;
 use crate::store::{Revision, StoreError};
 
 /// Who is there, as last known. Cheap to clone; all clones look at one picture, kept by one watch.
@@ -29,7 +29,7 @@ use crate::store::{Revision, StoreError};
 /// Dropping a waiting future leaves nothing behind. Dropping the last clone ends the watch.
 pub struct PresenceView<K: PresenceKind> {
     shared: Arc<ViewShared<K>>,
-    seen: news::Receiver<ViewProgress>,
+    seen: ordered_watch::OrderedReceiver<ViewProgress>,
 }
 
 struct ViewShared<K: PresenceKind> {
@@ -65,7 +65,7 @@ impl<K: PresenceKind> Clone for PresenceView<K> {
 impl<K: PresenceKind> PresenceView<K> {
     /// A view that a follower keeps up to date. Must be called inside a tokio runtime.
     pub fn new(mut follower: PresenceWatch<K>) -> PresenceView<K> {
-        let (progress, seen) = news::channel(ViewProgress::default());
+        let (progress, seen) = ordered_watch::channel(ViewProgress::default());
         let (roster, clock) = (follower.roster.clone(), follower.clock.clone());
         let task = tokio::spawn(async move {
             while let Some(news) = follower.next().await {

@@ -6,7 +6,7 @@ use tenure_core::id::InstanceId;
 use tenure_core::rendezvous;
 
 use super::{Instance, InstanceView};
-use crate::dice;
+use crate::rng;
 
 /// Picks instances of a service from the last picture known, without asking the store.
 ///
@@ -32,7 +32,7 @@ impl Picker {
     /// Anybody, all as likely.
     pub fn random(&self) -> Option<Arc<Instance>> {
         // Without dice the first one is as good as any.
-        self.pick_by(dice::try_bytes().map_or(0, u64::from_le_bytes))
+        self.pick_by(rng::try_bytes().map_or(0, u64::from_le_bytes))
     }
 
     /// The same instance for the same number while nobody comes or goes: for those who bring their own dice.

@@ -14,9 +14,9 @@ use tracing::debug;
 use super::own_key_watch::{OwnKeyChange, OwnKeyWatches};
 use super::shared::{SessionInner, SessionShared};
 use super::{SessionState, metrics, requests};
-use crate::dice;
 use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::error::CloseError;
+use crate::rng;
 use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing tries to delete keys and revoke leases; what it cannot reach then ends by itself.
@@ -214,7 +214,7 @@ async fn perform(shared: Arc<SessionShared>, action: SessionOutput) -> SessionRe
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    dice::try_bytes().map(LeaseId::from_random)
+    rng::try_bytes().map(LeaseId::from_random)
 }
 
 /// What the machine wants next.
@@ -274,7 +274,7 @@ impl SessionShared {
     fn handle_reply(&self, reply: SessionReply) {
         let mut inner = self.lock();
         let now = self.clock.now();
-        let jitter = dice::throw();
+        let jitter = rng::jitter();
         match reply {
             SessionReply::Granted { slot, epoch, id, ttl, answer } => {
                 metrics::granted(&answer);
