@@ -7,7 +7,7 @@ mod plan;
 
 use clap::{Args, Subcommand};
 use tenure::client::Client;
-use tenure::membership::Node;
+use tenure::member::Member;
 use tenure::snapshot::ClusterSnapshot;
 use tenure_core::command::{BalanceMode, NodeCommand as Command};
 use tenure_core::id::{Namespace, NodeId, TaskId};
@@ -147,7 +147,7 @@ pub(crate) fn format_time(time: Timestamp) -> Option<String> {
 }
 
 /// The state of a node, for people: one that is frozen says so.
-fn state_of(snapshot: &ClusterSnapshot, node: &Node) -> String {
+fn state_of(snapshot: &ClusterSnapshot, node: &Member) -> String {
     match (node.record.state, snapshot.frozen.get(&node.id)) {
         (MemberState::Ready, Some(frozen)) => frozen.to_string(),
         (state, _) => state.as_str().to_owned(),

@@ -286,8 +286,8 @@ impl Once {
         }
         let lock = self.locks.lock(gate.lock_name().as_str()).reason(self.reason.clone());
         let lock = match wait {
-            LockWait::None => lock.try_once(),
-            LockWait::Period => lock.wait_up_to(gate.rule().until_next(wall_time())),
+            LockWait::None => lock.try_now(),
+            LockWait::Period => lock.timeout(gate.rule().until_next(wall_time())),
         };
         let guard = match lock.await {
             Ok(guard) => guard,

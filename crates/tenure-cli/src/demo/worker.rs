@@ -73,9 +73,9 @@ pub(crate) async fn run(
         .try_now()
         .await
         .map_err(|error| failed(error.to_string()))?;
-    let elections = Elections::new(&session, &namespace).introduce(node);
-    let election = elections.election(ELECTION).map_err(|error| failed(error.to_string()))?;
-    let leading = election.lead(node.to_owned(), |_| std::future::pending::<()>());
+    let elections = Elections::new(&session, &namespace).identity(node);
+    let election = elections.election(ELECTION);
+    let leading = election.campaign().value(node).lead(|_| std::future::pending::<()>());
     output.object(&WorkerJoined { joined: true })?;
     let stdin_ended = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
     tokio::select! {
