@@ -177,7 +177,7 @@ impl Board {
                 }
                 // What they say is read with the claim.
                 Some(Key::TaskProps(task)) => {
-                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Here(()))))
+                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Here(()))));
                 }
                 Some(Key::TaskAttempt(task, claim)) => {
                     let attempt = AttemptRecord::decode(&pair.value).ok();
@@ -188,7 +188,7 @@ impl Board {
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
                 Some(Key::Task(task)) => {
-                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Gone))))
+                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Gone))));
                 }
                 Some(Key::TaskOwner(task)) => self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Gone))),
                 Some(Key::TaskProps(task)) => self.pending.push((task, BoardUpdate::Props(KeyUpdate::Gone))),

@@ -240,7 +240,7 @@ impl<K: PresenceKind> PresenceSet<K> {
                 }
                 match before {
                     Some(before) if before.token == token => {
-                        news.push(PresenceEvent::Updated { before, now })
+                        news.push(PresenceEvent::Updated { before, now });
                     }
                     Some(member) => {
                         // It was gone in between, whether or not somebody watched: the revision is the first at which that is certain.

@@ -231,10 +231,10 @@ impl WorkerMachine {
             }
             WorkerInput::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
             WorkerInput::GivenBack { task, token, answer } => {
-                self.handle_given_back(task, token, answer, now)
+                self.handle_given_back(task, token, answer, now);
             }
             WorkerInput::HandlerEnded { task, token, outcome } => {
-                self.handle_ended(&task, token, outcome, now)
+                self.handle_ended(&task, token, outcome, now);
             }
             WorkerInput::Checkpoint { task, token, ask, blob } => {
                 self.handle_checkpoint(task, token, ask, blob, now);

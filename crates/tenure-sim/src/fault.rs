@@ -254,7 +254,7 @@ fn end(processes: &SimProcesses, ending: FaultRecovery, reborn: &impl Fn(usize))
             processes.tell(format!("{name} is reached again"));
         }
         FaultRecovery::OnTime(name) if processes.is_alive(&name) => {
-            processes.world.process(&name).stop_delaying_writes()
+            processes.world.process(&name).stop_delaying_writes();
         }
         FaultRecovery::Heal(_) | FaultRecovery::OnTime(_) => {}
         FaultRecovery::HealAll => {

@@ -76,7 +76,7 @@ impl WorkerMachine {
                 self.timers.set(Timer::Stop(task.clone()), now.at + ABORT_WITHIN);
                 match self.settings.insistence {
                     StopMode::Abort => {
-                        self.actions.push_back(WorkerOutput::Abort { task: task.clone(), token })
+                        self.actions.push_back(WorkerOutput::Abort { task: task.clone(), token });
                     }
                     // It ends by itself what it has begun, and has as long for it as an abort would have to work.
                     StopMode::Wait => {}

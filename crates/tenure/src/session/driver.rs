@@ -147,7 +147,7 @@ impl Drive for SessionTask {
             }
             SessionInput::StoreBack => inner.machine.handle_store_reachable(now),
             SessionInput::Seen(sightings) => {
-                sightings.into_iter().for_each(|sighting| inner.see(sighting, now))
+                sightings.into_iter().for_each(|sighting| inner.see(sighting, now));
             }
         }
     }

@@ -265,10 +265,10 @@ impl WorkerWorld {
                     .extend(asks.into_iter().map(|ask| (task.clone(), ask, result.clone())));
             }
             WorkerOutput::Save(save) => {
-                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::Save(save))), n)
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::Save(save))), n);
             }
             WorkerOutput::Answer(answer) => {
-                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::Answer(answer))), n)
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::Answer(answer))), n);
             }
             WorkerOutput::Retain(ask) => {
                 self.processes[n].retained.push(ask.step.clone());
