@@ -156,7 +156,13 @@ enum FaultRecovery {
     Reborn(usize),
 }
 
-fn begin(processes: &SimProcesses, scene: &ScheduledFault, observer: &Store, layout: &Layout, lives: &mut usize) -> Option<FaultRecovery> {
+fn begin(
+    processes: &SimProcesses,
+    scene: &ScheduledFault,
+    observer: &Store,
+    layout: &Layout,
+    lives: &mut usize,
+) -> Option<FaultRecovery> {
     let living = processes.living();
     if living.is_empty() {
         // All were killed, and nobody has come yet.
@@ -247,7 +253,9 @@ fn end(processes: &SimProcesses, ending: FaultRecovery, reborn: &impl Fn(usize))
             processes.world.process(&name).heal();
             processes.tell(format!("{name} is reached again"));
         }
-        FaultRecovery::OnTime(name) if processes.is_alive(&name) => processes.world.process(&name).stop_delaying_writes(),
+        FaultRecovery::OnTime(name) if processes.is_alive(&name) => {
+            processes.world.process(&name).stop_delaying_writes()
+        }
         FaultRecovery::Heal(_) | FaultRecovery::OnTime(_) => {}
         FaultRecovery::HealAll => {
             processes.living().iter().for_each(|name| processes.world.process(name).heal());

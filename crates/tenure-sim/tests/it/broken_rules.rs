@@ -61,7 +61,10 @@ fn a_claim_of_somebody_else_that_is_deleted_is_noticed() {
 
 #[test]
 fn a_state_written_by_a_former_owner_is_noticed() {
-    check(SabotageRule::GuardedState, &["legal steps", "validity ends before lease", "one owner", "no task lost"]);
+    check(
+        SabotageRule::GuardedState,
+        &["legal steps", "validity ends before lease", "one owner", "no task lost"],
+    );
 }
 
 #[test]
