@@ -100,7 +100,7 @@ async fn claim(
     crew.have_begun(tasks).await?;
     let took = begin.elapsed();
     turns.requests += handled(place.counter.as_ref()).await - requests;
-    turns.tries += usize::try_from(crew.tally().tries - before.tries).unwrap_or(usize::MAX);
+    turns.tries += usize::try_from(crew.tally().claims_sent - before.claims_sent).unwrap_or(usize::MAX);
     turns.leases = Some(crew.leases());
     turns.samples.push(Sample::new(vec![took], took, tasks));
     let owned = scene.owners().await?.len();

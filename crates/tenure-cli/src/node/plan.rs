@@ -229,14 +229,14 @@ fn partings_of(me: &NodeId, choice: Choice, board: &Board, workers: &WorkerLoads
             OwnedTask { kind, weight: card.weight(), class: card.class, cost: 0, since },
         );
     }
-    let (cooling, claiming) = (Cooldowns::new(), Demand::default());
+    let (cooldowns, claiming) = (Cooldowns::new(), Demand::default());
     let cluster = ClusterLoad {
         me,
         workers,
         unowned: board.demand(),
         claiming: &claiming,
         own: &own,
-        cooling: &cooling,
+        cooldowns: &cooldowns,
         resource: None,
         is_releasing: false,
         now: Moment::ORIGIN,

@@ -137,7 +137,7 @@ fn line_of(event: &WorkerEvent) -> Line<'_> {
             attempt: Some(*attempt),
             ..none()
         },
-        WorkerEvent::Moved { task, from, to } => Line {
+        WorkerEvent::StateChanged { task, from, to } => Line {
             event: "moved",
             task: Some(task.as_str()),
             from: Some(from.as_str()),
@@ -187,7 +187,7 @@ fn line_of(event: &WorkerEvent) -> Line<'_> {
             )),
             ..none()
         },
-        WorkerEvent::GivenBack { task, token } => {
+        WorkerEvent::LateClaimReleased { task, token } => {
             Line { event: "given_back", task: Some(task.as_str()), fence: Some(token.to_string()), ..none() }
         }
         WorkerEvent::CommandHandled { task, why, .. } => {
@@ -202,7 +202,7 @@ fn line_of(event: &WorkerEvent) -> Line<'_> {
             )),
             ..none()
         },
-        WorkerEvent::SaveRefused { task, why } => Line {
+        WorkerEvent::WriteRefused { task, why } => Line {
             event: "save_refused",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
@@ -210,7 +210,7 @@ fn line_of(event: &WorkerEvent) -> Line<'_> {
             ..none()
         },
         WorkerEvent::Balanced { parting, .. } => Line { event: "balanced", tasks: Some(*parting), ..none() },
-        WorkerEvent::OrderHandled { why, .. } => {
+        WorkerEvent::NodeCommandHandled { why, .. } => {
             Line { event: "order_handled", reason: why.clone(), ..none() }
         }
         WorkerEvent::Frozen => {
