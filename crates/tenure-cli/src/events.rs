@@ -14,7 +14,7 @@ use tenure_core::layout::Layout;
 
 use crate::failure::{Code, Failure};
 use crate::kv::parse_revision_or_zero;
-use crate::node::said as timestamp;
+use crate::node::format_time as timestamp;
 use crate::output::Output;
 
 #[derive(Args, Debug)]

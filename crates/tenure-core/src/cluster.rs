@@ -15,7 +15,7 @@ use crate::board::{Board, Owner, read_owner};
 use crate::id::{NodeId, TaskId};
 use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
-use crate::presence::{Nodes, PresenceSet, Snapshot};
+use crate::presence::{NodePresence, PresenceSet, PresenceSnapshot};
 use crate::record::{FrozenRecord, MemberRecord, MemberState, Record};
 use crate::revision::Revision;
 use crate::snapshot::FeedItem;
@@ -74,7 +74,7 @@ pub struct ClusterSnapshot {
     /// What was read.
     pub parts: BTreeSet<ClusterPart>,
     /// The members, and the node keys that cannot be read.
-    pub members: Snapshot<NodeId, MemberRecord>,
+    pub members: PresenceSnapshot<NodeId, MemberRecord>,
     /// The nodes that take no new tasks, also those that are not alive.
     pub frozen: BTreeMap<NodeId, FrozenRecord>,
     /// How many commands each node has not handled, also for those that are not alive.
@@ -119,7 +119,7 @@ pub struct ClusterFold {
     layout: Layout,
     revision: Revision,
     parts: BTreeSet<ClusterPart>,
-    roster: PresenceSet<Nodes>,
+    roster: PresenceSet<NodePresence>,
     frozen: BTreeMap<NodeId, FrozenRecord>,
     pending_commands: BTreeMap<NodeId, usize>,
     owners: BTreeMap<TaskId, Owner>,
@@ -143,7 +143,7 @@ impl ClusterFold {
             parts.insert(ClusterPart::Tasks);
         }
         ClusterFold {
-            roster: PresenceSet::new(Nodes(layout.clone())),
+            roster: PresenceSet::new(NodePresence(layout.clone())),
             board: Board::new(layout.clone()),
             layout,
             revision,

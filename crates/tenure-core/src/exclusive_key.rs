@@ -40,19 +40,19 @@ use crate::revision::{RequestId, Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::time::Moment;
 
-use phase::{ObservedOwner, Pending, Phase, Purpose};
+use phase::{ObservedOwner, OwnershipPhase, PendingRegistration, RegistrationPurpose};
 use record::nonce_of;
 
 pub use messages::{
-    Action, ExclusiveKeyError, Notice, RegisterReply, RegistrationStatus, ReplacedBy, SessionView,
-    UpdateError,
+    ExclusiveKeyError, ExclusiveKeyEvent, ExclusiveKeyOutput, RegisterReply, RegistrationStatus, ReplacedBy,
+    SessionView, UpdateError,
 };
 pub use read::ReadKey;
 pub use record::IdentifiedRecord;
 
 /// How long taking a key may last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
+pub struct TakeTimeouts {
     /// The bound for the store.
     pub store: Duration,
     /// How long to wait until another owner is gone.
@@ -64,12 +64,12 @@ pub struct Patience {
 pub struct ExclusiveKey<R> {
     /// The record that is stored, or will be.
     record: R,
-    patience: Patience,
+    patience: TakeTimeouts,
     /// Until when another owner may be gone.
     owner_until: Moment,
     /// Until when the key may be taken, if no other process owns it.
     take_until: Moment,
-    phase: Phase,
+    phase: OwnershipPhase,
     session: SessionView,
     /// What the feed has shown so far. It counts when the feed is whole.
     incoming: ObservedOwner,
@@ -77,23 +77,23 @@ pub struct ExclusiveKey<R> {
     read: Option<(ObservedOwner, Revision)>,
     epoch: RequestId,
     /// The registration whose reply is expected.
-    pending: Option<Pending<R>>,
+    pending: Option<PendingRegistration<R>>,
     newest: Option<Token>,
     status: RegistrationStatus,
-    actions: VecDeque<Action>,
-    notices: VecDeque<Notice>,
+    actions: VecDeque<ExclusiveKeyOutput>,
+    notices: VecDeque<ExclusiveKeyEvent>,
 }
 
 impl<R: IdentifiedRecord> ExclusiveKey<R> {
     /// Takes the key with this record as soon as it is free.
-    pub fn new(record: R, patience: Patience, now: Moment) -> ExclusiveKey<R> {
+    pub fn new(record: R, patience: TakeTimeouts, now: Moment) -> ExclusiveKey<R> {
         let owner_until = now + patience.owner;
         ExclusiveKey {
             record,
             patience,
             owner_until,
             take_until: owner_until.max(now + patience.store),
-            phase: Phase::Waiting,
+            phase: OwnershipPhase::Waiting,
             session: SessionView::default(),
             incoming: ObservedOwner::None,
             read: None,
@@ -122,18 +122,21 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     /// The key can not be followed any more.
     pub fn handle_feed_end(&mut self, error: StoreError, now: Moment) {
         match self.phase {
-            Phase::Waiting | Phase::Rereading | Phase::Registering | Phase::Confirming { .. } => {
+            OwnershipPhase::Waiting
+            | OwnershipPhase::Rereading
+            | OwnershipPhase::Registering
+            | OwnershipPhase::Confirming { .. } => {
                 self.fail(ExclusiveKeyError::Store(error));
             }
             // Without reads it is not known who owns the key, now or later.
-            Phase::Kept | Phase::Replaced => self.end(RegistrationStatus::Left),
-            Phase::Leaving { .. } => self.finish_leave(Notice::LeaveUnconfirmed),
-            Phase::Over => {}
+            OwnershipPhase::Kept | OwnershipPhase::Replaced => self.end(RegistrationStatus::Left),
+            OwnershipPhase::Leaving { .. } => self.finish_leave(ExclusiveKeyEvent::LeaveUnconfirmed),
+            OwnershipPhase::Over => {}
         }
         self.advance(now);
     }
 
-    /// The reply to [`Action::Read`].
+    /// The reply to [`ExclusiveKeyOutput::Read`].
     pub fn handle_read(&mut self, reply: Result<(Option<KeyValue>, Revision), StoreError>, now: Moment) {
         let (pair, revision) = match reply {
             Ok(read) => read,
@@ -142,8 +145,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         let owner = pair.map_or(ObservedOwner::None, |pair| self.owner_of(pair));
         match (self.phase, &owner) {
             // The other owner is known, or it is gone again.
-            (Phase::Rereading, _) => self.phase = Phase::Waiting,
-            (Phase::Replaced, ObservedOwner::None | ObservedOwner::This(..)) => {
+            (OwnershipPhase::Rereading, _) => self.phase = OwnershipPhase::Waiting,
+            (OwnershipPhase::Replaced, ObservedOwner::None | ObservedOwner::This(..)) => {
                 self.end(RegistrationStatus::Left);
             }
             (_, _) => {}
@@ -155,15 +158,15 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     pub fn handle_registered(&mut self, epoch: RequestId, reply: RegisterReply, now: Moment) {
         let Some(pending) = self.pending.take_if(|pending| pending.epoch == epoch) else { return };
         match self.phase {
-            Phase::Registering => self.handle_created(reply),
-            Phase::Kept => self.handle_kept(pending, reply),
+            OwnershipPhase::Registering => self.handle_created(reply),
+            OwnershipPhase::Kept => self.handle_kept(pending, reply),
             // It was withdrawn meanwhile.
-            Phase::Waiting
-            | Phase::Rereading
-            | Phase::Confirming { .. }
-            | Phase::Replaced
-            | Phase::Leaving { .. }
-            | Phase::Over => {}
+            OwnershipPhase::Waiting
+            | OwnershipPhase::Rereading
+            | OwnershipPhase::Confirming { .. }
+            | OwnershipPhase::Replaced
+            | OwnershipPhase::Leaving { .. }
+            | OwnershipPhase::Over => {}
         }
         self.advance(now);
     }
@@ -191,8 +194,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         now: Moment,
     ) -> Result<RequestId, UpdateError> {
         match (&self.phase, &self.status) {
-            (Phase::Kept, _) => {}
-            (Phase::Replaced, _) | (_, RegistrationStatus::Displaced(_)) => {
+            (OwnershipPhase::Kept, _) => {}
+            (OwnershipPhase::Replaced, _) | (_, RegistrationStatus::Displaced(_)) => {
                 return Err(UpdateError::Displaced);
             }
             (_, _) => return Err(UpdateError::Left),
@@ -200,9 +203,9 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         let before = self.record.clone();
         change(&mut self.record);
         self.record.keep_identity(&before);
-        let purpose = Purpose::Update { before, within, until: Some(now + within) };
+        let purpose = RegistrationPurpose::Update { before, within, until: Some(now + within) };
         let epoch = self.expect_reply(purpose);
-        self.actions.push_back(Action::Replace { epoch, value: self.record.encode() });
+        self.actions.push_back(ExclusiveKeyOutput::Replace { epoch, value: self.record.encode() });
         Ok(epoch)
     }
 
@@ -212,14 +215,14 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.release();
         if matches!(self.status, RegistrationStatus::Displaced(_)) {
             // Another process's key was read in its place.
-            self.finish_leave(Notice::Left);
+            self.finish_leave(ExclusiveKeyEvent::Left);
             return;
         }
         if !was_read {
             // The feed was closed with the key's end; a new one begins.
             (self.incoming, self.read) = (ObservedOwner::None, None);
         }
-        self.phase = Phase::Leaving { until };
+        self.phase = OwnershipPhase::Leaving { until };
         self.advance(now);
     }
 
@@ -235,25 +238,28 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     }
 
     /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub fn poll_output(&mut self) -> Option<ExclusiveKeyOutput> {
         self.actions.pop_front()
     }
 
     /// The next notice.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
+    pub fn poll_event(&mut self) -> Option<ExclusiveKeyEvent> {
         self.notices.pop_front()
     }
 
     /// When to call [`ExclusiveKey::handle_time`] if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
         match self.phase {
-            Phase::Waiting if self.other().is_some() => Some(self.owner_until),
-            Phase::Waiting | Phase::Rereading | Phase::Registering | Phase::Confirming { .. } => {
-                Some(self.take_until)
+            OwnershipPhase::Waiting if self.other().is_some() => Some(self.owner_until),
+            OwnershipPhase::Waiting
+            | OwnershipPhase::Rereading
+            | OwnershipPhase::Registering
+            | OwnershipPhase::Confirming { .. } => Some(self.take_until),
+            OwnershipPhase::Kept | OwnershipPhase::Replaced => {
+                self.pending.as_ref().and_then(PendingRegistration::until)
             }
-            Phase::Kept | Phase::Replaced => self.pending.as_ref().and_then(Pending::until),
-            Phase::Leaving { until } => Some(until),
-            Phase::Over => None,
+            OwnershipPhase::Leaving { until } => Some(until),
+            OwnershipPhase::Over => None,
         }
     }
 
@@ -264,12 +270,12 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     /// Whether the machine has ended. It may still be asked to [`leave`](ExclusiveKey::leave).
     pub fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Over)
+        matches!(self.phase, OwnershipPhase::Over)
     }
 
     /// Whether the key is still to be taken.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting | Phase::Rereading)
+        matches!(self.phase, OwnershipPhase::Waiting | OwnershipPhase::Rereading)
     }
 
     /// The lease that the own key was last read under.
@@ -283,7 +289,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     /// The status, given what the session reports at this moment.
     pub fn status(&self, session: SessionView) -> RegistrationStatus {
         match self.phase {
-            Phase::Kept => self.decide(session),
+            OwnershipPhase::Kept => self.decide(session),
             _ => self.status.clone(),
         }
     }

@@ -50,7 +50,7 @@ use crate::layout::{PriorityClass, QueueKey};
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
 use crate::revision::{RequestId, Revision, Token};
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::time::Moment;
 
 use waiter::{NextRequest, PredecessorRead, Waiter, WaiterIndex, WaiterState};
@@ -61,11 +61,11 @@ pub use messages::{
     AfterLeave, EnterGuard, EnterReply, HolderCount, LeaveReply, LockMode, Predecessor, PredecessorLookup,
     PredecessorReply, QueueEvent, QueueOutput,
 };
-pub use reply::{PriorityWaiters, Progress, QueueReply, SecondRead, queue_key_of};
+pub use reply::{PriorityWaiters, QueueReply, ReplyProgress, SecondRead, queue_key_of};
 pub use request::{BatchRequests, QueueKind, QueueRequests};
 pub use rewrite::{
-    AcquiredMark, CandidateChange, CandidateUpdate, Effort, PassedMark, RecordChange, Rewrite, RewriteError,
-    Rewritten,
+    AcquiredMark, CandidateChange, CandidateUpdate, PassedMark, RecordChange, Rewrite, RewriteError,
+    RewriteLimit, Rewritten,
 };
 pub use transfer::{Transfer, Transferred};
 
@@ -184,7 +184,7 @@ impl WaitQueue {
         if asked != epoch {
             return;
         }
-        if matches!(answer, EnterReply::Unknown) && !is_broken(Rule::UnknownMayBeThere) {
+        if matches!(answer, EnterReply::Unknown) && !is_broken(SabotageRule::UnknownMayBeThere) {
             // Guards only grow, so the newest that was sent covers all earlier enters of this key.
             waiter.unsettled = waiter.unsettled.max(Some(guard));
             self.nonce_floor = self.nonce;
@@ -275,7 +275,9 @@ impl WaitQueue {
             }
         };
         match (answer, &mut state) {
-            (PredecessorReply::Missing, WaiterState::Waiting { token, .. }) if is_broken(Rule::OwnPlace) => {
+            (PredecessorReply::Missing, WaiterState::Waiting { token, .. })
+                if is_broken(SabotageRule::OwnPlace) =>
+            {
                 self.hold(id, *token);
             }
             (PredecessorReply::Missing, _) => self.vanish(id, now),
@@ -416,12 +418,12 @@ impl WaitQueue {
     }
 
     /// The next request.
-    pub fn poll_action(&mut self) -> Option<QueueOutput> {
+    pub fn poll_output(&mut self) -> Option<QueueOutput> {
         self.actions.pop_front()
     }
 
     /// The next event.
-    pub fn poll_notice(&mut self) -> Option<QueueEvent> {
+    pub fn poll_event(&mut self) -> Option<QueueEvent> {
         self.notices.pop_front()
     }
 

@@ -48,13 +48,16 @@ use crate::lease::LeaseId;
 use crate::revision::Revision;
 use crate::time::Moment;
 
-use lease_slot::{Slot, Trouble};
-use registered_key::{Entry, News, Sight};
-use revoking::Ending;
+use lease_slot::{FailureStreak, LeaseSlot};
+use registered_key::{KeyChange, KeyObservation, RegisteredKey};
+use revoking::RevokingLease;
 
-pub use config::Plan;
-pub use messages::{Action, KeyOutcome, KeyPut, LeaseLookup, Lent, Notice, Standing, Try, Unreleased};
-pub use registered_key::Mode;
+pub use config::SessionConfig;
+pub use messages::{
+    KeyOutcome, KeyPut, LeaseInfo, LeaseLookup, SessionEvent, SessionOperation, SessionOutput, SessionStatus,
+    Unreleased,
+};
+pub use registered_key::PutMode;
 pub use request::{DeleteReply, DeleteRequest, PutEach, PutProgress, PutReply, PutRequest, largest_put};
 
 /// One lease of the session, through all its incarnations.
@@ -63,44 +66,44 @@ pub struct LeaseSlotId(u64);
 
 /// Which `register` of a key is meant; a later one of the same key has a larger number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Wish(u64);
+pub struct RegistrationId(u64);
 
-/// Which `lend` is meant.
+/// Which `request_lease` is meant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseUserId(u64);
 
 /// A session's decisions.
 #[derive(Clone, Debug)]
 pub struct Session {
-    plan: Plan,
-    slots: BTreeMap<LeaseSlotId, Slot>,
-    entries: BTreeMap<Bytes, Entry>,
+    plan: SessionConfig,
+    slots: BTreeMap<LeaseSlotId, LeaseSlot>,
+    entries: BTreeMap<Bytes, RegisteredKey>,
     /// Where each loan is, waiting or lent.
-    loans: BTreeMap<LeaseUserId, LeaseSlotId>,
+    users: BTreeMap<LeaseUserId, LeaseSlotId>,
     /// Leases that nobody needs any more.
-    endings: BTreeMap<LeaseId, Ending>,
+    revoking: BTreeMap<LeaseId, RevokingLease>,
     counter: u64,
     incarnation: u64,
     /// What the worst slot suffers, from the first failure until all is well.
-    trouble: Option<Trouble>,
+    failures: Option<FailureStreak>,
     is_closing: bool,
-    actions: VecDeque<Action>,
-    notices: VecDeque<Notice>,
+    actions: VecDeque<SessionOutput>,
+    notices: VecDeque<SessionEvent>,
 }
 
 impl Session {
     /// A session that holds nothing yet.
-    pub fn new(plan: Plan) -> Result<Session, TtlTooShort> {
+    pub fn new(plan: SessionConfig) -> Result<Session, TtlTooShort> {
         Timing::new(plan.ttl)?;
         Ok(Session {
             plan,
             slots: BTreeMap::new(),
             entries: BTreeMap::new(),
-            loans: BTreeMap::new(),
-            endings: BTreeMap::new(),
+            users: BTreeMap::new(),
+            revoking: BTreeMap::new(),
             counter: 0,
             incarnation: 0,
-            trouble: None,
+            failures: None,
             is_closing: false,
             actions: VecDeque::new(),
             notices: VecDeque::new(),
@@ -113,13 +116,13 @@ impl Session {
         key: Bytes,
         value: Bytes,
         ttl: Option<Duration>,
-        mode: Mode,
+        mode: PutMode,
         now: Moment,
-    ) -> Result<Wish, TtlTooShort> {
+    ) -> Result<RegistrationId, TtlTooShort> {
         let ttl = ttl.unwrap_or(self.plan.ttl);
         let timing = Timing::new(ttl)?;
         self.lapse(now);
-        let wish = Wish(self.count());
+        let registration = RegistrationId(self.count());
         let before = self.entries.get(&key).map(|entry| entry.slot);
         let slot = match before {
             // The key stays where it is if its lease fits; otherwise it moves, and is put under the other lease.
@@ -137,7 +140,7 @@ impl Session {
                 other.moving.insert(key.clone());
             }
         }
-        self.entries.insert(key.clone(), Entry::new(value, mode, slot, wish));
+        self.entries.insert(key.clone(), RegisteredKey::new(value, mode, slot, registration));
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.members.insert(key.clone());
             slot.leaving.remove(&key);
@@ -149,7 +152,7 @@ impl Session {
             None => self.advance_slot(slot, now),
             Some(_) => self.advance(now),
         }
-        Ok(wish)
+        Ok(registration)
     }
 
     /// Does not want a key registered any more. False if it was not.
@@ -161,43 +164,43 @@ impl Session {
         true
     }
 
-    /// Lends a lease to one who puts keys under it. [`Session::lent`] says which, at once if a lease is held, and otherwise when
-    /// [`Notice::Lent`] has come. The lease is kept until it is lost or the loan is given back.
-    pub fn lend(&mut self, ttl: Option<Duration>, now: Moment) -> Result<LeaseUserId, TtlTooShort> {
+    /// Lends a lease to one who puts keys under it. [`Session::lease_info`] says which, at once if a lease is held, and otherwise when
+    /// [`SessionEvent::LeaseReady`] has come. The lease is kept until it is lost or the loan is given back.
+    pub fn request_lease(&mut self, ttl: Option<Duration>, now: Moment) -> Result<LeaseUserId, TtlTooShort> {
         let ttl = ttl.unwrap_or(self.plan.ttl);
         let timing = Timing::new(ttl)?;
         self.lapse(now);
-        let loan = LeaseUserId(self.count());
+        let user = LeaseUserId(self.count());
         let id = self.slot_for(timing, ttl);
-        self.loans.insert(loan, id);
+        self.users.insert(user, id);
         if let Some(slot) = self.slots.get_mut(&id) {
-            let place = if slot.lease().is_some() { &mut slot.loans } else { &mut slot.borrowers };
-            place.insert(loan);
+            let location = if slot.lease().is_some() { &mut slot.users } else { &mut slot.waiting_users };
+            location.insert(user);
         }
         self.advance(now);
-        Ok(loan)
+        Ok(user)
     }
 
     /// The lease that a loan has; none if it waits for one or has ended.
-    pub fn lent(&self, loan: LeaseUserId) -> Option<Lent> {
-        let slot = self.slots.get(self.loans.get(&loan)?)?;
-        let holding = slot.holding().filter(|_| slot.loans.contains(&loan))?;
-        Some(Lent {
-            loan,
-            lease: holding.lease,
-            incarnation: holding.incarnation,
-            ttl: holding.ttl,
-            valid_until: holding.hold.valid_until(),
+    pub fn lease_info(&self, user: LeaseUserId) -> Option<LeaseInfo> {
+        let slot = self.slots.get(self.users.get(&user)?)?;
+        let held_lease = slot.held_lease().filter(|_| slot.users.contains(&user))?;
+        Some(LeaseInfo {
+            user,
+            lease: held_lease.lease,
+            incarnation: held_lease.incarnation,
+            ttl: held_lease.ttl,
+            valid_until: held_lease.hold.valid_until(),
         })
     }
 
     /// A loan is not needed any more, or not waited for. Nothing of it may be under way.
-    pub fn give_back(&mut self, loan: LeaseUserId, now: Moment) {
+    pub fn release_lease(&mut self, user: LeaseUserId, now: Moment) {
         self.lapse(now);
-        let Some(id) = self.loans.remove(&loan) else { return };
+        let Some(id) = self.users.remove(&user) else { return };
         if let Some(slot) = self.slots.get_mut(&id) {
-            slot.loans.remove(&loan);
-            slot.borrowers.remove(&loan);
+            slot.users.remove(&user);
+            slot.waiting_users.remove(&user);
         }
         self.advance(now);
     }
@@ -210,21 +213,21 @@ impl Session {
         for slot in self.slots.values_mut() {
             if !slot.may_have_stored() {
                 let never_stored = std::mem::take(&mut slot.members);
-                self.notices.extend(never_stored.into_iter().map(|key| Notice::Unregistered { key }));
+                self.notices.extend(never_stored.into_iter().map(|key| SessionEvent::Unregistered { key }));
             }
-            slot.abandon();
-            self.notices.extend(slot.loans.iter().map(|&loan| Notice::Recalled { loan }));
+            slot.clear_members();
+            self.notices.extend(slot.users.iter().map(|&user| SessionEvent::ReleaseRequested { user }));
         }
         drop(entries);
         let slots = &self.slots;
-        self.loans.retain(|loan, id| slots.get(id).is_some_and(|slot| slot.loans.contains(loan)));
+        self.users.retain(|user, id| slots.get(id).is_some_and(|slot| slot.users.contains(user)));
         self.advance(now);
     }
 
     /// A key was deleted in the store, at this revision.
     pub fn handle_key_deleted(&mut self, key: &Bytes, revision: Revision, now: Moment) {
         self.lapse(now);
-        self.see(key, revision, Sight::Gone, now);
+        self.observe(key, revision, KeyObservation::Deleted, now);
     }
 
     /// A key was put in the store, at this revision, with this value and under this lease.
@@ -238,48 +241,48 @@ impl Session {
     ) {
         self.lapse(now);
         let Some(entry) = self.entries.get(key) else { return };
-        let current = self.slots.get(&entry.slot).and_then(Slot::lease);
-        let sight = match lease.filter(|lease| self.is_ours(*lease)) {
-            None => Sight::Theirs,
-            own if own == current && *value == entry.value => Sight::Ours,
-            Some(_) => Sight::Stale,
+        let current = self.slots.get(&entry.slot).and_then(LeaseSlot::lease);
+        let observation = match lease.filter(|lease| self.is_own_lease(*lease)) {
+            None => KeyObservation::Foreign,
+            own if own == current && *value == entry.value => KeyObservation::Current,
+            Some(_) => KeyObservation::Outdated,
         };
-        self.see(key, revision, sight, now);
+        self.observe(key, revision, observation, now);
     }
 
-    fn see(&mut self, key: &Bytes, revision: Revision, sight: Sight, now: Moment) {
+    fn observe(&mut self, key: &Bytes, revision: Revision, observation: KeyObservation, now: Moment) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let news = entry.see(revision, sight);
+        let news = entry.observe(revision, observation);
         let slot = entry.slot;
-        if matches!(news, News::Missing | News::Stale)
+        if matches!(news, KeyChange::Missing | KeyChange::Outdated)
             && let Some(slot) = self.slots.get_mut(&slot)
         {
             slot.wanted.insert(key.clone());
         }
         match news {
-            News::None => return,
-            News::Missing => self.notices.push_back(Notice::Missing { key: key.clone() }),
-            News::Taken => self.notices.push_back(Notice::Taken { key: key.clone() }),
-            News::Stale => {}
+            KeyChange::None => return,
+            KeyChange::Missing => self.notices.push_back(SessionEvent::Missing { key: key.clone() }),
+            KeyChange::Taken => self.notices.push_back(SessionEvent::Taken { key: key.clone() }),
+            KeyChange::Outdated => {}
         }
         // Only this slot has something to do: ten thousand keys that vanish together are seen one by one.
         self.advance_slot(slot, now);
     }
 
     /// The store answers again: whoever waits may try at once.
-    pub fn handle_store_back(&mut self, now: Moment) {
+    pub fn handle_store_reachable(&mut self, now: Moment) {
         self.lapse(now);
         for slot in self.slots.values_mut() {
             slot.wake(now);
         }
-        for ending in self.endings.values_mut() {
-            ending.wake();
+        for revoking_lease in self.revoking.values_mut() {
+            revoking_lease.wake();
         }
         self.advance(now);
     }
 
     /// Somebody was told by the store that a lease does not exist any more.
-    pub fn handle_lease_gone(&mut self, lease: LeaseId, now: Moment) {
+    pub fn handle_lease_not_found(&mut self, lease: LeaseId, now: Moment) {
         for slot in self.slots.values_mut() {
             slot.gone(lease);
         }
@@ -294,29 +297,29 @@ impl Session {
     }
 
     /// Whether there is something to do or to tell.
-    pub fn has_news(&self) -> bool {
+    pub fn has_output(&self) -> bool {
         !self.actions.is_empty() || !self.notices.is_empty()
     }
 
     /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub fn poll_output(&mut self) -> Option<SessionOutput> {
         self.actions.pop_front()
     }
 
     /// The next thing to tell.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.notices.pop_front()
     }
 
     /// When to call [`Session::handle_time`] if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
-        let endings = self.endings.values().filter_map(Ending::next_wake);
-        self.slots.values().filter_map(Slot::next_wake).chain(endings).min()
+        let revoking = self.revoking.values().filter_map(RevokingLease::next_wake);
+        self.slots.values().filter_map(LeaseSlot::next_wake).chain(revoking).min()
     }
 
     /// How the session stands: as its weakest lease does.
-    pub fn standing(&self, now: Moment) -> Standing {
-        self.slots.values().map(|slot| slot.standing(now)).max().unwrap_or(Standing::Idle)
+    pub fn status(&self, now: Moment) -> SessionStatus {
+        self.slots.values().map(|slot| slot.status(now)).max().unwrap_or(SessionStatus::Idle)
     }
 
     /// How long every lease is certainly valid.
@@ -326,19 +329,22 @@ impl Session {
 
     /// Until when a lease may be relied upon, if nothing is renewed; none if it is not held.
     pub fn valid_until(&self, lease: LeaseId) -> Option<Moment> {
-        let holdings = self.slots.values().filter_map(Slot::holding);
-        holdings.filter(|holding| holding.lease == lease).map(|holding| holding.hold.valid_until()).next()
+        let held_leases = self.slots.values().filter_map(LeaseSlot::held_lease);
+        held_leases
+            .filter(|held_lease| held_lease.lease == lease)
+            .map(|held_lease| held_lease.hold.valid_until())
+            .next()
     }
 
     /// Since when something fails: requests, or the keeping of a lease; none if all is well.
     pub fn failing_since(&self) -> Option<Moment> {
-        self.trouble.map(|trouble| trouble.since)
+        self.failures.map(|failures| failures.since)
     }
 
     /// Whether something waits that the store's return would let go on.
     pub fn is_waiting(&self) -> bool {
-        self.slots.values().any(Slot::is_waiting)
-            || self.endings.values().any(|ending| ending.next_wake().is_some())
+        self.slots.values().any(LeaseSlot::is_waiting)
+            || self.revoking.values().any(|revoking_lease| revoking_lease.next_wake().is_some())
     }
 
     /// Which incarnation this is: grows when a lease replaces one that was lost, and when the session starts again.
@@ -348,7 +354,7 @@ impl Session {
 
     /// The leases that are held now, oldest slot first.
     pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
-        self.slots.values().filter_map(Slot::lease)
+        self.slots.values().filter_map(LeaseSlot::lease)
     }
 
     /// The keys that are wanted.
@@ -357,30 +363,30 @@ impl Session {
     }
 
     /// The wish that a key is wanted by.
-    pub fn wish(&self, key: &Bytes) -> Option<Wish> {
-        self.entries.get(key).map(|entry| entry.wish)
+    pub fn registration(&self, key: &Bytes) -> Option<RegistrationId> {
+        self.entries.get(key).map(|entry| entry.registration)
     }
 
     /// Whether everything that is wanted is stored, and nothing else is.
     pub fn is_settled(&self) -> bool {
-        self.endings.is_empty() && self.slots.values().all(Slot::is_settled)
+        self.revoking.is_empty() && self.slots.values().all(LeaseSlot::is_settled)
     }
 
     /// What would be left in the store if nothing more were done from now on.
-    pub fn remains(&self, now: Moment) -> Unreleased {
-        let mut remains = Unreleased::default();
+    pub fn unreleased(&self, now: Moment) -> Unreleased {
+        let mut unreleased = Unreleased::default();
         for slot in self.slots.values() {
-            remains.leases += slot.ours().count() + usize::from(slot.is_asking_at_all());
-            remains.keys += slot.leaving.len() + slot.members.len();
-            remains.loans += slot.loans.len();
-            remains.within = remains.within.max(slot.ttl());
+            unreleased.leases += slot.own_leases().count() + usize::from(slot.is_grant_in_flight());
+            unreleased.keys += slot.leaving.len() + slot.members.len();
+            unreleased.users += slot.users.len();
+            unreleased.within = unreleased.within.max(slot.ttl());
         }
-        for ending in self.endings.values() {
-            remains.leases += 1;
-            remains.keys += ending.keys.len();
-            remains.within = remains.within.max(ending.remaining(now));
+        for revoking_lease in self.revoking.values() {
+            unreleased.leases += 1;
+            unreleased.keys += revoking_lease.keys.len();
+            unreleased.within = unreleased.within.max(revoking_lease.remaining(now));
         }
-        remains
+        unreleased
     }
 
     fn count(&mut self) -> u64 {
@@ -388,9 +394,9 @@ impl Session {
         self.counter
     }
 
-    fn is_ours(&self, lease: LeaseId) -> bool {
-        self.endings.contains_key(&lease)
-            || self.slots.values().any(|slot| slot.ours().any(|own| own == lease))
+    fn is_own_lease(&self, lease: LeaseId) -> bool {
+        self.revoking.contains_key(&lease)
+            || self.slots.values().any(|slot| slot.own_leases().any(|own| own == lease))
     }
 
     /// A slot of this TTL with room, or a new one.
@@ -401,7 +407,7 @@ impl Session {
             return id;
         }
         let id = LeaseSlotId(self.count());
-        self.slots.insert(id, Slot::new(timing, self.plan.retry));
+        self.slots.insert(id, LeaseSlot::new(timing, self.plan.retry));
         id
     }
 }

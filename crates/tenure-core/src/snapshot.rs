@@ -25,9 +25,9 @@ use bytes::Bytes;
 use crate::change::Change;
 use crate::kv::KeyValue;
 use crate::revision::Revision;
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 
-use suffix::Tail;
+use suffix::KeySuffix;
 
 /// What the follower of a prefix is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,42 +49,42 @@ pub enum FeedItem {
 
 /// What was told so far.
 #[derive(Clone, Debug, Default)]
-pub struct Picture {
+pub struct SnapshotDiff {
     /// What all keys begin with. One that does not was not asked for, and is not told.
     prefix: Bytes,
-    told: BTreeMap<Tail, Revision>,
-    stage: Stage,
+    told: BTreeMap<KeySuffix, Revision>,
+    stage: DiffPhase,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-enum Stage {
+enum DiffPhase {
     /// Nothing was told yet.
     #[default]
     Blank,
     /// Not listed since the last break.
     Broken,
     /// A listing of this revision is under way; keys up to `up_to` are compared.
-    Listing { at: Revision, up_to: Bound<Tail> },
+    Listing { at: Revision, up_to: Bound<KeySuffix> },
     /// Everything up to this revision was told.
     Whole(Revision),
 }
 
-impl Picture {
+impl SnapshotDiff {
     /// Nothing was told yet.
-    pub fn new() -> Picture {
-        Picture::default()
+    pub fn new() -> SnapshotDiff {
+        SnapshotDiff::default()
     }
 
     /// Nothing was told yet, and only of keys with this prefix anything will be.
-    pub fn under(prefix: Bytes) -> Picture {
-        Picture { prefix, ..Picture::default() }
+    pub fn under(prefix: Bytes) -> SnapshotDiff {
+        SnapshotDiff { prefix, ..SnapshotDiff::default() }
     }
 
     /// Up to where everything was told; none while the picture is not whole.
     pub fn whole_at(&self) -> Option<Revision> {
         match self.stage {
-            Stage::Whole(revision) => Some(revision),
-            Stage::Blank | Stage::Broken | Stage::Listing { .. } => None,
+            DiffPhase::Whole(revision) => Some(revision),
+            DiffPhase::Blank | DiffPhase::Broken | DiffPhase::Listing { .. } => None,
         }
     }
 
@@ -102,24 +102,24 @@ impl Picture {
     ///
     /// One who was told so already is not told again, however often a listing fails.
     pub fn handle_break(&mut self, told: &mut impl Extend<FeedItem>) {
-        match std::mem::replace(&mut self.stage, Stage::Broken) {
-            Stage::Blank | Stage::Whole(_) => told.extend([FeedItem::SnapshotBegin]),
-            Stage::Broken | Stage::Listing { .. } => {}
+        match std::mem::replace(&mut self.stage, DiffPhase::Broken) {
+            DiffPhase::Blank | DiffPhase::Whole(_) => told.extend([FeedItem::SnapshotBegin]),
+            DiffPhase::Broken | DiffPhase::Listing { .. } => {}
         }
     }
 
     /// A page of the listing came, in key order. All pages of one listing are of the revision `at`.
     pub fn handle_page(&mut self, at: Revision, pairs: Vec<KeyValue>, told: &mut impl Extend<FeedItem>) {
         let mut up_to = match &self.stage {
-            Stage::Broken => Bound::Unbounded,
-            Stage::Listing { at: began_at, up_to } => {
+            DiffPhase::Broken => Bound::Unbounded,
+            DiffPhase::Listing { at: began_at, up_to } => {
                 assert!(*began_at == at, "all pages of one listing are of one revision");
                 up_to.clone()
             }
-            Stage::Blank | Stage::Whole(_) => unreachable!("a listing begins with a break"),
+            DiffPhase::Blank | DiffPhase::Whole(_) => unreachable!("a listing begins with a break"),
         };
         for pair in pairs {
-            let Some(key) = Tail::of(&pair.key, &self.prefix) else { continue };
+            let Some(key) = KeySuffix::of(&pair.key, &self.prefix) else { continue };
             if let Bound::Excluded(last) = &up_to {
                 assert!(*last < key, "a listing comes in key order");
             }
@@ -131,16 +131,16 @@ impl Picture {
                 told.extend([FeedItem::Put(pair)]);
             }
         }
-        self.stage = Stage::Listing { at, up_to };
+        self.stage = DiffPhase::Listing { at, up_to };
     }
 
     /// The last page of the listing was handled: what was not in it is gone, and the picture is whole.
     pub fn handle_listed(&mut self, told: &mut impl Extend<FeedItem>) {
-        let Stage::Listing { at, up_to } = std::mem::take(&mut self.stage) else {
+        let DiffPhase::Listing { at, up_to } = std::mem::take(&mut self.stage) else {
             unreachable!("a listing has at least one page");
         };
         self.forget((up_to, Bound::Unbounded), at, told);
-        self.stage = Stage::Whole(at);
+        self.stage = DiffPhase::Whole(at);
         told.extend([FeedItem::Synced(at)]);
     }
 
@@ -157,12 +157,12 @@ impl Picture {
         for change in changes {
             match change {
                 Change::Put { pair, .. } => {
-                    let Some(key) = Tail::of(&pair.key, &self.prefix) else { continue };
+                    let Some(key) = KeySuffix::of(&pair.key, &self.prefix) else { continue };
                     self.told.insert(key, pair.modified);
                     told.extend([FeedItem::Put(pair)]);
                 }
                 Change::Delete { key, revision, .. } => {
-                    let was_told = Tail::of(&key, &self.prefix).and_then(|key| self.told.remove(&key));
+                    let was_told = KeySuffix::of(&key, &self.prefix).and_then(|key| self.told.remove(&key));
                     if was_told.is_some() {
                         told.extend([FeedItem::Delete { key, revision }]);
                     }
@@ -182,12 +182,12 @@ impl Picture {
     /// Whether `revision` is news for a whole picture. A watch that repeats itself is not followed back.
     fn moves_on_to(&mut self, revision: Revision) -> bool {
         match &mut self.stage {
-            Stage::Whole(at) if revision > *at => {
+            DiffPhase::Whole(at) if revision > *at => {
                 *at = revision;
                 true
             }
-            Stage::Whole(_) => false,
-            Stage::Blank | Stage::Broken | Stage::Listing { .. } => {
+            DiffPhase::Whole(_) => false,
+            DiffPhase::Blank | DiffPhase::Broken | DiffPhase::Listing { .. } => {
                 unreachable!("only a whole picture is watched")
             }
         }
@@ -196,14 +196,14 @@ impl Picture {
     /// Tells the deletes of all keys between two neighbours of a listing.
     fn forget(
         &mut self,
-        between: (Bound<Tail>, Bound<Tail>),
+        between: (Bound<KeySuffix>, Bound<KeySuffix>),
         revision: Revision,
         told: &mut impl Extend<FeedItem>,
     ) {
-        if is_broken(Rule::WholePicture) {
+        if is_broken(SabotageRule::WholePicture) {
             return;
         }
-        let gone: Vec<Tail> = self.told.range(between).map(|(key, _)| key.clone()).collect();
+        let gone: Vec<KeySuffix> = self.told.range(between).map(|(key, _)| key.clone()).collect();
         for key in gone {
             self.told.remove(&key);
             told.extend([FeedItem::Delete { key: key.after(&self.prefix), revision }]);

@@ -74,7 +74,7 @@ use sweep::Sweep;
 use task_commands::TaskCommands;
 use timers::{Timer, Timers};
 
-pub use crate::record::Wanted;
+pub use crate::record::AcceptedTasks;
 pub use config::{LOST_CLAIMS_MAX, StopMode, WorkerConfig};
 pub use event::{ReleaseReason, WorkerEvent};
 pub use input::{

@@ -21,7 +21,7 @@ use crate::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use crate::clock::{BootClock, Clock, wall_time};
 use crate::dice;
 use crate::identity::{self, Identity};
-use crate::membership::{Cluster, Members};
+use crate::member::{MemberSnapshot, Members};
 use crate::retry;
 use crate::store::{Store, StoreError};
 
@@ -144,8 +144,8 @@ impl Client {
     }
 
     /// All nodes that are alive, at one revision.
-    pub async fn nodes(&self) -> Result<Members, StoreError> {
-        Cluster::new(self.store.clone(), &self.namespace).members().await
+    pub async fn nodes(&self) -> Result<MemberSnapshot, StoreError> {
+        Members::new(self.store.clone(), &self.namespace).list().await
     }
 
     /// What it is in the records that it writes now.

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use tenure_core::backoff::{Backoff, Retry};
-use tenure_core::snapshot::Picture;
+use tenure_core::backoff::{Backoff, BackoffState};
+use tenure_core::snapshot::SnapshotDiff;
 use tenure_core::time::Moment;
 use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, Sleep};
@@ -78,10 +78,10 @@ pub use tenure_core::snapshot::FeedItem;
 pub struct Feed {
     store: Store,
     select: Selection,
-    picture: Picture,
+    picture: SnapshotDiff,
     state: State,
     page_len: PageLen,
-    backoff: Backoff,
+    backoff: BackoffState,
     opened: Instant,
     /// Told by the picture, not yet read.
     ready: VecDeque<FeedItem>,
@@ -116,8 +116,8 @@ impl Feed {
         select.check()?;
         let page_len = PageLen::new();
         let picture = match &select {
-            Selection::Prefix(prefix) => Picture::under(prefix.clone()),
-            Selection::Key(_) | Selection::Range(..) | Selection::From(_) => Picture::new(),
+            Selection::Prefix(prefix) => SnapshotDiff::under(prefix.clone()),
+            Selection::Key(_) | Selection::Range(..) | Selection::From(_) => SnapshotDiff::new(),
         };
         let mut feed = Feed {
             state: list(&store, select.clone(), None, page_len),
@@ -125,7 +125,7 @@ impl Feed {
             store,
             select,
             picture,
-            backoff: Backoff::new(Retry::FEED),
+            backoff: BackoffState::new(Backoff::FEED),
             opened: Instant::now(),
             ready: VecDeque::new(),
         };
@@ -206,7 +206,7 @@ impl Feed {
         let now = Moment::after_origin(self.opened.elapsed());
         let rest = self.backoff.after_failure(now, dice::throw(), None);
         let failures = self.backoff.failures();
-        if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_telling() {
+        if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_logging() {
             debug!(select = ?self.select, %error, failures, "feed lists again");
         } else {
             warn!(select = ?self.select, %error, failures, "feed broke off");

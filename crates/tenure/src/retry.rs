@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tenure_core::backoff::{Backoff, Retry};
-use tenure_core::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use tenure_core::backoff::{Backoff, BackoffState};
+use tenure_core::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use tracing::debug;
 
 use crate::clock::Clock;
@@ -14,12 +14,12 @@ use crate::store::Store;
 /// Counts the failures of one operation and waits between its attempts.
 pub(crate) struct Attempts {
     clock: Arc<dyn Clock>,
-    backoff: Backoff,
+    backoff: BackoffState,
 }
 
 impl Attempts {
-    pub(crate) fn new(clock: &Arc<dyn Clock>, retry: Retry) -> Attempts {
-        Attempts { clock: clock.clone(), backoff: Backoff::new(retry) }
+    pub(crate) fn new(clock: &Arc<dyn Clock>, retry: Backoff) -> Attempts {
+        Attempts { clock: clock.clone(), backoff: BackoffState::new(retry) }
     }
 
     /// An attempt succeeded. Enough time without a failure makes the next one the first again.
@@ -51,16 +51,16 @@ pub(crate) async fn run<E: Exchange>(
     clock: &Arc<dyn Clock>,
     exchange: &mut E,
 ) -> E::Output {
-    let mut attempts = Attempts::new(clock, Retry::REQUEST);
+    let mut attempts = Attempts::new(clock, Backoff::REQUEST);
     loop {
         let reply = match exchange.request() {
             StoreRequest::Get(get) => store.get(get).await.map(StoreReply::Page),
             StoreRequest::Txn(txn) => store.txn(txn).await.map(StoreReply::Txn),
         };
         match exchange.handle(reply) {
-            Step::Send => {}
-            Step::Retry(error) => attempts.wait(operation, &error).await,
-            Step::Done(output) => return output,
+            ExchangeStep::Send => {}
+            ExchangeStep::Retry(error) => attempts.wait(operation, &error).await,
+            ExchangeStep::Done(output) => return output,
         }
     }
 }

@@ -25,7 +25,8 @@ use futures_core::Stream;
 
 pub use tenure_core::change::{Change, PreviousValues, WatchError, WatchItem, WatchStart};
 pub use tenure_core::error::{
-    Access, Cause, Denied, Invalid, KeyRange, MissingGrant, Replaced, StoreError, TlsFailure, Unusable,
+    AccessKind, Cause, Denied, InvalidRequest, KeyRange, MissingGrant, StoreError, StoreReplaced, TlsFailure,
+    UnusableStore,
 };
 pub use tenure_core::kv::{Get, KeyValue, Page, Selection, SortOrder, ValueMode};
 pub use tenure_core::lease::{Grant, LeaseId, LeaseView, Renewal};

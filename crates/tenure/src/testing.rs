@@ -14,7 +14,7 @@
 //! let world = World::new();
 //! let options = Session::options().ttl(Duration::from_secs(10)).clock(world.clock("web-1"));
 //! let session = options.open(world.store("web-1"))?;
-//! session.register("/shop/web-1", "10.0.0.7:80").await?;
+//! session.register_raw("/shop/web-1", "10.0.0.7:80").await?;
 //!
 //! world.partition("web-1");
 //! world.advance(Duration::from_secs(12)).await;

@@ -9,7 +9,7 @@ use std::ops::{Add, Sub};
 
 use super::class::{Class, Profile, Profiles};
 use crate::id::{NodeId, TaskId};
-use crate::record::{MemberRecord, Wanted};
+use crate::record::{AcceptedTasks, MemberRecord};
 use crate::rendezvous;
 use crate::time::Moment;
 
@@ -100,7 +100,7 @@ impl WorkerLoad {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WorkerTerms {
     /// Which tasks.
-    pub accepts: Wanted,
+    pub accepts: AcceptedTasks,
     /// How many it can own in all; none for no limit.
     pub limit: Option<u64>,
 }
@@ -134,7 +134,7 @@ impl WorkerLoads {
                 self.profiles.shift(profile, before, load);
             }
             None => {
-                let profile = self.profiles.enter(&Wanted::default(), load);
+                let profile = self.profiles.enter(&AcceptedTasks::default(), load);
                 self.nodes.insert(node.clone(), WorkerLoad { load, profile, limit: None });
                 (self.arrivals, self.arrived_at) = (self.arrivals + 1, now);
             }

@@ -8,7 +8,7 @@ use crate::id::Namespace;
 use crate::keyspace::Keyspace;
 use crate::kv::Get;
 use crate::limits::Limits;
-use crate::snapshot::Picture;
+use crate::snapshot::SnapshotDiff;
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
 
@@ -228,8 +228,8 @@ proptest! {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let everything = layout().tasks();
         let mut watch = store.watch(everything.clone(), WatchStart::Now, NOW).unwrap();
-        let (mut picture, mut board, mut told) = (Picture::new(), Board::new(layout()), Vec::new());
-        let relist = |store: &mut Keyspace, picture: &mut Picture, items: &mut Vec<FeedItem>| {
+        let (mut picture, mut board, mut told) = (SnapshotDiff::new(), Board::new(layout()), Vec::new());
+        let relist = |store: &mut Keyspace, picture: &mut SnapshotDiff, items: &mut Vec<FeedItem>| {
             picture.handle_break(items);
             let page = store.get(&Get::new(everything.clone()), NOW).unwrap();
             picture.handle_page(page.revision, page.pairs, items);

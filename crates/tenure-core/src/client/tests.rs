@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::*;
 use crate::audit::AuditEntry;
 use crate::command::NodeCommand;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::id::{CommandId, CommandIds, Namespace, TaskId};
 use crate::keyspace::Keyspace;
 use crate::kv::{Get, KeyValue};
@@ -82,7 +82,7 @@ impl ClientWorld {
                 _ => self.send(exchange.request()),
             };
             between(self, n);
-            if let Step::Done(output) = exchange.handle(reply) {
+            if let ExchangeStep::Done(output) = exchange.handle(reply) {
                 return output;
             }
         }
@@ -224,9 +224,9 @@ fn third_lost_command_is_unknown() {
             let is_write = matches!(&request, StoreRequest::Txn(txn) if !txn.when.is_empty());
             let reply = if is_write { lost() } else { shop.send(request) };
             match send.handle(reply) {
-                Step::Send => {}
-                Step::Retry(_) => break,
-                Step::Done(sent) => {
+                ExchangeStep::Send => {}
+                ExchangeStep::Retry(_) => break,
+                ExchangeStep::Done(sent) => {
                     assert!(n == 2 && matches!(sent, Err(CommandError::Unknown(_))), "{n} {sent:?}");
                     break;
                 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::keys::{TaskFound, TaskKeys};
 use super::{LOST_MAX, TRIES_MAX, contended};
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::kv::{Get, KeyValue};
 use crate::txn::{Txn, TxnReply};
 
@@ -81,21 +81,25 @@ impl<W: TaskWrite> TaskExchange<W> {
         TaskExchange { keys, write, state: WritePhase::Reading, lost: None, lost_count: 0, turns: 0 }
     }
 
-    fn look(&mut self, found: TaskFound) -> Step<Result<W::Output, W::Error>> {
+    fn look(&mut self, found: TaskFound) -> ExchangeStep<Result<W::Output, W::Error>> {
         let lost = self.lost.as_ref().map(|(_, trace)| trace);
         match self.write.extra(&found, lost) {
             Some(key) => {
                 self.state = WritePhase::ReadingExtra(key, Box::new(found));
-                Step::Send
+                ExchangeStep::Send
             }
             None => self.decide(&found, None),
         }
     }
 
-    fn decide(&mut self, found: &TaskFound, extra: Option<&KeyValue>) -> Step<Result<W::Output, W::Error>> {
+    fn decide(
+        &mut self,
+        found: &TaskFound,
+        extra: Option<&KeyValue>,
+    ) -> ExchangeStep<Result<W::Output, W::Error>> {
         let lost = self.lost.as_ref().map(|(_, trace)| trace);
         match self.write.decide(found, extra, lost) {
-            Ok(Settled::Done(output)) => Step::Done(Ok(output)),
+            Ok(Settled::Done(output)) => ExchangeStep::Done(Ok(output)),
             Ok(Settled::Write(txn, trace)) => {
                 // Each turn after the first means that another client was faster, or a reply was lost.
                 self.turns += 1;
@@ -103,9 +107,9 @@ impl<W: TaskWrite> TaskExchange<W> {
                     return self.fail(contended());
                 }
                 self.state = WritePhase::Writing(self.keys.read_otherwise(txn), trace);
-                Step::Send
+                ExchangeStep::Send
             }
-            Err(refused) => Step::Done(Err(match self.lost.take() {
+            Err(refused) => ExchangeStep::Done(Err(match self.lost.take() {
                 Some((lost, _)) => W::unknown(lost),
                 None => refused,
             })),
@@ -116,9 +120,9 @@ impl<W: TaskWrite> TaskExchange<W> {
         &mut self,
         reply: Result<TxnReply, StoreError>,
         trace: W::Trace,
-    ) -> Step<Result<W::Output, W::Error>> {
+    ) -> ExchangeStep<Result<W::Output, W::Error>> {
         match reply {
-            Ok(reply) if reply.succeeded => Step::Done(Ok(self.write.output(trace))),
+            Ok(reply) if reply.succeeded => ExchangeStep::Done(Ok(self.write.output(trace))),
             Ok(reply) => match TaskFound::in_reply(&reply) {
                 Ok(found) => self.look(found),
                 Err(error) => self.fail(error),
@@ -126,15 +130,15 @@ impl<W: TaskWrite> TaskExchange<W> {
             Err(error) if error.is_ambiguous() && self.lost_count < LOST_MAX => {
                 self.lost_count += 1;
                 self.lost = Some((error.clone(), trace));
-                Step::Retry(error)
+                ExchangeStep::Retry(error)
             }
-            Err(error) if error.is_ambiguous() => Step::Done(Err(W::unknown(error))),
+            Err(error) if error.is_ambiguous() => ExchangeStep::Done(Err(W::unknown(error))),
             Err(error) => self.fail(error),
         }
     }
 
-    fn fail(&mut self, error: StoreError) -> Step<Result<W::Output, W::Error>> {
-        Step::Done(Err(match self.lost.take() {
+    fn fail(&mut self, error: StoreError) -> ExchangeStep<Result<W::Output, W::Error>> {
+        ExchangeStep::Done(Err(match self.lost.take() {
             Some((lost, _)) => W::unknown(lost),
             None => W::failed(error),
         }))
@@ -152,7 +156,7 @@ impl<W: TaskWrite> Exchange for TaskExchange<W> {
         }
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         match std::mem::replace(&mut self.state, WritePhase::Reading) {
             WritePhase::Reading => {
                 match reply.and_then(StoreReply::into_txn).and_then(|reply| TaskFound::in_reply(&reply)) {

@@ -8,7 +8,7 @@ use crate::time::Moment;
 
 /// One who is there.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Member<I, R> {
+pub struct Presence<I, R> {
     /// Who.
     pub id: I,
     /// What it says of itself.
@@ -23,7 +23,7 @@ pub struct Member<I, R> {
 
 /// A key whose value could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SetAside<I> {
+pub struct UnreadableKey<I> {
     /// Whose key it is.
     pub id: I,
     /// When the key was created.
@@ -38,28 +38,28 @@ pub struct SetAside<I> {
 
 /// Everybody, as they were at one revision. Cheap to clone.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Snapshot<I, R> {
+pub struct PresenceSnapshot<I, R> {
     /// Of which revision of the store.
     pub revision: Revision,
     /// Who is there, in the order of their ids.
-    pub(super) members: Arc<[Arc<Member<I, R>>]>,
+    pub(super) members: Arc<[Arc<Presence<I, R>>]>,
     /// What could not be read, in the order of ids.
-    pub(super) set_aside: Arc<[SetAside<I>]>,
+    pub(super) set_aside: Arc<[UnreadableKey<I>]>,
 }
 
-impl<I: Ord, R> Snapshot<I, R> {
+impl<I: Ord, R> PresenceSnapshot<I, R> {
     /// Who is there, in the order of their ids.
-    pub fn members(&self) -> &[Arc<Member<I, R>>] {
+    pub fn members(&self) -> &[Arc<Presence<I, R>>] {
         &self.members
     }
 
     /// The keys that could not be read, in the order of their ids.
-    pub fn set_aside(&self) -> &[SetAside<I>] {
+    pub fn set_aside(&self) -> &[UnreadableKey<I>] {
         &self.set_aside
     }
 
     /// One member.
-    pub fn get(&self, id: &I) -> Option<&Arc<Member<I, R>>> {
+    pub fn get(&self, id: &I) -> Option<&Arc<Presence<I, R>>> {
         self.members.binary_search_by(|member| member.id.cmp(id)).ok().map(|at| &self.members[at])
     }
 
@@ -74,7 +74,7 @@ impl<I: Ord, R> Snapshot<I, R> {
     }
 
     /// The first member after an id, and after the last one the first of all: whose turn it is.
-    pub fn after(&self, last: Option<&I>) -> Option<&Arc<Member<I, R>>> {
+    pub fn after(&self, last: Option<&I>) -> Option<&Arc<Presence<I, R>>> {
         let next = last.map_or(0, |last| self.members.partition_point(|member| member.id <= *last));
         self.members.get(next).or_else(|| self.members.first())
     }
@@ -82,27 +82,27 @@ impl<I: Ord, R> Snapshot<I, R> {
 
 /// What changed among the members.
 #[derive(Clone, PartialEq, Debug)]
-pub enum News<I, R> {
+pub enum PresenceEvent<I, R> {
     /// Everybody who is there. Comes first, and once.
-    Snapshot(Snapshot<I, R>),
+    Snapshot(PresenceSnapshot<I, R>),
     /// Somebody came, or came back as a new incarnation.
-    Joined(Arc<Member<I, R>>),
+    Joined(Arc<Presence<I, R>>),
     /// Somebody says something else of itself, or lives by another lease, in the same incarnation.
     Updated {
         /// As it was.
-        before: Arc<Member<I, R>>,
+        before: Arc<Presence<I, R>>,
         /// As it is.
-        now: Arc<Member<I, R>>,
+        now: Arc<Presence<I, R>>,
     },
     /// Somebody is gone: left, died, or was replaced by a new incarnation.
     Left {
         /// As it was last known.
-        member: Arc<Member<I, R>>,
+        member: Arc<Presence<I, R>>,
         /// When that was certain.
         revision: Revision,
     },
     /// A key cannot be read; whoever it stood for is no member.
-    SetAside(SetAside<I>),
+    Unreadable(UnreadableKey<I>),
     /// A key that could not be read is gone, or can be read now.
     Cleared {
         /// Whose key it was.

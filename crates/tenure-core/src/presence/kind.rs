@@ -7,7 +7,7 @@ use crate::layout::{Key, Layout};
 use crate::record::{InstanceValue, InvalidRecord, MemberRecord, Record};
 
 /// Which keys are members, and how their values read.
-pub trait Kind: Send + Sync + 'static {
+pub trait PresenceKind: Send + Sync + 'static {
     /// Who a member is.
     type Id: Ord + Clone + fmt::Debug + Send + Sync + 'static;
     /// What it says of itself.
@@ -22,9 +22,9 @@ pub trait Kind: Send + Sync + 'static {
 
 /// The nodes of a namespace. The commands to them lie among their keys and are skipped.
 #[derive(Clone, Debug)]
-pub struct Nodes(pub Layout);
+pub struct NodePresence(pub Layout);
 
-impl Kind for Nodes {
+impl PresenceKind for NodePresence {
     type Id = NodeId;
     type Record = MemberRecord;
 
@@ -42,9 +42,9 @@ impl Kind for Nodes {
 
 /// The instances of all services of a namespace.
 #[derive(Clone, Debug)]
-pub struct Instances(pub Layout);
+pub struct AllInstancePresence(pub Layout);
 
-impl Instances {
+impl AllInstancePresence {
     fn parse(&self, key: &[u8]) -> Option<(ServiceName, InstanceId)> {
         match self.0.parse(key)? {
             Key::Registration(key) => key.as_instance(),
@@ -53,7 +53,7 @@ impl Instances {
     }
 }
 
-impl Kind for Instances {
+impl PresenceKind for AllInstancePresence {
     type Id = (ServiceName, InstanceId);
     type Record = InstanceValue;
 
@@ -68,14 +68,14 @@ impl Kind for Instances {
 
 /// The instances of one service.
 #[derive(Clone, Debug)]
-pub struct NamedInstances {
+pub struct InstancePresence {
     /// Of which namespace.
     pub layout: Layout,
     /// Of which service.
     pub name: ServiceName,
 }
 
-impl Kind for NamedInstances {
+impl PresenceKind for InstancePresence {
     type Id = InstanceId;
     type Record = InstanceValue;
 

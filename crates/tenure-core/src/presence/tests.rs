@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::record::{InstanceValue, MemberRecord, Record};
 
 /// What happened, in short words: keys are node ids, values are addresses.
-enum Event {
+enum FeedStep {
     Begin,
     /// Key, created, modified, value.
     Put(&'static str, i64, i64, &'static str),
@@ -20,7 +20,7 @@ enum Event {
     Silence,
 }
 
-use Event::{Answer, Begin, Gone, Put, Silence, Whole};
+use FeedStep::{Answer, Begin, Gone, Put, Silence, Whole};
 
 fn layout() -> Layout {
     Layout::new(&Namespace::parse("ns").unwrap())
@@ -45,29 +45,29 @@ fn at(address: &str) -> Bytes {
     format!(r#"{{"v":1,"address":"{address}"}}"#).into()
 }
 
-fn show(member: &Member<NodeId, MemberRecord>) -> String {
+fn show(member: &Presence<NodeId, MemberRecord>) -> String {
     format!("{}={}#{}", member.id, member.record.address.as_deref().unwrap_or("-"), member.token)
 }
 
-fn word(news: &News<NodeId, MemberRecord>) -> String {
+fn word(news: &PresenceEvent<NodeId, MemberRecord>) -> String {
     match news {
-        News::Snapshot(snapshot) => {
+        PresenceEvent::Snapshot(snapshot) => {
             let members: Vec<String> = snapshot.members().iter().map(|member| show(member)).collect();
             format!("snapshot@{}[{}]", snapshot.revision, members.join(","))
         }
-        News::Joined(member) => format!("+{}", show(member)),
-        News::Updated { before, now } => format!("{}>{}", show(before), show(now)),
-        News::Left { member, revision } => format!("-{}@{revision}", show(member)),
-        News::SetAside(aside) => format!("bad:{}", aside.id),
-        News::Cleared { id, .. } => format!("cleared:{id}"),
-        News::Stale { heard } => format!("stale:{}", heard.since_origin().as_secs()),
-        News::Fresh { revision } => format!("fresh@{revision}"),
+        PresenceEvent::Joined(member) => format!("+{}", show(member)),
+        PresenceEvent::Updated { before, now } => format!("{}>{}", show(before), show(now)),
+        PresenceEvent::Left { member, revision } => format!("-{}@{revision}", show(member)),
+        PresenceEvent::Unreadable(aside) => format!("bad:{}", aside.id),
+        PresenceEvent::Cleared { id, .. } => format!("cleared:{id}"),
+        PresenceEvent::Stale { heard } => format!("stale:{}", heard.since_origin().as_secs()),
+        PresenceEvent::Fresh { revision } => format!("fresh@{revision}"),
     }
 }
 
 /// Each event happens one second after the one before it.
-fn told(events: &[Event]) -> (PresenceSet<Nodes>, String) {
-    let mut roster = PresenceSet::new(Nodes(layout()));
+fn told(events: &[FeedStep]) -> (PresenceSet<NodePresence>, String) {
+    let mut roster = PresenceSet::new(NodePresence(layout()));
     let mut news = Vec::new();
     for (second, event) in events.iter().enumerate() {
         let now = Moment::after_origin(Duration::from_secs(second as u64));
@@ -95,7 +95,7 @@ fn told(events: &[Event]) -> (PresenceSet<Nodes>, String) {
 }
 
 #[track_caller]
-fn check(events: &[Event], expected: &str) {
+fn check(events: &[FeedStep], expected: &str) {
     assert_eq!(told(events).1, expected);
 }
 
@@ -240,14 +240,14 @@ fn services_are_apart_even_if_one_name_begins_with_the_other() {
         let key = RegistryKey::of_instance(&name(service), &instance(id)).unwrap();
         assert_eq!(key.as_instance(), Some((name(service), instance(id))), "{key}");
     }
-    let named = |text| NamedInstances { layout: layout(), name: name(text) };
+    let named = |text| InstancePresence { layout: layout(), name: name(text) };
     assert_eq!(named("a").id(b"/ns/registry/services/a/1"), Some(instance("1")));
     assert_eq!(named("a").id(b"/ns/registry/services/a%2Fb/1"), None);
     assert_eq!(named("a/b").id(b"/ns/registry/services/a%2Fb/1"), Some(instance("1")));
     for foreign in ["services/a", "services/a/b/1", "services//1", "services/a/", "api/1", "services/a%2f/1"]
     {
         let key = format!("/ns/registry/{foreign}");
-        assert_eq!(Instances(layout()).id(key.as_bytes()), None, "{foreign}");
+        assert_eq!(AllInstancePresence(layout()).id(key.as_bytes()), None, "{foreign}");
     }
     assert!(layout().service(&name("a")).check().is_ok());
     assert!(!layout().service(&name("a")).contains(b"/ns/registry/services/ab/1"));

@@ -49,7 +49,7 @@ impl QueueReply {
 
 /// What follows from the reply of the store.
 #[derive(Clone, Debug)]
-pub enum Progress {
+pub enum ReplyProgress {
     /// The reply is complete.
     Done(QueueReply),
     /// One more read is needed.
@@ -62,17 +62,17 @@ pub struct SecondRead {
     queue: Bytes,
     own: QueueKey,
     token: Token,
-    purpose: Purpose,
+    purpose: SecondReadPurpose,
 }
 
 #[derive(Clone, Debug)]
-enum Purpose {
+enum SecondReadPurpose {
     Enter(Entering),
-    Read(Looking),
+    Read(PredecessorReading),
 }
 
 impl SecondRead {
-    fn new(queue: &Bytes, (own, token): (QueueKey, Token), purpose: Purpose) -> SecondRead {
+    fn new(queue: &Bytes, (own, token): (QueueKey, Token), purpose: SecondReadPurpose) -> SecondRead {
         SecondRead { queue: queue.clone(), own, token, purpose }
     }
 
@@ -98,15 +98,15 @@ impl SecondRead {
             })
         });
         match (purpose, predecessor) {
-            (Purpose::Enter(entering), Some(predecessor)) => {
+            (SecondReadPurpose::Enter(entering), Some(predecessor)) => {
                 entering.reply(EnterReply::Stored { token, predecessor })
             }
             // The key is stored, only its predecessor is not known: a second enter reads it.
-            (Purpose::Enter(entering), None) => entering.reply(EnterReply::Unknown),
-            (Purpose::Read(looking), Some(predecessor)) => {
+            (SecondReadPurpose::Enter(entering), None) => entering.reply(EnterReply::Unknown),
+            (SecondReadPurpose::Read(looking), Some(predecessor)) => {
                 looking.reply(PredecessorReply::Stored { predecessor })
             }
-            (Purpose::Read(looking), None) => looking.reply(PredecessorReply::NotDone),
+            (SecondReadPurpose::Read(looking), None) => looking.reply(PredecessorReply::NotDone),
         }
     }
 }
@@ -130,29 +130,29 @@ impl Entering {
         QueueReply::Enter(self.id, self.epoch, entered, priority)
     }
 
-    fn done(self, entered: EnterReply) -> Progress {
-        Progress::Done(self.reply(entered))
+    fn done(self, entered: EnterReply) -> ReplyProgress {
+        ReplyProgress::Done(self.reply(entered))
     }
 }
 
 /// A read whose reply is being interpreted.
 #[derive(Clone, Debug)]
-struct Looking {
+struct PredecessorReading {
     id: WaiterId,
     epoch: RequestId,
     /// The preferred candidates that the first reply contained.
     priority: PriorityWaiters,
 }
 
-impl Looking {
+impl PredecessorReading {
     fn reply(self, looked: PredecessorReply) -> QueueReply {
         let priority =
             self.priority.filter(|_| matches!(looked, PredecessorReply::Stored { predecessor: None }));
         QueueReply::Predecessor(self.id, self.epoch, looked, priority)
     }
 
-    fn done(self, looked: PredecessorReply) -> Progress {
-        Progress::Done(self.reply(looked))
+    fn done(self, looked: PredecessorReply) -> ReplyProgress {
+        ReplyProgress::Done(self.reply(looked))
     }
 }
 
@@ -163,7 +163,7 @@ impl QueueRequests {
         queue: &Bytes,
         action: QueueOutput,
         reply: Result<TxnReply, StoreError>,
-    ) -> Progress {
+    ) -> ReplyProgress {
         match action {
             QueueOutput::Enter { id, epoch, queue_key, lookup, guard, .. } => {
                 let is_new = reply.as_ref().is_ok_and(|reply| reply.succeeded);
@@ -174,7 +174,7 @@ impl QueueRequests {
                 }
             }
             QueueOutput::ReadPredecessor { id, epoch, queue_key, token, predecessor } => {
-                let looking = Looking { id, epoch, priority: None };
+                let looking = PredecessorReading { id, epoch, priority: None };
                 match reply {
                     Ok(reply) => looked(queue, (queue_key, token, predecessor), reply, looking),
                     Err(_) => looking.done(PredecessorReply::NotDone),
@@ -182,7 +182,7 @@ impl QueueRequests {
             }
             QueueOutput::Leave { id, epoch, after, settles, .. } => {
                 let (left, priority) = left(queue, (after, settles), reply);
-                Progress::Done(QueueReply::Leave(id, epoch, left, priority))
+                ReplyProgress::Done(QueueReply::Leave(id, epoch, left, priority))
             }
         }
     }
@@ -208,7 +208,7 @@ fn entered(
     (own, lookup, guard): (QueueKey, PredecessorLookup, EnterGuard),
     reply: TxnReply,
     entering: Entering,
-) -> Progress {
+) -> ReplyProgress {
     let is_new = reply.succeeded;
     let mut pages = pages(reply.results).into_iter();
     let guard_now = if is_new { guard } else { guard_in(pages.next()) };
@@ -224,8 +224,9 @@ fn entered(
             None => return entering.done(EnterReply::NotDone),
         }
     };
-    let second_read =
-        |entering| Progress::Read(SecondRead::new(queue, (own, token), Purpose::Enter(entering)));
+    let second_read = |entering| {
+        ReplyProgress::Read(SecondRead::new(queue, (own, token), SecondReadPurpose::Enter(entering)))
+    };
     match lookup {
         PredecessorLookup::Skip => entering.done(EnterReply::Joined { token }),
         PredecessorLookup::Others | PredecessorLookup::All if is_new => match nearest(queue, &found) {
@@ -240,8 +241,8 @@ fn looked(
     queue: &Bytes,
     (own, token, seen): (QueueKey, Token, Predecessor),
     reply: TxnReply,
-    looking: Looking,
-) -> Progress {
+    looking: PredecessorReading,
+) -> ReplyProgress {
     let is_still_there = reply.succeeded;
     let mut pages = pages(reply.results).into_iter();
     let is_own = |page: Page| {
@@ -262,10 +263,12 @@ fn looked(
         },
         Predecessor::Holder(_) | Predecessor::None => Vec::new(),
     };
-    let looking = Looking { priority: preferred(pages.next()), ..looking };
+    let looking = PredecessorReading { priority: preferred(pages.next()), ..looking };
     match nearest(queue, &rest) {
         Ok(predecessor) => looking.done(PredecessorReply::Stored { predecessor }),
-        Err(Foreign) => Progress::Read(SecondRead::new(queue, (own, token), Purpose::Read(looking))),
+        Err(Foreign) => {
+            ReplyProgress::Read(SecondRead::new(queue, (own, token), SecondReadPurpose::Read(looking)))
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::layout::{PriorityClass, QueueKey};
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
 use crate::revision::{RequestId, Token};
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::time::Moment;
 
 use super::waiter::{NextRequest, PredecessorRead, Waiter, WaiterState};
@@ -76,7 +76,7 @@ impl WaitQueue {
         }
         self.change(id, WaiterState::Leaving { token, next: NextRequest::Sent { epoch } });
         if let Some(waiter) = self.waiters.get(&id) {
-            let settles = waiter.unsettled.filter(|_| !is_broken(Rule::SettledEnter));
+            let settles = waiter.unsettled.filter(|_| !is_broken(SabotageRule::SettledEnter));
             let (queue_key, held) = (waiter.queue_key, waiter.held);
             self.actions.push_back(QueueOutput::Leave { id, epoch, queue_key, after, settles, held });
         }

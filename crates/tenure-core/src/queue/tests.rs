@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::StoreError;
-use world::{Fate, World};
+use world::{QueueWorld, RequestFault};
 
 const NOW: Moment = Moment::ORIGIN;
 
@@ -25,7 +25,7 @@ fn lease(id: i64) -> LeaseId {
 
 #[test]
 fn an_uncontended_place_holds_after_one_request_and_leaves_with_one() {
-    let mut world = World::new(1);
+    let mut world = QueueWorld::new(1);
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
     assert!(world.holds(0, id));
@@ -37,7 +37,7 @@ fn an_uncontended_place_holds_after_one_request_and_leaves_with_one() {
 
 #[test]
 fn the_places_of_one_process_follow_each_other_with_one_request_each_and_no_watch() {
-    let mut world = World::new(1);
+    let mut world = QueueWorld::new(1);
     let waiters: Vec<WaiterId> = (0..5).map(|_| world.enter(0, LockMode::Exclusive)).collect();
     world.settle();
     world.requests.clear();
@@ -54,7 +54,7 @@ fn the_places_of_one_process_follow_each_other_with_one_request_each_and_no_watc
 /// Reading a queue costs the store time in proportion to its length, so it is read for many hand-offs at once.
 #[test]
 fn a_line_that_was_read_once_says_for_many_hand_offs_who_is_next() {
-    let mut world = World::new(1);
+    let mut world = QueueWorld::new(1);
     let mut waiters = vec![world.enter(0, LockMode::Exclusive)];
     world.settle();
     waiters.extend((0..4).map(|_| world.enter(0, LockMode::Exclusive)));
@@ -72,7 +72,7 @@ fn a_line_that_was_read_once_says_for_many_hand_offs_who_is_next() {
 
 #[test]
 fn only_the_first_of_a_process_asks_who_is_before_it() {
-    let mut world = World::new(1);
+    let mut world = QueueWorld::new(1);
     world.enter(0, LockMode::Exclusive);
     world.settle();
     for _ in 0..3 {
@@ -84,7 +84,7 @@ fn only_the_first_of_a_process_asks_who_is_before_it() {
 
 #[test]
 fn whoever_stands_behind_one_that_said_it_holds_reads_only_its_own_place_when_that_is_gone() {
-    let mut world = World::new(3);
+    let mut world = QueueWorld::new(3);
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
     let second = world.enter(1, LockMode::Exclusive);
@@ -107,13 +107,13 @@ fn whoever_stands_behind_one_that_said_it_holds_reads_only_its_own_place_when_th
 fn what_a_place_said_in_an_earlier_turn_says_nothing_of_this_one() {
     let mut queue = WaitQueue::new(7);
     let id = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else { panic!("it lookup to enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("it lookup to enter") };
     let predecessor = QueueKey { lease: lease(2), nonce: 1 };
     let stands = EnterReply::Stored { token: Token(Revision(9)), predecessor: Some(predecessor) };
     queue.handle_entered(id, epoch, stands, 0.5, NOW);
     queue.handle_holder(predecessor, Token(Revision(3)), Revision(4));
     queue.handle_gone(predecessor, Revision(10), NOW);
-    let asked = queue.poll_action();
+    let asked = queue.poll_output();
     assert!(
         matches!(asked, Some(QueueOutput::ReadPredecessor { predecessor: Predecessor::Nearest(_), .. })),
         "{asked:?}"
@@ -125,7 +125,7 @@ fn what_a_place_said_in_an_earlier_turn_says_nothing_of_this_one() {
 fn a_place_whose_company_has_left_looks_for_itself() {
     let mut queue = WaitQueue::new(7);
     let first = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else { panic!("it lookup to enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("it lookup to enter") };
     queue.handle_entered(
         first,
         epoch,
@@ -134,11 +134,11 @@ fn a_place_whose_company_has_left_looks_for_itself() {
         NOW,
     );
     let second = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, lookup: PredecessorLookup::Skip, .. }) = queue.poll_action() else {
+    let Some(QueueOutput::Enter { epoch, lookup: PredecessorLookup::Skip, .. }) = queue.poll_output() else {
         panic!("it lookup to enter beside the first")
     };
     queue.leave(first, NOW);
-    let Some(QueueOutput::Leave { epoch: leaving, .. }) = queue.poll_action() else {
+    let Some(QueueOutput::Leave { epoch: leaving, .. }) = queue.poll_output() else {
         panic!("it lookup to leave")
     };
     queue.handle_left(
@@ -148,10 +148,10 @@ fn a_place_whose_company_has_left_looks_for_itself() {
         0.5,
         NOW,
     );
-    assert!(queue.poll_action().is_none());
+    assert!(queue.poll_output().is_none());
     queue.handle_entered(second, epoch, EnterReply::Joined { token: Token(Revision(6)) }, 0.5, NOW);
     assert!(matches!(
-        queue.poll_action(),
+        queue.poll_output(),
         Some(QueueOutput::ReadPredecessor { predecessor: Predecessor::Unknown, .. })
     ));
 }
@@ -159,7 +159,7 @@ fn a_place_whose_company_has_left_looks_for_itself() {
 /// Stands alone, and leaves with this answer to the first request; says which key it had.
 fn a_turn(queue: &mut WaitQueue, answer: LeaveReply) -> QueueKey {
     let id = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, queue_key, .. }) = queue.poll_action() else {
+    let Some(QueueOutput::Enter { epoch, queue_key, .. }) = queue.poll_output() else {
         panic!("it lookup to enter")
     };
     queue.handle_entered(
@@ -171,7 +171,7 @@ fn a_turn(queue: &mut WaitQueue, answer: LeaveReply) -> QueueKey {
     );
     queue.leave(id, NOW);
     let mut answer = Some(answer);
-    while let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_action() {
+    while let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() {
         let gone = LeaveReply::Gone { was_there: true, first: Vec::new(), guard: None };
         queue.handle_left(id, epoch, answer.take().unwrap_or(gone), 0.0, NOW);
         queue.handle_time(NOW);
@@ -202,7 +202,7 @@ fn who_locks_again_and_again_has_the_same_key_as_long_as_every_answer_is_certain
 fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
     let mut former = WaitQueue::new(7);
     let lost = former.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = former.poll_action() else { panic!("it lookup to enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = former.poll_output() else { panic!("it lookup to enter") };
     former.handle_lease_lost(lease(1), NOW);
     assert!(former.is_empty());
     let mut next = WaitQueue::default();
@@ -215,13 +215,13 @@ fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
         0.5,
         NOW,
     );
-    assert!(next.poll_notice().is_none(), "nobody was told that it holds");
+    assert!(next.poll_event().is_none(), "nobody was told that it holds");
 }
 
 /// A stranger's key between two of ours: the second must not hold when the first leaves.
 #[test]
 fn a_place_behind_a_stranger_of_whom_it_does_not_know_waits_for_him() {
-    let mut world = World::new(2);
+    let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
     let stranger = world.enter(1, LockMode::Exclusive);
@@ -239,7 +239,7 @@ fn a_place_behind_a_stranger_of_whom_it_does_not_know_waits_for_him() {
 
 #[test]
 fn a_release_wakes_exactly_one_of_a_hundred_processes() {
-    let mut world = World::new(100);
+    let mut world = QueueWorld::new(100);
     let waiters: Vec<WaiterId> = (0..100).map(|process| world.enter(process, LockMode::Exclusive)).collect();
     world.settle();
     assert_eq!(world.queue_keys(), 100);
@@ -254,7 +254,7 @@ fn a_release_wakes_exactly_one_of_a_hundred_processes() {
 
 #[test]
 fn a_waiter_whose_lease_is_revoked_is_told_at_once_and_never_holds() {
-    let mut world = World::new(2);
+    let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     let second = world.enter(1, LockMode::Exclusive);
     world.settle();
@@ -269,7 +269,7 @@ fn a_waiter_whose_lease_is_revoked_is_told_at_once_and_never_holds() {
 
 #[test]
 fn a_waiter_whose_place_is_deleted_stands_in_line_again() {
-    let mut world = World::new(2);
+    let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     let second = world.enter(1, LockMode::Exclusive);
     world.settle();
@@ -283,7 +283,7 @@ fn a_waiter_whose_place_is_deleted_stands_in_line_again() {
 
 #[test]
 fn a_holder_whose_place_is_deleted_is_told() {
-    let mut world = World::new(1);
+    let mut world = QueueWorld::new(1);
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
     world.delete_place_of(0, id);
@@ -293,11 +293,11 @@ fn a_holder_whose_place_is_deleted_is_told() {
 
 #[test]
 fn an_enter_whose_answer_is_lost_holds_one_place_and_leaves_none() {
-    let mut world = World::new(1);
-    world.fate = Fate::LosesAnswer;
+    let mut world = QueueWorld::new(1);
+    world.fate = RequestFault::LosesAnswer;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = Fate::Works;
+    world.fate = RequestFault::Works;
     world.pass(Duration::from_secs(3));
     assert!(world.holds(0, id));
     assert_eq!(world.queue_keys(), 1);
@@ -310,13 +310,13 @@ fn an_enter_whose_answer_is_lost_holds_one_place_and_leaves_none() {
 
 #[test]
 fn a_place_that_was_given_up_while_it_was_asked_for_leaves_nothing() {
-    for fate in [Fate::Works, Fate::NotDone, Fate::LosesAnswer, Fate::Late] {
-        let mut world = World::new(1);
+    for fate in [RequestFault::Works, RequestFault::NotDone, RequestFault::LosesAnswer, RequestFault::Late] {
+        let mut world = QueueWorld::new(1);
         world.fate = fate;
         let id = world.enter(0, LockMode::Exclusive);
         world.leave(0, id);
         world.settle();
-        world.fate = Fate::Works;
+        world.fate = RequestFault::Works;
         world.arrive();
         world.pass(Duration::from_secs(30));
         assert_eq!(world.queue_keys(), 0, "{fate:?}");
@@ -330,18 +330,18 @@ fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
     for (first, was_there) in [(LeaveReply::Unknown, true), (LeaveReply::NotDone, false)] {
         let mut queue = WaitQueue::new(7);
         let id = queue.enter(lease(1), LockMode::Exclusive);
-        let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else {
+        let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else {
             panic!("it lookup to enter")
         };
         let token = Token(Revision(5));
         queue.handle_entered(id, epoch, EnterReply::Stored { token, predecessor: None }, 0.5, NOW);
         queue.leave(id, NOW);
-        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_action() else {
+        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() else {
             panic!("it lookup to leave")
         };
         queue.handle_left(id, epoch, first, 0.5, NOW);
         queue.handle_time(NOW + Duration::from_secs(60));
-        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_action() else { panic!("it lookup again") };
+        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() else { panic!("it lookup again") };
         queue.handle_left(
             id,
             epoch,
@@ -349,7 +349,7 @@ fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
             0.5,
             NOW,
         );
-        let told = std::iter::from_fn(|| queue.poll_notice()).last();
+        let told = std::iter::from_fn(|| queue.poll_event()).last();
         assert!(
             matches!(told, Some(QueueEvent::Released { was_there: told, .. }) if told == was_there),
             "{told:?}"
@@ -359,15 +359,15 @@ fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
 
 #[test]
 fn a_leave_is_asked_again_until_the_store_has_said_that_the_place_is_gone() {
-    let mut world = World::new(2);
+    let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     let second = world.enter(1, LockMode::Exclusive);
     world.settle();
-    world.fate = Fate::NotDone;
+    world.fate = RequestFault::NotDone;
     world.leave(0, first);
     world.pass(Duration::from_secs(5));
     assert!(!world.holds(1, second) && world.queue_keys() == 2);
-    world.fate = Fate::Works;
+    world.fate = RequestFault::Works;
     world.pass(Duration::from_secs(3));
     assert!(world.holds(1, second));
 }
@@ -376,10 +376,10 @@ fn a_leave_is_asked_again_until_the_store_has_said_that_the_place_is_gone() {
 fn what_the_store_refuses_is_told_and_forgotten() {
     let mut queue = WaitQueue::new(0);
     let id = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else { panic!() };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!() };
     let why = StoreError::Denied("no".into());
     queue.handle_entered(id, epoch, EnterReply::Refused(why), 0.0, NOW);
-    assert!(matches!(queue.poll_notice(), Some(QueueEvent::Refused { .. })));
+    assert!(matches!(queue.poll_event(), Some(QueueEvent::Refused { .. })));
     assert!(queue.is_empty());
 }
 
@@ -389,12 +389,12 @@ fn an_answer_to_an_older_question_changes_nothing() {
     let id = queue.enter(lease(1), LockMode::Exclusive);
     let stands = EnterReply::Stored { token: Token(Revision(5)), predecessor: None };
     queue.handle_entered(id, RequestId(999), stands, 0.0, NOW);
-    assert!(queue.poll_notice().is_none());
+    assert!(queue.poll_event().is_none());
 }
 
 #[test]
 fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
-    let mut world = World::new(4);
+    let mut world = QueueWorld::new(4);
     let readers: Vec<WaiterId> = (0..2).map(|process| world.enter(process, LockMode::Shared)).collect();
     world.settle();
     let writer = world.enter(2, LockMode::Exclusive);
@@ -417,7 +417,7 @@ fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
 #[test]
 fn three_permits_are_held_by_three_and_passed_on_in_order() {
     let mode = LockMode::Permit { of: NonZeroU32::new(3).unwrap() };
-    let mut world = World::new(6);
+    let mut world = QueueWorld::new(6);
     let waiters: Vec<WaiterId> = (0..6)
         .map(|process| {
             let id = world.enter(process, mode);
@@ -425,7 +425,7 @@ fn three_permits_are_held_by_three_and_passed_on_in_order() {
             id
         })
         .collect();
-    let holding = |world: &World| (0..6).filter(|&n| world.holds(n, waiters[n])).collect::<Vec<_>>();
+    let holding = |world: &QueueWorld| (0..6).filter(|&n| world.holds(n, waiters[n])).collect::<Vec<_>>();
     assert_eq!(holding(&world), [0, 1, 2]);
     world.leave(1, waiters[1]);
     world.settle();
@@ -445,7 +445,7 @@ proptest! {
         processes in 1..4_usize,
         script in prop::collection::vec(any::<u16>(), 1..250),
     ) {
-        let mut world = World::new(processes);
+        let mut world = QueueWorld::new(processes);
         for throw in script {
             world.happen(throw);
             world.check_holders();

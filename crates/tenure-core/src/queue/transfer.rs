@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::reply::queue_key_of;
 use super::request::{QueueKind, QueueRequests};
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::kv::Get;
 use crate::layout::QueueKey;
 use crate::record::{ResignationRecord, Timestamp};
@@ -110,13 +110,13 @@ impl Transfer {
         })
     }
 
-    fn fail(&mut self, error: StoreError) -> Step<Result<Transferred, StoreError>> {
+    fn fail(&mut self, error: StoreError) -> ExchangeStep<Result<Transferred, StoreError>> {
         if error.is_fatal() || matches!(error, StoreError::Invalid(_)) {
-            return Step::Done(Err(error));
+            return ExchangeStep::Done(Err(error));
         }
         self.may_be_applied |= error.is_ambiguous();
         self.chunks = None;
-        Step::Retry(error)
+        ExchangeStep::Retry(error)
     }
 }
 
@@ -137,7 +137,7 @@ impl Exchange for Transfer {
         }
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) => return self.fail(error),
@@ -147,16 +147,16 @@ impl Exchange for Transfer {
             (None, _) => match reply.into_page() {
                 Ok(page) => {
                     self.chunks = Some(self.plan(&page));
-                    Step::Send
+                    ExchangeStep::Send
                 }
                 Err(error) => self.fail(error),
             },
             (Some(chunks), true) => {
                 chunks.pop_front();
-                if chunks.is_empty() { Step::Done(Ok(Transferred::Done)) } else { Step::Send }
+                if chunks.is_empty() { ExchangeStep::Done(Ok(Transferred::Done)) } else { ExchangeStep::Send }
             }
             (Some(_), false) => match self.refused(reply) {
-                Ok(refused) => Step::Done(Ok(refused)),
+                Ok(refused) => ExchangeStep::Done(Ok(refused)),
                 Err(error) => self.fail(error),
             },
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backoff::{Backoff, Retry};
+use crate::backoff::{Backoff, BackoffState};
 use crate::layout::QueueKey;
 use crate::revision::{RequestId, Token};
 use crate::time::Moment;
@@ -29,7 +29,7 @@ pub(super) struct Waiter {
     pub held: Option<Token>,
     /// A predecessor that was marked as holder while this key was stored.
     pub holder: Option<QueueKey>,
-    backoff: Backoff,
+    backoff: BackoffState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ impl Waiter {
             unsettled: None,
             held: None,
             holder: None,
-            backoff: Backoff::new(Retry::QUEUE),
+            backoff: BackoffState::new(Backoff::QUEUE),
         }
     }
 

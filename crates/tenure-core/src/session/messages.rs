@@ -10,11 +10,11 @@ use crate::loss::LossReason;
 use crate::revision::{RequestId, Revision};
 use crate::time::Moment;
 
-use super::{LeaseSlotId, LeaseUserId, Mode, Wish};
+use super::{LeaseSlotId, LeaseUserId, PutMode, RegistrationId};
 
 /// What the driver must do. Every answer comes back with the epoch of its question.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum SessionOutput {
     /// Ask for a lease.
     Grant {
         /// For this slot.
@@ -42,7 +42,7 @@ pub enum Action {
         /// Under this lease.
         lease: LeaseId,
         /// A key on one of these is ours.
-        ours: Vec<LeaseId>,
+        own_leases: Vec<LeaseId>,
         /// The keys.
         entries: Vec<KeyPut>,
     },
@@ -53,7 +53,7 @@ pub enum Action {
         /// The question.
         epoch: RequestId,
         /// A key on one of these is ours.
-        ours: Vec<LeaseId>,
+        own_leases: Vec<LeaseId>,
         /// The keys.
         keys: Vec<Bytes>,
     },
@@ -74,9 +74,9 @@ pub struct KeyPut {
     /// Its value.
     pub value: Bytes,
     /// Whom it may replace.
-    pub mode: Mode,
+    pub mode: PutMode,
     /// For the answer.
-    pub wish: Wish,
+    pub registration: RegistrationId,
 }
 
 /// What came of putting or deleting one key.
@@ -94,13 +94,13 @@ pub enum KeyOutcome {
 
 /// What those who use the session are told.
 #[derive(Clone, Debug)]
-pub enum Notice {
+pub enum SessionEvent {
     /// The key is in the store under a valid lease.
     Registered {
         /// The key.
         key: Bytes,
         /// The wish that is fulfilled.
-        wish: Wish,
+        registration: RegistrationId,
         /// Under this lease.
         lease: LeaseId,
         /// Since this revision.
@@ -113,7 +113,7 @@ pub enum Notice {
         /// The key.
         key: Bytes,
         /// The wish that is not fulfilled.
-        wish: Wish,
+        registration: RegistrationId,
         /// Why; none if somebody else has the key.
         why: Option<StoreError>,
     },
@@ -132,12 +132,12 @@ pub enum Notice {
         /// The key.
         key: Bytes,
     },
-    /// A lease is lent; see [`Session::lend`](super::Session::lend).
-    Lent(Lent),
+    /// A lease is lent; see [`Session::request_lease`](super::Session::lend).
+    LeaseReady(LeaseInfo),
     /// Whoever has this loan must stop and give it back: the session is closing, and its lease is not ended before.
-    Recalled {
+    ReleaseRequested {
         /// The loan.
-        loan: LeaseUserId,
+        user: LeaseUserId,
     },
     /// A lease could not be kept; everything that relied on it must stop.
     Lost {
@@ -146,7 +146,7 @@ pub enum Notice {
         /// Why.
         why: LossReason,
         /// The loans that ended with it.
-        loans: Vec<LeaseUserId>,
+        users: Vec<LeaseUserId>,
     },
     /// A lease was granted.
     Granted {
@@ -165,7 +165,7 @@ pub enum Notice {
     /// Something failed and is tried again.
     Failing {
         /// What was tried.
-        what: Try,
+        what: SessionOperation,
         /// The lease that is held, if one is.
         lease: Option<LeaseId>,
         /// How often in a row the session's worst lease has failed since it last was well.
@@ -173,7 +173,7 @@ pub enum Notice {
         /// How long until the next try.
         next: Duration,
         /// Whether it is the first failure of this trouble, or their number has doubled.
-        is_worth_telling: bool,
+        is_worth_logging: bool,
     },
     /// After trouble every lease is held and every key is where it should be.
     Recovered {
@@ -188,7 +188,7 @@ pub enum Notice {
 
 /// What was tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Try {
+pub enum SessionOperation {
     /// A new lease was asked for.
     Grant,
     /// A lease was to be renewed.
@@ -201,9 +201,9 @@ pub enum Try {
 
 /// A lease of the session's, lent for keys that others put under it themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lent {
+pub struct LeaseInfo {
     /// The loan.
-    pub loan: LeaseUserId,
+    pub user: LeaseUserId,
     /// The one lease that it is bound to.
     pub lease: LeaseId,
     /// Which incarnation of the session the lease belongs to.
@@ -222,7 +222,7 @@ pub struct Unreleased {
     /// Keys that may be there.
     pub keys: usize,
     /// Loans that were not given back.
-    pub loans: usize,
+    pub users: usize,
     /// How long until the leases end by themselves, if the store is up.
     pub within: Duration,
 }
@@ -238,7 +238,7 @@ pub enum LeaseLookup {
 
 /// How a session stands; a later one is worse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Standing {
+pub enum SessionStatus {
     /// Nothing is held, nothing is wanted.
     Idle,
     /// Every lease is renewed and answered.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{KeyOutcome, KeyPut, LeaseLookup, Mode, Wish};
+use super::{KeyOutcome, KeyPut, LeaseLookup, PutMode, RegistrationId};
 use crate::error::StoreError;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
@@ -31,7 +31,7 @@ pub fn largest_put(key: &Bytes, value: &Bytes) -> Txn {
 #[derive(Clone, Debug)]
 pub struct PutReply {
     /// For each key.
-    pub outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
+    pub outcomes: Vec<(Bytes, RegistrationId, KeyOutcome)>,
     /// Whether the store still knew the lease.
     pub lease: LeaseLookup,
     /// The last error.
@@ -55,7 +55,8 @@ impl PutReply {
     }
 
     fn of(entries: Vec<KeyPut>, outcome: &KeyOutcome) -> PutReply {
-        let outcomes = entries.into_iter().map(|entry| (entry.key, entry.wish, outcome.clone())).collect();
+        let outcomes =
+            entries.into_iter().map(|entry| (entry.key, entry.registration, outcome.clone())).collect();
         PutReply { outcomes, ..PutReply::default() }
     }
 }
@@ -65,7 +66,7 @@ impl PutReply {
 pub struct PutRequest {
     lease: LeaseId,
     /// A key on one of these is this session's.
-    ours: Arc<[LeaseId]>,
+    own_leases: Arc<[LeaseId]>,
     entries: Vec<KeyPut>,
 }
 
@@ -82,13 +83,13 @@ impl PutRequest {
     /// Splits entries into requests that the store accepts.
     pub fn split(
         lease: LeaseId,
-        ours: Vec<LeaseId>,
+        own_leases: Vec<LeaseId>,
         mut entries: Vec<KeyPut>,
         limits: &Limits,
     ) -> Vec<PutRequest> {
-        let ours: Arc<[LeaseId]> = ours.into();
+        let own_leases: Arc<[LeaseId]> = own_leases.into();
         // Keys that may overwrite need no condition; one that may not would fail the others of its transaction.
-        entries.sort_by_key(|entry| entry.mode != Mode::Overwrite);
+        entries.sort_by_key(|entry| entry.mode != PutMode::Overwrite);
         let mut groups: Vec<Vec<KeyPut>> = Vec::new();
         let mut bytes = 0;
         for entry in entries {
@@ -96,7 +97,7 @@ impl PutRequest {
             let fits = groups.last().is_some_and(|group| {
                 group.len() < limits.txn_ops_max
                     && bytes + size <= limits.request_bytes_max
-                    && (group[0].mode == Mode::Overwrite) == (entry.mode == Mode::Overwrite)
+                    && (group[0].mode == PutMode::Overwrite) == (entry.mode == PutMode::Overwrite)
             });
             if fits && let Some(group) = groups.last_mut() {
                 bytes += size;
@@ -106,7 +107,10 @@ impl PutRequest {
                 groups.push(vec![entry]);
             }
         }
-        groups.into_iter().map(|entries| PutRequest { lease, ours: ours.clone(), entries }).collect()
+        groups
+            .into_iter()
+            .map(|entries| PutRequest { lease, own_leases: own_leases.clone(), entries })
+            .collect()
     }
 
     /// The transaction.
@@ -114,7 +118,7 @@ impl PutRequest {
         let mut txn = Txn::new();
         for entry in &self.entries {
             txn.then.push(Op::put_leased(entry.key.clone(), entry.value.clone(), self.lease));
-            if entry.mode != Mode::Overwrite {
+            if entry.mode != PutMode::Overwrite {
                 txn.when.push(Condition::absent(entry.key.clone()));
                 txn.otherwise.push(Op::get(entry.key.clone()));
             }
@@ -156,17 +160,17 @@ pub struct PutEach {
 }
 
 impl PutEach {
-    fn new(request: PutRequest, seen: TxnReply) -> PutEach {
-        let PutRequest { lease, ours, entries } = request;
+    fn new(request: PutRequest, observed: TxnReply) -> PutEach {
+        let PutRequest { lease, own_leases, entries } = request;
         let mut each = PutEach { entries: Vec::new(), txns: Vec::new(), reply: PutReply::default() };
-        for (entry, result) in entries.into_iter().zip(seen.results) {
+        for (entry, result) in entries.into_iter().zip(observed.results) {
             let condition = match found(result) {
                 None => Condition::absent(entry.key.clone()),
-                Some(pair) => match pair.lease.filter(|lease| ours.contains(lease)) {
+                Some(pair) => match pair.lease.filter(|lease| own_leases.contains(lease)) {
                     Some(own) => is_under(entry.key.clone(), own),
                     None => {
-                        let taken = KeyOutcome::Taken(seen.revision);
-                        each.reply.outcomes.push((entry.key, entry.wish, taken));
+                        let taken = KeyOutcome::Taken(observed.revision);
+                        each.reply.outcomes.push((entry.key, entry.registration, taken));
                         continue;
                     }
                 },
@@ -207,7 +211,7 @@ impl PutEach {
                     refusal(error)
                 }
             };
-            whole.outcomes.push((entry.key, entry.wish, outcome));
+            whole.outcomes.push((entry.key, entry.registration, outcome));
         }
         whole
     }
@@ -225,22 +229,22 @@ pub struct DeleteReply {
 /// Deletes keys that are under one of this session's leases. A key of another client is left alone, and that is no failure.
 #[derive(Clone, Debug)]
 pub struct DeleteRequest {
-    ours: Vec<LeaseId>,
+    own_leases: Vec<LeaseId>,
     reply: DeleteReply,
 }
 
 impl DeleteRequest {
     /// Deletes these keys if they are under one of these leases.
-    pub fn new(ours: Vec<LeaseId>, keys: Vec<Bytes>) -> DeleteRequest {
+    pub fn new(own_leases: Vec<LeaseId>, keys: Vec<Bytes>) -> DeleteRequest {
         let outcomes = keys.into_iter().map(|key| (key, KeyOutcome::Done(Revision::ZERO))).collect();
-        DeleteRequest { ours, reply: DeleteReply { outcomes, error: None } }
+        DeleteRequest { own_leases, reply: DeleteReply { outcomes, error: None } }
     }
 
     /// The next transactions, each with a reply of its own; none if all were sent.
     ///
     /// Transactions that travel together must not touch each other's keys, so each lease has its own round. Nearly always there is one.
     pub fn txns(&self) -> Option<Vec<Txn>> {
-        let lease = *self.ours.last()?;
+        let lease = *self.own_leases.last()?;
         let delete = |(key, _): &(Bytes, KeyOutcome)| {
             Txn::new().when(is_under(key.clone(), lease)).then(Op::delete(key.clone()))
         };
@@ -249,7 +253,7 @@ impl DeleteRequest {
 
     /// Reads the replies to the last transactions.
     pub fn handle(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
-        self.ours.pop();
+        self.own_leases.pop();
         for ((_, outcome), reply) in self.reply.outcomes.iter_mut().zip(replies) {
             if let Err(error) = reply {
                 self.reply.error = Some(error.clone());

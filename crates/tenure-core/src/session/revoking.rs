@@ -6,24 +6,30 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backoff::{Backoff, Retry};
+use crate::backoff::{Backoff, BackoffState};
 use crate::revision::RequestId;
 use crate::time::Moment;
 
 #[derive(Clone, Debug)]
-pub(super) struct Ending {
+pub(super) struct RevokingLease {
     /// Keys that are gone when it is.
     pub keys: Vec<Bytes>,
     asking: Option<RequestId>,
     retry_at: Option<Moment>,
-    backoff: Backoff,
+    backoff: BackoffState,
     /// When it is over even if the last renewal was received now.
     over_at: Moment,
 }
 
-impl Ending {
-    pub(super) fn new(ttl: Duration, keys: Vec<Bytes>, retry: Retry, now: Moment) -> Ending {
-        Ending { keys, asking: None, retry_at: None, backoff: Backoff::new(retry), over_at: now + ttl }
+impl RevokingLease {
+    pub(super) fn new(ttl: Duration, keys: Vec<Bytes>, retry: Backoff, now: Moment) -> RevokingLease {
+        RevokingLease {
+            keys,
+            asking: None,
+            retry_at: None,
+            backoff: BackoffState::new(retry),
+            over_at: now + ttl,
+        }
     }
 
     /// Whether to ask for the revocation now.
@@ -36,8 +42,8 @@ impl Ending {
         self.retry_at = None;
     }
 
-    pub(super) fn is_asking(&self, question: RequestId) -> bool {
-        self.asking == Some(question)
+    pub(super) fn is_asking(&self, request: RequestId) -> bool {
+        self.asking == Some(request)
     }
 
     /// The revocation failed: true if it is tried again.

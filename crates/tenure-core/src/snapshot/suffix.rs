@@ -14,7 +14,7 @@ const HEAD_BYTES: usize = 24;
 
 /// What follows the prefix in a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Tail {
+pub(super) struct KeySuffix {
     /// Its first bytes, filled up with zeros.
     head: [u64; 3],
     /// How many bytes it has.
@@ -23,16 +23,16 @@ pub(super) struct Tail {
     rest: Box<[u8]>,
 }
 
-impl Tail {
+impl KeySuffix {
     /// What follows the prefix; none if the key has another.
-    pub(super) fn of(key: &[u8], prefix: &[u8]) -> Option<Tail> {
+    pub(super) fn of(key: &[u8], prefix: &[u8]) -> Option<KeySuffix> {
         let tail = key.strip_prefix(prefix)?;
         let (first, rest) = tail.split_at(tail.len().min(HEAD_BYTES));
         let mut bytes = [0; HEAD_BYTES];
         bytes[..first.len()].copy_from_slice(first);
         let (halves, _) = bytes.as_chunks::<8>();
         let head = std::array::from_fn(|n| u64::from_be_bytes(halves[n]));
-        Some(Tail { head, len: tail.len(), rest: rest.into() })
+        Some(KeySuffix { head, len: tail.len(), rest: rest.into() })
     }
 
     /// The key.
@@ -42,15 +42,15 @@ impl Tail {
     }
 }
 
-impl PartialOrd for Tail {
-    fn partial_cmp(&self, other: &Tail) -> Option<Ordering> {
+impl PartialOrd for KeySuffix {
+    fn partial_cmp(&self, other: &KeySuffix) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Tail {
+impl Ord for KeySuffix {
     /// Where the first bytes are alike and one tail ends among them, the other has zeros there; so the shorter one comes first.
-    fn cmp(&self, other: &Tail) -> Ordering {
+    fn cmp(&self, other: &KeySuffix) -> Ordering {
         self.head.cmp(&other.head).then_with(|| {
             if self.len > HEAD_BYTES && other.len > HEAD_BYTES {
                 self.rest.cmp(&other.rest)
@@ -76,7 +76,7 @@ mod tests {
         #[test]
         fn tails_are_in_the_order_of_their_keys_and_give_them_back(one in key(), other in key()) {
             let with_prefix = |tail: &[u8]| [b"/p/", tail].concat();
-            let tail = |tail: &[u8]| Tail::of(&with_prefix(tail), b"/p/").unwrap();
+            let tail = |tail: &[u8]| KeySuffix::of(&with_prefix(tail), b"/p/").unwrap();
             prop_assert_eq!(tail(&one).cmp(&tail(&other)), one.cmp(&other));
             prop_assert_eq!(tail(&one) == tail(&other), one == other);
             prop_assert_eq!(tail(&one).after(b"/p/"), with_prefix(&one));
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_key_with_another_prefix_has_no_tail() {
-        assert_eq!(Tail::of(b"/q/a", b"/p/"), None);
-        assert_eq!(Tail::of(b"/p", b"/p/"), None);
+        assert_eq!(KeySuffix::of(b"/q/a", b"/p/"), None);
+        assert_eq!(KeySuffix::of(b"/p", b"/p/"), None);
     }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// What happened to a picture, in short words.
-enum Event {
+enum DiffStep {
     Break,
     Page(i64, &'static [(&'static str, i64)]),
     Listed,
@@ -14,7 +14,7 @@ enum Event {
     Progress(i64),
 }
 
-use Event::{Break, Delete, Listed, Page, Progress, Put};
+use DiffStep::{Break, Delete, Listed, Page, Progress, Put};
 
 fn pair(key: &str, modified: i64) -> KeyValue {
     KeyValue {
@@ -38,8 +38,8 @@ fn words(items: &[FeedItem]) -> String {
 }
 
 #[track_caller]
-fn check(events: &[Event], expected: &str) {
-    let mut picture = Picture::new();
+fn check(events: &[DiffStep], expected: &str) {
+    let mut picture = SnapshotDiff::new();
     let mut told = Vec::new();
     for event in events {
         match event {
@@ -140,7 +140,7 @@ proptest! {
     fn a_follower_has_the_listing_after_any_break(
         listings in prop::collection::vec((prop::collection::btree_map(0..30u8, 1..5i64, 0..20), 1..7usize), 1..6),
     ) {
-        let mut picture = Picture::new();
+        let mut picture = SnapshotDiff::new();
         let mut follower: BTreeMap<Bytes, Revision> = BTreeMap::new();
         for (round, (listing, page_len)) in (10..).zip(listings) {
             let pairs: Vec<_> = listing.iter().map(|(key, modified)| pair(&format!("{key:02}"), *modified)).collect();

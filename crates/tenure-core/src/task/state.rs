@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::checkpoint::Checkpoint;
 use crate::record::Timestamp;
-use crate::sabotage::{Rule as Sabotaged, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 
 /// How a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -166,7 +166,7 @@ pub struct IllegalTransition {
 /// [`IllegalTransition`] if the table has nothing for the two.
 pub fn transition(state: TaskStatus, message: &TaskMessage) -> Result<TaskStatus, IllegalTransition> {
     let (from, said) = (state.kind(), message.kind());
-    if is_broken(Sabotaged::LegalSteps) && (from, said) == (TaskState::Paused, TaskMessageKind::Run) {
+    if is_broken(SabotageRule::LegalSteps) && (from, said) == (TaskState::Paused, TaskMessageKind::Run) {
         return Ok(TaskStatus::Completed);
     }
     let rule = TABLE.iter().find(|(at, takes, _)| (*at, *takes) == (from, said));

@@ -20,7 +20,7 @@
 
 use bytes::Bytes;
 
-use crate::backoff::Backoff;
+use crate::backoff::BackoffState;
 use crate::id::CommandId;
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
@@ -68,7 +68,7 @@ pub(super) struct ClaimedTask {
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) checkpoint_requests: Vec<u64>,
     pub(super) write: WriteState,
-    pub(super) backoff: Backoff,
+    pub(super) backoff: BackoffState,
     /// When it wakes, while it is among the sleepers.
     pub(super) sleeps_until: Option<Timestamp>,
     /// Earlier claims of the task that have no stored outcome, the oldest first.
@@ -141,8 +141,8 @@ pub(super) struct HandledCommand {
 }
 
 impl ClaimedTask {
-    pub(super) fn new_backoff() -> Backoff {
-        Backoff::new(RETRY)
+    pub(super) fn new_backoff() -> BackoffState {
+        BackoffState::new(RETRY)
     }
 
     /// Why the handler has to stop; none if it may go on.

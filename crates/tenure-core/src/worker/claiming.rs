@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::backoff::Backoff;
+use crate::backoff::BackoffState;
 use crate::id::{ClaimId, TaskId};
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
@@ -35,7 +35,7 @@ pub(super) struct InFlightClaims {
     /// Leases that ended while requests were under way.
     over: BTreeSet<LeaseId>,
     blocked_until: Moment,
-    backoff: Backoff,
+    backoff: BackoffState,
     nonces: ClaimNonces,
     pub(super) probes: ClaimProbes,
 }
@@ -77,7 +77,7 @@ impl InFlightClaims {
             latency: Duration::ZERO,
             over: BTreeSet::new(),
             blocked_until: Moment::ORIGIN,
-            backoff: Backoff::new(RETRY),
+            backoff: BackoffState::new(RETRY),
             nonces: ClaimNonces { life: format!("{seed:016x}-"), counter: 0 },
             probes: ClaimProbes::default(),
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::backoff::Retry;
+use crate::backoff::Backoff;
 use crate::balance::COOLDOWN;
 use crate::id::NodeId;
-use crate::record::Wanted;
+use crate::record::AcceptedTasks;
 
 use super::retention::Keep;
 
@@ -25,7 +25,7 @@ pub struct WorkerConfig {
     /// How many sleeping and paused tasks a node with a capacity holds before it claims no more.
     pub parked_max: usize,
     /// Which tasks it can run.
-    pub selector: Wanted,
+    pub selector: AcceptedTasks,
     /// How often it looks whether others should have some of its tasks, ± 10 %.
     pub rebalance_every: Duration,
     /// For how long it does not take back what it has released.
@@ -46,7 +46,7 @@ impl WorkerConfig {
             stop_mode: StopMode::Abort,
             capacity: None,
             parked_max: PARKED_MAX,
-            selector: Wanted::default(),
+            selector: AcceptedTasks::default(),
             rebalance_every: Duration::from_secs(15 * 60),
             cooldown: COOLDOWN,
             lost_claims_max: Some(LOST_CLAIMS_MAX),
@@ -75,7 +75,7 @@ pub enum StopMode {
 const PARKED_MAX: usize = 10_000;
 
 /// How long to wait after a request that failed.
-pub(super) const RETRY: Retry = Retry::WORKER;
+pub(super) const RETRY: Backoff = Backoff::WORKER;
 
 /// How many claims go out in one request. A request has at most 128 operations, and the claim that reads most has four more of its own.
 /// Halved, claiming ten thousand tasks takes twice as many round trips.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::backoff::Backoff;
+use crate::backoff::BackoffState;
 use crate::command::NodeCommand;
 use crate::id::{CommandId, TaskId};
 use crate::kv::KeyValue;
@@ -20,7 +20,7 @@ pub(super) struct NodeCommandQueue {
     pub(super) waiting: BTreeMap<CommandId, QueuedNodeCommand>,
     pending: BTreeMap<CommandId, Option<QueuedNodeCommand>>,
     pub(super) current: Option<ActiveNodeCommand>,
-    pub(super) backoff: Backoff,
+    pub(super) backoff: BackoffState,
     /// Orders that were answered and that the feed still shows.
     pub(super) answered: BTreeSet<CommandId>,
     /// Keys among the commands that are none of the layout's, and were reported.
@@ -78,7 +78,7 @@ impl NodeCommandQueue {
             waiting: BTreeMap::new(),
             pending: BTreeMap::new(),
             current: None,
-            backoff: Backoff::new(RETRY),
+            backoff: BackoffState::new(RETRY),
             answered: BTreeSet::new(),
             postponed: BTreeSet::new(),
         }

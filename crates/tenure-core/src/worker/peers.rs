@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::balance::{Class, Demand, Level, Load, LoadMetric, WorkerLoads, WorkerTerms};
 use crate::id::{NodeId, TaskId};
 use crate::layout::{Key, Layout};
-use crate::presence::{News, Nodes, PresenceSet};
+use crate::presence::{NodePresence, PresenceEvent, PresenceSet};
 use crate::record::MemberState;
 use crate::rendezvous::Scores;
 use crate::snapshot::FeedItem;
@@ -19,7 +19,7 @@ use super::config::{PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEPS_MAX};
 pub(super) struct Peers {
     me: NodeId,
     layout: Layout,
-    roster: PresenceSet<Nodes>,
+    roster: PresenceSet<NodePresence>,
     frozen: BTreeSet<NodeId>,
     /// What was seen of the frozen since their picture was whole.
     frozen_pending: BTreeMap<NodeId, bool>,
@@ -123,7 +123,7 @@ impl Peers {
     pub(super) fn new(me: NodeId, layout: Layout) -> Peers {
         Peers {
             me,
-            roster: PresenceSet::new(Nodes(layout.clone())),
+            roster: PresenceSet::new(NodePresence(layout.clone())),
             layout,
             frozen: BTreeSet::new(),
             frozen_pending: BTreeMap::new(),
@@ -176,17 +176,19 @@ impl Peers {
         let mut is_changed = false;
         for one in news {
             match one {
-                News::Snapshot(snapshot) => {
+                PresenceEvent::Snapshot(snapshot) => {
                     for member in snapshot.members() {
                         is_changed |= self.judge(&member.id, now);
                     }
                 }
-                News::Joined(member) | News::Updated { now: member, .. } | News::Left { member, .. } => {
+                PresenceEvent::Joined(member)
+                | PresenceEvent::Updated { now: member, .. }
+                | PresenceEvent::Left { member, .. } => {
                     is_changed |= self.judge(&member.id, now);
                 }
-                News::SetAside(postponed) => is_changed |= self.judge(&postponed.id, now),
-                News::Cleared { id, .. } => is_changed |= self.judge(&id, now),
-                News::Stale { .. } | News::Fresh { .. } => {}
+                PresenceEvent::Unreadable(postponed) => is_changed |= self.judge(&postponed.id, now),
+                PresenceEvent::Cleared { id, .. } => is_changed |= self.judge(&id, now),
+                PresenceEvent::Stale { .. } | PresenceEvent::Fresh { .. } => {}
             }
         }
         is_changed

@@ -12,7 +12,7 @@
 use crate::id::{NodeId, TaskId};
 use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
 use crate::revision::RequestId;
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::task::retry::ErrorPolicy;
 use crate::task::{
     Applied, Attempt, AttemptEnd, AttemptRecord, StateRecord, TaskMessage, TaskState, TaskStatus, transition,
@@ -72,7 +72,9 @@ impl ClaimedTask {
             (HandlerState::Running | HandlerState::Stopping { .. }, _) => self.beside(&mut record, writer),
         };
         let after = match self.handler {
-            HandlerState::Stopping { .. } if release.is_some() && is_broken(Rule::StopBeforeRelease) => {
+            HandlerState::Stopping { .. }
+                if release.is_some() && is_broken(SabotageRule::StopBeforeRelease) =>
+            {
                 AfterWrite::Release
             }
             HandlerState::Running | HandlerState::Stopping { .. } => AfterWrite::Keep,

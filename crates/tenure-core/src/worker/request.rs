@@ -22,7 +22,7 @@ use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::revision::{Revision, Token};
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
 pub use claims::{ClaimBatch, ClaimModeHistory, ClaimReadMode};
@@ -99,7 +99,7 @@ pub(super) fn claim_id(nonce: &str) -> Option<ClaimId> {
 pub fn release_claim(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
     let attempt = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
-    if is_broken(Rule::GuardedRelease) {
+    if is_broken(SabotageRule::GuardedRelease) {
         return Txn::new().then(Op::delete(owner)).then(Op::delete(attempt));
     }
     Txn::new()
@@ -125,8 +125,8 @@ pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
     let state = layout.encode(&Key::TaskState(task.clone()));
     let command = layout.encode(&Key::TaskCommand(task.clone()));
     let mut txn = Txn::new();
-    let is_unguarded = is_broken(Rule::GuardedState)
-        || (is_broken(Rule::GuardedRelease) && matches!(save.after, AfterWrite::Release));
+    let is_unguarded = is_broken(SabotageRule::GuardedState)
+        || (is_broken(SabotageRule::GuardedRelease) && matches!(save.after, AfterWrite::Release));
     if !is_unguarded {
         txn = txn
             .when(Condition::created_at(owner.clone(), save.token.0))
@@ -143,7 +143,7 @@ pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
                 .when(Condition::modified_at(command.clone(), *modified))
                 .then(Op::delete(command.clone()));
             if let Some(id) = id
-                && !is_broken(Rule::CommandsAreAnswered)
+                && !is_broken(SabotageRule::CommandsAreAnswered)
             {
                 let key = layout.encode(&Key::CommandResult(id.clone()));
                 txn = txn.then(Op::put(key, result.clone()));
@@ -153,7 +153,7 @@ pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
     match save.after {
         AfterWrite::Keep => {}
         AfterWrite::Release => txn = txn.then(Op::delete(owner.clone())),
-        AfterWrite::End if is_broken(Rule::SlashAtTheEnd) => {
+        AfterWrite::End if is_broken(SabotageRule::SlashAtTheEnd) => {
             let end = Bytes::from([own.as_ref(), b"\xff"].concat());
             txn = txn.then(Op::Delete(Selection::Range(own.clone(), end)));
         }

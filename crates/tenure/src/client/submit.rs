@@ -1,6 +1,6 @@
 //! Submits tasks: each exactly once, many at a time.
 
-use tenure_core::backoff::Retry;
+use tenure_core::backoff::Backoff;
 use tenure_core::client::SubmitTasks;
 use tenure_core::id::{CommandIds, TaskId};
 
@@ -41,7 +41,7 @@ impl Client {
             for task in tasks.by_ref().take(ROUND_LEN) {
                 submit.push(&self.layout, task, format!("{:016x}", dice::nonce()), wall_time());
             }
-            let mut attempts = Attempts::new(&self.clock, Retry::REQUEST);
+            let mut attempts = Attempts::new(&self.clock, Backoff::REQUEST);
             while !submit.is_done() {
                 let replies = self.store.batch(submit.txns()).await;
                 if let Some(error) = submit.handle(replies) {

@@ -6,8 +6,8 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
 use crate::store::{
-    Change, Condition, Get, Invalid, LeaseChoice, Op, OpReply, PreviousValues, Selection, StoreError, Txn,
-    WatchStart,
+    Change, Condition, Get, InvalidRequest, LeaseChoice, Op, OpReply, PreviousValues, Selection, StoreError,
+    Txn, WatchStart,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -184,12 +184,12 @@ async fn an_empty_key_is_refused(s: &Scene) -> Verdict {
     let start = s.revision().await?;
     let empty = Bytes::new();
     let put = Txn::new().then(Op::put(s.key("a"), "v")).then(Op::put(empty.clone(), "v"));
-    refused!("a put", s.txn(put).await, Bad(Invalid::EmptyKey))?;
-    refused!("a get", s.store.get(Get::key(empty.clone())).await, Bad(Invalid::EmptyKey))?;
+    refused!("a put", s.txn(put).await, Bad(InvalidRequest::EmptyKey))?;
+    refused!("a get", s.store.get(Get::key(empty.clone())).await, Bad(InvalidRequest::EmptyKey))?;
     let delete = Txn::new().then(Op::put(s.key("a"), "v")).then(Op::delete(empty.clone()));
-    refused!("a delete", s.txn(delete).await, Bad(Invalid::EmptyKey))?;
+    refused!("a delete", s.txn(delete).await, Bad(InvalidRequest::EmptyKey))?;
     let condition = Txn::new().when(Condition::absent(empty)).then(Op::put(s.key("a"), "v"));
-    refused!("a condition", s.txn(condition).await, Bad(Invalid::EmptyKey))?;
+    refused!("a condition", s.txn(condition).await, Bad(InvalidRequest::EmptyKey))?;
     equal("the revision", s.revision().await?, start)
 }
 
@@ -214,7 +214,7 @@ async fn large_values_up_to_the_limit(s: &Scene) -> Verdict {
     let start = s.revision().await?;
     let size = max + max / 15;
     let refusal = s.store.put(s.key("too large"), vec![0x5a; size]).await;
-    let Err(StoreError::Invalid(Invalid::TooLarge { bytes, max: told })) = refusal else {
+    let Err(StoreError::Invalid(InvalidRequest::TooLarge { bytes, max: told })) = refusal else {
         return Err(Failure::new(format!("a value of {size} bytes: expected TooLarge, found {refusal:?}")));
     };
     ensure(bytes >= size, || format!("the refusal speaks of {bytes} bytes, the value had {size}"))?;

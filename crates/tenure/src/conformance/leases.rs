@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
-use crate::store::{Change, Invalid, LeaseId, Renewal, StoreError, WatchStart};
+use crate::store::{Change, InvalidRequest, LeaseId, Renewal, StoreError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -95,10 +95,10 @@ async fn a_grant_is_at_least_what_was_asked(s: &Scene) -> Verdict {
         })?;
     }
     let zero = s.store.grant(Duration::ZERO, None).await;
-    refused!("a TTL of nothing", zero, Bad(Invalid::TtlZero))?;
+    refused!("a TTL of nothing", zero, Bad(InvalidRequest::TtlZero))?;
     let century = info.limits.ttl_max.saturating_add(Duration::from_secs(1));
     let too_long = s.store.grant(century, None).await;
-    refused!("a TTL beyond the limit", too_long, Bad(Invalid::TtlTooLarge { .. }))?;
+    refused!("a TTL beyond the limit", too_long, Bad(InvalidRequest::TtlTooLarge { .. }))?;
     equal("the revision", s.revision().await?, start)
 }
 

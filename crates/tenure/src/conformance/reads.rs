@@ -3,7 +3,7 @@
 use super::scene::LONG;
 use super::verdict::{Failure, Verdict, equal, plus, refused};
 use super::{Case, Scene};
-use crate::store::{Get, Invalid, Op, Page, Revision, Selection, SortOrder, StoreError, Txn};
+use crate::store::{Get, InvalidRequest, Op, Page, Revision, Selection, SortOrder, StoreError, Txn};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -158,9 +158,9 @@ async fn an_open_prefix_is_refused(s: &Scene) -> Verdict {
     s.put("t10/a", "v").await?;
     let start = s.revision().await?;
     let open = Selection::Prefix(s.key("t1"));
-    refused!("a get", s.store.get(Get::new(open.clone())).await, Bad(Invalid::OpenPrefix(_)))?;
+    refused!("a get", s.store.get(Get::new(open.clone())).await, Bad(InvalidRequest::OpenPrefix(_)))?;
     let txn = Txn::new().then(Op::Delete(open));
-    refused!("a delete", s.txn(txn).await, Bad(Invalid::OpenPrefix(_)))?;
+    refused!("a delete", s.txn(txn).await, Bad(InvalidRequest::OpenPrefix(_)))?;
     let page = s.store.get(Get::new(s.below("t1/"))).await?;
     equal("a closed prefix", names(s, &page), vec!["t1/a".into()])?;
     equal("the revision", s.revision().await?, start)
@@ -170,10 +170,14 @@ async fn questions_without_sense_are_refused(s: &Scene) -> Verdict {
     use StoreError::Invalid as Bad;
     s.put("a", "v").await?;
     let none = Get::new(s.all()).limit(0);
-    refused!("a limit of 0", s.store.get(none).await, Bad(Invalid::LimitZero))?;
+    refused!("a limit of 0", s.store.get(none).await, Bad(InvalidRequest::LimitZero))?;
     for revision in [0, -1] {
         let before = Get::new(s.all()).at(Revision(revision));
-        refused!("a revision before the first", s.store.get(before).await, Bad(Invalid::NoSuchRevision(_)))?;
+        refused!(
+            "a revision before the first",
+            s.store.get(before).await,
+            Bad(InvalidRequest::NoSuchRevision(_))
+        )?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
 use crate::store::{
-    Comparison, Condition, Field, Get, Invalid, Op, OpReply, Revision, StoreError, Txn, TxnReply,
+    Comparison, Condition, Field, Get, InvalidRequest, Op, OpReply, Revision, StoreError, Txn, TxnReply,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -163,9 +163,9 @@ async fn one_change_of_a_key(s: &Scene) -> Verdict {
         ("delete of its prefix and put", delete_all(), put()),
     ] {
         let then = Txn::new().then(first.clone()).then(second.clone());
-        refused!(what, s.txn(then).await, Bad(Invalid::DuplicateKey(_)))?;
+        refused!(what, s.txn(then).await, Bad(InvalidRequest::DuplicateKey(_)))?;
         let otherwise = Txn::new().otherwise(first).otherwise(second);
-        refused!(what, s.txn(otherwise).await, Bad(Invalid::DuplicateKey(_)))?;
+        refused!(what, s.txn(otherwise).await, Bad(InvalidRequest::DuplicateKey(_)))?;
     }
     equal("the revision after the refusals", s.revision().await?, start)?;
     let both = s.txn(Txn::new().then(put()).otherwise(put())).await?;
@@ -193,7 +193,7 @@ async fn operations_up_to_the_limit(s: &Scene) -> Verdict {
         ("conditions", Txn { when: conditions, ..Txn::new() }),
     ] {
         match s.txn(txn).await {
-            Err(Bad(Invalid::TooManyOps { count, max: told })) => {
+            Err(Bad(InvalidRequest::TooManyOps { count, max: told })) => {
                 equal("both numbers in the refusal", (count, told), (max + 1, max))?;
             }
             other => return Err(Failure::new(format!("{what}: expected TooManyOps, found {other:?}"))),

@@ -4,7 +4,8 @@ use super::scene::LONG;
 use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
 use super::{Case, Scene};
 use crate::store::{
-    Change, Invalid, KeyValue, LeaseId, Op, PreviousValues, Revision, Selection, StoreError, Txn, WatchStart,
+    Change, InvalidRequest, KeyValue, LeaseId, Op, PreviousValues, Revision, Selection, StoreError, Txn,
+    WatchStart,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -269,9 +270,9 @@ async fn bad_selections_are_refused(s: &Scene) -> Verdict {
     use StoreError::Invalid as Bad;
     let watch = |select| s.store.watch(select, WatchStart::Now, PreviousValues::Omitted);
     let empty = watch(Selection::key("")).await;
-    refused!("an empty key", empty, Bad(Invalid::EmptyKey))?;
+    refused!("an empty key", empty, Bad(InvalidRequest::EmptyKey))?;
     let open = watch(Selection::Prefix(s.key("open"))).await;
-    refused!("an open prefix", open, Bad(Invalid::OpenPrefix(_)))
+    refused!("an open prefix", open, Bad(InvalidRequest::OpenPrefix(_)))
 }
 
 async fn nothing_is_missed(s: &Scene) -> Verdict {

@@ -368,14 +368,14 @@ impl LocalQueue {
         requests: &mut PendingRequests,
         wakeups: &mut Wakeups,
     ) {
-        while let Some(event) = self.machine.poll_notice() {
+        while let Some(event) = self.machine.poll_event() {
             // The first candidate of an election may still yield to a higher priority: a campaign decides when its term begins.
             if let (QueueEvent::Held { id, .. }, QueueKind::Lock) = (&event, kind) {
                 self.record_acquired(*id, now, now + RECORD_AFTER);
             }
             self.publish(event, wakeups);
         }
-        while let Some(output) = self.machine.poll_action() {
+        while let Some(output) = self.machine.poll_output() {
             requests.push(QueuedRequest { slot, queue: self.name(), output });
         }
     }

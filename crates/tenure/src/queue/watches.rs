@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{AbortHandle, Abortable, BoxStream, SelectAll, unfold};
-use tenure_core::backoff::Retry;
+use tenure_core::backoff::Backoff;
 use tenure_core::layout::QueueKey;
 use tenure_core::queue::{LockMode, queue_key_of};
 use tenure_core::record::{HolderRecord, Record};
@@ -126,7 +126,7 @@ impl QueueWatches {
     fn watch_key(&mut self, queue: &Bytes, key: QueueKey, start: WatchStart) -> AbortHandle {
         let watch = KeyWatch {
             store: self.store.clone(),
-            attempts: Attempts::new(&self.clock, Retry::QUEUE),
+            attempts: Attempts::new(&self.clock, Backoff::QUEUE),
             queue: queue.clone(),
             key,
             start,

@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backoff::{InvalidBackoff, Retry};
+use tenure_core::backoff::{Backoff, InvalidBackoff};
 use tenure_core::keepalive::TtlTooShort;
-use tenure_core::session::{Plan, Session as Machine};
+use tenure_core::session::{Session as Machine, SessionConfig};
 use thiserror::Error;
 
-use super::shared::Shared;
-use super::{Handle, Session, driver, measure};
+use super::shared::SessionShared;
+use super::{Session, SessionHandle, driver, metrics};
 use crate::clock::{BootClock, Clock};
 use crate::store::Store;
 
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    plan: Plan,
+    plan: SessionConfig,
     clock: Arc<dyn Clock>,
 }
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { plan: Plan::DEFAULT, clock: Arc::new(BootClock) }
+        SessionOptions { plan: SessionConfig::DEFAULT, clock: Arc::new(BootClock) }
     }
 }
 
@@ -36,7 +36,7 @@ impl SessionOptions {
 
     /// How long to wait before asking for a new lease again; 1, 2, 4, 8 s with full jitter.
     #[must_use]
-    pub fn retry(mut self, retry: Retry) -> SessionOptions {
+    pub fn retry(mut self, retry: Backoff) -> SessionOptions {
         self.plan.retry = retry;
         self
     }
@@ -59,10 +59,10 @@ impl SessionOptions {
     pub fn open(self, store: Store) -> Result<Session, InvalidOptions> {
         self.plan.retry.check()?;
         let machine = Machine::new(self.plan)?;
-        measure::register();
-        let shared = Arc::new(Shared::new(store, self.clock, machine, self.plan.ttl));
+        metrics::register();
+        let shared = Arc::new(SessionShared::new(store, self.clock, machine, self.plan.ttl));
         tokio::spawn(driver::drive(shared.clone()));
-        Ok(Session { handle: Arc::new(Handle { shared }) })
+        Ok(Session { handle: Arc::new(SessionHandle { shared }) })
     }
 }
 
@@ -75,5 +75,5 @@ pub enum InvalidOptions {
     Ttl(#[from] TtlTooShort),
     /// It would hammer the store.
     #[error(transparent)]
-    Retry(#[from] InvalidBackoff),
+    Backoff(#[from] InvalidBackoff),
 }

@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::session::{LeaseUserId, Lent, Session as Machine, Standing, Wish};
+use tenure_core::session::{LeaseInfo, LeaseUserId, RegistrationId, Session as Machine, SessionStatus};
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use super::driver::Reply;
-use super::loan::Answer;
-use super::measure::Gauge;
-use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
+use super::driver::SessionReply;
+use super::lease::LeaseReply;
+use super::metrics::KeyGauge;
+use super::{Health, KeyEvent, LeaseError, RegisterError, RegisteredKey, SessionState};
 use crate::clock::Clock;
 use crate::driver::requests::Inbox;
+use crate::error::CloseError;
 use crate::hold::LeaseCell;
 use crate::news::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
@@ -23,28 +24,28 @@ use crate::store::{LeaseId, Store, StoreError};
 const EVENTS_LEN: usize = 1_024;
 
 /// What the handles and the task have in common.
-pub(super) struct Shared {
+pub(super) struct SessionShared {
     pub(super) store: Store,
     pub(super) clock: Arc<dyn Clock>,
     /// The TTL of what does not ask for another.
     pub(super) ttl: Duration,
-    inner: Mutex<Inner>,
+    inner: Mutex<SessionInner>,
     /// Notified when a caller has changed the machine.
-    pub(super) inbox: Inbox<Reply>,
+    pub(super) inbox: Inbox<SessionReply>,
     pub(super) state: watch::Sender<SessionState>,
     pub(super) events: broadcast::Sender<KeyEvent>,
     /// Whether the store holds what is wanted, and nothing else of ours.
     pub(super) settled: news::Sender<bool>,
     /// What came of closing, once it is over.
-    pub(super) ended: news::Sender<Option<Result<(), LeftBehind>>>,
+    pub(super) ended: news::Sender<Option<Result<(), CloseError>>>,
 }
 
-pub(super) struct Inner {
+pub(super) struct SessionInner {
     pub(super) machine: Machine,
     /// Who waits for a wish to come true.
-    pub(super) waiters: BTreeMap<Wish, oneshot::Sender<Result<Registration, RegisterError>>>,
+    pub(super) waiters: BTreeMap<RegistrationId, oneshot::Sender<Result<RegisteredKey, RegisterError>>>,
     /// Who waits for a lease.
-    pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<Answer>>,
+    pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<LeaseReply>>,
     /// Who has one.
     pub(super) loans: BTreeMap<LeaseUserId, (LeaseId, Arc<LeaseCell>)>,
     /// What all loans of a lease share, as long as there are any: a renewal tells it to a thousand of them at once.
@@ -61,12 +62,12 @@ pub(super) struct Inner {
     /// What went wrong last, for the log.
     pub(super) last_error: Option<(Moment, StoreError)>,
     /// How many keys are wanted, as far as the metrics know.
-    pub(super) gauge: Gauge,
+    pub(super) gauge: KeyGauge,
 }
 
-impl Shared {
-    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, machine: Machine, ttl: Duration) -> Shared {
-        let inner = Inner {
+impl SessionShared {
+    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, machine: Machine, ttl: Duration) -> SessionShared {
+        let inner = SessionInner {
             machine,
             waiters: BTreeMap::new(),
             borrowers: BTreeMap::new(),
@@ -78,9 +79,9 @@ impl Shared {
             unreleased: Vec::new(),
             fatal: None,
             last_error: None,
-            gauge: Gauge::default(),
+            gauge: KeyGauge::default(),
         };
-        Shared {
+        SessionShared {
             store,
             clock,
             ttl,
@@ -93,7 +94,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SessionInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +110,7 @@ impl Shared {
         let mut inner = self.lock();
         inner.borrowers.remove(&loan);
         inner.loans.remove(&loan);
-        inner.machine.give_back(loan, self.clock.now());
+        inner.machine.release_lease(loan, self.clock.now());
         // Whoever waits from now on waits for what this begins.
         self.settled.send_replace(inner.machine.is_settled());
         drop(inner);
@@ -140,16 +141,16 @@ impl Shared {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Whoever waits for a key's last wish waits in vain.
-    pub(super) fn forget_wish(&mut self, key: &Bytes) {
-        if let Some(wish) = self.machine.wish(key) {
-            self.waiters.remove(&wish);
+    pub(super) fn forget_waiter(&mut self, key: &Bytes) {
+        if let Some(registration) = self.machine.registration(key) {
+            self.waiters.remove(&registration);
         }
     }
 
     /// Notes who has a lease.
-    pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LeaseCell> {
+    pub(super) fn begin_loan(&mut self, lent: &LeaseInfo) -> Arc<LeaseCell> {
         // One that has an end stays over; whoever borrows now has nothing to do with that.
         let shared = self.cells.get(&lent.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
         if let Some(cell) = &shared {
@@ -161,7 +162,7 @@ impl Inner {
             self.cells.insert(lent.lease, Arc::downgrade(&cell));
             cell
         });
-        self.loans.insert(lent.loan, (lent.lease, cell.clone()));
+        self.loans.insert(lent.user, (lent.lease, cell.clone()));
         cell
     }
 
@@ -182,25 +183,25 @@ impl Inner {
         }
         self.machine.close(now);
         for (_, waiter) in std::mem::take(&mut self.waiters) {
-            let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Refused);
+            let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Store);
             // One who does not wait any more has dropped the other end.
             let _ = waiter.send(Err(why));
         }
         for (_, borrower) in std::mem::take(&mut self.borrowers) {
-            let why = self.fatal.clone().map_or(LendError::Closed, LendError::Store);
+            let why = self.fatal.clone().map_or(LeaseError::Closed, LeaseError::Store);
             let _ = borrower.send(Err(why));
         }
     }
 
     pub(super) fn describe(&self, now: Moment) -> SessionState {
         let incarnation = self.machine.incarnation();
-        match self.machine.standing(now) {
-            Standing::Idle => SessionState::Idle,
-            Standing::Live => SessionState::Live { incarnation },
-            Standing::Suspect { since } => {
+        match self.machine.status(now) {
+            SessionStatus::Idle => SessionState::Idle,
+            SessionStatus::Live => SessionState::Live { incarnation },
+            SessionStatus::Suspect { since } => {
                 SessionState::Suspect { incarnation, failing_for: now.since(since) }
             }
-            Standing::Lost { why } => SessionState::Lost { why },
+            SessionStatus::Lost { why } => SessionState::Lost { why },
         }
     }
 }

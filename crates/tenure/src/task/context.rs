@@ -23,7 +23,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use super::handler::StopCause;
 use crate::hold::{Hold, LossReason, Lost, Subject, Validity};
 use crate::news;
-use crate::session::Loan;
+use crate::session::LeaseHandle;
 use crate::tenure::Tenure;
 
 pub use tenure_core::worker::StopReason;
@@ -66,7 +66,7 @@ struct ContextState {
     hold: Hold,
     tenure: Tenure,
     /// Keeps the lease while the handler, or a clone of its context, is alive.
-    _loan: Loan,
+    _loan: LeaseHandle,
     stop: news::Receiver<Option<Stop>>,
     checkpoint_requested: Arc<Notify>,
     saves: mpsc::UnboundedSender<SaveCheckpoint>,
@@ -107,7 +107,7 @@ impl TaskContext {
         start: HandlerStart,
         fence: Fence,
         tenure: Tenure,
-        loan: Loan,
+        loan: LeaseHandle,
         saves: mpsc::UnboundedSender<SaveCheckpoint>,
     ) -> (TaskContext, Controls) {
         let (stop, stopped) = news::channel(None);

@@ -18,7 +18,7 @@ use super::storage::{StorageError, TtlStorage};
 use super::term::TtlTerm;
 use super::term_state::{TtlStep, TtlTermState};
 use crate::dice;
-use crate::driver::{self, Drive, Event, Next};
+use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::hold::LossReason;
 
 /// What the driver acquires, and for which caller.
@@ -111,9 +111,9 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
     type Input = Input;
     type Reply = StorageResponse;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         if self.is_stopped {
-            return Next::End;
+            return NextStep::End;
         }
         let TtlStep { requests, status, wake, failures } = self.term.step();
         self.failures = failures;
@@ -139,10 +139,10 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
             (TtlStatus::Over(end), _) => {
                 self.end = Some(end);
                 log_end(key, end);
-                Next::End
+                NextStep::End
             }
-            (_, Some(wake)) => Next::Wait(Some(wake)),
-            (_, None) => Next::End,
+            (_, Some(wake)) => NextStep::Wait(Some(wake)),
+            (_, None) => NextStep::End,
         }
     }
 
@@ -160,22 +160,22 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
         (rare, std::future::pending())
     }
 
-    fn handle(&mut self, event: Event<Input, StorageResponse>) {
+    fn handle(&mut self, event: DriverEvent<Input, StorageResponse>) {
         match event {
-            Event::Input(Input::Stop) => self.is_stopped = true,
-            Event::Input(Input::Release) => {
+            DriverEvent::Input(Input::Stop) => self.is_stopped = true,
+            DriverEvent::Input(Input::Release) => {
                 self.is_released = true;
                 let is_closed = self.shared.is_closed();
                 self.term.leave(if is_closed { LossReason::Closed } else { LossReason::Released });
             }
             // The next step sees it.
-            Event::Input(Input::WorkEnded) => {}
-            Event::Reply(reply) => {
+            DriverEvent::Input(Input::WorkEnded) => {}
+            DriverEvent::Reply(reply) => {
                 let StorageResponse { request, sent_at, result } = reply;
                 let result = self.storage_reply(result);
                 self.term.handle_reply(request, sent_at, result, dice::throw());
             }
-            Event::Wake => {}
+            DriverEvent::Wake => {}
         }
     }
 }

@@ -17,7 +17,7 @@ use super::measure::Measure;
 use super::status::WorkerStatus;
 use super::{Worker, WorkerShared};
 use crate::dice;
-use crate::membership::{Cluster, JoinError, NewNode};
+use crate::member::{JoinError, Members, NewMember};
 use crate::news;
 use crate::task::handler::{self, FromProps, Handler};
 use crate::tenure::{Tenure, request};
@@ -70,7 +70,7 @@ pub struct WorkerBuilder {
 }
 
 struct WorkerOptions {
-    node: NewNode,
+    node: NewMember,
     config: WorkerConfig,
     balancer: Box<dyn Balancer>,
     policy: Box<dyn ErrorPolicy>,
@@ -81,7 +81,7 @@ impl WorkerBuilder {
     pub(crate) fn new(tenure: Tenure, node: Result<NodeId, InvalidName>) -> WorkerBuilder {
         let options = node.map(|id| {
             Box::new(WorkerOptions {
-                node: NewNode::new(id.clone()).state(MemberState::Ready),
+                node: NewMember::new(id.clone()).state(MemberState::Ready),
                 config: WorkerConfig::new(id, dice::nonce()),
                 balancer: Box::new(Fair::default()),
                 policy: Box::new(ErrorRate::default()),
@@ -204,7 +204,7 @@ impl WorkerBuilder {
         self.options(|options| change(&mut options.config))
     }
 
-    fn node(mut self, change: impl FnOnce(NewNode) -> NewNode) -> Self {
+    fn node(mut self, change: impl FnOnce(NewMember) -> NewMember) -> Self {
         self.options = self.options.map(|mut options| {
             options.node = change(options.node);
             options
@@ -252,7 +252,7 @@ impl Start {
         self
     }
 
-    /// Fails at once with [`JoinError::Alive`] instead of waiting for another process with the same id.
+    /// Fails at once with [`JoinError::Held`] instead of waiting for another process with the same id.
     pub fn try_now(mut self) -> Start {
         self.wait = Duration::ZERO;
         self
@@ -269,10 +269,12 @@ impl Start {
         }
         let (session, namespace) = (tenure.session().clone(), tenure.current_namespace());
         let node = node.balancer(balancer.name()).accepts(config.selector.clone(), config.capacity);
-        let cluster = Cluster::new(session.store().clone(), namespace).clock(session.clock().clone());
-        let mut join = cluster.join(&session, node).wait_up_to(wait);
+        let mut join = Members::new(session.store().clone(), namespace).join_as(&session, node);
+        if wait.is_zero() {
+            join = join.try_now();
+        }
         if let Some(timeout) = timeout {
-            join = join.within(timeout);
+            join = join.timeout(timeout);
         }
         let membership = join.await?;
         let (wish, wishes) = mpsc::unbounded_channel();

@@ -27,10 +27,11 @@ use super::writes::{self, Outbox};
 use crate::clock::{Clock, wall_time};
 use crate::dice;
 use crate::driver::requests::Inbox;
-use crate::driver::{self, Drive, Event as Woken, Next};
+use crate::driver::{self, Drive, DriverEvent as Woken, NextStep};
 use crate::hold::LossReason;
-use crate::membership::{Membership, Standing};
+use crate::member::Membership;
 use crate::news;
+use crate::session::RegistrationStatus as Standing;
 use crate::session::Session;
 use crate::store::{LeaseId, Store};
 
@@ -107,8 +108,8 @@ impl Driver {
     pub(super) async fn drive(self, membership: Membership) -> WorkerEnd {
         let clock = self.session.clock().clone();
         let (place, wishes) = mpsc::unbounded_channel();
-        let standing = membership.changes();
-        let first = membership.standing();
+        let standing = membership.status();
+        let first = membership.current_status();
         let feeds = match Feeds::open(&self.store, &self.layout) {
             Ok(feeds) => feeds,
             Err(error) => return WorkerEnd::Store(error),
@@ -264,16 +265,16 @@ impl Drive for NodeTask {
     type Input = Input;
     type Reply = Done;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         self.driver.act(&mut self.under_way);
         if let Some(running) = self.under_way.end.take() {
             self.driver.handlers.abandon();
             // Requests in flight are dropped with the driver; they may be applied all the same.
             self.end = Some(self.why.take().unwrap_or(WorkerEnd::Left { running }));
-            return Next::End;
+            return NextStep::End;
         }
         let wake = self.driver.machine.next_wake(now(&self.clock));
-        Next::Wait(wake.into_iter().chain(self.measure_at).min())
+        NextStep::Wait(wake.into_iter().chain(self.measure_at).min())
     }
 
     fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
@@ -382,9 +383,8 @@ async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<
                 change_record(&membership, change, &mut wishes).await
             }
             PlaceWish::Leave => {
-                let node = membership.id().clone();
-                if let Err(error) = membership.leave().await {
-                    info!(%node, %error, "the node's key is left to its lease");
+                if let Err(error) = membership.unregister().await {
+                    info!(%error, "the node's key is left to its lease");
                 }
                 return;
             }
@@ -402,7 +402,7 @@ async fn change_record(
         biased;
         changed = membership.update(change) => {
             if let Err(error) = changed {
-                debug!(node = %membership.id(), %error, "node record not updated yet");
+                debug!(?membership, %error, "node record not updated yet");
             }
             wishes.recv().await
         }

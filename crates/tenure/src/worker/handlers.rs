@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinSet};
 
 use crate::hold::LossReason;
-use crate::session::Loan;
+use crate::session::LeaseHandle;
 use crate::task::context::{Controls, SaveCheckpoint, Stop, TaskContext};
 use crate::task::handler::{AnyHandler, panic_message, reported};
 use crate::tenure::Tenure;
@@ -70,7 +70,7 @@ impl Handlers {
     }
 
     /// Starts a run.
-    pub(super) fn start(&mut self, start: HandlerStart, fence: Fence, loan: Loan) {
+    pub(super) fn start(&mut self, start: HandlerStart, fence: Fence, loan: LeaseHandle) {
         let run = (start.task.clone(), start.token);
         let handler = self.routes.of(start.record.kind.as_deref().unwrap_or_default()).cloned();
         let (context, controls) =

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::change::Change;
-use crate::snapshot::Picture;
+use crate::snapshot::SnapshotDiff;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelStep {
     /// A node writes its record, in a new life if it had none.
     Put(u8, bool),
     /// A node's key goes.
@@ -22,13 +22,13 @@ enum Step {
     List,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     let step = prop_oneof![
-        4 => (0..6_u8, prop::bool::weighted(0.85)).prop_map(|(node, is_good)| Step::Put(node, is_good)),
-        3 => (0..6_u8).prop_map(Step::Delete),
-        2 => Just(Step::Read),
-        1 => (0..3_usize).prop_map(Step::Break),
-        1 => Just(Step::List),
+        4 => (0..6_u8, prop::bool::weighted(0.85)).prop_map(|(node, is_good)| ModelStep::Put(node, is_good)),
+        3 => (0..6_u8).prop_map(ModelStep::Delete),
+        2 => Just(ModelStep::Read),
+        1 => (0..3_usize).prop_map(ModelStep::Break),
+        1 => Just(ModelStep::List),
     ];
     prop::collection::vec(step, 1..80)
 }
@@ -75,32 +75,32 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&mut self, news: News<NodeId, MemberRecord>) {
+    fn hear(&mut self, news: PresenceEvent<NodeId, MemberRecord>) {
         match news {
-            News::Snapshot(snapshot) => {
+            PresenceEvent::Snapshot(snapshot) => {
                 assert!(!std::mem::replace(&mut self.has_picture, true), "the whole picture is told once");
                 self.bad = snapshot.set_aside().iter().map(|aside| aside.id.clone()).collect();
                 snapshot.members().iter().for_each(|member| self.join(member));
             }
-            News::Joined(member) => self.join(&member),
-            News::Updated { before, now } => {
+            PresenceEvent::Joined(member) => self.join(&member),
+            PresenceEvent::Updated { before, now } => {
                 assert_eq!(before.token, now.token);
                 let told = self.members.insert(now.id.clone(), (now.record.address.clone(), now.token));
                 assert_eq!(told, Some((before.record.address.clone(), before.token)));
             }
-            News::Left { member, .. } => {
+            PresenceEvent::Left { member, .. } => {
                 let told = self.members.remove(&member.id);
                 assert_eq!(told, Some((member.record.address.clone(), member.token)));
             }
-            News::SetAside(aside) => drop(self.bad.insert(aside.id)),
-            News::Cleared { id, .. } => assert!(self.bad.remove(&id)),
-            News::Stale { .. } => assert!(!std::mem::replace(&mut self.is_stale, true)),
-            News::Fresh { .. } => assert!(std::mem::replace(&mut self.is_stale, false)),
+            PresenceEvent::Unreadable(aside) => drop(self.bad.insert(aside.id)),
+            PresenceEvent::Cleared { id, .. } => assert!(self.bad.remove(&id)),
+            PresenceEvent::Stale { .. } => assert!(!std::mem::replace(&mut self.is_stale, true)),
+            PresenceEvent::Fresh { .. } => assert!(std::mem::replace(&mut self.is_stale, false)),
         }
         assert!(self.has_picture, "the whole picture is told first");
     }
 
-    fn join(&mut self, member: &Member<NodeId, MemberRecord>) {
+    fn join(&mut self, member: &Presence<NodeId, MemberRecord>) {
         let before = self.members.insert(member.id.clone(), (member.record.address.clone(), member.token));
         assert_eq!(before, None, "one who is there does not join");
         let last = self.tokens.insert(member.id.clone(), member.token);
@@ -108,33 +108,33 @@ impl Listener {
     }
 }
 
-fn pass_on(items: &mut Vec<FeedItem>, roster: &mut PresenceSet<Nodes>, listener: &mut Listener) {
+fn pass_on(items: &mut Vec<FeedItem>, roster: &mut PresenceSet<NodePresence>, listener: &mut Listener) {
     for item in items.drain(..) {
         let is_whole = matches!(item, FeedItem::Synced(_));
         let mut news = Vec::new();
         roster.handle_item(item, Moment::ORIGIN, &mut news);
-        let may_speak = is_whole || matches!(news[..], [] | [News::Stale { .. }]);
+        let may_speak = is_whole || matches!(news[..], [] | [PresenceEvent::Stale { .. }]);
         assert!(may_speak, "half a listing was told: {news:?}");
         news.into_iter().for_each(|news| listener.hear(news));
     }
 }
 
 /// Plays a history; at each whole picture, and at the end, the listener has what the store had at that revision.
-fn play(steps: Vec<Step>) {
+fn play(steps: Vec<ModelStep>) {
     let mut model = Model { revision: 1, ..Model::default() };
-    let (mut picture, mut roster) = (Picture::new(), PresenceSet::new(Nodes(layout())));
+    let (mut picture, mut roster) = (SnapshotDiff::new(), PresenceSet::new(NodePresence(layout())));
     let (mut listener, mut items) = (Listener::default(), Vec::new());
-    for step in steps.into_iter().chain([Step::List, Step::Read]) {
+    for step in steps.into_iter().chain([ModelStep::List, ModelStep::Read]) {
         match step {
-            Step::Put(node, is_good) => model.put(node, is_good),
-            Step::Delete(node) => model.delete(node),
-            Step::Read if picture.whole_at().is_some() => {
+            ModelStep::Put(node, is_good) => model.put(node, is_good),
+            ModelStep::Delete(node) => model.delete(node),
+            ModelStep::Read if picture.whole_at().is_some() => {
                 for change in model.history.drain(..) {
                     picture.handle_batch(change.revision(), vec![change], &mut items);
                 }
             }
-            Step::Read => {}
-            Step::Break(pages) => {
+            ModelStep::Read => {}
+            ModelStep::Break(pages) => {
                 picture.handle_break(&mut items);
                 let pairs: Vec<KeyValue> = model.pairs.values().cloned().collect();
                 for page in pairs.chunks(2).take(pages) {
@@ -142,7 +142,7 @@ fn play(steps: Vec<Step>) {
                 }
                 picture.handle_break(&mut items);
             }
-            Step::List => {
+            ModelStep::List => {
                 picture.handle_break(&mut items);
                 let pairs = model.pairs.values().cloned().collect();
                 picture.handle_page(Revision(model.revision), pairs, &mut items);
@@ -158,7 +158,7 @@ fn play(steps: Vec<Step>) {
         .values()
         .filter(is_good)
         .map(|pair| {
-            let id = Nodes(layout()).id(&pair.key).unwrap();
+            let id = NodePresence(layout()).id(&pair.key).unwrap();
             (id, (MemberRecord::decode(&pair.value).unwrap().address, Token(pair.created)))
         })
         .collect();

@@ -12,7 +12,7 @@ fn queue_key_of(id: i64) -> QueueKey {
 
 /// The next request, which has to be an enter.
 fn enter(queue: &mut WaitQueue) -> (RequestId, QueueKey) {
-    match queue.poll_action() {
+    match queue.poll_output() {
         Some(QueueOutput::Enter { epoch, queue_key, .. }) => (epoch, queue_key),
         other => panic!("{other:?} instead of an enter"),
     }
@@ -20,7 +20,7 @@ fn enter(queue: &mut WaitQueue) -> (RequestId, QueueKey) {
 
 /// The next request, which has to be a read of the queue.
 fn look(queue: &mut WaitQueue) -> RequestId {
-    match queue.poll_action() {
+    match queue.poll_output() {
         Some(QueueOutput::ReadPredecessor { epoch, .. }) => epoch,
         other => panic!("{other:?} instead of a look"),
     }
@@ -28,7 +28,7 @@ fn look(queue: &mut WaitQueue) -> RequestId {
 
 /// The next request, which has to be a release.
 fn leave(queue: &mut WaitQueue) -> RequestId {
-    match queue.poll_action() {
+    match queue.poll_output() {
         Some(QueueOutput::Leave { epoch, .. }) => epoch,
         other => panic!("{other:?} instead of a leave"),
     }
@@ -48,7 +48,7 @@ fn gone(first: Vec<(QueueKey, Token)>) -> LeaveReply {
 
 /// The waiters that were notified that they hold, with their tokens.
 fn held(queue: &mut WaitQueue) -> Vec<(WaiterId, Token)> {
-    let notices = std::iter::from_fn(|| queue.poll_notice());
+    let notices = std::iter::from_fn(|| queue.poll_event());
     notices
         .filter_map(|notice| match notice {
             QueueEvent::Held { id, token } => Some((id, token)),
@@ -58,7 +58,7 @@ fn held(queue: &mut WaitQueue) -> Vec<(WaiterId, Token)> {
 }
 
 fn lost(queue: &mut WaitQueue) -> Vec<LossReason> {
-    let notices = std::iter::from_fn(|| queue.poll_notice());
+    let notices = std::iter::from_fn(|| queue.poll_event());
     notices
         .filter_map(|notice| match notice {
             QueueEvent::Lost { why, .. } => Some(why),
@@ -159,7 +159,7 @@ fn lost_lease_wakes_the_local_waiter_behind_it() {
     let mut queue = WaitQueue::new(7);
     let (_, queue_key) = stands(&mut queue, 1, 5, None);
     let (waiter, _) = stands(&mut queue, 2, 6, Some(queue_key));
-    assert_eq!(queue.poll_action(), None);
+    assert_eq!(queue.poll_output(), None);
     held(&mut queue);
     queue.handle_lease_lost(lease(1), NOW);
     let epoch = look(&mut queue);
@@ -177,7 +177,7 @@ fn holder_behind_the_waiter_is_no_predecessor() {
         stands(&mut queue, 1, 9, Some(queue_key_of(2)));
         queue.handle_holder(queue_key_of(2), token(since), Revision(13));
         queue.handle_gone(queue_key_of(2), Revision(14), NOW);
-        match queue.poll_action() {
+        match queue.poll_output() {
             Some(QueueOutput::ReadPredecessor { predecessor, .. }) => assert_eq!(predecessor, expected),
             other => panic!("{other:?} instead of a look"),
         }
@@ -192,7 +192,7 @@ fn event_during_a_look_causes_another() {
     queue.handle_watched(queue_key_of(2), NOW);
     let first = look(&mut queue);
     queue.handle_gone(queue_key_of(2), Revision(11), NOW);
-    assert_eq!(queue.poll_action(), None, "one read at a time");
+    assert_eq!(queue.poll_output(), None, "one read at a time");
     queue.handle_predecessor(
         id,
         first,
@@ -216,7 +216,7 @@ fn refused_enter_settles_the_one_before_it() {
     let (epoch, _) = enter(&mut queue);
     let why = StoreError::Corrupt("no".to_owned());
     queue.handle_entered(id, epoch, EnterReply::Refused(why), 0.0, NOW);
-    match queue.poll_action() {
+    match queue.poll_output() {
         Some(QueueOutput::Leave { queue_key: left, settles: Some(_), .. }) => assert_eq!(left, queue_key),
         other => panic!("{other:?} instead of a leave that settles"),
     }
@@ -232,13 +232,13 @@ fn leave_names_the_hold_that_ends() {
     let mut queue = WaitQueue::new(7);
     let (waiter, _) = stands(&mut queue, 1, 9, Some(QueueKey { lease: lease(2), nonce: 1 }));
     queue.leave(waiter, NOW);
-    assert_eq!(held_in(queue.poll_action()).1, None);
+    assert_eq!(held_in(queue.poll_output()).1, None);
     let mut queue = WaitQueue::new(7);
     let (holder, _) = stands(&mut queue, 1, 9, None);
     queue.leave(holder, NOW);
-    let (epoch, held) = held_in(queue.poll_action());
+    let (epoch, held) = held_in(queue.poll_output());
     assert_eq!(held, Some(token(9)));
     queue.handle_left(holder, epoch, LeaveReply::Unknown, 0.0, NOW);
     queue.handle_time(NOW + Duration::from_secs(5));
-    assert_eq!(held_in(queue.poll_action()).1, Some(token(9)));
+    assert_eq!(held_in(queue.poll_output()).1, Some(token(9)));
 }

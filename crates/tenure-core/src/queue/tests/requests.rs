@@ -97,8 +97,8 @@ impl Queue {
 
     fn handle(&mut self, action: QueueOutput, reply: TxnReply) -> QueueReply {
         match self.requests.handle(&self.prefix, action, Ok(reply)) {
-            Progress::Done(reply) => reply,
-            Progress::Read(read) => {
+            ReplyProgress::Done(reply) => reply,
+            ReplyProgress::Read(read) => {
                 let page = self.store.get(&read.get(), NOW);
                 read.handle(page)
             }

@@ -20,17 +20,17 @@ fn late_enter_of_left_place_is_never_applied() {
 /// The negative control: without the guard the key stays.
 #[test]
 fn late_enter_without_guard_leaves_a_key() {
-    let _broken = crate::sabotage::Sabotage::of(Rule::SettledEnter);
+    let _broken = crate::sabotage::Sabotage::of(SabotageRule::SettledEnter);
     assert_eq!(late_enter().queue_keys(), 1);
 }
 
 /// An enter is taken for lost, its key is left, and the enter arrives a minute later.
-fn late_enter() -> World {
-    let mut world = World::new(1);
-    world.fate = Fate::Late;
+fn late_enter() -> QueueWorld {
+    let mut world = QueueWorld::new(1);
+    world.fate = RequestFault::Late;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = Fate::Works;
+    world.fate = RequestFault::Works;
     world.leave(0, id);
     world.pass(Duration::from_secs(60));
     assert_eq!(world.queue_keys(), 0);
@@ -42,11 +42,11 @@ fn late_enter() -> World {
 /// The guard of a lease changes for one key and refuses the enters of the others that were sent before; they enter again.
 #[test]
 fn changed_guard_delays_other_enters_and_loses_none() {
-    let mut world = World::new(1);
-    world.fate = Fate::Late;
+    let mut world = QueueWorld::new(1);
+    world.fate = RequestFault::Late;
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = Fate::Works;
+    world.fate = RequestFault::Works;
     let second = world.enter(0, LockMode::Exclusive);
     world.leave(0, first);
     world.settle();
@@ -66,6 +66,6 @@ fn next_queue_enters_with_the_known_guard() {
     let mut next = WaitQueue::default();
     next.begin(former.nonce_floor(), former.counter(), former.guards());
     next.enter(*lease, LockMode::Exclusive);
-    let Some(QueueOutput::Enter { guard: required, .. }) = next.poll_action() else { panic!("no enter") };
+    let Some(QueueOutput::Enter { guard: required, .. }) = next.poll_output() else { panic!("no enter") };
     assert_eq!((required, required.0.is_some()), (*guard, true));
 }

@@ -34,7 +34,7 @@ const NONCES: u64 = 1_000;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(super) enum RequestFault {
     Works,
     /// It never arrives, and that is known.
     NotDone,
@@ -45,7 +45,7 @@ pub(super) enum Fate {
 }
 
 /// A request that is not yet at the store.
-enum Pending {
+enum UnsentRequest {
     QueueOutput(QueueOutput),
     Read(SecondRead),
 }
@@ -70,14 +70,14 @@ impl Watching {
 
 /// What a process believes of a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Belief {
+enum LocalState {
     Hopes,
     Holds(Token),
     Over,
     Lost,
 }
 
-pub(super) struct World {
+pub(super) struct QueueWorld {
     now: Moment,
     store: Keyspace,
     watch: WatchId,
@@ -88,33 +88,33 @@ pub(super) struct World {
     builders: Vec<QueueRequests>,
     leases: Vec<LeaseId>,
     lease_counter: i64,
-    pub(super) fate: Fate,
+    pub(super) fate: RequestFault,
     pub(super) requests: Vec<&'static str>,
     modes: BTreeMap<QueueKey, LockMode>,
-    beliefs: BTreeMap<(usize, WaiterId), Belief>,
+    beliefs: BTreeMap<(usize, WaiterId), LocalState>,
     watched: Vec<Watching>,
     /// Requests not yet at the store, answers and events not yet at their process: what happens next is anybody's guess.
-    asked: Vec<(usize, Pending)>,
+    asked: Vec<(usize, UnsentRequest)>,
     answers: Vec<(usize, QueueReply)>,
     /// Requests that were taken for lost, with the time by which the store carries them out.
     late: Vec<(Moment, Txn)>,
     /// What each process has still to be shown.
-    events: Vec<VecDeque<Event>>,
+    events: Vec<VecDeque<WatchEvent>>,
 }
 
 /// What a watch shows.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum WatchEvent {
     Gone(QueueKey, Revision),
     /// A key that stands since then said that it holds.
     Holds(QueueKey, Token, Revision),
 }
 
-impl World {
-    pub(super) fn new(processes: usize) -> World {
+impl QueueWorld {
+    pub(super) fn new(processes: usize) -> QueueWorld {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let watch = store.watch(Selection::everything(), WatchStart::Now, Moment::ORIGIN).unwrap();
-        let mut world = World {
+        let mut world = QueueWorld {
             now: Moment::ORIGIN,
             store,
             watch,
@@ -124,7 +124,7 @@ impl World {
             builders: Vec::new(),
             leases: Vec::new(),
             lease_counter: 0,
-            fate: Fate::Works,
+            fate: RequestFault::Works,
             requests: Vec::new(),
             modes: BTreeMap::new(),
             beliefs: BTreeMap::new(),
@@ -153,24 +153,24 @@ impl World {
 
     pub(super) fn enter(&mut self, process: usize, mode: LockMode) -> WaiterId {
         let id = self.queues[process].enter(self.leases[process], mode);
-        self.beliefs.insert((process, id), Belief::Hopes);
+        self.beliefs.insert((process, id), LocalState::Hopes);
         self.collect(process);
         id
     }
 
     /// Whoever leaves stops believing first.
     pub(super) fn leave(&mut self, process: usize, id: WaiterId) {
-        self.beliefs.insert((process, id), Belief::Over);
+        self.beliefs.insert((process, id), LocalState::Over);
         self.queues[process].leave(id, self.now);
         self.collect(process);
     }
 
     pub(super) fn holds(&self, process: usize, id: WaiterId) -> bool {
-        matches!(self.beliefs.get(&(process, id)), Some(Belief::Holds(_)))
+        matches!(self.beliefs.get(&(process, id)), Some(LocalState::Holds(_)))
     }
 
     pub(super) fn is_lost(&self, process: usize, id: WaiterId) -> bool {
-        self.beliefs.get(&(process, id)) == Some(&Belief::Lost)
+        self.beliefs.get(&(process, id)) == Some(&LocalState::Lost)
     }
 
     /// A stranger revokes a process's lease; the process gets another for what it does next.
@@ -188,7 +188,7 @@ impl World {
     /// A holder of a process records that in its key.
     pub(super) fn say_holding(&mut self, process: usize) {
         let of = (process, WaiterId(0))..=(process, WaiterId(u64::MAX));
-        let holders = self.beliefs.range(of).filter(|(_, belief)| matches!(belief, Belief::Holds(_)));
+        let holders = self.beliefs.range(of).filter(|(_, belief)| matches!(belief, LocalState::Holds(_)));
         let queue_keys: Vec<_> =
             holders.filter_map(|(who, _)| self.queues[process].queue_key(who.1)).collect();
         for (queue_key, token) in queue_keys {
@@ -258,10 +258,10 @@ impl World {
         let process = usize::from(throw >> 8) % self.queues.len();
         let pick = usize::from(throw >> 4);
         self.fate = match (throw >> 12) % 8 {
-            0 => Fate::NotDone,
-            1 => Fate::LosesAnswer,
-            2 => Fate::Late,
-            _ => Fate::Works,
+            0 => RequestFault::NotDone,
+            1 => RequestFault::LosesAnswer,
+            2 => RequestFault::Late,
+            _ => RequestFault::Works,
         };
         self.see();
         match throw % 16 {
@@ -305,7 +305,7 @@ impl World {
         let queue = self.line_now();
         let first = queue.keys().next().copied();
         for (who, belief) in &self.beliefs {
-            if let Belief::Holds(token) = belief
+            if let LocalState::Holds(token) = belief
                 && queue.contains_key(token)
             {
                 assert_eq!(Some(*token), first, "{who:?} holds behind somebody");
@@ -315,14 +315,14 @@ impl World {
 
     /// Faults end, holders leave one after the other: everybody is served or told, and nothing is left.
     pub(super) fn come_to_an_end(&mut self) {
-        self.fate = Fate::Works;
+        self.fate = RequestFault::Works;
         for _ in 0..1_000 {
             self.pass(Duration::from_secs(15));
             self.check_holders();
             let holders: Vec<(usize, WaiterId)> = self
                 .beliefs
                 .iter()
-                .filter(|(_, belief)| matches!(belief, Belief::Holds(_)))
+                .filter(|(_, belief)| matches!(belief, LocalState::Holds(_)))
                 .map(|(who, _)| *who)
                 .collect();
             if holders.is_empty() {
@@ -337,14 +337,15 @@ impl World {
         // The last to arrive do so when no process looks any more.
         self.arrive();
         self.settle();
-        assert!(self.beliefs.values().all(|belief| *belief != Belief::Hopes), "somebody waits for ever");
+        assert!(self.beliefs.values().all(|belief| *belief != LocalState::Hopes), "somebody waits for ever");
         assert_eq!(self.line_now().len(), 0, "queue_keys are left");
         assert!(self.queues.iter().all(WaitQueue::is_empty), "waiters are left");
     }
 
     fn live(&self, process: usize) -> Vec<WaiterId> {
         let of = (process, WaiterId(0))..=(process, WaiterId(u64::MAX));
-        let live = self.beliefs.range(of).filter(|(_, b)| matches!(b, Belief::Hopes | Belief::Holds(_)));
+        let live =
+            self.beliefs.range(of).filter(|(_, b)| matches!(b, LocalState::Hopes | LocalState::Holds(_)));
         live.map(|(who, _)| who.1).collect()
     }
 
@@ -372,23 +373,23 @@ impl World {
     /// Takes what a queue asks and tells, and begins the watches it wants.
     fn collect(&mut self, process: usize) {
         loop {
-            while let Some(notice) = self.queues[process].poll_notice() {
+            while let Some(notice) = self.queues[process].poll_event() {
                 let (id, belief) = match notice {
-                    QueueEvent::Held { id, token } => (id, Belief::Holds(token)),
+                    QueueEvent::Held { id, token } => (id, LocalState::Holds(token)),
                     QueueEvent::Lost { id, .. }
                     | QueueEvent::Refused { id, .. }
-                    | QueueEvent::PermitsDiffer { id, .. } => (id, Belief::Lost),
-                    QueueEvent::Released { id, .. } => (id, Belief::Over),
+                    | QueueEvent::PermitsDiffer { id, .. } => (id, LocalState::Lost),
+                    QueueEvent::Released { id, .. } => (id, LocalState::Over),
                     QueueEvent::Waits { .. } => continue,
                 };
                 let predecessor = self.beliefs.insert((process, id), belief);
                 assert!(
-                    predecessor == Some(Belief::Hopes) || !matches!(belief, Belief::Holds(_)),
+                    predecessor == Some(LocalState::Hopes) || !matches!(belief, LocalState::Holds(_)),
                     "{predecessor:?}"
                 );
             }
-            let actions = std::iter::from_fn(|| self.queues[process].poll_action());
-            self.asked.extend(actions.map(|action| (process, Pending::QueueOutput(action))));
+            let actions = std::iter::from_fn(|| self.queues[process].poll_output());
+            self.asked.extend(actions.map(|action| (process, UnsentRequest::QueueOutput(action))));
             let wanted = Watching::of(&self.queues[process]);
             if wanted == self.watched[process] {
                 return;
@@ -401,7 +402,7 @@ impl World {
                     match token {
                         Some(_) if !queue.contains(&queue_key) => {
                             let now = self.store.revision();
-                            self.events[process].push_back(Event::Gone(queue_key, now));
+                            self.events[process].push_back(WatchEvent::Gone(queue_key, now));
                         }
                         Some(_) | None => {}
                     }
@@ -430,13 +431,13 @@ impl World {
                             let Some(queue_key) = self.queue_key(key) else { continue };
                             if watched.own.contains_key(&queue_key) || watched.predecessor == Some(queue_key)
                             {
-                                self.events[process].push_back(Event::Gone(queue_key, *revision));
+                                self.events[process].push_back(WatchEvent::Gone(queue_key, *revision));
                             }
                         }
                         Change::Put { pair, .. } => {
                             let Some(queue_key) = self.queue_key(&pair.key) else { continue };
                             if watched.predecessor == Some(queue_key) && pair.value == HOLDS {
-                                let event = Event::Holds(queue_key, Token(pair.created), pair.modified);
+                                let event = WatchEvent::Holds(queue_key, Token(pair.created), pair.modified);
                                 self.events[process].push_back(event);
                             }
                         }
@@ -459,10 +460,10 @@ impl World {
 
     fn show(&mut self, process: usize) {
         match self.events[process].pop_front() {
-            Some(Event::Gone(queue_key, revision)) => {
+            Some(WatchEvent::Gone(queue_key, revision)) => {
                 self.queues[process].handle_gone(queue_key, revision, self.now);
             }
-            Some(Event::Holds(queue_key, token, revision)) => {
+            Some(WatchEvent::Holds(queue_key, token, revision)) => {
                 self.queues[process].handle_holder(queue_key, token, revision);
             }
             None => {}

@@ -57,8 +57,8 @@ impl Election {
             txns += usize::from(matches!(transfer.request(), StoreRequest::Txn(_)));
             let reply = self.send(transfer);
             match transfer.handle(reply) {
-                Step::Send | Step::Retry(_) => {}
-                Step::Done(result) => return (result.unwrap(), txns),
+                ExchangeStep::Send | ExchangeStep::Retry(_) => {}
+                ExchangeStep::Done(result) => return (result.unwrap(), txns),
             }
         }
     }
@@ -93,10 +93,10 @@ fn long_queue_is_deleted_in_chunks_and_the_holder_last() {
     let mut election = Election::new(302);
     let mut transfer = election.transfer(300);
     let read = election.send(&transfer);
-    assert!(matches!(transfer.handle(read), Step::Send));
+    assert!(matches!(transfer.handle(read), ExchangeStep::Send));
     for _ in 0..2 {
         let reply = election.send(&transfer);
-        assert!(matches!(transfer.handle(reply), Step::Send));
+        assert!(matches!(transfer.handle(reply), ExchangeStep::Send));
         assert_eq!(election.left().first(), Some(&1), "the holder leads until the last transaction");
     }
     assert_eq!(election.run(&mut transfer), (Transferred::Done, 1));
@@ -123,7 +123,7 @@ fn lost_reply_is_settled_as_done() {
     let read = election.send(&transfer);
     transfer.handle(read);
     election.send(&transfer).unwrap();
-    assert!(matches!(transfer.handle(Err(lost())), Step::Retry(_)));
+    assert!(matches!(transfer.handle(Err(lost())), ExchangeStep::Retry(_)));
     assert_eq!(election.run(&mut transfer).0, Transferred::Done);
     assert_eq!(election.left(), [3]);
 }
@@ -149,7 +149,7 @@ fn only_permanent_errors_end_a_transfer() {
     let election = Election::new(3);
     let mut transfer = election.transfer(2);
     let unavailable = StoreError::Unavailable(Cause::new("no connection"));
-    assert!(matches!(transfer.handle(Err(unavailable)), Step::Retry(_)));
+    assert!(matches!(transfer.handle(Err(unavailable)), ExchangeStep::Retry(_)));
     assert!(matches!(transfer.request(), StoreRequest::Get(_)));
-    assert!(matches!(transfer.handle(Err(StoreError::Closed)), Step::Done(Err(_))));
+    assert!(matches!(transfer.handle(Err(StoreError::Closed)), ExchangeStep::Done(Err(_))));
 }

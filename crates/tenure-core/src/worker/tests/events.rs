@@ -7,7 +7,7 @@ use crate::audit::AuditEntry;
 use crate::client::{DeleteTask, NewTask, Origin, SendCommand, SendNodeCommand, SubmitError, SubmitTasks};
 use crate::command::NodeCommand;
 use crate::error::{Cause, StoreError};
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::id::{CommandId, NodeId, TaskId};
 use crate::kv::Get;
 use crate::layout::{COMMAND_EXPIRES_AFTER, Key};
@@ -51,7 +51,7 @@ impl WorkerWorld {
             let is_lost = is_write && lost < 2 && self.is_stormy && self.dice.one_in(4);
             let reply = if is_lost { Err(StoreError::Ambiguous(Cause::new("lost"))) } else { reply };
             lost += usize::from(is_lost);
-            if let Step::Done(output) = exchange.handle(reply) {
+            if let ExchangeStep::Done(output) = exchange.handle(reply) {
                 return output;
             }
         }

@@ -13,7 +13,7 @@ use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::record::{MemberRecord, MemberState, NodeLoad, Record};
 use crate::revision::Token;
-use crate::snapshot::Picture;
+use crate::snapshot::SnapshotDiff;
 use crate::task::TaskStatus;
 use crate::task::retry::ErrorRate;
 use crate::time::Moment;
@@ -59,7 +59,7 @@ pub(super) struct WorkerProcess {
     /// When its driver wakes if nothing else happens, as its machine said last.
     pub(super) wake: Option<Moment>,
     pub(super) watches: BTreeMap<FeedId, WatchId>,
-    pub(super) pictures: BTreeMap<FeedId, Picture>,
+    pub(super) pictures: BTreeMap<FeedId, SnapshotDiff>,
     pub(super) polls: BTreeSet<FeedId>,
     pub(super) handlers: BTreeMap<TaskId, HandlerRun>,
     pub(super) loans: BTreeMap<String, LeaseId>,

@@ -4,7 +4,8 @@ use tenure_etcd::Error;
 
 use crate::store::etcd::{TTL_MAX, translate};
 use crate::store::{
-    Access, Cause, Denied, Invalid, KeyRange, MissingGrant, Replaced, Revision, StoreError, TlsFailure,
+    AccessKind, Cause, Denied, InvalidRequest, KeyRange, MissingGrant, Revision, StoreError, StoreReplaced,
+    TlsFailure,
 };
 
 /// The error of a call.
@@ -24,12 +25,17 @@ pub(super) fn from(error: Error) -> StoreError {
         Error::Unavailable(cause) => StoreError::Unavailable(Cause::new(cause)),
         Error::Ambiguous(cause) => StoreError::Ambiguous(Cause::new(cause)),
         Error::Replaced(replaced) => match replaced {
-            tenure_etcd::Replaced::OtherCluster { was, now } => StoreError::Replaced(Replaced::Identity {
-                expected: translate::store_id(was),
-                found: translate::store_id(now),
-            }),
-            tenure_etcd::Replaced::WentBack { was, now } => {
-                StoreError::Replaced(Replaced::RevisionRegress { seen: Revision(was), found: Revision(now) })
+            tenure_etcd::ClusterReplaced::OtherCluster { was, now } => {
+                StoreError::Replaced(StoreReplaced::Identity {
+                    expected: translate::store_id(was),
+                    found: translate::store_id(now),
+                })
+            }
+            tenure_etcd::ClusterReplaced::WentBack { was, now } => {
+                StoreError::Replaced(StoreReplaced::RevisionRegress {
+                    seen: Revision(was),
+                    found: Revision(now),
+                })
             }
             other => StoreError::Corrupt(other.to_string()),
         },
@@ -67,10 +73,10 @@ fn from_denied(denied: tenure_etcd::Denied) -> Denied {
     match denied {
         tenure_etcd::Denied::Permission { user, access, ranges } => {
             let access = match access {
-                tenure_etcd::Access::Read => Access::Read,
-                tenure_etcd::Access::Write => Access::Write,
-                tenure_etcd::Access::ReadWrite => Access::ReadWrite,
-                tenure_etcd::Access::Root => Access::Root,
+                tenure_etcd::RequiredAccess::Read => AccessKind::Read,
+                tenure_etcd::RequiredAccess::Write => AccessKind::Write,
+                tenure_etcd::RequiredAccess::ReadWrite => AccessKind::ReadWrite,
+                tenure_etcd::RequiredAccess::Root => AccessKind::Root,
             };
             let ranges =
                 ranges.into_iter().map(|range| KeyRange { key: range.key, end: range.end }).collect();
@@ -80,14 +86,14 @@ fn from_denied(denied: tenure_etcd::Denied) -> Denied {
     }
 }
 
-fn from_invalid(invalid: tenure_etcd::Invalid) -> Invalid {
+fn from_invalid(invalid: tenure_etcd::Invalid) -> InvalidRequest {
     match invalid {
-        tenure_etcd::Invalid::EmptyKey => Invalid::EmptyKey,
-        tenure_etcd::Invalid::TooManyOps { count, limit } => Invalid::TooManyOps { count, max: limit },
-        tenure_etcd::Invalid::TooLarge { bytes, limit } => Invalid::TooLarge { bytes, max: limit },
-        tenure_etcd::Invalid::AnswerTooLarge(text) => Invalid::AnswerTooLarge(text),
-        tenure_etcd::Invalid::TtlTooLarge { ttl } => Invalid::TtlTooLarge { asked: ttl, max: TTL_MAX },
+        tenure_etcd::Invalid::EmptyKey => InvalidRequest::EmptyKey,
+        tenure_etcd::Invalid::TooManyOps { count, limit } => InvalidRequest::TooManyOps { count, max: limit },
+        tenure_etcd::Invalid::TooLarge { bytes, limit } => InvalidRequest::TooLarge { bytes, max: limit },
+        tenure_etcd::Invalid::AnswerTooLarge(text) => InvalidRequest::AnswerTooLarge(text),
+        tenure_etcd::Invalid::TtlTooLarge { ttl } => InvalidRequest::TtlTooLarge { asked: ttl, max: TTL_MAX },
         // The key is not named by the server; where one transaction is at fault, `Txn::check` has named it before.
-        other => Invalid::Other(other.to_string()),
+        other => InvalidRequest::Other(other.to_string()),
     }
 }

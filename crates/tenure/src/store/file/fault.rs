@@ -5,7 +5,7 @@
 
 use rusqlite::{Error, ErrorCode, ffi};
 
-use crate::store::{Cause, Replaced, StoreError, Unusable};
+use crate::store::{Cause, StoreError, StoreReplaced, UnusableStore};
 
 /// An error from before COMMIT: nothing happened.
 pub(super) fn before_commit(error: Error) -> StoreError {
@@ -14,13 +14,13 @@ pub(super) fn before_commit(error: Error) -> StoreError {
         return StoreError::Corrupt(error.to_string());
     };
     if code.extended_code == ffi::SQLITE_READONLY_DBMOVED {
-        return StoreError::Replaced(Replaced::Files);
+        return StoreError::Replaced(StoreReplaced::Files);
     }
     match code.code {
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Busy(Cause::new(error)),
         ErrorCode::DiskFull => StoreError::NoSpace,
         ErrorCode::DatabaseCorrupt => StoreError::Corrupt(error.to_string()),
-        ErrorCode::NotADatabase => StoreError::Unusable(Unusable::NotAStore(error.to_string())),
+        ErrorCode::NotADatabase => StoreError::Unusable(UnusableStore::NotAStore(error.to_string())),
         ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
             StoreError::Denied(error.to_string().into())
         }
@@ -91,7 +91,7 @@ mod tests {
         assert!(matches!(before_commit(sqlite(ffi::SQLITE_READONLY)), StoreError::Denied(_)));
         assert!(matches!(
             before_commit(sqlite(ffi::SQLITE_READONLY_DBMOVED)),
-            StoreError::Replaced(Replaced::Files)
+            StoreError::Replaced(StoreReplaced::Files)
         ));
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::store::file::fault::of_side_file;
 use crate::store::file::place::Place;
-use crate::store::{Replaced, StoreError};
+use crate::store::{StoreError, StoreReplaced};
 
 /// Which file is under a name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -54,7 +54,7 @@ impl Guard {
     /// Remembers the files. Called inside the write lock, after SQLite has opened all of them.
     pub(super) fn remember(place: &Place) -> Result<Guard, StoreError> {
         let [Some(database), Some(wal), Some(shm)] = look(place)? else {
-            return Err(StoreError::Replaced(Replaced::Files));
+            return Err(StoreError::Replaced(StoreReplaced::Files));
         };
         Ok(Guard { place: place.clone(), files: [database, wal, shm] })
     }
@@ -69,7 +69,7 @@ impl Guard {
         if look(&self.place)? == self.files.map(Some) {
             Ok(())
         } else {
-            Err(StoreError::Replaced(Replaced::Files))
+            Err(StoreError::Replaced(StoreReplaced::Files))
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::store::file::fault::of_side_file;
 use crate::store::file::guard::Identity;
 use crate::store::file::place::Place;
 use crate::store::file::side_file::{self, Kind};
-use crate::store::{Replaced, StoreError};
+use crate::store::{StoreError, StoreReplaced};
 
 use byte_lock::{is_free, lock, unlock};
 
@@ -81,7 +81,7 @@ impl Occupancy {
                 folders.push(Folder { file, first });
             }
             if path_hash.is_none() {
-                let identity = Identity::at(folder)?.ok_or(StoreError::Replaced(Replaced::Files))?;
+                let identity = Identity::at(folder)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
                 let name = below.as_os_str().as_encoded_bytes();
                 path_hash = Some(hash(&[&identity.bytes(), name]) & ((1 << DATABASE_BITS) - 1));
             }
@@ -110,7 +110,7 @@ impl Occupancy {
     pub(super) fn mark(&mut self, place: &Place, files: [Identity; 3]) -> Result<(), StoreError> {
         let database = Descriptor::open(&place.database)?;
         if database.identity != files[0] {
-            return Err(StoreError::Replaced(Replaced::Files));
+            return Err(StoreError::Replaced(StoreReplaced::Files));
         }
         lock(database.file(), self.place).map_err(|error| cannot_lock(&error))?;
         self.database = Some(database);
@@ -120,7 +120,7 @@ impl Occupancy {
         // Two processes may have looked at the same time. Of two that have marked, at least the later one sees the other.
         match self.others(Some(files))? {
             Occupied::No => Ok(()),
-            Occupied::ByOthers => Err(StoreError::Replaced(Replaced::Files)),
+            Occupied::ByOthers => Err(StoreError::Replaced(StoreReplaced::Files)),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
-use crate::store::{Replaced, Revision, StoreError};
+use crate::store::{Revision, StoreError, StoreReplaced};
 
 /// How long one sleeps who finds SQLite's lock taken, at first and at most. Inside the queue that happens only while
 /// somebody who does not queue writes, or while the file is being recovered.
@@ -68,7 +68,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         connection.execute("UPDATE meta SET boot_id = ?1", [&boot_id]).map_err(before_commit)?;
     }
     let (top, last) = (ceiling.known(), ceiling.last()?);
-    let database = Identity::at(&place.database)?.ok_or(StoreError::Replaced(Replaced::Files))?;
+    let database = Identity::at(&place.database)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
     let is_copy = ceiling.adopt(database)?;
     let why = match () {
         () if is_new_boot => Some("the machine was started anew"),
@@ -103,7 +103,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
     // SQLite has all three files open now. They must be those that were there before.
     let guard = Guard::remember(place)?;
     if found.is_some() && Identity::at(&place.database)? != found {
-        return Err(StoreError::Replaced(Replaced::Files));
+        return Err(StoreError::Replaced(StoreReplaced::Files));
     }
     occupancy.mark(place, guard.files())?;
     Ok(Opened { connection, guard, ceiling, bell, store_id: meta.store_id })

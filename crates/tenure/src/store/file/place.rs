@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::store::file::fault::of_side_file;
 use crate::store::file::schema;
 use crate::store::file::side_file::{self, Kind, refuse_open_folder, second_name};
-use crate::store::{Invalid, StoreError, Unusable};
+use crate::store::{InvalidRequest, StoreError, UnusableStore};
 
 /// A store file and the files beside it.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Place {
     ///
     /// All who share a store must agree on its side files, so links are followed first.
     pub(super) fn prepare(path: &Path) -> Result<Place, StoreError> {
-        let no_file = || Invalid::Other(format!("{} names no file", path.display()));
+        let no_file = || InvalidRequest::Other(format!("{} names no file", path.display()));
         let name = path.file_name().ok_or_else(no_file)?;
         refuse_other_kinds(path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -111,14 +111,16 @@ fn refuse_other_kinds(path: &Path) -> Result<(), StoreError> {
     let what = match () {
         () if kind.is_file() => return Ok(()),
         () if kind.is_dir() => {
-            return Err(Invalid::Other(format!("{} is a folder; name a file in it", path.display())).into());
+            return Err(
+                InvalidRequest::Other(format!("{} is a folder; name a file in it", path.display())).into()
+            );
         }
         () if kind.is_fifo() => "a pipe",
         () if kind.is_socket() => "a socket",
         () if kind.is_block_device() || kind.is_char_device() => "a device",
         () => "no file",
     };
-    Err(StoreError::Unusable(Unusable::NotAStore(what.to_owned())))
+    Err(StoreError::Unusable(UnusableStore::NotAStore(what.to_owned())))
 }
 
 #[cfg(target_os = "linux")]
@@ -128,7 +130,7 @@ mod file_system {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
     use crate::store::file::fault::of_side_file;
-    use crate::store::{StoreError, Unusable};
+    use crate::store::{StoreError, UnusableStore};
 
     /// What `statfs` calls the file systems that reach beyond one kernel, or may: numbers from `linux/magic.h` and the file
     /// systems' own headers. FUSE may be anything; virtiofs, sshfs and gcsfuse are among it.
@@ -158,7 +160,7 @@ mod file_system {
         let what = rustix::fs::statfs(folder)
             .map_err(|error| of_side_file(&folder.display().to_string(), &error.into()))?;
         match network_name(what.f_type) {
-            Some(name) => Err(StoreError::Unusable(Unusable::NetworkFileSystem(name.into()))),
+            Some(name) => Err(StoreError::Unusable(UnusableStore::NetworkFileSystem(name.into()))),
             None => Ok(()),
         }
     }
@@ -175,7 +177,7 @@ mod file_system {
         let [file_mount, folder_mount] = [file, folder].map(mount_of);
         if file_mount.is_some() && folder_mount.is_some() && file_mount != folder_mount {
             let reason = format!("{} is a mount of a single file; mount its folder", file.display());
-            return Err(StoreError::Unusable(Unusable::SecondName(reason)));
+            return Err(StoreError::Unusable(UnusableStore::SecondName(reason)));
         }
         Ok(())
     }

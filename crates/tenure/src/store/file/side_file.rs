@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use crate::store::file::fault::of_side_file;
-use crate::store::{StoreError, Unusable};
+use crate::store::{StoreError, UnusableStore};
 
 /// What kind of file is expected under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +80,7 @@ pub(super) fn refuse_open_folder(folder: &Path) -> Result<(), StoreError> {
 
 /// The error for a file with several hard links.
 pub(super) fn second_name(path: &Path, links: u64) -> StoreError {
-    StoreError::Unusable(Unusable::SecondName(format!("{} has {links} hard links", path.display())))
+    StoreError::Unusable(UnusableStore::SecondName(format!("{} has {links} hard links", path.display())))
 }
 
 fn is_link(path: &Path) -> StoreError {
@@ -88,7 +88,7 @@ fn is_link(path: &Path) -> StoreError {
 }
 
 fn untrusted(reason: String) -> StoreError {
-    StoreError::Unusable(Unusable::Untrusted(reason))
+    StoreError::Unusable(UnusableStore::Untrusted(reason))
 }
 
 #[cfg(test)]
@@ -103,9 +103,9 @@ mod tests {
         let [victim, soft, hard] = ["victim", "soft", "hard"].map(|name| folder.path().join(name));
         std::fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, &soft).unwrap();
-        assert!(matches!(open(&soft), Err(StoreError::Unusable(Unusable::Untrusted(_)))));
+        assert!(matches!(open(&soft), Err(StoreError::Unusable(UnusableStore::Untrusted(_)))));
         std::fs::hard_link(&victim, &hard).unwrap();
-        assert!(matches!(open(&hard), Err(StoreError::Unusable(Unusable::SecondName(_)))));
+        assert!(matches!(open(&hard), Err(StoreError::Unusable(UnusableStore::SecondName(_)))));
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
         // A link to nothing creates nothing.
         let (dangling, target) = (folder.path().join("dangling"), folder.path().join("target"));
@@ -120,7 +120,7 @@ mod tests {
         let path = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .unwrap();
-        assert!(matches!(open(&path), Err(StoreError::Unusable(Unusable::Untrusted(_)))));
+        assert!(matches!(open(&path), Err(StoreError::Unusable(UnusableStore::Untrusted(_)))));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tenure::election::Elections;
-use tenure::membership::{Cluster, NewNode};
+use tenure::member::Members;
 use tenure::session::Session;
 use tenure::snapshot::{ClusterPart, SnapshotRequest};
 use tenure::store::memory::MemoryEngine;
@@ -28,12 +28,12 @@ mod claims {
         assert!(empty.members.is_empty() && empty.locks.is_empty() && empty.tasks.is_empty());
 
         let session = Session::open(store.clone()).unwrap();
-        let cluster = Cluster::new(store.clone(), &namespace());
-        let membership = cluster.join(&session, NewNode::new(NodeId::parse("w").unwrap())).await.unwrap();
+        let members = Members::new(store.clone(), &namespace());
+        let membership = members.join(&session, "w").await.unwrap();
         let locks = locks(&store);
         let guard = locks.lock("deploy").await.unwrap();
-        let elections = Elections::new(&session, &namespace()).introduce("me");
-        let term = elections.election("boss").unwrap().campaign("here").await.unwrap();
+        let elections = Elections::new(&session, &namespace()).identity("me");
+        let term = elections.election("boss").campaign().value("here").await.unwrap();
         for (task, owner) in [("x", Some(r#"{"node":"w"}"#)), ("y", None), ("z", Some("not json"))] {
             submit(&store, task).await;
             if let Some(owner) = owner {
@@ -45,7 +45,7 @@ mod claims {
         store.put("/t/state/ended", r#"{"state":"completed"}"#).await.unwrap();
 
         let snapshot = SnapshotRequest::new(&store, &namespace()).await.unwrap();
-        assert_eq!(snapshot.members.members()[0].token, membership.incarnation());
+        assert_eq!(snapshot.members.members()[0].token, membership.token().unwrap());
         assert_eq!(snapshot.frozen.keys().map(NodeId::as_str).collect::<Vec<_>>(), ["away"]);
         assert_eq!(snapshot.locks[0].holders[0].token, guard.token());
         assert_eq!(snapshot.elections[0].leader.as_ref().unwrap().token, term.token());

@@ -8,7 +8,7 @@ use tenure::clock::Clock;
 use tenure::session::{Session, SessionState};
 use tenure::store::{Change, Selection, WatchItem};
 use tenure::testing::{Skew, World};
-use tenure_core::backoff::{Growth, Jitter, Retry};
+use tenure_core::backoff::{Backoff, Growth, Jitter};
 
 use super::{deletes, ms, s, seen, watch_all};
 
@@ -18,7 +18,7 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 /// A session of `who`, whose waits are not scattered.
 fn session(world: &World, who: &str) -> Session {
-    let retry = Retry {
+    let retry = Backoff {
         growth: Growth::Constant,
         initial: s(1),
         cap: s(1),
@@ -47,7 +47,7 @@ fn is_lost(state: &SessionState) -> bool {
 async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_ends() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     // Renewed at a third of the TTL, exactly.
     world.advance(ms(3_334)).await;
     let renewed_at = world.elapsed();
@@ -75,8 +75,8 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
 async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
-    session.register("/r/b", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
+    session.register_raw("/r/b", "v").await.unwrap();
     world.partition("a");
     world.advance(s(30)).await;
     session.unregister("/r/b");
@@ -91,7 +91,7 @@ async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
 async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let mut watch = watch_all(&world.store("onlooker")).await;
     for _ in 0..10 {
         world.partition("a");
@@ -107,7 +107,7 @@ async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
 async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
     let world = World::new();
     let session = session(&world, "a");
-    let lease = session.register("/r/a", "v").await.unwrap().lease;
+    let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
     world.lose_answers("a");
     when(&world, &session, is_lost).await;
     // The renewals have arrived, so the store keeps it; the session cannot know that.
@@ -120,7 +120,7 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
         let world = World::new();
         let session = session(&world, "a");
         world.skew("a", Skew::Drift { ppm });
-        session.register("/r/a", "v").await.unwrap();
+        session.register_raw("/r/a", "v").await.unwrap();
         let mut watch = watch_all(&world.store("onlooker")).await;
         world.partition("a");
         let lost = when(&world, &session, is_lost).await;
@@ -133,7 +133,7 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
 async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let before = world.clock("a").now();
     world.skew("a", Skew::Ahead(s(20)));
     assert_eq!(world.clock("a").now(), before + s(20));
@@ -151,7 +151,7 @@ async fn a_constant_offset_changes_nothing() {
     let world = World::new();
     let session = session(&world, "a");
     world.skew("a", Skew::Ahead(s(1_000_000)));
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     world.advance(s(100)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 1 }));
 }
@@ -160,7 +160,7 @@ async fn a_constant_offset_changes_nothing() {
 async fn a_stalled_session_is_lost_before_it_does_anything_else() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let mut states = session.state();
     states.mark_unchanged();
     world.stall("a");
@@ -185,7 +185,7 @@ async fn a_stalled_session_is_lost_before_it_does_anything_else() {
 async fn an_expired_lease_is_seen_at_once_and_replaced() {
     let world = World::new();
     let session = session(&world, "a");
-    let lease = session.register("/r/a", "v").await.unwrap().lease;
+    let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
     let mut watch = watch_all(&world.store("onlooker")).await;
     world.settle().await;
     assert!(world.expire(lease));

@@ -1,18 +1,18 @@
 //! The requests of a queue as a store applies them, with the faults of the moment.
 
-use super::{Fate, LATE_MAX, NONCES, Pending, World};
+use super::{LATE_MAX, NONCES, QueueWorld, RequestFault, UnsentRequest};
 use crate::error::{Cause, StoreError};
 use crate::kv::Get;
-use crate::queue::{AfterLeave, Predecessor, PredecessorLookup, Progress, QueueOutput, SecondRead};
+use crate::queue::{AfterLeave, Predecessor, PredecessorLookup, QueueOutput, ReplyProgress, SecondRead};
 use crate::record::Timestamp;
 use crate::txn::{Op, Txn, TxnReply};
 
-impl World {
+impl QueueWorld {
     /// Applies a request and puts its reply in flight.
-    pub(super) fn perform(&mut self, process: usize, pending: Pending) {
+    pub(super) fn perform(&mut self, process: usize, pending: UnsentRequest) {
         match pending {
-            Pending::QueueOutput(action) => self.perform_action(process, action),
-            Pending::Read(read) => self.perform_read(process, read),
+            UnsentRequest::QueueOutput(action) => self.perform_action(process, action),
+            UnsentRequest::Read(read) => self.perform_read(process, read),
         }
     }
 
@@ -23,32 +23,32 @@ impl World {
         let is_read = matches!(action, QueueOutput::ReadPredecessor { .. });
         let reply = self.apply(txn, is_read);
         match self.builders[process].handle(&self.queue(), action, reply) {
-            Progress::Done(reply) => self.answers.push((process, reply)),
+            ReplyProgress::Done(reply) => self.answers.push((process, reply)),
             // Other requests may come between the two.
-            Progress::Read(read) => self.asked.push((process, Pending::Read(read))),
+            ReplyProgress::Read(read) => self.asked.push((process, UnsentRequest::Read(read))),
         }
     }
 
     fn perform_read(&mut self, process: usize, read: SecondRead) {
         self.requests.push("second read");
         let page = match self.fate {
-            Fate::Works => self.store.get(&read.get(), self.now),
-            Fate::NotDone | Fate::LosesAnswer | Fate::Late => Err(unavailable()),
+            RequestFault::Works => self.store.get(&read.get(), self.now),
+            RequestFault::NotDone | RequestFault::LosesAnswer | RequestFault::Late => Err(unavailable()),
         };
         self.answers.push((process, read.handle(page)));
     }
 
     fn apply(&mut self, txn: Txn, is_read: bool) -> Result<TxnReply, StoreError> {
         match self.fate {
-            Fate::Works => self.store.apply(&txn, self.now),
-            Fate::NotDone => Err(unavailable()),
-            Fate::LosesAnswer | Fate::Late if is_read => Err(unavailable()),
-            Fate::LosesAnswer => {
+            RequestFault::Works => self.store.apply(&txn, self.now),
+            RequestFault::NotDone => Err(unavailable()),
+            RequestFault::LosesAnswer | RequestFault::Late if is_read => Err(unavailable()),
+            RequestFault::LosesAnswer => {
                 // Its lease may be gone.
                 let _ = self.store.apply(&txn, self.now);
                 Err(ambiguous())
             }
-            Fate::Late => {
+            RequestFault::Late => {
                 self.late.push((self.now + LATE_MAX, txn));
                 Err(ambiguous())
             }
@@ -62,7 +62,7 @@ impl World {
                 self.modes.insert(queue_key, mode);
                 let there = self.store.get(&Get::key(self.key(queue_key)), self.now).unwrap();
                 assert!(may_be_stored || there.pairs.is_empty(), "no other client puts this key");
-                if lookup == PredecessorLookup::Others && self.fate == Fate::Works {
+                if lookup == PredecessorLookup::Others && self.fate == RequestFault::Works {
                     // The read passes over the keys of this process that are before the own one.
                     let passed = NONCES * process as u64..queue_key.nonce;
                     let queue = self.line_now();
