@@ -174,8 +174,7 @@ impl SnapshotDiff {
                 }
                 Change::Delete { key, revision, .. } => {
                     let was_known = KeySuffix::of(&key, &self.prefix).and_then(|key| self.known.remove(&key));
-                    // The follower does not know keys with another prefix, which a watch of a range
-                    // may deliver too.
+                    // The follower needs no delete of a key that it does not know.
                     if was_known.is_some() {
                         items.extend([FeedItem::Delete { key, revision }]);
                     }
