@@ -262,7 +262,7 @@ impl<K: PresenceKind> PresenceSet<K> {
                 }
                 match before {
                     Some(before) if before.token == token => {
-                        changes.push(PresenceEvent::Updated { before, now })
+                        changes.push(PresenceEvent::Updated { before, now });
                     }
                     Some(member) => {
                         // The earlier incarnation ended in between, watched or not. This is the

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use crate::dial::explain;
 use crate::error::{Denied, Error, Invalid};
-use crate::wire::is_unsent;
+use crate::http2::is_unsent;
 
 /// The beginning of what is reported of a server that has no gRPC.
 pub(crate) const NO_GRPC: &str = "the server does not speak gRPC, is that an etcd?";
@@ -32,7 +32,7 @@ pub(crate) enum Class {
 
 /// What was asked, for errors that name both numbers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RequestSize {
     /// Size of the encoded request.
     pub(crate) bytes: usize,
     /// The size the server takes.
@@ -46,7 +46,7 @@ pub(crate) struct Asked {
 }
 
 /// Reads a status.
-pub(crate) fn classify(status: &Status, asked: Asked) -> Class {
+pub(crate) fn classify(status: &Status, asked: RequestSize) -> Class {
     if let Some(source) = std::error::Error::source(status) {
         // Only tonic attaches a source: the server cannot.
         return if is_unsent(source) {
@@ -63,7 +63,7 @@ pub(crate) fn classify(status: &Status, asked: Asked) -> Class {
 }
 
 /// What etcd and its gRPC library say, in the words of their source.
-fn by_text(code: Code, text: &str, asked: Asked) -> Class {
+fn by_text(code: Code, text: &str, asked: RequestSize) -> Class {
     let says = |words: &str| text.contains(words);
     let answer = Class::Answer;
     let invalid = |invalid: Invalid| Class::Answer(Error::Invalid(invalid));
@@ -112,7 +112,7 @@ fn by_text(code: Code, text: &str, asked: Asked) -> Class {
         )
     } else if says("etcdserver: permission denied") {
         // Which one is known only where the request is.
-        let access = crate::error::Access::ReadWrite;
+        let access = crate::error::RequiredAccess::ReadWrite;
         answer(Error::Denied(Denied::Permission { user: None, access, ranges: Vec::new() }))
     } else if says("etcdserver: no leader") || says("rpc not supported for learner") {
         Class::Refused(text.to_owned())

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::endpoints::{Endpoints, Patience};
+use crate::endpoints::{ConnectDeadline, Endpoints};
 use crate::error::Error;
-use crate::keepalive::Keeper;
-use crate::version::{Version, known_defects};
+use crate::keepalive::KeepAliveClient;
+use crate::version::{ServerVersion, known_defects};
 use crate::watch::Hub;
 
 /// A handle on one etcd cluster. Clones share everything; the last one to go stops the background work.
@@ -25,15 +25,15 @@ use crate::watch::Hub;
 /// * A write that was `Ambiguous` is not repeated here: only the caller can tell whether it took effect.
 #[derive(Clone, Debug)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
 }
 
 /// Kept by the clones only, never by tasks, so that its end is the end of the last clone.
 #[derive(Debug)]
-struct Shared {
+struct ClientShared {
     endpoints: Arc<Endpoints>,
     watches: Hub,
-    keeper: Keeper,
+    keeper: KeepAliveClient,
 }
 
 impl Client {
@@ -53,7 +53,7 @@ impl Client {
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let client = Self::new(config)?;
         let until = Instant::now() + client.endpoints().config.deadline;
-        client.endpoints().acquire(until, None, Patience::EachOnce).await?;
+        client.endpoints().acquire(until, None, ConnectDeadline::EachOnce).await?;
         Ok(client)
     }
 
@@ -64,7 +64,9 @@ impl Client {
     /// [`Error::Invalid`] for a configuration that cannot work.
     pub fn new(config: Config) -> Result<Self, Error> {
         let endpoints = Endpoints::start(config)?;
-        Ok(Self { shared: Arc::new(Shared { endpoints, watches: Hub::new(), keeper: Keeper::new() }) })
+        Ok(Self {
+            shared: Arc::new(ClientShared { endpoints, watches: Hub::new(), keeper: KeepAliveClient::new() }),
+        })
     }
 
     /// The cluster's id, once a member answered. It stays the same for the life of the client.
@@ -75,7 +77,7 @@ impl Client {
 
     /// The first version with known defects that a member had, and how many it has; see [`known_defects`].
     #[must_use]
-    pub fn server_defects(&self) -> Option<(Version, usize)> {
+    pub fn server_defects(&self) -> Option<(ServerVersion, usize)> {
         let version = *self.endpoints().defective.get()?;
         Some((version, known_defects(version).len()))
     }
@@ -109,12 +111,12 @@ impl Client {
         &self.shared.watches
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
+    pub(crate) fn keeper(&self) -> &KeepAliveClient {
         &self.shared.keeper
     }
 }
 
-impl Drop for Shared {
+impl Drop for ClientShared {
     fn drop(&mut self) {
         self.endpoints.stop().cancel();
     }

@@ -7,10 +7,10 @@ use tokio::net::TcpStream;
 
 use crate::config::Config;
 use crate::error::{Cause, Error, Invalid, TlsFailure};
+use crate::http2::{Http2Channel, Owner, Socket};
 use crate::probe::{self, Plain};
 use crate::secret::redact;
-use crate::tls::Trust;
-use crate::wire::{Owner, Socket, Wire};
+use crate::tls::TlsConnect;
 
 /// Where etcd listens when an address names no port.
 const PORT_DEFAULT: u16 = 2379;
@@ -25,7 +25,7 @@ pub(crate) struct Dialer {
     /// What requests say about whom they are for.
     origin: http::Uri,
     /// Present where TLS is spoken.
-    trust: Option<Trust>,
+    trust: Option<TlsConnect>,
 }
 
 /// Why there is no connection. In every case nothing was sent.
@@ -76,7 +76,7 @@ impl Dialer {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let trust = if secure {
             let tls = config.tls.clone().unwrap_or_default();
-            Some(Trust::new(&tls, &host).map_err(|error| wrong(&explain(&error)))?)
+            Some(TlsConnect::new(&tls, &host).map_err(|error| wrong(&explain(&error)))?)
         } else {
             None
         };
@@ -84,14 +84,14 @@ impl Dialer {
     }
 
     /// Connects, within the time given.
-    pub(crate) async fn dial(&self, within: Duration, owner: Owner<'_>) -> Result<Wire, DialError> {
+    pub(crate) async fn dial(&self, within: Duration, owner: Owner<'_>) -> Result<Http2Channel, DialError> {
         match tokio::time::timeout(within, self.connect(owner)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.unreachable(format!("no connection within {within:?}"))),
         }
     }
 
-    async fn connect(&self, owner: Owner<'_>) -> Result<Wire, DialError> {
+    async fn connect(&self, owner: Owner<'_>) -> Result<Http2Channel, DialError> {
         let socket = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| {
             let cause = Cause::at(&self.address, error.to_string());
             let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
@@ -100,9 +100,9 @@ impl Dialer {
         socket.set_nodelay(true).map_err(|error| self.unreachable(error.to_string()))?;
         let socket: Box<dyn Socket> = match &self.trust {
             None => Box::new(socket),
-            Some(trust) => Box::new(trust.greet(socket).await?),
+            Some(trust) => Box::new(trust.handshake(socket).await?),
         };
-        Wire::open(socket, self.origin.clone(), owner)
+        Http2Channel::open(socket, self.origin.clone(), owner)
             .await
             .map_err(|error| DialError::BrokeOff(explain(&error)))
     }

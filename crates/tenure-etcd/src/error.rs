@@ -9,7 +9,7 @@ mod access;
 use std::fmt;
 use std::time::Duration;
 
-pub use access::{Access, Denied, KeyRange, TlsFailure};
+pub use access::{Denied, KeyRange, RequiredAccess, TlsFailure};
 
 /// Why a call did not give an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum Error {
     Ambiguous(#[source] Cause),
     /// This is no longer the store we knew: every belief founded on it is void. Final for this client.
     #[error(transparent)]
-    Replaced(#[from] Replaced),
+    Replaced(#[from] ClusterReplaced),
     /// The server reports damaged data, or answered what the protocol does not allow.
     #[error("the server's data or answer is damaged: {0}")]
     Corrupt(String),
@@ -136,7 +136,7 @@ pub enum Invalid {
 /// How we know that the store behind the addresses is not the one we knew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Replaced {
+pub enum ClusterReplaced {
     /// A member answered with another cluster id.
     #[error("the store was replaced: cluster {was:016x} became {now:016x}")]
     OtherCluster {

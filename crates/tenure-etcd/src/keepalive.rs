@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use crate::call::{Call, Kind};
-use crate::classify::Asked;
+use crate::call::{Call, CallKind};
+use crate::classify::RequestSize;
 use crate::client::Client;
 use crate::endpoints::Endpoints;
 use crate::error::{Cause, Error};
 use crate::message::lease::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
-use driver::Driver;
+use driver::KeepAliveDriver;
 
 /// Members that one call may try in turn; with a patience of a quarter of the time to live, an answer that came later
 /// would be of no use.
@@ -65,12 +65,12 @@ impl Client {
 
 /// One client's keep-alives.
 #[derive(Debug)]
-pub(crate) struct Keeper {
-    inbox: Arc<Inbox>,
+pub(crate) struct KeepAliveClient {
+    inbox: Arc<KeepAliveInbox>,
     is_started: AtomicBool,
 }
 
-impl Keeper {
+impl KeepAliveClient {
     /// No stream and no task yet.
     pub(crate) fn new() -> Self {
         Self { inbox: Arc::default(), is_started: AtomicBool::new(false) }
@@ -123,10 +123,12 @@ impl Keeper {
             return Err(Error::Closed);
         }
         if !self.is_started.swap(true, Ordering::Relaxed) {
-            endpoints.tasks().spawn(Driver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
+            endpoints
+                .tasks()
+                .spawn(KeepAliveDriver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
         }
         let (reply, answer) = oneshot::channel();
-        self.inbox.put(Wish { lease, patience, reply });
+        self.inbox.put(KeepAliveRequest { lease, patience, reply });
         tokio::select! {
             biased;
             () = stop.cancelled() => Err(Error::Closed),
@@ -138,7 +140,7 @@ impl Keeper {
 async fn is_alive(endpoints: &Arc<Endpoints>, lease: i64) -> Result<bool, Error> {
     let message = LeaseTimeToLiveRequest { id: lease, keys: false };
     let path = "/etcdserverpb.Lease/LeaseTimeToLive";
-    let call = Call { path, kind: Kind::LocalRead, message, asked: Asked::default() };
+    let call = Call { path, kind: CallKind::LocalRead, message, asked: RequestSize::default() };
     match endpoints.call::<_, LeaseTimeToLiveResponse>(call).await {
         Ok(answer) => Ok(answer.ttl > 0),
         Err(Error::LeaseNotFound) => Ok(false),
@@ -148,32 +150,32 @@ async fn is_alive(endpoints: &Arc<Endpoints>, lease: i64) -> Result<bool, Error>
 
 /// One caller's wish.
 #[derive(Debug)]
-struct Wish {
+struct KeepAliveRequest {
     lease: i64,
     patience: Duration,
     reply: oneshot::Sender<Result<Renewal, Error>>,
 }
 
-/// From all callers to the one task. Bounded by the callers: the task empties it whenever it is told of news.
+/// From all callers to the one task. Bounded by the callers: the task empties it whenever it is told of changed.
 #[derive(Debug, Default)]
-struct Inbox {
-    wishes: Mutex<Vec<Wish>>,
-    news: Notify,
+struct KeepAliveInbox {
+    wishes: Mutex<Vec<KeepAliveRequest>>,
+    changed: Notify,
     /// What the task could not do last, for callers whose time is over.
     trouble: Mutex<Option<Error>>,
 }
 
-impl Inbox {
-    fn put(&self, wish: Wish) {
+impl KeepAliveInbox {
+    fn put(&self, wish: KeepAliveRequest) {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner).push(wish);
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     async fn wait(&self) {
-        self.news.notified().await;
+        self.changed.notified().await;
     }
 
-    fn take(&self) -> Vec<Wish> {
+    fn take(&self) -> Vec<KeepAliveRequest> {
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

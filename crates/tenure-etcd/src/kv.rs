@@ -3,13 +3,13 @@
 //! These are our own types, beside the wire messages and converted by moving, so that no type of the
 //! protocol library shows in a signature.
 
-mod shown;
+mod debug;
 mod wire;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Kind};
-use crate::classify::Asked;
+use crate::call::{Call, CallKind};
+use crate::classify::RequestSize;
 use crate::client::Client;
 use crate::error::{Error, Invalid};
 use crate::message::kv as message;
@@ -43,7 +43,7 @@ pub struct Range {
     /// As of this revision; 0 for now.
     pub revision: i64,
     /// The order of the answer.
-    pub order: Order,
+    pub order: RangeOrder,
     /// Take any member's word, which may lag.
     pub serializable: bool,
     /// Leave the values out.
@@ -56,7 +56,7 @@ pub struct Range {
 
 /// The order of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum RangeOrder {
     /// By key.
     #[default]
     Key,
@@ -113,7 +113,7 @@ pub struct Compare {
     /// How it must compare.
     pub relation: Relation,
     /// With what.
-    pub target: Target,
+    pub target: CompareValue,
 }
 
 /// How two values must compare.
@@ -131,7 +131,7 @@ pub enum Relation {
 
 /// What a condition looks at. Of a missing key all numbers are 0, and no value compares.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum CompareValue {
     /// Changes since creation.
     Version(i64),
     /// The revision of creation.
@@ -232,7 +232,7 @@ impl Txn {
 }
 
 impl Client {
-    /// Reads keys; linearizable unless the range says otherwise. Asked again from other members until the
+    /// Reads keys; linearizable unless the range says otherwise. RequestSize again from other members until the
     /// deadline.
     ///
     /// # Errors
@@ -244,12 +244,12 @@ impl Client {
     ///
     /// Safe: nothing was changed.
     pub async fn range(&self, range: Range) -> Result<RangeReply, Error> {
-        let kind = if range.serializable { Kind::LocalRead } else { Kind::Read };
+        let kind = if range.serializable { CallKind::LocalRead } else { CallKind::Read };
         let call = Call {
             path: "/etcdserverpb.KV/Range",
             kind,
             message: message::RangeRequest::from(range),
-            asked: Asked::default(),
+            asked: RequestSize::default(),
         };
         self.endpoints().call::<_, message::RangeResponse>(call).await.map(Into::into)
     }
@@ -273,9 +273,9 @@ impl Client {
         }
         let call = Call {
             path: "/etcdserverpb.KV/Txn",
-            kind: if txn.writes() { Kind::Write } else { Kind::Read },
+            kind: if txn.writes() { CallKind::Write } else { CallKind::Read },
             message: message::TxnRequest::from(txn),
-            asked: Asked { ops, ..Asked::default() },
+            asked: RequestSize { ops, ..RequestSize::default() },
         };
         let answer: message::TxnResponse = self.endpoints().call(call).await?;
         TxnReply::try_from(answer)
@@ -293,9 +293,9 @@ impl Client {
     pub async fn put(&self, put: Put) -> Result<i64, Error> {
         let call = Call {
             path: "/etcdserverpb.KV/Put",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::PutRequest::from(put),
-            asked: Asked::default(),
+            asked: RequestSize::default(),
         };
         let answer: message::PutResponse = self.endpoints().call(call).await?;
         Ok(answer.header.map_or(0, |header| header.revision))
@@ -313,9 +313,9 @@ impl Client {
     pub async fn delete(&self, delete: Delete) -> Result<DeleteReply, Error> {
         let call = Call {
             path: "/etcdserverpb.KV/DeleteRange",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::DeleteRangeRequest::from(delete),
-            asked: Asked::default(),
+            asked: RequestSize::default(),
         };
         let answer: message::DeleteRangeResponse = self.endpoints().call(call).await?;
         let revision = answer.header.map_or(0, |header| header.revision);
@@ -334,9 +334,9 @@ impl Client {
     pub async fn compact(&self, revision: i64) -> Result<(), Error> {
         let call = Call {
             path: "/etcdserverpb.KV/Compact",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::CompactionRequest { revision, physical: false },
-            asked: Asked::default(),
+            asked: RequestSize::default(),
         };
         self.endpoints().call::<_, message::CompactionResponse>(call).await.map(drop)
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Kind};
-use crate::classify::Asked;
+use crate::call::{Call, CallKind};
+use crate::classify::RequestSize;
 use crate::client::Client;
 use crate::clock::boot_time;
 use crate::error::{Error, Invalid};
@@ -56,9 +56,9 @@ impl Client {
         let asked_at = boot_time();
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseGrant",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::LeaseGrantRequest { ttl: whole, id },
-            asked: Asked { ttl: seconds, ..Asked::default() },
+            asked: RequestSize { ttl: seconds, ..RequestSize::default() },
         };
         let answer: message::LeaseGrantResponse = self.endpoints().call(call).await?;
         if !answer.error.is_empty() {
@@ -82,9 +82,9 @@ impl Client {
     pub async fn lease_revoke(&self, id: i64) -> Result<i64, Error> {
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseRevoke",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::LeaseRevokeRequest { id },
-            asked: Asked::default(),
+            asked: RequestSize::default(),
         };
         let answer: message::LeaseRevokeResponse = self.endpoints().call(call).await?;
         Ok(answer.header.map_or(0, |header| header.revision))
@@ -102,9 +102,9 @@ impl Client {
     pub async fn lease_time_to_live(&self, id: i64) -> Result<Option<LeaseView>, Error> {
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseTimeToLive",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::LeaseTimeToLiveRequest { id, keys: true },
-            asked: Asked::default(),
+            asked: RequestSize::default(),
         };
         let answer: message::LeaseTimeToLiveResponse = match self.endpoints().call(call).await {
             Ok(answer) => answer,
@@ -133,9 +133,9 @@ impl Client {
     pub async fn leases(&self) -> Result<Vec<i64>, Error> {
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseLeases",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::LeaseLeasesRequest {},
-            asked: Asked::default(),
+            asked: RequestSize::default(),
         };
         let answer: message::LeaseLeasesResponse = self.endpoints().call(call).await?;
         Ok(answer.leases.into_iter().map(|lease| lease.id).collect())

@@ -4,13 +4,13 @@
 //! It leaves a server that answers no more, continues on another one after the last delivered revision, and proves
 //! after each new start that nothing was lost to compaction in between.
 
-mod doubts;
 mod driver;
 mod hub;
 mod join;
 mod queue;
 mod refusal;
 mod router;
+mod start_checks;
 mod subscription;
 mod version;
 mod watchdog;
@@ -55,7 +55,7 @@ pub enum WatchFrom {
 
 /// One change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum WatchEvent {
     /// The key was written.
     Put {
         /// The key as it is now.
@@ -74,21 +74,21 @@ pub enum Event {
     },
 }
 
-impl Event {
+impl WatchEvent {
     /// The revision of the change.
     #[must_use]
     pub fn revision(&self) -> i64 {
         match self {
-            Event::Put { kv, .. } => kv.mod_revision,
-            Event::Delete { revision, .. } => *revision,
+            WatchEvent::Put { kv, .. } => kv.mod_revision,
+            WatchEvent::Delete { revision, .. } => *revision,
         }
     }
 
     fn weight(&self) -> usize {
         let weight = |kv: &KeyValue| kv.key.len() + kv.value.len() + size_of::<KeyValue>();
         match self {
-            Event::Put { kv, prev } => weight(kv) + prev.as_ref().map_or(0, weight),
-            Event::Delete { key, prev, .. } => {
+            WatchEvent::Put { kv, prev } => weight(kv) + prev.as_ref().map_or(0, weight),
+            WatchEvent::Delete { key, prev, .. } => {
                 key.len() + prev.as_ref().map_or(0, weight) + size_of::<KeyValue>()
             }
         }
@@ -103,7 +103,7 @@ pub enum WatchItem {
         /// The revision.
         revision: i64,
         /// Its changes; never empty.
-        events: Vec<Event>,
+        events: Vec<WatchEvent>,
     },
     /// Everything up to this revision was delivered.
     Progress(i64),
@@ -120,7 +120,7 @@ impl WatchItem {
 
     fn weight(&self) -> usize {
         match self {
-            WatchItem::Batch { events, .. } => events.iter().map(Event::weight).sum(),
+            WatchItem::Batch { events, .. } => events.iter().map(WatchEvent::weight).sum(),
             WatchItem::Progress(_) => 0,
         }
     }
@@ -143,7 +143,7 @@ pub enum WatchError {
 impl Client {
     /// Watches a key or a range, on the one stream that all watchers of this client share.
     ///
-    /// Returns when the watch stands at a server. Broken streams and dead members are not noticed by the consumer:
+    /// Returns when the watch stands at a server. StreamError streams and dead members are not noticed by the consumer:
     /// the watch goes on elsewhere, after the last revision delivered.
     ///
     /// # Errors
@@ -161,9 +161,9 @@ impl Client {
 
 /// All events of one revision.
 #[derive(Debug, PartialEq, Eq)]
-struct Batch {
+struct RevisionBatch {
     revision: i64,
-    events: Vec<Event>,
+    events: Vec<WatchEvent>,
 }
 
 /// A stream of the changes of a key or a range.
@@ -183,8 +183,8 @@ struct Batch {
 /// Dropping it cancels the watch at the server; the drop itself only signals.
 #[derive(Debug)]
 pub struct Watcher {
-    queue: queue::Drain,
-    ticket: hub::Ticket,
+    queue: queue::QueueReceiver,
+    handle: hub::SubscriptionHandle,
     point: i64,
 }
 
@@ -207,7 +207,7 @@ impl Stream for Watcher {
         Poll::Ready(match taken {
             queue::Taken::Item(item) => Some(Ok(item)),
             queue::Taken::LastBeforeRest(item) => {
-                self.ticket.drained();
+                self.handle.drained();
                 Some(Ok(item))
             }
             queue::Taken::End(end) => Some(Err(end)),

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 /// Major, minor and patch of an etcd, ordered as versions are.
-pub type Version = (u32, u32, u32);
+pub type EtcdVersion = (u32, u32, u32);
 
 /// The etcd to test with: `TENURE_ETCD_BIN` if set, else the vendored one.
 ///
@@ -40,8 +40,8 @@ pub fn binary() -> PathBuf {
 ///
 /// # Panics
 /// If the file cannot be run or does not answer like etcd.
-pub fn version_of(binary: &Path) -> Version {
-    static KNOWN: Mutex<BTreeMap<PathBuf, Version>> = Mutex::new(BTreeMap::new());
+pub fn version_of(binary: &Path) -> EtcdVersion {
+    static KNOWN: Mutex<BTreeMap<PathBuf, EtcdVersion>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().expect("nothing panics while the map is held, except this very question");
     if let Some(version) = known.get(binary) {
         return *version;
@@ -58,9 +58,9 @@ pub fn version_of(binary: &Path) -> Version {
     version
 }
 
-/// Reads the line `etcd Version: 3.7.2`; a suffix such as `-rc.0` is dropped.
-fn parse_version(text: &str) -> Option<Version> {
-    let line = text.lines().find_map(|line| line.strip_prefix("etcd Version:"))?;
+/// Reads the line `etcd EtcdVersion: 3.7.2`; a suffix such as `-rc.0` is dropped.
+fn parse_version(text: &str) -> Option<EtcdVersion> {
+    let line = text.lines().find_map(|line| line.strip_prefix("etcd EtcdVersion:"))?;
     let mut numbers = line.trim().split(['.', '-', '+']).map_while(|part| part.parse().ok());
     Some((numbers.next()?, numbers.next()?, numbers.next()?))
 }
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn the_version_line_is_read_with_and_without_a_suffix() {
-        assert_eq!(parse_version("etcd Version: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
-        assert_eq!(parse_version("etcd Version: 3.7.0-rc.1\n"), Some((3, 7, 0)));
-        assert_eq!(parse_version("etcd Version: 3\n"), None);
+        assert_eq!(parse_version("etcd EtcdVersion: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
+        assert_eq!(parse_version("etcd EtcdVersion: 3.7.0-rc.1\n"), Some((3, 7, 0)));
+        assert_eq!(parse_version("etcd EtcdVersion: 3\n"), None);
         assert_eq!(parse_version("GNU tar 1.34\n"), None);
     }
 

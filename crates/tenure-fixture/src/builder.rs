@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use crate::Etcd;
-use crate::binary::Version;
+use crate::binary::EtcdVersion;
 
 /// Collects options; [`Builder::start`] runs them.
 #[derive(Clone, Debug, Default)]
@@ -145,7 +145,7 @@ impl Builder {
     }
 
     /// Adds the arguments that all members share.
-    pub(crate) fn push_args(&self, version: Version, command: &mut Vec<OsString>) {
+    pub(crate) fn push_args(&self, version: EtcdVersion, command: &mut Vec<OsString>) {
         let mut push = |name: &str, value: String| command.push(format!("--{name}={value}").into());
         if let Some((heartbeat_ms, election_ms)) = self.timers.millis(self.members) {
             push("heartbeat-interval", heartbeat_ms.to_string());
@@ -195,7 +195,7 @@ impl Timers {
 mod tests {
     use super::*;
 
-    fn args(builder: &Builder, version: Version) -> Vec<String> {
+    fn args(builder: &Builder, version: EtcdVersion) -> Vec<String> {
         let mut command = Vec::new();
         builder.push_args(version, &mut command);
         command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()

@@ -26,24 +26,24 @@ pub fn stamp(since_boot: std::time::Duration) -> Stamp {
 
 /// A line of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct HistoryLine {
     /// When it was written; of a look, when it began.
     pub at: Stamp,
     /// What it says.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: HistoryEvent,
 }
 
 /// What a line says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum HistoryEvent {
     /// An operation begins.
     Asked {
         /// Its number in this history.
         op: u64,
         /// What kind of work it is.
-        work: Work,
+        work: OperationKind,
         /// The lock, the key, the task.
         line: String,
         /// What is written, where something is.
@@ -54,7 +54,7 @@ pub enum Event {
         /// Its number in this history.
         op: u64,
         /// How.
-        outcome: Outcome,
+        outcome: OperationOutcome,
         /// The token that came of it, or the revision of a write.
         token: Option<i64>,
         /// What was read, or why it failed.
@@ -80,7 +80,7 @@ pub enum Event {
         /// Under which token.
         token: i64,
         /// Why.
-        how: End,
+        how: HoldEnd,
     },
     /// Somebody was refused by what it protects, and looked at its hold afterwards.
     Refused {
@@ -128,7 +128,7 @@ pub enum Event {
 /// Kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum OperationKind {
     /// A lock is asked for.
     Lock,
     /// It is given back.
@@ -156,7 +156,7 @@ pub enum Work {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// As was asked.
     Ok,
     /// Certainly without effect.
@@ -168,7 +168,7 @@ pub enum Outcome {
 /// Why somebody relies on its hold no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum HoldEnd {
     /// It was valid, and its holder gives it back.
     GivenUp,
     /// A look said that it is not valid any more.
@@ -177,20 +177,20 @@ pub enum End {
 
 /// Writes a history.
 #[derive(Debug)]
-pub struct Writer {
+pub struct HistoryWriter {
     file: File,
     ops: AtomicU64,
 }
 
-impl Writer {
+impl HistoryWriter {
     /// Opens a new history, or goes on with one.
     ///
     /// # Errors
     ///
     /// What the file system says.
-    pub fn open(path: &Path) -> std::io::Result<Writer> {
+    pub fn open(path: &Path) -> std::io::Result<HistoryWriter> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Writer { file, ops: AtomicU64::new(0) })
+        Ok(HistoryWriter { file, ops: AtomicU64::new(0) })
     }
 
     /// Writes a line.
@@ -198,7 +198,7 @@ impl Writer {
     /// # Panics
     ///
     /// If it cannot be written: a process that cannot tell what it does must not do it.
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, event: HistoryEvent) {
         self.tell_at(now(), event);
     }
 
@@ -206,23 +206,23 @@ impl Writer {
     ///
     /// # Panics
     ///
-    /// As [`Writer::tell`].
-    pub fn tell_at(&self, at: Stamp, event: Event) {
-        let mut text = serde_json::to_vec(&Line { at, event }).expect("a line is plain data");
+    /// As [`HistoryWriter::tell`].
+    pub fn tell_at(&self, at: Stamp, event: HistoryEvent) {
+        let mut text = serde_json::to_vec(&HistoryLine { at, event }).expect("a line is plain data");
         text.push(b'\n');
         (&self.file).write_all(&text).expect("a history can be written");
     }
 
     /// An operation begins; its number.
-    pub fn ask(&self, work: Work, line: &str, value: Option<String>) -> u64 {
+    pub fn ask(&self, work: OperationKind, line: &str, value: Option<String>) -> u64 {
         let op = self.ops.fetch_add(1, Ordering::Relaxed);
-        self.tell(Event::Asked { op, work, line: line.to_owned(), value });
+        self.tell(HistoryEvent::Asked { op, work, line: line.to_owned(), value });
         op
     }
 
     /// An operation has ended.
-    pub fn answer(&self, op: u64, outcome: Outcome, token: Option<i64>, value: Option<String>) {
-        self.tell(Event::Answered { op, outcome, token, value });
+    pub fn answer(&self, op: u64, outcome: OperationOutcome, token: Option<i64>, value: Option<String>) {
+        self.tell(HistoryEvent::Answered { op, outcome, token, value });
     }
 }
 
@@ -231,7 +231,7 @@ impl Writer {
 /// # Errors
 ///
 /// What the file system says, or which line is wrong.
-pub fn read(path: &Path) -> Result<Vec<Line>, String> {
+pub fn read(path: &Path) -> Result<Vec<HistoryLine>, String> {
     read_on(path, &mut 0)
 }
 
@@ -240,7 +240,7 @@ pub fn read(path: &Path) -> Result<Vec<Line>, String> {
 /// # Errors
 ///
 /// As [`read`].
-pub fn read_on(path: &Path, offset: &mut u64) -> Result<Vec<Line>, String> {
+pub fn read_on(path: &Path, offset: &mut u64) -> Result<Vec<HistoryLine>, String> {
     let told = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut file = File::open(path).map_err(told)?;
     file.seek(SeekFrom::Start(*offset)).map_err(told)?;
@@ -256,7 +256,7 @@ fn whole(text: &[u8]) -> usize {
     text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
 }
 
-fn parse(text: &[u8]) -> Result<Vec<Line>, String> {
+fn parse(text: &[u8]) -> Result<Vec<HistoryLine>, String> {
     let whole = whole(text);
     let lines = text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines
@@ -275,16 +275,22 @@ mod tests {
     fn a_history_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("h");
-        let writer = Writer::open(&path).unwrap();
-        let op = writer.ask(Work::Lock, "lock:a", None);
-        writer.answer(op, Outcome::Ok, Some(7), None);
-        writer.tell(Event::Believed { line: "lock:a".to_owned(), token: 7, lease: None, by: 2, until: 9 });
+        let writer = HistoryWriter::open(&path).unwrap();
+        let op = writer.ask(OperationKind::Lock, "lock:a", None);
+        writer.answer(op, OperationOutcome::Ok, Some(7), None);
+        writer.tell(HistoryEvent::Believed {
+            line: "lock:a".to_owned(),
+            token: 7,
+            lease: None,
+            by: 2,
+            until: 9,
+        });
         let lines = read(&path).unwrap();
         assert_eq!(lines.len(), 3);
         assert!(lines[0].at <= lines[1].at && lines[1].at <= lines[2].at);
         assert!(matches!(
             &lines[1].event,
-            Event::Answered { op: 0, outcome: Outcome::Ok, token: Some(7), .. }
+            HistoryEvent::Answered { op: 0, outcome: OperationOutcome::Ok, token: Some(7), .. }
         ));
     }
 

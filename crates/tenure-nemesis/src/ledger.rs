@@ -21,19 +21,19 @@ use crate::history::{Stamp, now};
 #[derive(Clone, Debug)]
 pub struct Ledger {
     addr: SocketAddr,
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<LedgerState>>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LedgerState {
     verifier: FenceVerifier,
     values: BTreeMap<String, u64>,
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
 }
 
 /// Something that was asked of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// When.
     pub at: Stamp,
     /// Of which counter.
@@ -75,7 +75,7 @@ impl Ledger {
     }
 
     /// All that was asked of it, in its own order.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<LedgerEntry> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).entries.clone()
     }
 
@@ -108,7 +108,7 @@ impl Ledger {
     }
 }
 
-impl Inner {
+impl LedgerState {
     fn ask(&mut self, line: &str, token: Option<i64>, write: Option<u64>) -> String {
         let admitted = token.is_none_or(|token| self.verifier.admit(line, Token(Revision(token))).is_ok());
         let value = self.values.entry(line.to_owned()).or_default();
@@ -116,36 +116,36 @@ impl Inner {
         if let (true, Some(write)) = (admitted, write) {
             *value = write;
         }
-        self.entries.push(Entry { at: now(), line: line.to_owned(), token, write, before, admitted });
+        self.entries.push(LedgerEntry { at: now(), line: line.to_owned(), token, write, before, admitted });
         if admitted { format!("ok {before}\n") } else { "stale\n".to_owned() }
     }
 }
 
 /// A line to the ledger.
 #[derive(Debug)]
-pub struct Link {
+pub struct LedgerClient {
     stream: tokio::io::BufReader<tokio::net::TcpStream>,
 }
 
 /// What the ledger says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LedgerReply {
     /// It is done; what the counter was before.
     Ok(u64),
     /// A later token was here before.
     Stale,
 }
 
-impl Link {
+impl LedgerClient {
     /// Connects.
     ///
     /// # Errors
     ///
     /// What the socket says.
-    pub async fn to(addr: SocketAddr) -> std::io::Result<Link> {
+    pub async fn to(addr: SocketAddr) -> std::io::Result<LedgerClient> {
         let stream = tokio::net::TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
-        Ok(Link { stream: tokio::io::BufReader::new(stream) })
+        Ok(LedgerClient { stream: tokio::io::BufReader::new(stream) })
     }
 
     /// Reads a counter.
@@ -153,7 +153,7 @@ impl Link {
     /// # Errors
     ///
     /// What the socket says.
-    pub async fn read(&mut self, line: &str, token: Option<i64>) -> std::io::Result<Answer> {
+    pub async fn read(&mut self, line: &str, token: Option<i64>) -> std::io::Result<LedgerReply> {
         self.ask(format!("read {line} {}\n", word(token))).await
     }
 
@@ -162,17 +162,22 @@ impl Link {
     /// # Errors
     ///
     /// What the socket says.
-    pub async fn write(&mut self, line: &str, token: Option<i64>, value: u64) -> std::io::Result<Answer> {
+    pub async fn write(
+        &mut self,
+        line: &str,
+        token: Option<i64>,
+        value: u64,
+    ) -> std::io::Result<LedgerReply> {
         self.ask(format!("write {line} {} {value}\n", word(token))).await
     }
 
-    async fn ask(&mut self, question: String) -> std::io::Result<Answer> {
+    async fn ask(&mut self, question: String) -> std::io::Result<LedgerReply> {
         self.stream.get_mut().write_all(question.as_bytes()).await?;
         let mut answer = String::new();
         self.stream.read_line(&mut answer).await?;
         match answer.trim_end().split_once(' ') {
-            Some(("ok", value)) => value.parse().map(Answer::Ok).map_err(std::io::Error::other),
-            None if answer == "stale\n" => Ok(Answer::Stale),
+            Some(("ok", value)) => value.parse().map(LedgerReply::Ok).map_err(std::io::Error::other),
+            None if answer == "stale\n" => Ok(LedgerReply::Stale),
             Some(_) | None => Err(std::io::Error::other(format!("the ledger says {answer:?}"))),
         }
     }
@@ -188,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_later_reader_shuts_out_an_earlier_writer() {
-        let mut inner = Inner::default();
+        let mut inner = LedgerState::default();
         assert_eq!(inner.ask("a", Some(5), None), "ok 0\n");
         assert_eq!(inner.ask("a", Some(6), None), "ok 0\n");
         assert_eq!(inner.ask("a", Some(5), Some(1)), "stale\n");

@@ -9,7 +9,7 @@
 
 pub mod options;
 
-pub mod dice;
+pub mod rng;
 
 pub mod history;
 

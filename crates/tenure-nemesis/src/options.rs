@@ -19,7 +19,7 @@ const TTL_BEYOND_MARGIN: Duration = Duration::from_secs(4);
 
 /// Which store is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EngineKind {
     /// etcd with three members, reached through proxies.
     Etcd,
     /// A file that the processes share.
@@ -28,7 +28,7 @@ pub enum Kind {
 
 /// How processes reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Roads {
+pub enum NetworkKind {
     /// Over the machine's loopback.
     Loopback,
     /// In a network of the rig's own, whose namespace it lives in already.
@@ -37,7 +37,7 @@ pub enum Roads {
 
 /// Whose locks are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Against {
+pub enum LockUnderTest {
     /// Ours, with all other work beside it.
     Tenure,
     /// Ours, with one rule broken on purpose.
@@ -48,48 +48,51 @@ pub enum Against {
     Etcdctl,
 }
 
-impl Against {
+impl LockUnderTest {
     /// Whether its tokens are those of the store, so that they say who came first.
     pub fn has_tokens(self) -> bool {
-        !matches!(self, Against::Etcdctl)
+        !matches!(self, LockUnderTest::Etcdctl)
     }
 
     /// Whether it is ours, with all other work beside it.
     pub fn does_all_work(self) -> bool {
-        matches!(self, Against::Tenure | Against::Broken(_))
+        matches!(self, LockUnderTest::Tenure | LockUnderTest::Broken(_))
     }
 
     /// The TTL of everybody's session.
     pub fn ttl(self) -> Duration {
         match self {
-            Against::Broken(SabotageRule::ValidityFromSending) => TTL_BEYOND_MARGIN,
-            Against::Tenure | Against::Broken(_) | Against::Plain | Against::Etcdctl => TTL,
+            LockUnderTest::Broken(SabotageRule::ValidityFromSending) => TTL_BEYOND_MARGIN,
+            LockUnderTest::Tenure
+            | LockUnderTest::Broken(_)
+            | LockUnderTest::Plain
+            | LockUnderTest::Etcdctl => TTL,
         }
     }
 
     /// Its name on the command line and in the results.
     pub fn name(self) -> String {
         match self {
-            Against::Tenure => "tenure".to_owned(),
-            Against::Broken(rule) => format!("{rule:?}"),
-            Against::Plain => "plain".to_owned(),
-            Against::Etcdctl => "etcdctl".to_owned(),
+            LockUnderTest::Tenure => "tenure".to_owned(),
+            LockUnderTest::Broken(rule) => format!("{rule:?}"),
+            LockUnderTest::Plain => "plain".to_owned(),
+            LockUnderTest::Etcdctl => "etcdctl".to_owned(),
         }
     }
 }
 
-impl FromStr for Against {
+impl FromStr for LockUnderTest {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Against, String> {
+    fn from_str(text: &str) -> Result<LockUnderTest, String> {
         match text {
-            "tenure" => Ok(Against::Tenure),
-            "plain" => Ok(Against::Plain),
-            "etcdctl" => Ok(Against::Etcdctl),
+            "tenure" => Ok(LockUnderTest::Tenure),
+            "plain" => Ok(LockUnderTest::Plain),
+            "etcdctl" => Ok(LockUnderTest::Etcdctl),
             rule => SabotageRule::ALL
                 .into_iter()
                 .find(|known| format!("{known:?}") == rule)
-                .map(Against::Broken)
+                .map(LockUnderTest::Broken)
                 .ok_or_else(|| format!("{rule:?} is neither tenure, plain, etcdctl nor a rule")),
         }
     }
@@ -101,11 +104,11 @@ pub struct Options {
     /// For how long faults are injected.
     pub faults_for: Duration,
     /// Which store.
-    pub kind: Kind,
+    pub kind: EngineKind,
     /// How processes reach each other.
-    pub network: Roads,
+    pub network: NetworkKind,
     /// Whose locks.
-    pub against: Against,
+    pub against: LockUnderTest,
     /// What the script comes from.
     pub seed: u64,
     /// How many processes.
@@ -136,7 +139,7 @@ pub struct ClientOptions {
     /// What it leaves to chance.
     pub seed: u64,
     /// Whose locks.
-    pub against: Against,
+    pub against: LockUnderTest,
 }
 
 impl ClientOptions {
@@ -199,11 +202,11 @@ mod tests {
             ledger: "127.0.0.1:9".parse().unwrap(),
             history: PathBuf::from("/x/y"),
             seed: 7,
-            against: Against::Broken(SabotageRule::Margin),
+            against: LockUnderTest::Broken(SabotageRule::Margin),
         };
         let read = ClientOptions::read(&options.words()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{options:?}"));
         assert!(ClientOptions::read(&options.words()[2..]).is_err());
-        assert!("Marginal".parse::<Against>().is_err());
+        assert!("Marginal".parse::<LockUnderTest>().is_err());
     }
 }

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 
 /// What came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ProbeCounts {
     /// How many were sent, as far as the system took them.
     pub sent: u64,
     /// How many arrived.
@@ -27,9 +27,9 @@ pub struct Seen {
     pub half_after_ms: u64,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for ProbeCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seen { sent, heard, answered, half_after_ms } = self;
+        let ProbeCounts { sent, heard, answered, half_after_ms } = self;
         write!(f, "{sent} sent, {heard} heard, {answered} answered, half after {half_after_ms} ms")
     }
 }
@@ -109,7 +109,12 @@ pub(crate) fn await_echo(heard: &Path) -> Result<(), String> {
 }
 
 /// Sends from a house, and looks at what was heard.
-pub(crate) fn ask(enter: &[OsString], program: &Path, to: SocketAddr, heard: &Path) -> Result<Seen, String> {
+pub(crate) fn ask(
+    enter: &[OsString],
+    program: &Path,
+    to: SocketAddr,
+    heard: &Path,
+) -> Result<ProbeCounts, String> {
     let count = || std::fs::read_to_string(heard).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let before = count();
     let output = Command::new(&enter[0])
@@ -121,7 +126,7 @@ pub(crate) fn ask(enter: &[OsString], program: &Path, to: SocketAddr, heard: &Pa
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match numbers.as_slice() {
-        [sent, answered, half_after_ms] => Ok(Seen {
+        [sent, answered, half_after_ms] => Ok(ProbeCounts {
             sent: *sent,
             heard: count() - before,
             answered: *answered,

@@ -1,4 +1,4 @@
-//! What happened in a world, in the order in which it happened: what the invariants read, and what a person reads when one is broken.
+//! SeedSelection happened in a world, in the order in which it happened: what the invariants read, and what a person reads when one is broken.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,8 +17,8 @@ pub enum Fact {
     Fault(String),
     /// Somebody was told that it holds, or leads, or owns.
     Held {
-        /// What.
-        line: String,
+        /// SeedSelection.
+        subject: String,
         /// Who.
         who: String,
         /// Since which revision.
@@ -30,15 +30,15 @@ pub enum Fact {
     },
     /// Somebody woke up, or its clock was set right; these believed in one thing at that moment, and may not together.
     Believed {
-        /// What.
-        line: String,
+        /// SeedSelection.
+        subject: String,
         /// Who.
         by: Vec<(String, Token)>,
     },
     /// Somebody does not hold any more.
     Ended {
-        /// What.
-        line: String,
+        /// SeedSelection.
+        subject: String,
         /// Who.
         who: String,
         /// Its token.
@@ -47,9 +47,9 @@ pub enum Fact {
         how: &'static str,
     },
     /// The store let go of a place whose holder had not given it up.
-    LetGo {
-        /// What.
-        line: String,
+    KeyDeleted {
+        /// SeedSelection.
+        subject: String,
         /// Who held it.
         who: String,
         /// Its token.
@@ -59,10 +59,10 @@ pub enum Fact {
         /// Whether somebody had revoked its lease or deleted its key by hand.
         by_hand: bool,
     },
-    /// Work went on under a hold.
+    /// WorkloadKind went on under a hold.
     Acted {
-        /// What.
-        line: String,
+        /// SeedSelection.
+        subject: String,
         /// Who.
         who: String,
         /// Its token.
@@ -72,8 +72,8 @@ pub enum Fact {
     },
     /// An observer saw a leader, or none.
     Observed {
-        /// What.
-        line: String,
+        /// SeedSelection.
+        subject: String,
         /// Who looked.
         who: String,
         /// The leader's token.
@@ -85,7 +85,7 @@ pub enum Fact {
         who: String,
         /// The key.
         key: String,
-        /// What it says; none if it is not wanted any more.
+        /// SeedSelection it says; none if it is not wanted any more.
         value: Option<String>,
     },
     /// A task was submitted.
@@ -111,7 +111,7 @@ pub enum Fact {
     Handled {
         /// Which.
         command: String,
-        /// What came of it.
+        /// SeedSelection came of it.
         outcome: String,
     },
     /// How a task stood at the very end.
@@ -125,9 +125,9 @@ pub enum Fact {
     View {
         /// Whose view, of what.
         of: String,
-        /// What it showed.
+        /// SeedSelection it showed.
         shows: BTreeSet<String>,
-        /// What is so.
+        /// SeedSelection is so.
         truth: BTreeSet<String>,
     },
     /// The day is over: everybody puts down what they have.
@@ -137,7 +137,7 @@ pub enum Fact {
         /// Who is not dead.
         living: BTreeSet<String>,
     },
-    /// What was still there when everybody had gone.
+    /// SeedSelection was still there when everybody had gone.
     Left(String),
     /// Something that should have come in time did not.
     Overdue(String),
@@ -147,15 +147,15 @@ pub enum Fact {
 
 /// All that happened so far. Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub struct History {
+pub struct RunHistory {
     world: World,
     facts: Arc<Mutex<Vec<(Duration, Fact)>>>,
 }
 
-impl History {
+impl RunHistory {
     /// Nothing has happened.
-    pub fn new(world: &World) -> History {
-        History { world: world.clone(), facts: Arc::default() }
+    pub fn new(world: &World) -> RunHistory {
+        RunHistory { world: world.clone(), facts: Arc::default() }
     }
 
     /// It happened now.
@@ -183,29 +183,29 @@ impl fmt::Display for Fact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fact::Fault(text) => write!(f, "! {text}"),
-            Fact::Held { line, who, token, beside, .. } if beside.is_empty() => {
-                write!(f, "{who} holds {line} with token {token}")
+            Fact::Held { subject, who, token, beside, .. } if beside.is_empty() => {
+                write!(f, "{who} holds {subject} with token {token}")
             }
-            Fact::Held { line, who, token, beside, .. } => {
-                write!(f, "{who} holds {line} with token {token} BESIDE {beside:?}")
+            Fact::Held { subject, who, token, beside, .. } => {
+                write!(f, "{who} holds {subject} with token {token} BESIDE {beside:?}")
             }
-            Fact::Believed { line, by } => write!(f, "{line} is believed held by {by:?}"),
-            Fact::Ended { line, who, token, how } => {
-                write!(f, "{who} ends {line} with token {token}: {how}")
+            Fact::Believed { subject, by } => write!(f, "{subject} is believed held by {by:?}"),
+            Fact::Ended { subject, who, token, how } => {
+                write!(f, "{who} ends {subject} with token {token}: {how}")
             }
-            Fact::LetGo { line, who, token, believed, by_hand } => {
-                let belief = if *believed { "who STILL BELIEVES" } else { "who does not believe any more" };
+            Fact::KeyDeleted { subject, who, token, believed, by_hand } => {
+                let hold = if *believed { "who STILL BELIEVES" } else { "who does not believe any more" };
                 let hand = if *by_hand { ", by hand" } else { "" };
-                write!(f, "the store lets go of {line}, token {token} of {who}, {belief}{hand}")
+                write!(f, "the store lets go of {subject}, token {token} of {who}, {hold}{hand}")
             }
-            Fact::Acted { line, who, token, valid } => {
+            Fact::Acted { subject, who, token, valid } => {
                 let word = if *valid { "works" } else { "works WITHOUT RIGHT" };
-                write!(f, "{who} {word} under {line} with token {token}")
+                write!(f, "{who} {word} under {subject} with token {token}")
             }
-            Fact::Observed { line, who, token: Some(token) } => {
-                write!(f, "{who} sees {line} led with token {token}")
+            Fact::Observed { subject, who, token: Some(token) } => {
+                write!(f, "{who} sees {subject} led with token {token}")
             }
-            Fact::Observed { line, who, token: None } => write!(f, "{who} sees {line} led by nobody"),
+            Fact::Observed { subject, who, token: None } => write!(f, "{who} sees {subject} led by nobody"),
             Fact::Wanted { who, key, value: Some(value) } => write!(f, "{who} wants {key} = {value}"),
             Fact::Wanted { who, key, value: None } => write!(f, "{who} does not want {key} any more"),
             Fact::Submitted { task } => write!(f, "{task} is submitted"),

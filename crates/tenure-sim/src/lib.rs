@@ -3,22 +3,22 @@
 //! A [`play`] is one day: participants begin, work all day with the public parts of the library, faults hit them as a script says,
 //! then faults end, everybody settles, puts down what they have, and leaves. Everything is told in a [`history`], the store keeps a
 //! record of its own ([`audit`]), and afterwards each [`invariant`] reads both. Time is virtual, so that a day takes milliseconds, and
-//! one seed decides everything, so that a story can be told again to the byte.
+//! one seed decides everything, so that a run can be told again to the byte.
 
-pub mod dice;
+pub mod rng;
 
 pub mod history;
 
-pub mod belief;
+pub mod held;
 
 pub mod audit;
 
-pub mod cast;
+pub mod processes;
 
 pub mod fault;
 
 pub mod workload;
 
-pub mod play;
+pub mod run;
 
 pub mod invariant;

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::sample::Sample;
 use crate::workload::wrong;
 
 /// Handed on until everybody has had it about once, and then as often as is counted.
 pub(super) struct Baton {
-    course: Mutex<Course>,
+    course: Mutex<BatonState>,
     is_over: Notify,
     /// Hand-offs before the clock runs: until then not everybody has come.
     uncounted: usize,
@@ -21,7 +21,7 @@ pub(super) struct Baton {
 }
 
 #[derive(Default)]
-struct Course {
+struct BatonState {
     is_held: bool,
     /// When its last holder began to give it back.
     released: Option<Instant>,
@@ -37,7 +37,7 @@ impl Baton {
     }
 
     /// Somebody has it.
-    pub(super) fn taken(&self) -> Result<(), Failure> {
+    pub(super) fn taken(&self) -> Result<(), BenchFailure> {
         let now = Instant::now();
         let mut course = self.course();
         if std::mem::replace(&mut course.is_held, true) {
@@ -72,7 +72,7 @@ impl Baton {
         Sample::new(course.took.clone(), course.total, course.took.len())
     }
 
-    fn course(&self) -> MutexGuard<'_, Course> {
+    fn course(&self) -> MutexGuard<'_, BatonState> {
         self.course.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

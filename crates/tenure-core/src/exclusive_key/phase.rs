@@ -237,7 +237,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     fn advance_leaving(&mut self) {
         match &self.read {
             Some((ObservedOwner::None | ObservedOwner::Other(_), _)) => {
-                self.finish_leave(ExclusiveKeyEvent::Left)
+                self.finish_leave(ExclusiveKeyEvent::Left);
             }
             Some((ObservedOwner::This(..), _)) | None => {}
         }

@@ -90,7 +90,7 @@ impl Session {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         match slot.renewed(epoch, answer, jitter, now) {
             RenewalOutcome::Well { lease, remained } => {
-                self.notices.push_back(SessionEvent::Renewed { lease, remained })
+                self.notices.push_back(SessionEvent::Renewed { lease, remained });
             }
             RenewalOutcome::Failed { next } => self.fails(id, SessionOperation::Renewal, next, now),
             RenewalOutcome::Late => self.lapse(now),

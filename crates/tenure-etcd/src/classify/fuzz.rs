@@ -2,8 +2,8 @@
 
 use tonic::{Code, Status};
 
-use super::{Asked, Class, classify};
-use crate::version::{Version, known_defects};
+use super::{Class, RequestSize, classify};
+use crate::version::{ServerVersion, known_defects};
 
 /// The shortest words by which an answer is known are longer than this.
 const WORDS_LEN_MIN: usize = 15;
@@ -12,8 +12,8 @@ const WORDS_LEN_MIN: usize = 15;
 fn status(bytes: &[u8]) -> String {
     let (code, text) = bytes.split_first().map_or((0, bytes), |(code, text)| (*code, text));
     let text = String::from_utf8_lossy(text);
-    if let Some(version) = Version::parse(&text) {
-        assert_eq!(Version::parse(&version.to_string()), Some(version));
+    if let Some(version) = ServerVersion::parse(&text) {
+        assert_eq!(ServerVersion::parse(&version.to_string()), Some(version));
         assert!(known_defects(version).len() < 100);
     }
     let code = Code::from_i32(i32::from(code % 20));
@@ -27,12 +27,12 @@ fn status(bytes: &[u8]) -> String {
         assert_eq!(kind(&class), kind(&other), "the code alone decides");
     }
     let transport = Status::from_error(Box::new(std::io::Error::other(text.into_owned())));
-    assert!(matches!(classify(&transport, Asked::default()), Class::Lost(_)), "only a server answers");
+    assert!(matches!(classify(&transport, RequestSize::default()), Class::Lost(_)), "only a server answers");
     kind(&class)
 }
 
 fn by_code(code: Code, text: &str) -> Class {
-    classify(&Status::new(code, text), Asked::default())
+    classify(&Status::new(code, text), RequestSize::default())
 }
 
 /// The class, and of an answer which.

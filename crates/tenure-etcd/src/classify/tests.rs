@@ -2,12 +2,12 @@
 
 use tonic::{Code, Status};
 
-use super::{Asked, Class, classify};
+use super::{Class, RequestSize, classify};
 use crate::error::{Error, Invalid};
-use crate::wire::WireError;
+use crate::http2::Http2Error;
 
-const ASKED: Asked =
-    Asked { bytes: 2_000_000, bytes_max: 1_572_864, ops: 129, ops_max: 128, ttl: 9_000_000_001 };
+const ASKED: RequestSize =
+    RequestSize { bytes: 2_000_000, bytes_max: 1_572_864, ops: 129, ops_max: 128, ttl: 9_000_000_001 };
 
 fn from_server(code: Code, text: &str) -> Class {
     classify(&Status::new(code, text), ASKED)
@@ -36,9 +36,9 @@ fn what_the_transport_says_is_unknown_whatever_it_says() {
 #[test]
 fn only_a_request_the_connection_refused_was_certainly_not_sent() {
     let broken = || h2::Error::from(h2::Reason::REFUSED_STREAM);
-    let status = Status::from_error(Box::new(WireError::Unsent(broken())));
+    let status = Status::from_error(Box::new(Http2Error::Unsent(broken())));
     assert!(matches!(classify(&status, ASKED), Class::Unsent(_)));
-    let status = Status::from_error(Box::new(WireError::Broken(broken())));
+    let status = Status::from_error(Box::new(Http2Error::Broken(broken())));
     assert!(matches!(classify(&status, ASKED), Class::Lost(_)));
 }
 

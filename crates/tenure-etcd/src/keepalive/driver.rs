@@ -1,7 +1,7 @@
 //! The task that owns the keep-alive stream.
 //!
 //! It opens a stream when somebody wants a lease renewed, leaves a server whose answer is overdue, and sends again
-//! elsewhere what was not answered. Everything that happened becomes one `Event`; the work is done after the `select!`.
+//! elsewhere what was not answered. Everything that happened becomes one `KeepAliveDriverEvent`; the work is done after the `select!`.
 
 use std::sync::Arc;
 
@@ -10,63 +10,63 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
-use super::pending::{Caller, Pending};
-use super::{Inbox, Renewal};
+use super::pending::{PendingRenewals, RenewalCaller};
+use super::{KeepAliveInbox, Renewal};
 use crate::clock::boot_time;
 use crate::connection::Connection;
-use crate::endpoints::{Endpoints, Verdict};
+use crate::endpoints::{ConnectionReport, Endpoints};
 use crate::error::Error;
 use crate::message::keepalive::{KEEP_ALIVE_PATH, LeaseKeepAliveRequest, LeaseKeepAliveResponse};
-use crate::stream::{Broken, Incoming, Reconnect, given_up, is_fatal, maybe};
+use crate::stream::{Incoming, Reconnect, StreamError, abandoned, is_fatal, maybe};
 
 /// Requests between the task and the connection. The stamp is taken when a request goes in here, so a longer queue
 /// would only make stamps older than they need be.
 const REQUESTS_MAX: usize = 256;
 
-type Reply = oneshot::Sender<Result<Renewal, Error>>;
+type RenewalReply = oneshot::Sender<Result<Renewal, Error>>;
 
-impl Caller for Reply {
+impl RenewalCaller for RenewalReply {
     fn is_gone(&self) -> bool {
         self.is_closed()
     }
 }
 
 /// The task's state.
-pub(super) struct Driver {
+pub(super) struct KeepAliveDriver {
     endpoints: Arc<Endpoints>,
-    inbox: Arc<Inbox>,
-    pending: Pending<Reply>,
-    link: Option<Link>,
+    inbox: Arc<KeepAliveInbox>,
+    pending: PendingRenewals<RenewalReply>,
+    link: Option<KeepAliveStream>,
     reconnect: Reconnect,
     is_troubled: bool,
 }
 
 /// One stream to one server.
-struct Link {
+struct KeepAliveStream {
     connection: Arc<Connection>,
     requests: mpsc::Sender<LeaseKeepAliveRequest>,
     incoming: Incoming<LeaseKeepAliveResponse>,
     /// Ends when anybody gives up the connection.
-    given_up: BoxFuture<'static, ()>,
+    abandoned: BoxFuture<'static, ()>,
 }
 
-enum Event {
+enum KeepAliveDriverEvent {
     Stop,
     News,
     Connected(Result<Arc<Connection>, Error>),
-    GivenUp,
+    Abandoned,
     Reachable,
     Timer,
-    Room,
+    SendWindow,
     Came(Result<LeaseKeepAliveResponse, Status>),
 }
 
-impl Driver {
-    pub(super) fn new(endpoints: Arc<Endpoints>, inbox: Arc<Inbox>) -> Self {
+impl KeepAliveDriver {
+    pub(super) fn new(endpoints: Arc<Endpoints>, inbox: Arc<KeepAliveInbox>) -> Self {
         Self {
             endpoints,
             inbox,
-            pending: Pending::new(),
+            pending: PendingRenewals::new(),
             link: None,
             reconnect: Reconnect::default(),
             is_troubled: false,
@@ -83,33 +83,33 @@ impl Driver {
             let due_at = self.due_at();
             let is_pausing = self.reconnect.retry_at().is_some();
             let has_wanted = self.pending.has_wanted();
-            let Driver { endpoints, inbox, link, reconnect, .. } = &mut self;
-            let (given_up, requests, incoming) = match link {
-                Some(link) => (Some(&mut link.given_up), Some(&link.requests), Some(&mut link.incoming)),
+            let KeepAliveDriver { endpoints, inbox, link, reconnect, .. } = &mut self;
+            let (abandoned, requests, incoming) = match link {
+                Some(link) => (Some(&mut link.abandoned), Some(&link.requests), Some(&mut link.incoming)),
                 None => (None, None, None),
             };
             let event = tokio::select! {
                 biased;
-                () = endpoints.stop().cancelled() => Event::Stop,
-                connected = reconnect.connected() => Event::Connected(connected),
-                () = maybe(given_up) => Event::GivenUp,
+                () = endpoints.stop().cancelled() => KeepAliveDriverEvent::Stop,
+                connected = reconnect.connected() => KeepAliveDriverEvent::Connected(connected),
+                () = maybe(abandoned) => KeepAliveDriverEvent::Abandoned,
                 // The sender lives as long as the endpoints, which this task holds: it cannot fail.
-                _ = reachable.changed(), if is_pausing => Event::Reachable,
-                () = maybe(due_at.map(sleep_until)) => Event::Timer,
-                () = inbox.wait() => Event::News,
+                _ = reachable.changed(), if is_pausing => KeepAliveDriverEvent::Reachable,
+                () = maybe(due_at.map(sleep_until)) => KeepAliveDriverEvent::Timer,
+                () = inbox.wait() => KeepAliveDriverEvent::News,
                 // A closed channel is told by the incoming side, with the reason.
-                Ok(_) = maybe(requests.filter(|_| has_wanted).map(mpsc::Sender::reserve)) => Event::Room,
-                came = maybe(incoming.map(Incoming::next)) => Event::Came(came),
+                Ok(_) = maybe(requests.filter(|_| has_wanted).map(mpsc::Sender::reserve)) => KeepAliveDriverEvent::SendWindow,
+                came = maybe(incoming.map(Incoming::next)) => KeepAliveDriverEvent::Came(came),
             };
             match event {
-                Event::Stop => break,
-                Event::News => self.on_news(),
-                Event::Connected(connected) => self.on_connected(connected),
-                Event::GivenUp => self.lose(),
-                Event::Reachable => self.reconnect.hurry(),
-                Event::Timer => self.on_timer(),
-                Event::Room => self.send(),
-                Event::Came(came) => self.on_came(came),
+                KeepAliveDriverEvent::Stop => break,
+                KeepAliveDriverEvent::News => self.on_news(),
+                KeepAliveDriverEvent::Connected(connected) => self.on_connected(connected),
+                KeepAliveDriverEvent::Abandoned => self.lose(),
+                KeepAliveDriverEvent::Reachable => self.reconnect.hurry(),
+                KeepAliveDriverEvent::Timer => self.on_timer(),
+                KeepAliveDriverEvent::SendWindow => self.send(),
+                KeepAliveDriverEvent::Came(came) => self.on_came(came),
             }
         }
     }
@@ -145,8 +145,8 @@ impl Driver {
             Ok(incoming) => incoming,
             Err(error) => return self.fail(error),
         };
-        let given_up = given_up(&self.endpoints, &connection);
-        self.link = Some(Link { connection, requests, incoming, given_up });
+        let abandoned = abandoned(&self.endpoints, &connection);
+        self.link = Some(KeepAliveStream { connection, requests, incoming, abandoned });
         self.send();
     }
 
@@ -164,7 +164,7 @@ impl Driver {
         if let (true, Some(link)) = (is_overdue, &self.link) {
             tracing::warn!(endpoint = %link.connection.address, "keep-alive was not answered in time, leaving");
             let reason = "a keep-alive was not answered in time".to_owned();
-            self.endpoints.report(&link.connection, Verdict::Failed(reason));
+            self.endpoints.report(&link.connection, ConnectionReport::Failed(reason));
             self.lose();
         }
     }
@@ -175,13 +175,15 @@ impl Driver {
             Ok(response) => response,
             Err(status) => {
                 tracing::debug!(endpoint = %link.connection.address, %status, "keep-alive stream broke");
-                return match Broken::report(&self.endpoints, &link.connection, &status) {
-                    Broken::Retry(error) => {
+                return match StreamError::report(&self.endpoints, &link.connection, &status) {
+                    StreamError::Retry(error) => {
                         self.lose();
                         self.trouble(error);
                     }
-                    Broken::Fatal(error @ (Error::Denied(_) | Error::Invalid(_))) => self.refuse_one(&error),
-                    Broken::Fatal(error) => self.refuse_all(&error),
+                    StreamError::Fatal(error @ (Error::Denied(_) | Error::Invalid(_))) => {
+                        self.refuse_one(&error);
+                    }
+                    StreamError::Fatal(error) => self.refuse_all(&error),
                 };
             }
         };

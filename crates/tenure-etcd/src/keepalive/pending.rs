@@ -16,32 +16,32 @@ use std::time::Duration;
 const SENDS_MAX: usize = 2;
 
 /// One caller that wants to know.
-pub(super) trait Caller {
+pub(super) trait RenewalCaller {
     /// The caller has given up.
     fn is_gone(&self) -> bool;
 }
 
 /// All renewals wanted, sent and not answered.
 #[derive(Debug)]
-pub(super) struct Pending<C> {
+pub(super) struct PendingRenewals<C> {
     /// Not sent yet, in this order.
     order: VecDeque<i64>,
-    wanted: HashMap<i64, Wanted<C>>,
-    /// Sent on the present stream, oldest first.
-    sent: HashMap<i64, VecDeque<Sent<C>>>,
+    wanted: HashMap<i64, WantedRenewal<C>>,
+    /// SentRenewal on the present stream, oldest first.
+    sent: HashMap<i64, VecDeque<SentRenewal<C>>>,
     /// When which send has waited long enough.
     patience_ends: BTreeMap<(Duration, u64), i64>,
     next_send: u64,
 }
 
 #[derive(Debug)]
-struct Wanted<C> {
+struct WantedRenewal<C> {
     patience: Duration,
     callers: Vec<C>,
 }
 
 #[derive(Debug)]
-struct Sent<C> {
+struct SentRenewal<C> {
     number: u64,
     at: Duration,
     patience: Duration,
@@ -50,13 +50,13 @@ struct Sent<C> {
 
 /// An answer with those who waited for it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answered<C> {
+pub(super) struct AnsweredRenewal<C> {
     /// When the request was sent, at the latest.
     pub(super) sent_at: Duration,
     pub(super) callers: Vec<C>,
 }
 
-impl<C: Caller> Pending<C> {
+impl<C: RenewalCaller> PendingRenewals<C> {
     pub(super) fn new() -> Self {
         Self {
             order: VecDeque::new(),
@@ -96,7 +96,7 @@ impl<C: Caller> Pending<C> {
             let number = self.next_send;
             self.next_send += 1;
             self.patience_ends.insert((now.saturating_add(wanted.patience), number), lease);
-            let send = Sent { number, at: now, patience: wanted.patience, callers: wanted.callers };
+            let send = SentRenewal { number, at: now, patience: wanted.patience, callers: wanted.callers };
             self.sent.entry(lease).or_default().push_back(send);
             return Some(lease);
         }
@@ -104,14 +104,14 @@ impl<C: Caller> Pending<C> {
     }
 
     /// An answer for `lease` came. `None` means that nothing was asked.
-    pub(super) fn answered(&mut self, lease: i64) -> Option<Answered<C>> {
+    pub(super) fn answered(&mut self, lease: i64) -> Option<AnsweredRenewal<C>> {
         let sends = self.sent.get_mut(&lease)?;
         let oldest = sends.pop_front()?;
         if sends.is_empty() {
             self.sent.remove(&lease);
         }
         self.patience_ends.remove(&(oldest.at.saturating_add(oldest.patience), oldest.number));
-        Some(Answered { sent_at: oldest.at, callers: oldest.callers })
+        Some(AnsweredRenewal { sent_at: oldest.at, callers: oldest.callers })
     }
 
     /// When the first send has waited long enough.
@@ -129,7 +129,7 @@ impl<C: Caller> Pending<C> {
     /// The stream is gone: everything unanswered must be sent again, with a new stamp.
     pub(super) fn lost(&mut self) {
         self.patience_ends.clear();
-        let mut sends: Vec<(i64, Sent<C>)> = self
+        let mut sends: Vec<(i64, SentRenewal<C>)> = self
             .sent
             .drain()
             .flat_map(|(lease, sends)| sends.into_iter().map(move |send| (lease, send)))
@@ -163,7 +163,7 @@ impl<C: Caller> Pending<C> {
             }
             None => {
                 self.order.push_back(lease);
-                self.wanted.insert(lease, Wanted { patience, callers });
+                self.wanted.insert(lease, WantedRenewal { patience, callers });
             }
         }
     }

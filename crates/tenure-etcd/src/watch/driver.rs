@@ -1,7 +1,7 @@
 //! The task that owns the watch stream: it moves things between the server, the machine and the consumers.
 //!
 //! What it decides itself is only when: when to open a stream and where, when to close it, when to leave a server that
-//! is silent. Everything that happened becomes one `Event`; the work is done after the `select!`.
+//! is silent. Everything that happened becomes one `WatchDriverEvent`; the work is done after the `select!`.
 
 mod link;
 mod reads;
@@ -16,19 +16,19 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
 use super::WatchError;
-use super::doubts::{Doubt, Doubts};
-use super::hub::{Command, Inbox};
-use super::queue::Feeder;
-use super::router::{Action, Router};
-use super::version::Trust;
-use super::watchdog::{Bark, Patience};
+use super::hub::{WatchCommand, WatchInbox};
+use super::queue::QueueSender;
+use super::router::{Router, RouterAction};
+use super::start_checks::{StartCheck, StartChecks};
+use super::version::VersionQuirks;
+use super::watchdog::{WatchdogAction, WatchdogTimeouts};
 use crate::connection::Connection;
-use crate::endpoints::{Endpoints, Verdict};
+use crate::endpoints::{ConnectionReport, Endpoints};
 use crate::error::Error;
 use crate::message::watch::WatchResponse;
-use crate::stream::{Broken, Incoming, Reconnect, is_fatal, maybe};
-use link::{Link, Room};
-use reads::Answer;
+use crate::stream::{Incoming, Reconnect, StreamError, is_fatal, maybe};
+use link::{SendWindow, WatchLink};
+use reads::ReadReply;
 
 /// How long a stream without watchers is kept: one that waits for a lock again and again need not open one each time.
 const LINGER: Duration = Duration::from_secs(1);
@@ -39,18 +39,18 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(2);
 const PROBES_MAX: usize = 2;
 
 /// The task's state.
-pub(super) struct Driver {
+pub(super) struct WatchDriver {
     endpoints: Arc<Endpoints>,
-    inbox: Arc<Inbox>,
-    router: Router<Feeder>,
-    link: Option<Link>,
+    inbox: Arc<WatchInbox>,
+    router: Router<QueueSender>,
+    link: Option<WatchLink>,
     reconnect: Reconnect,
     /// A stream broke before: ask whether this is still the same store when the next one opens.
     has_lost: bool,
     /// When the stream lost its last watcher.
     idle_since: Option<Instant>,
-    answers: FuturesUnordered<BoxFuture<'static, Answer>>,
-    doubts: Doubts,
+    answers: FuturesUnordered<BoxFuture<'static, ReadReply>>,
+    checks: StartChecks,
     probes: usize,
     /// Something went wrong and nothing has come since.
     is_troubled: bool,
@@ -58,20 +58,20 @@ pub(super) struct Driver {
     serial: u64,
 }
 
-enum Event {
+enum WatchDriverEvent {
     Stop,
     News,
     Connected(Result<Arc<Connection>, Error>),
-    GivenUp,
+    Abandoned,
     Reachable,
     Timer,
-    Answered(Answer),
-    Room(Room),
+    AnsweredRenewal(ReadReply),
+    SendWindow(SendWindow),
     Came(Result<WatchResponse, Status>),
 }
 
-impl Driver {
-    pub(super) fn new(endpoints: Arc<Endpoints>, inbox: Arc<Inbox>) -> Self {
+impl WatchDriver {
+    pub(super) fn new(endpoints: Arc<Endpoints>, inbox: Arc<WatchInbox>) -> Self {
         Self {
             endpoints,
             inbox,
@@ -81,7 +81,7 @@ impl Driver {
             has_lost: false,
             idle_since: None,
             answers: FuturesUnordered::new(),
-            doubts: Doubts::default(),
+            checks: StartChecks::default(),
             probes: 0,
             is_troubled: false,
             serial: 0,
@@ -96,37 +96,37 @@ impl Driver {
             let due_at = self.due_at();
             let is_pausing = self.reconnect.retry_at().is_some();
             let has_requests = self.router.has_requests();
-            let Driver { endpoints, inbox, link, reconnect, answers, .. } = &mut self;
-            let (given_up, requests, incoming) = match link {
-                Some(link) => (Some(&mut link.given_up), Some(&link.requests), Some(&mut link.incoming)),
+            let WatchDriver { endpoints, inbox, link, reconnect, answers, .. } = &mut self;
+            let (abandoned, requests, incoming) = match link {
+                Some(link) => (Some(&mut link.abandoned), Some(&link.requests), Some(&mut link.incoming)),
                 None => (None, None, None),
             };
             let event = tokio::select! {
                 biased;
-                () = endpoints.stop().cancelled() => Event::Stop,
-                () = inbox.wait() => Event::News,
-                connected = reconnect.connected() => Event::Connected(connected),
-                () = maybe(given_up) => Event::GivenUp,
+                () = endpoints.stop().cancelled() => WatchDriverEvent::Stop,
+                () = inbox.wait() => WatchDriverEvent::News,
+                connected = reconnect.connected() => WatchDriverEvent::Connected(connected),
+                () = maybe(abandoned) => WatchDriverEvent::Abandoned,
                 // The sender lives as long as the endpoints, which this task holds: it cannot fail.
-                _ = reachable.changed(), if is_pausing => Event::Reachable,
-                () = maybe(due_at.map(sleep_until)) => Event::Timer,
+                _ = reachable.changed(), if is_pausing => WatchDriverEvent::Reachable,
+                () = maybe(due_at.map(sleep_until)) => WatchDriverEvent::Timer,
                 answer = answers.next(), if !answers.is_empty() => match answer {
-                    Some(answer) => Event::Answered(answer),
+                    Some(answer) => WatchDriverEvent::AnsweredRenewal(answer),
                     None => continue,
                 },
-                room = maybe(requests.filter(|_| has_requests).map(link::room)) => Event::Room(room),
-                came = maybe(incoming.map(Incoming::next)) => Event::Came(came),
+                room = maybe(requests.filter(|_| has_requests).map(link::room)) => WatchDriverEvent::SendWindow(room),
+                came = maybe(incoming.map(Incoming::next)) => WatchDriverEvent::Came(came),
             };
             match event {
-                Event::Stop => break,
-                Event::News => self.on_news(),
-                Event::Connected(connected) => self.on_connected(connected),
-                Event::GivenUp => self.lose(),
-                Event::Reachable => self.reconnect.hurry(),
-                Event::Timer => self.on_timer(),
-                Event::Answered(answer) => self.on_answer(answer),
-                Event::Room(room) => self.on_room(room),
-                Event::Came(came) => self.on_came(came),
+                WatchDriverEvent::Stop => break,
+                WatchDriverEvent::News => self.on_news(),
+                WatchDriverEvent::Connected(connected) => self.on_connected(connected),
+                WatchDriverEvent::Abandoned => self.lose(),
+                WatchDriverEvent::Reachable => self.reconnect.hurry(),
+                WatchDriverEvent::Timer => self.on_timer(),
+                WatchDriverEvent::AnsweredRenewal(answer) => self.on_answer(answer),
+                WatchDriverEvent::SendWindow(room) => self.on_room(room),
+                WatchDriverEvent::Came(came) => self.on_came(came),
             }
         }
         self.router.end_all(&Error::Closed);
@@ -138,10 +138,10 @@ impl Driver {
             self.act(action);
         }
         while self.probes < PROBES_MAX
-            && let Some(question) = self.doubts.ask(Instant::now())
+            && let Some(query) = self.checks.ask(Instant::now())
         {
             self.probes += 1;
-            self.answers.push(reads::probe(&self.endpoints, question));
+            self.answers.push(reads::probe(&self.endpoints, query));
         }
         let is_idle = self.router.is_empty() && self.link.is_some();
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(Instant::now));
@@ -154,17 +154,19 @@ impl Driver {
         self.link.is_none() && !self.reconnect.is_connecting() && self.router.wants_stream()
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: RouterAction) {
         match action {
-            Action::Read { name, key } => self.answers.push(reads::point(&self.endpoints, name, key)),
-            Action::Probe { name, epoch, after, key } => self.doubts.add(Doubt { name, epoch, after, key }),
-            Action::Verify { name, key, range_end } => {
+            RouterAction::Read { name, key } => self.answers.push(reads::point(&self.endpoints, name, key)),
+            RouterAction::Probe { name, epoch, after, key } => {
+                self.checks.add(StartCheck { name, epoch, after, key });
+            }
+            RouterAction::Verify { name, key, range_end } => {
                 self.answers.push(reads::verify(&self.endpoints, name, self.serial, key, range_end));
             }
-            Action::Fail(reason) => {
+            RouterAction::Fail(reason) => {
                 if let Some(link) = &self.link {
                     tracing::warn!(endpoint = %link.connection.address, reason, "watch stream given up");
-                    self.endpoints.report(&link.connection, Verdict::Failed(reason));
+                    self.endpoints.report(&link.connection, ConnectionReport::Failed(reason));
                     self.lose();
                 }
             }
@@ -175,16 +177,16 @@ impl Driver {
         let watchdog = self.link.as_ref().map(|link| link.watchdog.due_at());
         let linger = self.idle_since.map(|since| since + LINGER);
         let retry = self.reconnect.retry_at().filter(|_| self.wants_link());
-        let doubts = self.doubts.due_at(Instant::now()).filter(|_| self.probes < PROBES_MAX);
-        [watchdog, linger, retry, doubts].into_iter().flatten().min()
+        let checks = self.checks.due_at(Instant::now()).filter(|_| self.probes < PROBES_MAX);
+        [watchdog, linger, retry, checks].into_iter().flatten().min()
     }
 
     fn on_news(&mut self) {
         for command in self.inbox.take() {
             match command {
-                Command::Subscribe { name, spec, feeder } => self.router.subscribe(name, spec, feeder),
-                Command::Drained(name) => self.router.drained(name),
-                Command::Dropped(name) => self.router.unsubscribe(name),
+                WatchCommand::Subscribe { name, spec, sender } => self.router.subscribe(name, spec, sender),
+                WatchCommand::Drained(name) => self.router.drained(name),
+                WatchCommand::Dropped(name) => self.router.unsubscribe(name),
             }
         }
     }
@@ -206,8 +208,8 @@ impl Driver {
         self.serial += 1;
         let ask_after = self.endpoints.config.watch_ask_after;
         let answer_within = self.endpoints.config.watch_answer_within;
-        let patience = Patience { ask_after, answer_within };
-        match Link::open(&self.endpoints, connection, &mut self.router, patience) {
+        let patience = WatchdogTimeouts { ask_after, answer_within };
+        match WatchLink::open(&self.endpoints, connection, &mut self.router, patience) {
             Ok(link) => {
                 self.answers.push(reads::version(&self.endpoints, &link.connection, self.serial));
                 if let (true, Some(key)) = (std::mem::take(&mut self.has_lost), self.router.some_key()) {
@@ -231,21 +233,21 @@ impl Driver {
         }
         let Some(link) = &mut self.link else { return };
         match link.watchdog.look(now) {
-            Bark::Quiet => {}
-            Bark::Ask => {
+            WatchdogAction::Quiet => {}
+            WatchdogAction::Ask => {
                 self.router.ask_for_life();
                 link.watchdog.asked(now);
             }
-            Bark::Leave => {
+            WatchdogAction::Leave => {
                 tracing::warn!(endpoint = %link.connection.address, "watch stream is silent, leaving");
                 let reason = "the watch stream was silent".to_owned();
-                self.endpoints.report(&link.connection, Verdict::Failed(reason));
+                self.endpoints.report(&link.connection, ConnectionReport::Failed(reason));
                 self.lose();
             }
         }
     }
 
-    fn on_room(&mut self, room: Room) {
+    fn on_room(&mut self, room: SendWindow) {
         let Some(link) = &mut self.link else { return };
         link.send(room, &mut self.router);
     }
@@ -268,44 +270,44 @@ impl Driver {
             }
             Err(status) => {
                 tracing::debug!(endpoint = %link.connection.address, %status, "watch stream broke");
-                let broken = Broken::report(&self.endpoints, &link.connection, &status);
+                let broken = StreamError::report(&self.endpoints, &link.connection, &status);
                 self.lose();
                 match broken {
-                    Broken::Retry(error) => self.trouble(error),
-                    Broken::Fatal(error) => self.end_all(&error),
+                    StreamError::Retry(error) => self.trouble(error),
+                    StreamError::Fatal(error) => self.end_all(&error),
                 }
             }
         }
     }
 
-    fn on_answer(&mut self, answer: Answer) {
+    fn on_answer(&mut self, answer: ReadReply) {
         match answer {
-            Answer::Point { name, result: Ok(revision) } => self.router.read(name, revision),
-            Answer::Point { name, result: Err(error) } => self.router.end(name, WatchError::Lost(error)),
-            Answer::Probe { question, result } => {
+            ReadReply::Point { name, result: Ok(revision) } => self.router.read(name, revision),
+            ReadReply::Point { name, result: Err(error) } => self.router.end(name, WatchError::Lost(error)),
+            ReadReply::Probe { query, result } => {
                 self.probes -= 1;
-                self.on_probe(question, result);
+                self.on_probe(query, result);
             }
-            Answer::Verify { name, result: Err(error), .. } if is_fatal(&error) => {
+            ReadReply::Verify { name, result: Err(error), .. } if is_fatal(&error) => {
                 self.router.end(name, WatchError::Lost(error));
             }
-            Answer::Verify { serial, .. } => {
+            ReadReply::Verify { serial, .. } => {
                 // We may read it: the token of this stream ran out, or the store is in trouble. Begin anew.
                 if serial == self.serial
                     && let Some(link) = &self.link
                 {
-                    self.endpoints.report(&link.connection, Verdict::Unauthenticated);
+                    self.endpoints.report(&link.connection, ConnectionReport::Unauthenticated);
                     self.lose();
                 }
             }
-            Answer::Version { serial, version } => {
+            ReadReply::Version { serial, version } => {
                 if serial == self.serial
                     && let Some(version) = version
                 {
-                    self.router.trust(Trust::of(version));
+                    self.router.trust(VersionQuirks::of(version));
                 }
             }
-            Answer::Identity { result } => {
+            ReadReply::Identity { result } => {
                 if let Err(error @ Error::Replaced(_)) = result {
                     self.end_all(&error);
                 }
@@ -313,25 +315,25 @@ impl Driver {
         }
     }
 
-    fn on_probe(&mut self, question: super::doubts::Question, result: Result<(), Error>) {
+    fn on_probe(&mut self, query: super::start_checks::StartQuery, result: Result<(), Error>) {
         match result {
             Ok(()) => {
-                for doubt in question.proven() {
-                    self.router.proven(doubt.name, doubt.epoch);
+                for check in query.proven() {
+                    self.router.proven(check.name, check.epoch);
                 }
             }
             Err(Error::Compacted { .. }) => {
-                for doubt in question.compacted(&mut self.doubts) {
-                    self.router.disproven(doubt.name, doubt.epoch, doubt.after);
+                for check in query.compacted(&mut self.checks) {
+                    self.router.disproven(check.name, check.epoch, check.after);
                 }
             }
             Err(error @ (Error::Replaced(_) | Error::Closed)) => self.end_all(&error),
             Err(error) if is_fatal(&error) => {
-                let doubt = question.refused(&mut self.doubts);
-                self.router.end(doubt.name, WatchError::Lost(error));
+                let check = query.refused(&mut self.checks);
+                self.router.end(check.name, WatchError::Lost(error));
             }
             // The call has waited and tried for its whole deadline: ask again.
-            Err(_) => question.unanswered(&mut self.doubts),
+            Err(_) => query.unanswered(&mut self.checks),
         }
     }
 

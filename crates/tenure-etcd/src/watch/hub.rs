@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::driver::Driver;
-use super::queue::{self, Feeder};
-use super::router::Name;
+use super::driver::WatchDriver;
+use super::queue::{self, QueueSender};
+use super::router::WatchName;
 use super::{WatchError, WatchFrom, WatchSpec, Watcher};
 use crate::endpoints::Endpoints;
 use crate::error::{Cause, Error, Invalid};
@@ -17,7 +17,7 @@ use crate::error::{Cause, Error, Invalid};
 /// One client's watches.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    inbox: Arc<Inbox>,
+    inbox: Arc<WatchInbox>,
     next_name: AtomicU64,
     is_started: AtomicBool,
 }
@@ -39,21 +39,21 @@ impl Hub {
             return Err(Error::Closed);
         }
         if !self.is_started.swap(true, Ordering::Relaxed) {
-            endpoints.tasks().spawn(Driver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
+            endpoints.tasks().spawn(WatchDriver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
         }
-        let name = Name(self.next_name.fetch_add(1, Ordering::Relaxed));
-        let (feeder, mut drain) = queue::queue();
-        self.inbox.put(Command::Subscribe { name, spec, feeder });
-        // From here on the ticket withdraws the watch, however this call ends.
-        let ticket = Ticket { name, inbox: Arc::clone(&self.inbox) };
-        let opened = timeout(endpoints.config.deadline, poll_fn(|context| drain.poll_opened(context)));
+        let name = WatchName(self.next_name.fetch_add(1, Ordering::Relaxed));
+        let (sender, mut receiver) = queue::queue();
+        self.inbox.put(WatchCommand::Subscribe { name, spec, sender });
+        // From here on the handle withdraws the watch, however this call ends.
+        let handle = SubscriptionHandle { name, inbox: Arc::clone(&self.inbox) };
+        let opened = timeout(endpoints.config.deadline, poll_fn(|context| receiver.poll_opened(context)));
         let opened = tokio::select! {
             biased;
             () = endpoints.stop().cancelled() => return Err(Error::Closed),
             opened = opened => opened,
         };
         match opened {
-            Ok(Ok(point)) => Ok(Watcher { queue: drain, ticket, point }),
+            Ok(Ok(point)) => Ok(Watcher { queue: receiver, handle, point }),
             Ok(Err(Some(WatchError::Lost(error)))) => Err(error),
             Ok(Err(Some(WatchError::Compacted { at }))) => Err(Error::Compacted { at: Some(at) }),
             Ok(Err(None)) => Err(Error::Closed),
@@ -90,30 +90,30 @@ fn check(spec: &WatchSpec) -> Result<(), Error> {
 
 /// A watcher's place; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    name: Name,
-    inbox: Arc<Inbox>,
+pub(super) struct SubscriptionHandle {
+    name: WatchName,
+    inbox: Arc<WatchInbox>,
 }
 
-impl Ticket {
+impl SubscriptionHandle {
     /// The consumer has emptied a queue that had overflowed.
     pub(super) fn drained(&self) {
-        self.inbox.put(Command::Drained(self.name));
+        self.inbox.put(WatchCommand::Drained(self.name));
     }
 }
 
-impl Drop for Ticket {
+impl Drop for SubscriptionHandle {
     fn drop(&mut self) {
-        self.inbox.put(Command::Dropped(self.name));
+        self.inbox.put(WatchCommand::Dropped(self.name));
     }
 }
 
 /// What the task is told.
 #[derive(Debug)]
-pub(super) enum Command {
-    Subscribe { name: Name, spec: WatchSpec, feeder: Feeder },
-    Drained(Name),
-    Dropped(Name),
+pub(super) enum WatchCommand {
+    Subscribe { name: WatchName, spec: WatchSpec, sender: QueueSender },
+    Drained(WatchName),
+    Dropped(WatchName),
 }
 
 /// From everybody to the one task.
@@ -121,25 +121,25 @@ pub(super) enum Command {
 /// Not a channel, because dropping a watcher must be able to speak without waiting. It is bounded all the same: a
 /// watcher is named at most once for each of its three commands between two looks of the task.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
-    commands: Mutex<Vec<Command>>,
-    news: Notify,
+pub(super) struct WatchInbox {
+    commands: Mutex<Vec<WatchCommand>>,
+    changed: Notify,
     /// What the task could not do last, for callers whose deadline passes.
     trouble: Mutex<Option<Error>>,
 }
 
-impl Inbox {
-    fn put(&self, command: Command) {
+impl WatchInbox {
+    fn put(&self, command: WatchCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     /// Waits for commands.
     pub(super) async fn wait(&self) {
-        self.news.notified().await;
+        self.changed.notified().await;
     }
 
-    pub(super) fn take(&self) -> Vec<Command> {
+    pub(super) fn take(&self) -> Vec<WatchCommand> {
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

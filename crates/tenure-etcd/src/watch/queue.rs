@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use super::router::{Full, Sink};
+use super::router::{QueueFull, WatchSink};
 use super::{WatchError, WatchItem};
 
 /// Items one consumer may lag behind.
@@ -22,11 +22,11 @@ const WEIGHT_MAX: usize = 4 << 20;
 
 /// The task's end: fills the queue.
 #[derive(Debug)]
-pub(super) struct Feeder(Arc<Mutex<State>>);
+pub(super) struct QueueSender(Arc<Mutex<QueueState>>);
 
 /// The consumer's end: empties it.
 #[derive(Debug)]
-pub(super) struct Drain(Arc<Mutex<State>>);
+pub(super) struct QueueReceiver(Arc<Mutex<QueueState>>);
 
 /// What the consumer finds.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) enum Taken {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     items: VecDeque<WatchItem>,
     weight: usize,
     overflowed: bool,
@@ -53,19 +53,19 @@ struct State {
 }
 
 /// A new queue.
-pub(super) fn queue() -> (Feeder, Drain) {
-    let state = Arc::new(Mutex::new(State::default()));
-    (Feeder(Arc::clone(&state)), Drain(state))
+pub(super) fn queue() -> (QueueSender, QueueReceiver) {
+    let state = Arc::new(Mutex::new(QueueState::default()));
+    (QueueSender(Arc::clone(&state)), QueueReceiver(state))
 }
 
-impl Sink for Feeder {
+impl WatchSink for QueueSender {
     fn opened(&mut self, point: i64) {
         let mut state = lock(&self.0);
         state.opened = Some(point);
         wake(state);
     }
 
-    fn offer(&mut self, item: WatchItem) -> Result<(), Full> {
+    fn offer(&mut self, item: WatchItem) -> Result<(), QueueFull> {
         let weight = item.weight();
         let mut state = lock(&self.0);
         if let (WatchItem::Progress(_), Some(last @ WatchItem::Progress(_))) = (&item, state.items.back_mut())
@@ -78,7 +78,7 @@ impl Sink for Feeder {
             || (state.items.len() < ITEMS_MAX && state.weight.saturating_add(weight) <= WEIGHT_MAX);
         if !has_room {
             state.overflowed = true;
-            return Err(Full);
+            return Err(QueueFull);
         }
         state.weight = state.weight.saturating_add(weight);
         state.items.push_back(item);
@@ -93,7 +93,7 @@ impl Sink for Feeder {
     }
 }
 
-impl Drop for Feeder {
+impl Drop for QueueSender {
     /// A task that is gone must not leave its consumers waiting.
     fn drop(&mut self) {
         let mut state = lock(&self.0);
@@ -102,7 +102,7 @@ impl Drop for Feeder {
     }
 }
 
-impl Drain {
+impl QueueReceiver {
     /// Waits until the watcher stands at the server, and tells from which revision on it delivers.
     pub(super) fn poll_opened(&mut self, context: &mut Context<'_>) -> Poll<Result<i64, Option<WatchError>>> {
         let mut state = lock(&self.0);
@@ -136,12 +136,12 @@ impl Drain {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<QueueState>) -> MutexGuard<'_, QueueState> {
     state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Wakes outside the lock, so that the woken one does not run into it.
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, QueueState>) {
     let waker = state.waker.take();
     drop(state);
     if let Some(waker) = waker {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// How long a watch stream may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Patience {
+pub(super) struct WatchdogTimeouts {
     /// After so much silence the server is asked to speak.
     pub(super) ask_after: Duration,
     /// Asked and silent for so long, it is left.
@@ -19,7 +19,7 @@ pub(super) struct Patience {
 /// Watches one stream.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    patience: Patience,
+    patience: WatchdogTimeouts,
     heard_at: Instant,
     /// When the oldest question without any answer since was asked.
     asked_at: Option<Instant>,
@@ -27,7 +27,7 @@ pub(super) struct Watchdog {
 
 /// What to do when the time has come.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Bark {
+pub(super) enum WatchdogAction {
     /// Not yet.
     Quiet,
     /// Ask the server to speak.
@@ -38,7 +38,7 @@ pub(super) enum Bark {
 
 impl Watchdog {
     /// A stream that was just asked for.
-    pub(super) fn new(patience: Patience, now: Instant) -> Self {
+    pub(super) fn new(patience: WatchdogTimeouts, now: Instant) -> Self {
         Self { patience, heard_at: now, asked_at: Some(now) }
     }
 
@@ -62,11 +62,11 @@ impl Watchdog {
     }
 
     /// Looks.
-    pub(super) fn look(&self, now: Instant) -> Bark {
+    pub(super) fn look(&self, now: Instant) -> WatchdogAction {
         match self.asked_at {
-            _ if now < self.due_at() => Bark::Quiet,
-            Some(_) => Bark::Leave,
-            None => Bark::Ask,
+            _ if now < self.due_at() => WatchdogAction::Quiet,
+            Some(_) => WatchdogAction::Leave,
+            None => WatchdogAction::Ask,
         }
     }
 }
@@ -77,25 +77,27 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::{Bark, Patience, Watchdog};
+    use super::{Watchdog, WatchdogAction, WatchdogTimeouts};
 
-    const PATIENCE: Patience =
-        Patience { ask_after: Duration::from_millis(2_500), answer_within: Duration::from_millis(1_000) };
+    const PATIENCE: WatchdogTimeouts = WatchdogTimeouts {
+        ask_after: Duration::from_millis(2_500),
+        answer_within: Duration::from_millis(1_000),
+    };
 
     enum Happened {
-        Heard,
+        LastReceived,
         Asked,
     }
-    use Happened::{Asked, Heard};
+    use Happened::{Asked, LastReceived};
 
     /// What happened at which millisecond, and what the dog says at another.
-    fn check(story: &[(u64, Happened)], at: u64, wanted: &Bark) {
+    fn check(story: &[(u64, Happened)], at: u64, wanted: &WatchdogAction) {
         let start = Instant::now();
         let ms = |ms: u64| start + Duration::from_millis(ms);
         let mut watchdog = Watchdog::new(PATIENCE, start);
         for (when, happened) in story {
             match happened {
-                Heard => watchdog.heard(ms(*when)),
+                LastReceived => watchdog.heard(ms(*when)),
                 Asked => watchdog.asked(ms(*when)),
             }
         }
@@ -104,26 +106,26 @@ mod tests {
 
     #[test]
     fn a_stream_that_never_answers_is_left() {
-        check(&[], 999, &Bark::Quiet);
-        check(&[], 1_000, &Bark::Leave);
+        check(&[], 999, &WatchdogAction::Quiet);
+        check(&[], 1_000, &WatchdogAction::Leave);
     }
 
     #[test]
     fn a_silent_stream_is_asked_before_it_is_left() {
-        check(&[(10, Heard)], 2_509, &Bark::Quiet);
-        check(&[(10, Heard)], 2_510, &Bark::Ask);
-        check(&[(10, Heard), (2_510, Asked)], 3_509, &Bark::Quiet);
-        check(&[(10, Heard), (2_510, Asked)], 3_510, &Bark::Leave);
+        check(&[(10, LastReceived)], 2_509, &WatchdogAction::Quiet);
+        check(&[(10, LastReceived)], 2_510, &WatchdogAction::Ask);
+        check(&[(10, LastReceived), (2_510, Asked)], 3_509, &WatchdogAction::Quiet);
+        check(&[(10, LastReceived), (2_510, Asked)], 3_510, &WatchdogAction::Leave);
     }
 
     #[test]
     fn any_word_is_a_sign_of_life() {
-        check(&[(10, Heard), (2_510, Asked), (3_000, Heard)], 3_600, &Bark::Quiet);
-        check(&[(10, Heard), (2_510, Asked), (3_000, Heard)], 5_500, &Bark::Ask);
+        check(&[(10, LastReceived), (2_510, Asked), (3_000, LastReceived)], 3_600, &WatchdogAction::Quiet);
+        check(&[(10, LastReceived), (2_510, Asked), (3_000, LastReceived)], 5_500, &WatchdogAction::Ask);
     }
 
     #[test]
     fn the_oldest_question_counts() {
-        check(&[(10, Heard), (100, Asked), (1_000, Asked)], 1_100, &Bark::Leave);
+        check(&[(10, LastReceived), (100, Asked), (1_000, Asked)], 1_100, &WatchdogAction::Leave);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_etcd::{Access, Client, Config, Denied, Error, KeyRange, Op, Secret, Txn};
+use tenure_etcd::{Client, Config, Denied, Error, KeyRange, Op, RequiredAccess, Secret, Txn};
 use tenure_fixture::{Etcd, Permission, Proxy};
 
 use crate::{bytes, connect, get, put};
@@ -29,14 +29,14 @@ async fn a_user_works_within_its_permissions() {
         let ranges = vec![KeyRange { key: bytes("other"), end: bytes("") }];
         Error::Denied(Denied::Permission { user: Some("ann".to_owned()), access, ranges })
     };
-    assert_eq!(client.put(put("other", "v")).await.unwrap_err(), denied(Access::Write));
-    assert_eq!(client.range(get("other")).await.unwrap_err(), denied(Access::Read));
+    assert_eq!(client.put(put("other", "v")).await.unwrap_err(), denied(RequiredAccess::Write));
+    assert_eq!(client.range(get("other")).await.unwrap_err(), denied(RequiredAccess::Read));
     let txn = Txn { then: vec![Op::Put(put("app/1", "w")), Op::Put(put("other", "w"))], ..Txn::default() };
     let text = client.txn(txn).await.unwrap_err().to_string();
     assert!(text.contains("\"ann\"") && text.contains("\"write\"") && text.contains("other"), "{text}");
     let error = client.compact(1).await.unwrap_err();
     assert!(
-        matches!(&error, Error::Denied(Denied::Permission { access: Access::Root, .. })),
+        matches!(&error, Error::Denied(Denied::Permission { access: RequiredAccess::Root, .. })),
         "what needs root names it: {error:?}"
     );
 }

@@ -139,10 +139,10 @@ pub(crate) async fn revisions(watcher: &mut Watcher, count: usize) -> Vec<i64> {
     revisions
 }
 
-fn short(event: &tenure_etcd::Event) -> String {
+fn short(event: &tenure_etcd::WatchEvent) -> String {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     match event {
-        tenure_etcd::Event::Put { kv, .. } => format!("+{}", text(&kv.key)),
-        tenure_etcd::Event::Delete { key, .. } => format!("-{}", text(key)),
+        tenure_etcd::WatchEvent::Put { kv, .. } => format!("+{}", text(&kv.key)),
+        tenure_etcd::WatchEvent::Delete { key, .. } => format!("-{}", text(key)),
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_etcd::{
-    Compare, Delete, Error, Invalid, Op, OpReply, Order, Put, Range, Relation, Target, Txn, Version,
-    boot_time,
+    Compare, CompareValue, Delete, Error, Invalid, Op, OpReply, Put, Range, RangeOrder, Relation,
+    ServerVersion, Txn, boot_time,
 };
 use tenure_fixture::Etcd;
 
@@ -56,8 +56,14 @@ async fn ranges_are_limited_sorted_filtered_and_counted() {
         reply.kvs.iter().map(|kv| String::from_utf8_lossy(&kv.key).into_owned()).collect()
     };
     assert_eq!(keys(all.clone()).await, ["p/1", "p/2", "p/3"]);
-    assert_eq!(keys(Range { order: Order::CreateAscending, ..all.clone() }).await, ["p/3", "p/1", "p/2"]);
-    assert_eq!(keys(Range { order: Order::CreateDescending, ..all.clone() }).await, ["p/2", "p/1", "p/3"]);
+    assert_eq!(
+        keys(Range { order: RangeOrder::CreateAscending, ..all.clone() }).await,
+        ["p/3", "p/1", "p/2"]
+    );
+    assert_eq!(
+        keys(Range { order: RangeOrder::CreateDescending, ..all.clone() }).await,
+        ["p/2", "p/1", "p/3"]
+    );
     assert_eq!(keys(Range { max_create_revision: revisions[1], ..all.clone() }).await, ["p/1", "p/3"]);
     assert_eq!(keys(Range { serializable: true, ..all.clone() }).await.len(), 3);
 
@@ -76,23 +82,23 @@ async fn every_comparison_reaches_the_server_as_it_was_meant() {
     client.lease_grant(5, Duration::from_secs(60)).await.unwrap();
     let created = client.put(put("k", "v")).await.unwrap();
     let changed = client.put(Put { lease: 5, ..put("k", "v") }).await.unwrap();
-    let holds = async |key: &str, relation: Relation, target: Target| {
+    let holds = async |key: &str, relation: Relation, target: CompareValue| {
         let when = vec![Compare { key: bytes(key), relation, target }];
         client.txn(Txn { when, ..Txn::default() }).await.unwrap().succeeded
     };
     let equal = Relation::Equal;
-    assert!(holds("k", equal, Target::Version(2)).await);
-    assert!(holds("k", equal, Target::CreateRevision(created)).await);
-    assert!(holds("k", equal, Target::ModRevision(changed)).await);
-    assert!(holds("k", equal, Target::Value(bytes("v"))).await);
-    assert!(holds("k", equal, Target::Lease(5)).await);
-    assert!(holds("k", Relation::NotEqual, Target::Version(1)).await);
-    assert!(holds("k", Relation::Greater, Target::Version(1)).await);
-    assert!(holds("k", Relation::Less, Target::Version(3)).await);
-    assert!(!holds("k", Relation::Greater, Target::Version(2)).await);
-    assert!(!holds("k", Relation::Less, Target::Version(2)).await);
-    assert!(holds("missing", equal, Target::CreateRevision(0)).await);
-    assert!(!holds("missing", equal, Target::Value(bytes(""))).await);
+    assert!(holds("k", equal, CompareValue::Version(2)).await);
+    assert!(holds("k", equal, CompareValue::CreateRevision(created)).await);
+    assert!(holds("k", equal, CompareValue::ModRevision(changed)).await);
+    assert!(holds("k", equal, CompareValue::Value(bytes("v"))).await);
+    assert!(holds("k", equal, CompareValue::Lease(5)).await);
+    assert!(holds("k", Relation::NotEqual, CompareValue::Version(1)).await);
+    assert!(holds("k", Relation::Greater, CompareValue::Version(1)).await);
+    assert!(holds("k", Relation::Less, CompareValue::Version(3)).await);
+    assert!(!holds("k", Relation::Greater, CompareValue::Version(2)).await);
+    assert!(!holds("k", Relation::Less, CompareValue::Version(2)).await);
+    assert!(holds("missing", equal, CompareValue::CreateRevision(0)).await);
+    assert!(!holds("missing", equal, CompareValue::Value(bytes(""))).await);
 }
 
 #[tokio::test]
@@ -106,7 +112,7 @@ async fn a_transaction_does_every_kind_of_step_in_one_revision() {
             when: vec![Compare {
                 key: bytes("new"),
                 relation: Relation::Equal,
-                target: Target::CreateRevision(0),
+                target: CompareValue::CreateRevision(0),
             }],
             then: vec![
                 Op::Put(Put { with_previous: true, ..put("new", "n") }),
@@ -116,7 +122,7 @@ async fn a_transaction_does_every_kind_of_step_in_one_revision() {
                     when: vec![Compare {
                         key: bytes("no"),
                         relation: Relation::Greater,
-                        target: Target::Version(0),
+                        target: CompareValue::Version(0),
                     }],
                     then: vec![],
                     otherwise: vec![Op::Put(put("inner", "i"))],
@@ -160,7 +166,7 @@ async fn a_hundred_independent_transactions_travel_in_one_request() {
             when: vec![Compare {
                 key: bytes(&key),
                 relation: Relation::Equal,
-                target: Target::CreateRevision(0),
+                target: CompareValue::CreateRevision(0),
             }],
             then: vec![Op::Put(put(&key, "mine")), Op::Put(put(&format!("note/{n}"), "x"))],
             otherwise: vec![Op::Range(get(&key))],
@@ -271,7 +277,7 @@ async fn the_servers_tell_about_themselves() {
     let client = connect(&etcd).await;
     let status = client.status().await.unwrap();
     let (major, minor, patch) = etcd.version();
-    assert_eq!(status.version, Some(Version { major, minor, patch }));
+    assert_eq!(status.version, Some(ServerVersion { major, minor, patch }));
     assert_eq!((status.leader, status.is_learner), (Some(status.member_id), false));
     assert_eq!(client.cluster_id(), Some(status.cluster_id));
     assert!(status.db_bytes > 0 && status.db_bytes_in_use > 0, "{status:?}");

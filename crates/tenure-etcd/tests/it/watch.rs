@@ -7,7 +7,7 @@ mod slow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_etcd::{Delete, Error, Event, Invalid, Op, Put, WatchFrom, WatchItem, WatchSpec};
+use tenure_etcd::{Delete, Error, Invalid, Op, Put, WatchEvent, WatchFrom, WatchItem, WatchSpec};
 use tenure_fixture::Etcd;
 
 use crate::observe::{
@@ -121,9 +121,9 @@ async fn previous_values_and_leases_are_shown() {
     }
     match &seen[..] {
         [
-            Event::Put { kv: first, prev: None },
-            Event::Put { kv: second, prev: Some(before) },
-            Event::Delete { key, revision, prev: Some(at_last) },
+            WatchEvent::Put { kv: first, prev: None },
+            WatchEvent::Put { kv: second, prev: Some(before) },
+            WatchEvent::Delete { key, revision, prev: Some(at_last) },
         ] => {
             assert_eq!((first.lease, first.version), (lease.id, 1));
             assert_eq!((second.lease, second.version, before), (0, 2, first));
@@ -233,7 +233,7 @@ async fn three_thousand_deletes_of_one_revision_arrive_whole() {
             panic!("no batch")
         };
         assert_eq!((seen, events.len()), (revision, 3_000));
-        let has_value = |event: &Event| matches!(event, Event::Delete { prev: Some(prev), .. } if prev.value.len() == 2_048);
+        let has_value = |event: &WatchEvent| matches!(event, WatchEvent::Delete { prev: Some(prev), .. } if prev.value.len() == 2_048);
         assert!(events.iter().all(has_value));
     }
 }

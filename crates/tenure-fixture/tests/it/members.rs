@@ -3,17 +3,17 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use tenure_fixture::{Etcd, Member, Timers, Tls};
+use tenure_fixture::{Etcd, EtcdMember, Timers, Tls};
 
 /// `a` and `1` in the gateway's base64.
 const PUT: &str = r#"{"key":"YQ==","value":"MQ=="}"#;
 const RANGE: &str = r#"{"key":"YQ=="}"#;
 
-fn put(member: &Member) {
+fn put(member: &EtcdMember) {
     member.post("/v3/kv/put", PUT).unwrap();
 }
 
-fn has_value(member: &Member) -> bool {
+fn has_value(member: &EtcdMember) -> bool {
     member.post("/v3/kv/range", RANGE).unwrap().contains("\"value\":\"MQ==\"")
 }
 

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use tenure_fixture::{Etcd, Member};
+use tenure_fixture::{Etcd, EtcdMember};
 
 use crate::{eventually, is_running};
 
 #[test]
 fn a_dropped_etcd_leaves_neither_process_nor_folder() {
     let etcd = Etcd::cluster(3);
-    let pids: Vec<u32> = etcd.members().iter().map(Member::pid).collect();
+    let pids: Vec<u32> = etcd.members().iter().map(EtcdMember::pid).collect();
     let folder = etcd.folder().to_owned();
     assert!(pids.iter().all(|pid| is_running(*pid)));
     drop(etcd);

@@ -26,7 +26,7 @@ fn await_other_leader(etcd: &Etcd, than: usize) -> usize {
 
 fn mended(etcd: &Etcd) {
     etcd.mend_wires();
-    etcd.members().iter().for_each(tenure_fixture::Member::wait_until_healthy);
+    etcd.members().iter().for_each(tenure_fixture::EtcdMember::wait_until_healthy);
 }
 
 #[test]

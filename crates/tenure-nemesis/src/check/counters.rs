@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Evidence, Violation};
-use crate::history::{Event, Outcome, Work};
+use crate::history::{HistoryEvent, OperationKind, OperationOutcome};
 
 /// Finds writes that overwrote others, tokens that went back, and answers without a write.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
@@ -32,10 +32,10 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
         let mut open = std::collections::BTreeMap::new();
         for line in &life.lines {
             match &line.event {
-                Event::Asked { op, work: Work::Count, line, .. } => {
+                HistoryEvent::Asked { op, work: OperationKind::Count, line, .. } => {
                     open.insert(*op, line);
                 }
-                Event::Answered { op, outcome: Outcome::Ok, token, value: Some(value) } => {
+                HistoryEvent::Answered { op, outcome: OperationOutcome::Ok, token, value: Some(value) } => {
                     let Some(name) = open.remove(op) else { continue };
                     let is_there =
                         value.parse().is_ok_and(|value| written.contains(&(name.as_str(), *token, value)));
@@ -53,10 +53,10 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Entry;
+    use crate::ledger::LedgerEntry;
 
     fn ledger(writes: &[(i64, u64, u64)]) -> Evidence {
-        let entries = writes.iter().map(|(token, before, write)| Entry {
+        let entries = writes.iter().map(|(token, before, write)| LedgerEntry {
             at: 0,
             line: "lock:a".to_owned(),
             token: Some(*token),
@@ -80,18 +80,23 @@ mod tests {
 
     #[test]
     fn an_acknowledged_increment_that_is_nowhere_is_found() {
-        use crate::history::Line;
+        use crate::history::HistoryLine;
         let mut told = ledger(&[(1, 0, 1)]);
         let lines = vec![
-            Line {
+            HistoryLine {
                 at: 1,
-                event: Event::Asked { op: 0, work: Work::Count, line: "lock:a".to_owned(), value: None },
-            },
-            Line {
-                at: 2,
-                event: Event::Answered {
+                event: HistoryEvent::Asked {
                     op: 0,
-                    outcome: Outcome::Ok,
+                    work: OperationKind::Count,
+                    line: "lock:a".to_owned(),
+                    value: None,
+                },
+            },
+            HistoryLine {
+                at: 2,
+                event: HistoryEvent::Answered {
+                    op: 0,
+                    outcome: OperationOutcome::Ok,
                     token: Some(1),
                     value: Some("1".to_owned()),
                 },

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Evidence, Life};
-use crate::history::{End, Event, Outcome, Stamp};
+use super::{ClientLife, Evidence};
+use crate::history::{HistoryEvent, HoldEnd, OperationOutcome, Stamp};
 
 /// Something that was held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,21 +34,21 @@ pub fn of(evidence: &Evidence) -> Vec<Hold> {
     holds
 }
 
-fn of_life(evidence: &Evidence, life: &Life) -> Vec<Hold> {
+fn of_life(evidence: &Evidence, life: &ClientLife) -> Vec<Hold> {
     let mut asked_at = BTreeMap::new();
     let mut asked = BTreeMap::new();
     let mut holds: BTreeMap<(String, i64), Hold> = BTreeMap::new();
     for line in &life.lines {
         match &line.event {
-            Event::Asked { op, .. } => {
+            HistoryEvent::Asked { op, .. } => {
                 asked_at.insert(*op, line.at);
             }
-            Event::Answered { op, outcome: Outcome::Ok, token: Some(token), .. } => {
+            HistoryEvent::Answered { op, outcome: OperationOutcome::Ok, token: Some(token), .. } => {
                 if let Some(at) = asked_at.remove(op) {
                     asked.entry(*token).or_insert(at);
                 }
             }
-            Event::Believed { line: name, token, lease, by, until } => {
+            HistoryEvent::Believed { line: name, token, lease, by, until } => {
                 let hold = holds.entry((name.clone(), *token)).or_insert_with(|| Hold {
                     line: name.clone(),
                     token: *token,
@@ -65,7 +65,7 @@ fn of_life(evidence: &Evidence, life: &Life) -> Vec<Hold> {
                 let told = life.killed_at.map_or(*until, |killed| killed.min(*until));
                 hold.until = hold.until.max(line.at).max(told);
             }
-            Event::Ended { line: name, token, how: End::GivenUp } => {
+            HistoryEvent::Ended { line: name, token, how: HoldEnd::GivenUp } => {
                 if let Some(hold) = holds.get_mut(&(name.clone(), *token)) {
                     hold.until = hold.until.min(line.at);
                 }

@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use tenure_core::sabotage::SabotageRule;
 
-use super::means::Means;
-use super::network::Shape;
-use crate::options::{Against, Kind, Options};
+use super::capabilities::Capabilities;
+use super::network::LinkImpairment;
+use crate::options::{EngineKind, LockUnderTest, Options};
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +95,7 @@ pub enum Fault {
 
 /// What a fault is done to, roughly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hits {
+pub(super) enum TargetKind {
     Process,
     Clock,
     Link,
@@ -107,7 +107,7 @@ pub(super) enum Hits {
 
 /// What must be there for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Needs {
+enum FaultNeeds {
     Nothing,
     Etcd,
     /// The rig speaks to etcd's gateway, and has no name there.
@@ -115,56 +115,56 @@ enum Needs {
     /// Neither a plain lock nor etcdctl promises anything about it, and it would be unfair to count it.
     OurPromises,
     Network,
-    Shaping(Shape),
+    Shaping(LinkImpairment),
     Clock,
 }
 
 /// Every fault once: how often it happens, in shares; what it is done to; what it needs. A member is away less often than a link, because it hits
 /// everybody.
-const TABLE: [(Fault, u64, Hits, Needs); 40] = {
+const TABLE: [(Fault, u64, TargetKind, FaultNeeds); 40] = {
     use Fault::*;
-    use Needs::*;
+    use FaultNeeds::*;
     [
-        (KillClient, 8, Hits::Process, Nothing),
-        (StopClient, 12, Hits::Process, Nothing),
-        (Stutter, 4, Hits::Process, Nothing),
-        (ClockStep, 4, Hits::Clock, Clock),
-        (Cut, 8, Hits::Link, Etcd),
-        (CutOne, 6, Hits::Link, Etcd),
-        (LoseAnswers, 8, Hits::Link, Etcd),
-        (HoldAnswers, 5, Hits::Link, Etcd),
-        (Delay, 6, Hits::Link, Etcd),
-        (LateAnswer, 4, Hits::Link, Etcd),
-        (Reset, 7, Hits::Link, Etcd),
-        (Fin, 3, Hits::Link, Etcd),
-        (Refuse, 3, Hits::Link, Etcd),
-        (Silence, 6, Hits::Link, Network),
-        (SilenceOne, 3, Hits::Link, Network),
-        (Mute, 4, Hits::Link, Network),
-        (Deaf, 4, Hits::Link, Network),
-        (Unplug, 3, Hits::Link, Network),
-        (Loss, 3, Hits::AnyLink, Shaping(Shape::Loss)),
-        (Narrow, 2, Hits::AnyLink, Shaping(Shape::Narrow)),
-        (Lag, 3, Hits::AnyLink, Shaping(Shape::Lag)),
-        (Reorder, 2, Hits::AnyLink, Shaping(Shape::Reorder)),
-        (Duplicate, 2, Hits::AnyLink, Shaping(Shape::Duplicate)),
-        (KillMember, 4, Hits::Members, Etcd),
-        (KillLeader, 4, Hits::Members, Etcd),
-        (KillAll, 2, Hits::Members, Etcd),
-        (StopMember, 3, Hits::Members, Etcd),
-        (StopLeader, 4, Hits::Members, Etcd),
-        (IsolateLeader, 4, Hits::Members, Etcd),
-        (IsolateMember, 2, Hits::Members, Etcd),
-        (MuteLeader, 2, Hits::Members, Etcd),
-        (DeafLeader, 2, Hits::Members, Etcd),
-        (Bridge, 2, Hits::Members, Etcd),
-        (MoveLeader, 4, Hits::Members, NoPasswords),
-        (DiskFull, 2, Hits::Members, Etcd),
-        (NoSpace, 3, Hits::Data, NoPasswords),
-        (Compact, 5, Hits::Data, Nothing),
-        (Revoke, 4, Hits::Data, OurPromises),
-        (Delete, 3, Hits::Data, OurPromises),
-        (Flood, 2, Hits::Data, Nothing),
+        (KillClient, 8, TargetKind::Process, Nothing),
+        (StopClient, 12, TargetKind::Process, Nothing),
+        (Stutter, 4, TargetKind::Process, Nothing),
+        (ClockStep, 4, TargetKind::Clock, Clock),
+        (Cut, 8, TargetKind::Link, Etcd),
+        (CutOne, 6, TargetKind::Link, Etcd),
+        (LoseAnswers, 8, TargetKind::Link, Etcd),
+        (HoldAnswers, 5, TargetKind::Link, Etcd),
+        (Delay, 6, TargetKind::Link, Etcd),
+        (LateAnswer, 4, TargetKind::Link, Etcd),
+        (Reset, 7, TargetKind::Link, Etcd),
+        (Fin, 3, TargetKind::Link, Etcd),
+        (Refuse, 3, TargetKind::Link, Etcd),
+        (Silence, 6, TargetKind::Link, Network),
+        (SilenceOne, 3, TargetKind::Link, Network),
+        (Mute, 4, TargetKind::Link, Network),
+        (Deaf, 4, TargetKind::Link, Network),
+        (Unplug, 3, TargetKind::Link, Network),
+        (Loss, 3, TargetKind::AnyLink, Shaping(LinkImpairment::Loss)),
+        (Narrow, 2, TargetKind::AnyLink, Shaping(LinkImpairment::Narrow)),
+        (Lag, 3, TargetKind::AnyLink, Shaping(LinkImpairment::Lag)),
+        (Reorder, 2, TargetKind::AnyLink, Shaping(LinkImpairment::Reorder)),
+        (Duplicate, 2, TargetKind::AnyLink, Shaping(LinkImpairment::Duplicate)),
+        (KillMember, 4, TargetKind::Members, Etcd),
+        (KillLeader, 4, TargetKind::Members, Etcd),
+        (KillAll, 2, TargetKind::Members, Etcd),
+        (StopMember, 3, TargetKind::Members, Etcd),
+        (StopLeader, 4, TargetKind::Members, Etcd),
+        (IsolateLeader, 4, TargetKind::Members, Etcd),
+        (IsolateMember, 2, TargetKind::Members, Etcd),
+        (MuteLeader, 2, TargetKind::Members, Etcd),
+        (DeafLeader, 2, TargetKind::Members, Etcd),
+        (Bridge, 2, TargetKind::Members, Etcd),
+        (MoveLeader, 4, TargetKind::Members, NoPasswords),
+        (DiskFull, 2, TargetKind::Members, Etcd),
+        (NoSpace, 3, TargetKind::Data, NoPasswords),
+        (Compact, 5, TargetKind::Data, Nothing),
+        (Revoke, 4, TargetKind::Data, OurPromises),
+        (Delete, 3, TargetKind::Data, OurPromises),
+        (Flood, 2, TargetKind::Data, Nothing),
     ]
 };
 
@@ -219,19 +219,19 @@ pub(super) fn provocation(rule: SabotageRule) -> Result<Provocation, &'static st
 
 impl Fault {
     /// How often each happens that can, in shares.
-    pub(super) fn shares(options: &Options, means: &Means) -> Vec<(Fault, u64)> {
-        let is_etcd = options.kind == Kind::Etcd;
-        let is_possible = |needs: Needs| match needs {
-            Needs::Nothing => true,
-            Needs::Etcd => is_etcd,
-            Needs::NoPasswords => is_etcd && !options.auth,
-            Needs::OurPromises => options.against.does_all_work(),
-            Needs::Network => means.has_network(),
-            Needs::Shaping(shape) => means.can_shape(shape),
-            Needs::Clock => means.clock().is_some(),
+    pub(super) fn shares(options: &Options, capabilities: &Capabilities) -> Vec<(Fault, u64)> {
+        let is_etcd = options.kind == EngineKind::Etcd;
+        let is_possible = |needs: FaultNeeds| match needs {
+            FaultNeeds::Nothing => true,
+            FaultNeeds::Etcd => is_etcd,
+            FaultNeeds::NoPasswords => is_etcd && !options.auth,
+            FaultNeeds::OurPromises => options.against.does_all_work(),
+            FaultNeeds::Network => capabilities.has_network(),
+            FaultNeeds::Shaping(shape) => capabilities.can_shape(shape),
+            FaultNeeds::Clock => capabilities.clock().is_some(),
         };
         let provoking = match (&options.faults, options.against) {
-            (None, Against::Broken(rule)) => provocation(rule).ok(),
+            (None, LockUnderTest::Broken(rule)) => provocation(rule).ok(),
             _ => None,
         };
         let only = options.faults.as_deref().or(provoking.as_ref().map(|provoking| provoking.faults));
@@ -242,22 +242,22 @@ impl Fault {
     }
 
     /// What it is done to.
-    pub(super) fn hits(self) -> Hits {
+    pub(super) fn hits(self) -> TargetKind {
         let row = TABLE.into_iter().find(|(fault, ..)| *fault == self);
         row.expect("every fault stands in the table").2
     }
 
     /// Whether it is done to packets, not to a proxy.
     pub(super) fn is_in_kernel(self) -> bool {
-        TABLE
-            .into_iter()
-            .any(|(fault, _, _, needs)| fault == self && matches!(needs, Needs::Network | Needs::Shaping(_)))
+        TABLE.into_iter().any(|(fault, _, _, needs)| {
+            fault == self && matches!(needs, FaultNeeds::Network | FaultNeeds::Shaping(_))
+        })
     }
 
     /// How it makes a link worse, if it does.
-    pub(super) fn shape(self) -> Option<Shape> {
+    pub(super) fn shape(self) -> Option<LinkImpairment> {
         TABLE.into_iter().find_map(|(fault, _, _, needs)| match needs {
-            Needs::Shaping(shape) if fault == self => Some(shape),
+            FaultNeeds::Shaping(shape) if fault == self => Some(shape),
             _ => None,
         })
     }

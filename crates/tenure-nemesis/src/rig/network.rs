@@ -31,7 +31,7 @@ const MOVING_IN: Duration = Duration::from_secs(10);
 
 /// What may be wrong with a link that still carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum LinkImpairment {
     /// A third of all packets vanish.
     Loss,
     /// There is little room.
@@ -44,19 +44,24 @@ pub(super) enum Shape {
     Duplicate,
 }
 
-impl Shape {
+impl LinkImpairment {
     /// All of them.
-    pub(super) const ALL: [Shape; 5] =
-        [Shape::Loss, Shape::Narrow, Shape::Lag, Shape::Reorder, Shape::Duplicate];
+    pub(super) const ALL: [LinkImpairment; 5] = [
+        LinkImpairment::Loss,
+        LinkImpairment::Narrow,
+        LinkImpairment::Lag,
+        LinkImpairment::Reorder,
+        LinkImpairment::Duplicate,
+    ];
 
     /// What `tc` calls it.
     fn words(self) -> &'static str {
         match self {
-            Shape::Loss => "netem loss 30%",
-            Shape::Narrow => "tbf rate 128kbit burst 3200 latency 200ms",
-            Shape::Lag => "netem delay 200ms 150ms distribution normal",
-            Shape::Reorder => "netem delay 30ms reorder 50% 50%",
-            Shape::Duplicate => "netem duplicate 40%",
+            LinkImpairment::Loss => "netem loss 30%",
+            LinkImpairment::Narrow => "tbf rate 128kbit burst 3200 latency 200ms",
+            LinkImpairment::Lag => "netem delay 200ms 150ms distribution normal",
+            LinkImpairment::Reorder => "netem delay 30ms reorder 50% 50%",
+            LinkImpairment::Duplicate => "netem duplicate 40%",
         }
     }
 }
@@ -69,12 +74,12 @@ add rule ip lossy in iifname \"eth0\" numgen random mod 100 < 30 drop";
 
 /// The houses, and what stands between them.
 pub(super) struct Network {
-    houses: Vec<House>,
+    houses: Vec<NetworkHost>,
     /// Whose packets to whom go nowhere; the hub is nobody's house.
     cuts: Mutex<BTreeSet<(Option<usize>, Ipv4Addr)>>,
 }
 
-struct House {
+struct NetworkHost {
     ip: Ipv4Addr,
     enter: Vec<OsString>,
     /// The house stands as long as this lives.
@@ -96,7 +101,8 @@ impl Network {
         let members = (0..MEMBERS).map(|member| (format!("m{}", member + 1), address(77, 1 + member), None));
         let clients = (0..clients)
             .map(|client| (format!("c{client}"), address(77, 11 + client), Some(address(78, 11 + client))));
-        let houses = members.chain(clients).map(|(name, ip, books)| House::build(&name, ip, books, folder));
+        let houses =
+            members.chain(clients).map(|(name, ip, books)| NetworkHost::build(&name, ip, books, folder));
         Ok(Network { houses: houses.collect::<Result<_, _>>()?, cuts: Mutex::default() })
     }
 
@@ -146,19 +152,19 @@ impl Network {
     }
 
     /// A client's link gets worse.
-    pub(super) fn shape_client(&self, client: usize, shape: Shape) -> Result<(), String> {
+    pub(super) fn shape_client(&self, client: usize, shape: LinkImpairment) -> Result<(), String> {
         self.shape(MEMBERS + client, shape)
     }
 
     /// A member's link gets worse, to everybody.
-    pub(super) fn shape_member(&self, member: usize, shape: Shape) -> Result<(), String> {
+    pub(super) fn shape_member(&self, member: usize, shape: LinkImpairment) -> Result<(), String> {
         self.shape(member, shape)
     }
 
-    fn shape(&self, house: usize, shape: Shape) -> Result<(), String> {
+    fn shape(&self, house: usize, shape: LinkImpairment) -> Result<(), String> {
         let shaped = self.inside(house, &format!("tc qdisc replace dev eth0 root {}", shape.words()));
         match (shaped, shape) {
-            (Err(_), Shape::Loss) => {
+            (Err(_), LinkImpairment::Loss) => {
                 let mut words: Vec<OsString> = self.houses[house].enter.clone();
                 words.extend(["nft".into(), LOSS_RULES.into()]);
                 execute(&words)
@@ -168,7 +174,7 @@ impl Network {
     }
 
     /// Whether a link can be made worse like this here; else why not.
-    pub(super) fn can(&self, shape: Shape) -> Result<(), String> {
+    pub(super) fn can(&self, shape: LinkImpairment) -> Result<(), String> {
         let tried = self.shape_member(0, shape);
         self.mend(0);
         tried
@@ -227,8 +233,13 @@ impl Network {
     }
 }
 
-impl House {
-    fn build(name: &str, ip: Ipv4Addr, books: Option<Ipv4Addr>, folder: &Path) -> Result<House, String> {
+impl NetworkHost {
+    fn build(
+        name: &str,
+        ip: Ipv4Addr,
+        books: Option<Ipv4Addr>,
+        folder: &Path,
+    ) -> Result<NetworkHost, String> {
         let words = ["unshare", "--net", "sleep", "1000000"].map(OsString::from);
         // The sentinel removes this folder, which nobody makes, when the rig dies.
         let keeper =
@@ -256,7 +267,7 @@ impl House {
         }
         let lo = enter.iter().cloned().chain("ip link set lo up".split(' ').map(OsString::from));
         execute(&lo.collect::<Vec<_>>())?;
-        Ok(House { ip, enter, _keeper: keeper })
+        Ok(NetworkHost { ip, enter, _keeper: keeper })
     }
 }
 

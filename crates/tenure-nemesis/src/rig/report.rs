@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Fault, Injected};
-use crate::check::{Evidence, Tally, Violation, tally};
-use crate::options::{Kind, Options};
+use crate::check::{Evidence, OutcomeCounts, Violation, tally};
+use crate::options::{EngineKind, Options};
 
 /// How many violations are shown; all are counted.
 const SHOWN: usize = 20;
 
 /// What a run says.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct NemesisReport {
     /// Whose locks.
     pub against: String,
     /// On which store.
@@ -28,7 +28,7 @@ pub struct Report {
     /// How often each fault was done.
     pub faults: BTreeMap<Fault, u64>,
     /// How operations ended.
-    pub operations: Tally,
+    pub operations: OutcomeCounts,
     /// What was broken.
     pub violations: Vec<Violation>,
     /// What was seen and breaks no promise of ours.
@@ -40,30 +40,30 @@ pub struct Report {
 }
 
 /// What there is to say besides counts.
-pub(super) struct Said {
+pub(super) struct ReportFindings {
     pub(super) violations: Vec<Violation>,
     pub(super) notes: Vec<String>,
     pub(super) left_out: Vec<String>,
 }
 
-impl Report {
+impl NemesisReport {
     pub(super) fn new(
         options: &Options,
         injected: &[Injected],
         evidence: &Evidence,
         took: Duration,
-        said: Said,
-    ) -> Report {
+        said: ReportFindings,
+    ) -> NemesisReport {
         let mut faults = BTreeMap::new();
         for one in injected {
             *faults.entry(one.fault).or_default() += 1;
         }
         let store = match options.kind {
-            Kind::Etcd if options.auth => "etcd-auth",
-            Kind::Etcd => "etcd",
-            Kind::File => "file",
+            EngineKind::Etcd if options.auth => "etcd-auth",
+            EngineKind::Etcd => "etcd",
+            EngineKind::File => "file",
         };
-        Report {
+        NemesisReport {
             against: options.against.name(),
             store,
             seed: options.seed,
@@ -126,7 +126,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for NemesisReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

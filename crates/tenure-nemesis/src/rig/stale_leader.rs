@@ -21,17 +21,17 @@ const ENDED: &str = "etcd_debugging_server_lease_expired_total";
 const OLD_BUSINESS: Duration = Duration::from_millis(300);
 
 /// A member that is stopped.
-pub(super) struct Stopped {
+pub(super) struct StoppedMember {
     member: usize,
     was_leader: bool,
     ended: f64,
 }
 
-impl Stopped {
+impl StoppedMember {
     /// What it says before it is stopped.
-    pub(super) fn note(etcd: &Etcd, member: usize) -> Stopped {
+    pub(super) fn note(etcd: &Etcd, member: usize) -> StoppedMember {
         let one = etcd.member(member);
-        Stopped { member, was_leader: one.is_leader(), ended: one.metric(ENDED) }
+        StoppedMember { member, was_leader: one.is_leader(), ended: one.metric(ENDED) }
     }
 
     /// It goes on; leases that it ended then, although it led no more, are noted.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::sabotage::SabotageRule;
-use tenure_nemesis::options::{Against, Kind, Options};
+use tenure_nemesis::options::{EngineKind, LockUnderTest, Options};
 
 use super::{options, play};
 
@@ -14,10 +14,10 @@ fn a_lock_that_does_not_read_its_own_place_again_is_found_out_on_etcd() {
     for seed in 1..=4 {
         let folder = tempfile::tempdir().unwrap();
         let report = play(&Options {
-            against: Against::Broken(SabotageRule::OwnPlace),
+            against: LockUnderTest::Broken(SabotageRule::OwnPlace),
             faults_for: Duration::from_secs(20),
             seed,
-            ..options(Kind::Etcd, folder.path())
+            ..options(EngineKind::Etcd, folder.path())
         });
         if report.violations.iter().any(|violation| violation.promise == "one holder") {
             return;

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure_core::sabotage::SabotageRule;
-use tenure_nemesis::options::{Against, Kind, Options, Roads};
-use tenure_nemesis::rig::{Fault, Report, run};
+use tenure_nemesis::options::{EngineKind, LockUnderTest, NetworkKind, Options};
+use tenure_nemesis::rig::{Fault, NemesisReport, run};
 
-fn options(kind: Kind, folder: &Path) -> Options {
+fn options(kind: EngineKind, folder: &Path) -> Options {
     Options {
         faults_for: Duration::from_secs(10),
         kind,
-        network: Roads::Loopback,
-        against: Against::Tenure,
+        network: NetworkKind::Loopback,
+        against: LockUnderTest::Tenure,
         seed: 3,
         clients: 3,
         auth: false,
@@ -28,11 +28,11 @@ fn options(kind: Kind, folder: &Path) -> Options {
 }
 
 /// Runs it, and keeps what everybody told if something was broken.
-fn play(options: &Options) -> Report {
+fn play(options: &Options) -> NemesisReport {
     run(options).unwrap_or_else(|error| panic!("the rig did not run: {error}"))
 }
 
-fn nothing_breaks(kind: Kind) {
+fn nothing_breaks(kind: EngineKind) {
     let folder = tempfile::tempdir().unwrap();
     let report = play(&options(kind, folder.path()));
     if !report.violations.is_empty() {
@@ -44,29 +44,29 @@ fn nothing_breaks(kind: Kind) {
 
 #[test]
 fn faults_break_nothing_on_etcd() {
-    nothing_breaks(Kind::Etcd);
+    nothing_breaks(EngineKind::Etcd);
 }
 
 #[test]
 fn faults_break_nothing_on_a_file() {
-    nothing_breaks(Kind::File);
+    nothing_breaks(EngineKind::File);
 }
 
 /// The negative control: processes that are stopped for longer than the TTL, and a lock that does not care. One run finds it in about
 /// nineteen of twenty cases, so a few are tried; each is over as soon as it is found.
 #[test]
 fn a_plain_lock_on_a_file_is_found_out() {
-    let promises = |report: &Report| -> Vec<&str> {
+    let promises = |report: &NemesisReport| -> Vec<&str> {
         report.violations.iter().map(|violation| violation.promise).collect()
     };
     for seed in 1..=6 {
         let folder = tempfile::tempdir().unwrap();
         let report = play(&Options {
-            against: Against::Plain,
+            against: LockUnderTest::Plain,
             clients: 2,
             seed,
             faults: Some(vec![Fault::StopClient]),
-            ..options(Kind::File, folder.path())
+            ..options(EngineKind::File, folder.path())
         });
         if promises(&report).contains(&"one holder") {
             return;
@@ -79,8 +79,8 @@ fn a_plain_lock_on_a_file_is_found_out() {
 fn a_rule_that_only_the_simulation_can_find_is_not_played() {
     let folder = tempfile::tempdir().unwrap();
     let refused = run(&Options {
-        against: Against::Broken(SabotageRule::Margin),
-        ..options(Kind::Etcd, folder.path())
+        against: LockUnderTest::Broken(SabotageRule::Margin),
+        ..options(EngineKind::Etcd, folder.path())
     });
     assert!(refused.unwrap_err().contains("Margin is found by the simulation alone"));
 }
@@ -91,8 +91,8 @@ fn a_rule_that_only_the_simulation_can_find_is_not_played() {
 fn a_build_without_the_cfg_refuses_to_break_a_rule() {
     let folder = tempfile::tempdir().unwrap();
     let refused = run(&Options {
-        against: Against::Broken(SabotageRule::OwnPlace),
-        ..options(Kind::File, folder.path())
+        against: LockUnderTest::Broken(SabotageRule::OwnPlace),
+        ..options(EngineKind::File, folder.path())
     });
     assert!(refused.unwrap_err().contains("only in a build with `--cfg tenure_sabotage`"));
 }

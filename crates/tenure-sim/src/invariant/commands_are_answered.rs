@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use super::Invariant;
 use crate::history::Fact;
-use crate::play::Story;
+use crate::run::RunRecord;
 
 pub(super) const INVARIANT: Invariant =
     Invariant { name: "commands are answered", guarantees: "G6, G9", check };
 
-fn check(story: &Story) -> Vec<(Duration, String)> {
+fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     let mut found = Vec::new();
     let mut answered = BTreeSet::new();
-    for (at, fact) in &story.facts {
+    for (at, fact) in &run.facts {
         if let Fact::Handled { command, outcome } = fact {
             answered.insert(command);
             if outcome.starts_with("unknown") {
@@ -21,14 +21,14 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
             }
         }
     }
-    let living = story.facts.iter().find_map(|(_, fact)| match fact {
+    let living = run.facts.iter().find_map(|(_, fact)| match fact {
         Fact::Compared { living } => Some(living),
         _ => None,
     });
-    for (at, fact) in &story.facts {
+    for (at, fact) in &run.facts {
         if let Fact::Sent { command, who, .. } = fact
             && !answered.contains(command)
-            && (who == "onlooker" || living.is_some_and(|living| living.contains(who)))
+            && (who == "observer" || living.is_some_and(|living| living.contains(who)))
         {
             found.push((*at, format!("{fact}, and nobody ever answered")));
         }

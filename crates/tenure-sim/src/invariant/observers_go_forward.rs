@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::Invariant;
 use crate::history::Fact;
-use crate::play::Story;
+use crate::run::RunRecord;
 
 pub(super) const INVARIANT: Invariant = Invariant { name: "observers go forward", guarantees: "G7", check };
 
-fn check(story: &Story) -> Vec<(Duration, String)> {
+fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     let mut newest = BTreeMap::new();
     let mut found = Vec::new();
-    for (at, fact) in &story.facts {
-        let Fact::Observed { line, who, token: Some(token) } = fact else { continue };
-        let before = newest.insert((line.clone(), who.clone()), *token);
+    for (at, fact) in &run.facts {
+        let Fact::Observed { subject, who, token: Some(token) } = fact else { continue };
+        let before = newest.insert((subject.clone(), who.clone()), *token);
         if let Some(before) = before.filter(|before| before > token) {
             found.push((*at, format!("{fact}, after token {before}")));
         }

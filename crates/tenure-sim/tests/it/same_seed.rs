@@ -1,11 +1,11 @@
-//! One seed, one story.
+//! One seed, one run.
 
 use std::ops::ControlFlow;
 
-use tenure_sim::play::{Story, play};
+use tenure_sim::run::{RunRecord, play};
 
 /// Seeds whose stories once differed between two runs: several waited for the end of one lease, or for one participant to go on, and
-/// tokio threw dice about who was woken first. Each of them differed in about every second run, hence the replays.
+/// tokio threw rng about who was woken first. Each of them differed in about every second run, hence the replays.
 const ONCE_DIFFERED: [u64; 11] = [31, 97, 151, 154, 159, 255, 351, 377, 421, 455, 463];
 
 /// How often each seed is told again.
@@ -35,10 +35,10 @@ fn replay(seed: u64) -> ControlFlow<String> {
     })
 }
 
-/// What happened, and the store's record of it.
-fn whole(story: &Story) -> Vec<String> {
-    let record = story.log.iter().map(|entry| format!("{:?} {:?}", entry.at, entry.change));
-    story.trace().lines().map(str::to_owned).chain(record).collect()
+/// SeedSelection happened, and the store's record of it.
+fn whole(run: &RunRecord) -> Vec<String> {
+    let record = run.log.iter().map(|entry| format!("{:?} {:?}", entry.at, entry.change));
+    run.trace().lines().map(str::to_owned).chain(record).collect()
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Seeds that once broke a promise, with what they had found.
 
-use tenure_sim::play::play;
+use tenure_sim::run::play;
 
 fn check(seed: u64) {
-    let story = play(seed, None);
-    let violations = story.violations();
-    assert!(violations.is_empty(), "{violations:#?}\n{}", story.trace());
+    let run = play(seed, None);
+    let violations = run.violations();
+    assert!(violations.is_empty(), "{violations:#?}\n{}", run.trace());
 }
 
-/// All places of a line were lost with their lease while one was being entered; the next line of that name took the late answer for its
+/// All places of a subject were lost with their lease while one was being entered; the next subject of that name took the late answer for its
 /// own, and two held. `late_reply_of_former_queue_is_ignored` shows it in ten lines.
 #[test]
 fn a_late_answer_lets_nobody_hold_what_is_gone() {

@@ -4,22 +4,22 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Answered, Caller, Pending};
+use super::{AnsweredRenewal, PendingRenewals, RenewalCaller};
 
 #[derive(Debug, Clone)]
-struct Someone {
+struct TestCaller {
     name: &'static str,
     is_gone: Rc<Cell<bool>>,
 }
 
-impl Caller for Someone {
+impl RenewalCaller for TestCaller {
     fn is_gone(&self) -> bool {
         self.is_gone.get()
     }
 }
 
-fn someone(name: &'static str) -> Someone {
-    Someone { name, is_gone: Rc::default() }
+fn someone(name: &'static str) -> TestCaller {
+    TestCaller { name, is_gone: Rc::default() }
 }
 
 fn at(ms: u64) -> Duration {
@@ -28,7 +28,7 @@ fn at(ms: u64) -> Duration {
 
 const PATIENCE: Duration = Duration::from_millis(500);
 
-fn seen(answered: Option<Answered<Someone>>) -> Option<(u128, Vec<&'static str>)> {
+fn seen(answered: Option<AnsweredRenewal<TestCaller>>) -> Option<(u128, Vec<&'static str>)> {
     answered.map(|answered| {
         (answered.sent_at.as_millis(), answered.callers.iter().map(|caller| caller.name).collect())
     })
@@ -36,7 +36,7 @@ fn seen(answered: Option<Answered<Someone>>) -> Option<(u128, Vec<&'static str>)
 
 #[test]
 fn an_answer_belongs_to_the_oldest_unanswered_send_of_its_lease() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     pending.ask(7, PATIENCE, someone("a"));
     assert_eq!(pending.poll_send(at(10)), Some(7));
     pending.ask(7, PATIENCE, someone("b"));
@@ -53,7 +53,7 @@ fn an_answer_belongs_to_the_oldest_unanswered_send_of_its_lease() {
 
 #[test]
 fn the_send_of_a_caller_that_left_still_takes_its_answer() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     let left = someone("left");
     pending.ask(7, PATIENCE, left.clone());
     pending.poll_send(at(10));
@@ -66,7 +66,7 @@ fn the_send_of_a_caller_that_left_still_takes_its_answer() {
 
 #[test]
 fn a_late_answer_of_an_old_stream_is_paired_with_nothing() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     pending.ask(7, PATIENCE, someone("a"));
     pending.poll_send(at(10));
     pending.lost();
@@ -77,7 +77,7 @@ fn a_late_answer_of_an_old_stream_is_paired_with_nothing() {
 
 #[test]
 fn a_lost_stream_is_repeated_in_order_and_without_those_who_left() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     let left = someone("left");
     for (lease, caller) in [(3, someone("a")), (1, left.clone()), (2, someone("b"))] {
         pending.ask(lease, PATIENCE, caller);
@@ -93,7 +93,7 @@ fn a_lost_stream_is_repeated_in_order_and_without_those_who_left() {
 
 #[test]
 fn patience_ends_with_the_first_unanswered_send() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     pending.ask(1, at(300), someone("a"));
     pending.ask(2, at(100), someone("b"));
     pending.poll_send(at(10));
@@ -107,7 +107,7 @@ fn patience_ends_with_the_first_unanswered_send() {
 
 #[test]
 fn callers_that_come_and_go_leave_nothing_behind() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     for _ in 0..10_000 {
         let caller = someone("short");
         pending.ask(7, PATIENCE, caller.clone());
@@ -121,7 +121,7 @@ fn callers_that_come_and_go_leave_nothing_behind() {
 
 #[test]
 fn a_crowd_on_one_lease_shares_two_sends() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     for name in ["a", "b", "c", "d"] {
         pending.ask(7, PATIENCE, someone(name));
         while pending.poll_send(at(1)).is_some() {}
@@ -132,7 +132,7 @@ fn a_crowd_on_one_lease_shares_two_sends() {
 
 #[test]
 fn a_refusal_concerns_the_oldest_send_of_all_and_nobody_else() {
-    let mut pending = Pending::new();
+    let mut pending = PendingRenewals::new();
     for (lease, name) in [(5, "answered"), (9, "refused"), (1, "next"), (9, "later")] {
         pending.ask(lease, PATIENCE, someone(name));
         pending.poll_send(at(1));
@@ -143,5 +143,5 @@ fn a_refusal_concerns_the_oldest_send_of_all_and_nobody_else() {
     pending.lost();
     let rest: Vec<i64> = std::iter::from_fn(|| pending.poll_send(at(2))).collect();
     assert_eq!(rest, [1, 9]);
-    assert!(Pending::<Someone>::new().refused().is_empty());
+    assert!(PendingRenewals::<TestCaller>::new().refused().is_empty());
 }

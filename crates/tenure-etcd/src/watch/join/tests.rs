@@ -2,20 +2,20 @@
 
 use proptest::prelude::*;
 
-use super::super::{Batch, Event};
+use super::super::{RevisionBatch, WatchEvent};
 use super::{Join, More, OutOfOrder};
 use bytes::Bytes;
 
-fn event(revision: i64, key: usize) -> Event {
-    Event::Delete { key: Bytes::from(format!("k{key}")), revision, prev: None }
+fn event(revision: i64, key: usize) -> WatchEvent {
+    WatchEvent::Delete { key: Bytes::from(format!("k{key}")), revision, prev: None }
 }
 
 /// One event per number, which is its revision.
-fn events(revisions: &[i64]) -> Vec<Event> {
+fn events(revisions: &[i64]) -> Vec<WatchEvent> {
     revisions.iter().enumerate().map(|(key, revision)| event(*revision, key)).collect()
 }
 
-fn shape(batches: &[Batch]) -> Vec<(i64, usize)> {
+fn shape(batches: &[RevisionBatch]) -> Vec<(i64, usize)> {
     batches.iter().map(|batch| (batch.revision, batch.events.len())).collect()
 }
 
@@ -68,7 +68,7 @@ proptest! {
         sizes in prop::collection::vec(1_usize..6, 1..40),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {
-        let all: Vec<Event> = sizes
+        let all: Vec<WatchEvent> = sizes
             .iter()
             .enumerate()
             .flat_map(|(n, size)| (0..*size).map(move |key| event(i64::try_from(n).unwrap() + 2, key)))

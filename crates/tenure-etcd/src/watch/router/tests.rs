@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::super::{Event, WatchError, WatchFrom, WatchItem, WatchSpec};
-use super::{Action, Full, Name, Router, Sink, Trust};
+use super::super::{WatchError, WatchEvent, WatchFrom, WatchItem, WatchSpec};
+use super::{QueueFull, Router, RouterAction, VersionQuirks, WatchName, WatchSink};
 use crate::message::header::ResponseHeader;
 use crate::message::kv::KeyValue;
 use crate::message::watch::{WatchRequest, WatchRequestKind, WatchResponse, WireEvent};
@@ -41,14 +41,14 @@ impl Consumer {
     }
 }
 
-impl Sink for Consumer {
+impl WatchSink for Consumer {
     fn opened(&mut self, point: i64) {
         self.saw.borrow_mut().push(Saw::Opened(point));
     }
 
-    fn offer(&mut self, item: WatchItem) -> Result<(), Full> {
+    fn offer(&mut self, item: WatchItem) -> Result<(), QueueFull> {
         let mut room = self.room.borrow_mut();
-        *room = room.checked_sub(1).ok_or(Full)?;
+        *room = room.checked_sub(1).ok_or(QueueFull)?;
         self.saw.borrow_mut().push(match item {
             WatchItem::Batch { revision, events } => {
                 assert!(events.iter().all(|event| event.revision() == revision));
@@ -64,9 +64,9 @@ impl Sink for Consumer {
     }
 }
 
-const TRUST: Trust = Trust { progress: true, history: true };
-const A: Name = Name(1);
-const B: Name = Name(2);
+const TRUST: VersionQuirks = VersionQuirks { progress: true, history: true };
+const A: WatchName = WatchName(1);
+const B: WatchName = WatchName(2);
 
 fn spec(start: WatchFrom) -> WatchSpec {
     WatchSpec { key: Bytes::from_static(b"k/"), range_end: Bytes::from_static(b"k0"), start, prev: false }
@@ -131,7 +131,7 @@ impl Bench {
         std::iter::from_fn(|| self.router.poll_request()).map(|request| name(&request)).collect()
     }
 
-    fn actions(&mut self) -> Vec<Action> {
+    fn actions(&mut self) -> Vec<RouterAction> {
         std::iter::from_fn(|| self.router.poll_action()).collect()
     }
 }
@@ -144,12 +144,12 @@ fn name(request: &WatchRequest) -> String {
     }
 }
 
-fn read(name: Name) -> Action {
-    Action::Read { name, key: Bytes::from_static(b"k/") }
+fn read(name: WatchName) -> RouterAction {
+    RouterAction::Read { name, key: Bytes::from_static(b"k/") }
 }
 
-fn probe(name: Name, epoch: u64, after: i64) -> Action {
-    Action::Probe { name, epoch, after, key: Bytes::from_static(b"k/") }
+fn probe(name: WatchName, epoch: u64, after: i64) -> RouterAction {
+    RouterAction::Probe { name, epoch, after, key: Bytes::from_static(b"k/") }
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn a_word_about_permission_is_verified() {
     bench.sent();
     bench.router.handle(refused("etcdserver: permission denied"));
     let (key, range_end) = (Bytes::from_static(b"k/"), Bytes::from_static(b"k0"));
-    assert_eq!(bench.actions(), [Action::Verify { name: A, key, range_end }]);
+    assert_eq!(bench.actions(), [RouterAction::Verify { name: A, key, range_end }]);
     assert_eq!(bench.consumer.saw(), []);
     // The driver found that only the token had run out, and opened a new stream.
     bench.router.lost();
@@ -419,7 +419,7 @@ fn trouble_at_the_server_gives_up_the_stream() {
         bench.sent();
         bench.router.handle(created(1, 3));
         bench.router.handle(response);
-        assert!(matches!(bench.actions()[..], [Action::Fail(_)]));
+        assert!(matches!(bench.actions()[..], [RouterAction::Fail(_)]));
     }
 }
 
@@ -437,5 +437,5 @@ fn everybody_hears_the_last_word() {
 fn a_delete_has_its_key_and_revision() {
     let wire = WireEvent { kind: 1, ..put(4) };
     let event = super::parse_event(wire).unwrap();
-    assert_eq!(event, Event::Delete { key: Bytes::from_static(b"k/x"), revision: 4, prev: None });
+    assert_eq!(event, WatchEvent::Delete { key: Bytes::from_static(b"k/x"), revision: 4, prev: None });
 }

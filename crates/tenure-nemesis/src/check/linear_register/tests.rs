@@ -1,7 +1,7 @@
 //! The checker against histories made by hand, and against one that tries every order.
 
 use super::*;
-use crate::dice::Dice;
+use crate::rng::NemesisRng;
 
 fn write(value: u8, asked: Stamp, answered: Stamp) -> Operation {
     Operation { is_write: true, value: Some(value.to_string()), asked, answered, revision: None }
@@ -72,19 +72,19 @@ fn any_order(rest: &[Operation], value: Option<&String>) -> bool {
 
 #[test]
 fn it_agrees_with_one_that_tries_every_order() {
-    let mut dice = Dice::new(7);
+    let mut rng = NemesisRng::new(7);
     let (mut good, mut bad) = (0, 0);
     for _ in 0..20_000 {
         let mut times: Vec<Stamp> = (1..=12).collect();
         let mut operations = Vec::new();
         for number in 0..6_u8 {
-            let mut ends = [times.remove(dice.index(times.len())), times.remove(dice.index(times.len()))];
+            let mut ends = [times.remove(rng.index(times.len())), times.remove(rng.index(times.len()))];
             ends.sort_unstable();
-            let lost = dice.percent(20);
+            let lost = rng.percent(20);
             operations.push(match number {
                 0..3 => write(number, ends[0], if lost { Stamp::MAX } else { ends[1] }),
                 _ => read(
-                    Some(u8::try_from(dice.below(3)).unwrap()).filter(|_| !dice.percent(10)),
+                    Some(u8::try_from(rng.below(3)).unwrap()).filter(|_| !rng.percent(10)),
                     ends[0],
                     ends[1],
                 ),

@@ -62,9 +62,9 @@ pub(super) fn range(get: &Get) -> etcd::Range {
         limit: get.limit.map_or(0, i64::from),
         revision: get.at.map_or(0, |at| at.0),
         order: match get.order {
-            SortOrder::Key => etcd::Order::Key,
-            SortOrder::Created => etcd::Order::CreateAscending,
-            SortOrder::CreatedDescending => etcd::Order::CreateDescending,
+            SortOrder::Key => etcd::RangeOrder::Key,
+            SortOrder::Created => etcd::RangeOrder::CreateAscending,
+            SortOrder::CreatedDescending => etcd::RangeOrder::CreateDescending,
         },
         serializable: false,
         // etcd 3.7 leaves the lease out of answers without values, and the contract does not: values are left out here.
@@ -132,11 +132,11 @@ fn compare(condition: &Condition) -> etcd::Compare {
             Comparison::Greater => etcd::Relation::Greater,
         },
         target: match &condition.field {
-            Field::Version(version) => etcd::Target::Version(*version),
-            Field::Created(revision) => etcd::Target::CreateRevision(revision.0),
-            Field::Modified(revision) => etcd::Target::ModRevision(revision.0),
-            Field::Lease(lease) => etcd::Target::Lease(lease.map_or(0, LeaseId::get)),
-            Field::Value(value) => etcd::Target::Value(value.clone()),
+            Field::Version(version) => etcd::CompareValue::Version(*version),
+            Field::Created(revision) => etcd::CompareValue::CreateRevision(revision.0),
+            Field::Modified(revision) => etcd::CompareValue::ModRevision(revision.0),
+            Field::Lease(lease) => etcd::CompareValue::Lease(lease.map_or(0, LeaseId::get)),
+            Field::Value(value) => etcd::CompareValue::Value(value.clone()),
         },
     }
 }
@@ -214,10 +214,10 @@ pub(super) fn deleted(count: i64) -> Result<OpReply, StoreError> {
     }
 }
 
-pub(super) fn change(event: etcd::Event) -> Change {
+pub(super) fn change(event: etcd::WatchEvent) -> Change {
     match event {
-        etcd::Event::Put { kv, prev } => Change::Put { pair: pair(kv), previous: prev.map(pair) },
-        etcd::Event::Delete { key, revision, prev } => {
+        etcd::WatchEvent::Put { kv, prev } => Change::Put { pair: pair(kv), previous: prev.map(pair) },
+        etcd::WatchEvent::Delete { key, revision, prev } => {
             Change::Delete { key, revision: Revision(revision), previous: prev.map(pair) }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{A, Action, B, Consumer, Name, Router, Saw, TRUST, WatchFrom, WatchSpec};
+use super::{A, B, Consumer, Router, RouterAction, Saw, TRUST, WatchFrom, WatchName, WatchSpec};
 use super::{created, header, progress, put, refused, spec};
 use crate::message::watch::{WatchRequestKind, WatchResponse, WireEvent};
 
@@ -56,7 +56,7 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
     let from_later = WatchSpec { start: WatchFrom::After(4), ..spec(WatchFrom::Now) };
     router.subscribe(A, spec(WatchFrom::After(0)), consumers[0].clone());
     router.subscribe(B, from_later, consumers[1].clone());
-    let mut unproven: VecDeque<(Name, u64)> = VecDeque::new();
+    let mut unproven: VecDeque<(WatchName, u64)> = VecDeque::new();
     let mut messages = 0;
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let mut server = Server::default();
@@ -74,7 +74,9 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
                 prove(&mut router, &mut unproven);
             }
             while let Some(action) = router.poll_action() {
-                let Action::Probe { name, epoch, .. } = action else { panic!("unexpected: {action:?}") };
+                let RouterAction::Probe { name, epoch, .. } = action else {
+                    panic!("unexpected: {action:?}")
+                };
                 unproven.push_back((name, epoch));
             }
             if !probes_are_slow {
@@ -87,7 +89,7 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
     (batches(&consumers[0]), batches(&consumers[1]), messages)
 }
 
-fn prove(router: &mut Router<Consumer>, unproven: &mut VecDeque<(Name, u64)>) {
+fn prove(router: &mut Router<Consumer>, unproven: &mut VecDeque<(WatchName, u64)>) {
     for (name, epoch) in unproven.drain(..) {
         router.proven(name, epoch);
     }

@@ -1,6 +1,6 @@
 //! Starting points that must be proven before anything is delivered.
 
-use super::{A, Bench, Saw, TRUST, Trust, WatchError, WatchFrom, created, events, probe};
+use super::{A, Bench, Saw, TRUST, VersionQuirks, WatchError, WatchFrom, created, events, probe};
 
 #[test]
 fn the_first_item_after_a_start_in_the_past_waits_for_the_probe() {
@@ -22,7 +22,7 @@ fn the_first_item_after_a_start_in_the_past_waits_for_the_probe() {
 fn a_watch_that_stood_at_the_servers_end_needs_a_probe_only_of_old_servers() {
     for history in [true, false] {
         let mut bench = Bench::new(WatchFrom::After(8));
-        bench.router.trust(Trust { history, ..TRUST });
+        bench.router.trust(VersionQuirks { history, ..TRUST });
         bench.sent();
         bench.router.handle(created(1, 8));
         bench.router.handle(events(1, &[9]));
