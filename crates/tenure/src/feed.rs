@@ -243,7 +243,7 @@ impl std::fmt::Debug for Feed {
             "Feed({:?}, {} keys, whole at {:?})",
             self.select,
             self.picture.len(),
-            self.picture.whole_at()
+            self.picture.synced_at()
         )
     }
 }

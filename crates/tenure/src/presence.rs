@@ -143,7 +143,7 @@ impl<K: PresenceKind> PresenceWatch<K> {
                 }
                 let (heard, is_broken) = {
                     let roster = self.roster();
-                    (roster.heard(), !roster.is_fresh())
+                    (roster.replied_at(), !roster.is_fresh())
                 };
                 self.question = match heard {
                     // Somebody spoke meanwhile, so there is no need to ask yet.
@@ -162,9 +162,9 @@ impl<K: PresenceKind> PresenceWatch<K> {
                 let asked = *asked;
                 let mut roster = lock(&self.roster);
                 if is_answered {
-                    roster.handle_answer(asked, &mut self.ready);
+                    roster.handle_reply(asked, &mut self.ready);
                 } else {
-                    roster.handle_silence(&mut self.ready);
+                    roster.handle_no_reply(&mut self.ready);
                 }
                 let rest = if is_answered { ASK_AFTER } else { ASK_AGAIN_AFTER };
                 drop(roster);
@@ -208,7 +208,7 @@ impl<K: PresenceKind> std::fmt::Debug for PresenceWatch<K> {
             "PresenceWatch({:?}, {} members at {:?})",
             self.feed.selection(),
             roster.len(),
-            roster.whole_at()
+            roster.synced_at()
         )
     }
 }

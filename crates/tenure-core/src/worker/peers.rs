@@ -136,7 +136,7 @@ impl Peers {
 
     /// Whether there was ever a whole picture of the nodes and of the frozen.
     pub(super) fn is_known(&self) -> bool {
-        self.is_frozen_known && self.roster.whole_at().is_some()
+        self.is_frozen_known && self.roster.synced_at().is_some()
     }
 
     /// Whether this node is frozen.

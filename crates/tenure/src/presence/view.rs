@@ -103,7 +103,7 @@ impl<K: PresenceKind> PresenceView<K> {
 
     /// The revision of the picture; none before the first one has come.
     pub fn revision(&self) -> Option<Revision> {
-        lock(&self.shared.roster).whole_at()
+        lock(&self.shared.roster).synced_at()
     }
 
     /// How long ago the picture was certainly right; none before the first one has come.

@@ -204,7 +204,7 @@ impl QueueShared {
         let mut inner = self.lock();
         let has_followers = |local: &LocalQueue| {
             let key = local.machine.queue_key(id).map(|(key, _)| key);
-            key.is_some_and(|key| !local.machine.is_followed_by_ours(key))
+            key.is_some_and(|key| !local.machine.has_local_successor(key))
         };
         let is_urgent =
             arrival == QueueArrival::AfterOthers && inner.queues.get(slot).is_some_and(has_followers);
