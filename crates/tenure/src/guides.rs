@@ -7,13 +7,13 @@ struct Readme;
 struct GettingStarted;
 
 #[doc = include_str!("../../../docs/locks.md")]
-struct Locks;
+struct LocksGuide;
 
 #[doc = include_str!("../../../docs/elections.md")]
-struct Elections;
+struct ElectionsGuide;
 
 #[doc = include_str!("../../../docs/registration.md")]
-struct Registration;
+struct RegistrationGuide;
 
 #[doc = include_str!("../../../docs/tasks.md")]
 struct Tasks;
