@@ -1,10 +1,10 @@
 //! The README and the guides in docs/: their code blocks are compiled and run with the documentation's other examples.
 
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ReadmeGuide;
 
 #[doc = include_str!("../../../docs/getting-started.md")]
-struct GettingStarted;
+struct GettingStartedGuide;
 
 #[doc = include_str!("../../../docs/locks.md")]
 struct LocksGuide;
@@ -16,9 +16,9 @@ struct ElectionsGuide;
 struct RegistrationGuide;
 
 #[doc = include_str!("../../../docs/tasks.md")]
-struct Tasks;
+struct TasksGuide;
 
 // Its examples need the features `testing` and `conformance`.
 #[cfg(all(feature = "testing", feature = "conformance"))]
 #[doc = include_str!("../../../docs/testing-your-code.md")]
-struct TestingYourCode;
+struct TestingYourCodeGuide;

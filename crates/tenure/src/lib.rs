@@ -41,13 +41,13 @@
 
 pub mod clock;
 
-mod dice;
+mod rng;
 
 pub mod identity;
 
 pub mod audit;
 
-mod news;
+mod ordered_watch;
 
 pub mod hold;
 

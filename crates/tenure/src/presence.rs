@@ -141,7 +141,7 @@ impl<K: PresenceKind> PresenceWatch<K> {
                 }
                 let (heard, is_broken) = {
                     let set = self.set();
-                    (set.heard(), !set.is_fresh())
+                    (set.replied_at(), !set.is_fresh())
                 };
                 self.probe = match heard {
                     // The watch has delivered something since, so no probe is needed yet.
@@ -161,9 +161,9 @@ impl<K: PresenceKind> PresenceWatch<K> {
                 let sent_at = *sent_at;
                 let mut set = lock(&self.set);
                 if has_replied {
-                    set.handle_answer(sent_at, &mut self.ready);
+                    set.handle_reply(sent_at, &mut self.ready);
                 } else {
-                    set.handle_silence(&mut self.ready);
+                    set.handle_no_reply(&mut self.ready);
                 }
                 let wait = if has_replied { PROBE_AFTER } else { PROBE_AGAIN_AFTER };
                 drop(set);
@@ -202,7 +202,7 @@ impl<K: PresenceKind> Unpin for PresenceWatch<K> {}
 impl<K: PresenceKind> std::fmt::Debug for PresenceWatch<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let set = self.set();
-        write!(f, "PresenceWatch({:?}, {} members at {:?})", self.feed.selection(), set.len(), set.whole_at())
+        write!(f, "PresenceWatch({:?}, {} members at {:?})", self.feed.selection(), set.len(), set.synced_at())
     }
 }
 

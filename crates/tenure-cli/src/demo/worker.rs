@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use tenure::election::Elections;
 use tenure::session::Session;
 use tenure::{Outcome, Task, TaskError, Tenure};
-use tenure_core::balance::{Balancer, ClusterLoad, Fair, InvalidThreshold, Offer, Parting, Verdict};
+use tenure_core::balance::{
+    Balancer, ClaimDecision, Claimable, ClusterLoad, Fair, InvalidThreshold, Release,
+};
 use tenure_core::id::NodeId;
 
 use super::ledger::{LedgerEntry, LedgerMark, LedgerWriter, now_ns};
@@ -103,12 +105,12 @@ impl EvenBalancer {
 }
 
 impl Balancer for EvenBalancer {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
-        self.taking.may_claim(offer, loads)
+    fn claim(&mut self, offer: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
+        self.taking.claim(offer, cluster)
     }
 
-    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
-        self.fresh.clone().release(loads)
+    fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
+        self.fresh.clone().release(cluster)
     }
 
     fn name(&self) -> &'static str {

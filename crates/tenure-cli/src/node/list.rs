@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tenure::member::Member;
-use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
+use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
 use tenure::store::Store;
 use tenure_core::id::{Namespace, NodeId};
 
@@ -90,7 +90,7 @@ pub(super) async fn list(store: &Store, namespace: &Namespace, output: &Output) 
         why: String,
     }
     // How many tasks each node owns is all that is shown of the tasks.
-    let parts = [Part::Members, Part::Owners];
+    let parts = [ClusterPart::Members, ClusterPart::Owners];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let owned = snapshot.owned();
     let members = snapshot.members.members();
@@ -138,7 +138,7 @@ pub(super) async fn show(
         kind: Option<String>,
         token: String,
     }
-    let parts = [Part::Members, Part::Tasks];
+    let parts = [ClusterPart::Members, ClusterPart::Tasks];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let Some(node) = snapshot.members.get(id) else {
         let failure = not_there(id);

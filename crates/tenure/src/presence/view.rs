@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, PresenceWatch, lock};
 use crate::clock::Clock;
-use crate::news;
+use crate::ordered_watch;
 use crate::store::{Revision, StoreError};
 
 /// A local copy of a presence set. Cheap to clone; all clones are one copy, kept current by one watch.
@@ -29,7 +29,7 @@ use crate::store::{Revision, StoreError};
 /// Dropping a waiting future leaves nothing behind. Dropping the last clone ends the watch.
 pub struct PresenceView<K: PresenceKind> {
     shared: Arc<ViewShared<K>>,
-    seen: news::Receiver<ViewProgress>,
+    seen: ordered_watch::OrderedReceiver<ViewProgress>,
 }
 
 struct ViewShared<K: PresenceKind> {
@@ -65,7 +65,7 @@ impl<K: PresenceKind> Clone for PresenceView<K> {
 impl<K: PresenceKind> PresenceView<K> {
     /// A view that a stream keeps current. Must be called inside a tokio runtime.
     pub fn new(mut watch: PresenceWatch<K>) -> PresenceView<K> {
-        let (progress, seen) = news::channel(ViewProgress::default());
+        let (progress, seen) = ordered_watch::channel(ViewProgress::default());
         let (set, clock) = (watch.set.clone(), watch.clock.clone());
         let task = tokio::spawn(async move {
             while let Some(event) = watch.next().await {
@@ -103,7 +103,7 @@ impl<K: PresenceKind> PresenceView<K> {
 
     /// The revision of the snapshot; none before the first one has arrived.
     pub fn revision(&self) -> Option<Revision> {
-        lock(&self.shared.set).whole_at()
+        lock(&self.shared.set).synced_at()
     }
 
     /// How long ago the snapshot was certainly current; none before the first one has arrived.

@@ -24,11 +24,11 @@ use super::waiter::{LocalWaiter, Wakeups};
 use super::watches::{QueueChange, QueueWatches};
 use super::{QueueArrival, WaiterHandle, WaiterStatus};
 use crate::clock::Clock;
-use crate::dice;
 use crate::driver::requests::{BatchId, DirectSend, Inbox};
 use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::hold::Subject;
-use crate::news;
+use crate::ordered_watch;
+use crate::rng;
 use crate::session::{LeaseError, LeaseHandle, Session};
 use crate::store::{LeaseId, Store};
 
@@ -136,7 +136,7 @@ impl QueueDriver {
         subject: Subject,
     ) -> WaiterHandle {
         let shared = &self.handle.shared;
-        let (sender, status) = news::channel(WaiterStatus::Entering);
+        let (sender, status) = ordered_watch::channel(WaiterStatus::Entering);
         let validity = lease_handle.validity_of(subject);
         let waiter = Box::new(LocalWaiter::new(sender, value, lease_handle.clone(), validity.clone()));
         let mut inner = shared.lock();
@@ -152,7 +152,7 @@ impl QueueDriver {
 impl QueueShared {
     fn new(session: &Session, layout: &Layout, kind: QueueKind) -> QueueShared {
         // Half of all numbers is left to count upwards.
-        let nonce_first = dice::nonce() / 2;
+        let nonce_first = rng::nonce() / 2;
         let inner = QueueInner {
             kind,
             queues: LocalQueues::new(nonce_first),
@@ -206,7 +206,7 @@ impl QueueShared {
         let mut inner = self.lock();
         let has_followers = |local: &LocalQueue| {
             let key = local.machine.queue_key(id).map(|(key, _)| key);
-            key.is_some_and(|key| !local.machine.is_followed_by_ours(key))
+            key.is_some_and(|key| !local.machine.has_local_successor(key))
         };
         let is_urgent =
             arrival == QueueArrival::AfterOthers && inner.queues.get(slot).is_some_and(has_followers);

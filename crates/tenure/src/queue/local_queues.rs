@@ -26,8 +26,8 @@ use super::waiter::{LocalWaiter, Wakeups};
 use super::watches::{ObservedKey, OwnKeyWatches, QueueWatches};
 use super::{WaiterEnd, WaiterStatus};
 use crate::clock::wall_time;
-use crate::dice;
 use crate::hold::LossReason;
+use crate::rng;
 
 /// How many queues that were left keep their memory for those that are entered next. Each is about a kilobyte; more locks than this are
 /// seldom acquired in one round trip.
@@ -284,7 +284,7 @@ impl LocalQueue {
             Response::Queue(reply) => reply,
             Response::Recorded(id, recorded) => return self.unrecorded.handle(id, recorded, now),
         };
-        let jitter = if reply.is_failure() { dice::throw() } else { 0.0 };
+        let jitter = if reply.is_failure() { rng::jitter() } else { 0.0 };
         match reply {
             QueueReply::Enter(id, epoch, reply, priority) => {
                 self.note_priority(id, priority);

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{QueueArrival, WaiterEnd, WaiterHandle, WaiterStatus};
 use crate::hold::{Hold, LossReason, Lost, ReleaseError};
-use crate::news;
+use crate::ordered_watch;
 use crate::store::{KeyValue, StoreError};
 
 /// How long a release waits for the work and for the store before it continues in the background.
@@ -55,7 +55,7 @@ impl QueueHold {
     }
 
     /// What another client has put under its key, now and whenever that happens.
-    pub(crate) fn changes(&self) -> news::Receiver<WaiterStatus> {
+    pub(crate) fn changes(&self) -> ordered_watch::OrderedReceiver<WaiterStatus> {
         self.waiter.changes()
     }
 

@@ -6,7 +6,7 @@ use tenure_core::id::InstanceId;
 use tenure_core::rendezvous;
 
 use super::{Instance, InstanceView};
-use crate::dice;
+use crate::rng;
 
 /// Picks instances of a service from the last known snapshot, without a request.
 ///
@@ -32,7 +32,7 @@ impl Picker {
     /// A random instance, all with the same probability.
     pub fn random(&self) -> Option<Arc<Instance>> {
         // Without random numbers the first instance is as good as any.
-        self.pick_by(dice::try_bytes().map_or(0, u64::from_le_bytes))
+        self.pick_by(rng::try_bytes().map_or(0, u64::from_le_bytes))
     }
 
     /// The same instance for the same number while no instance joins or leaves: for callers with their own random numbers.

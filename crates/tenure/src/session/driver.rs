@@ -14,9 +14,9 @@ use tracing::debug;
 use super::own_key_watch::{OwnKeyChange, SessionKeyWatches};
 use super::shared::{SessionInner, SessionShared};
 use super::{SessionState, metrics, requests};
-use crate::dice;
 use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::error::CloseError;
+use crate::rng;
 use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
 /// How long closing retries to delete keys and revoke leases. Those that remain then expire.
@@ -147,7 +147,7 @@ impl Drive for SessionTask {
             }
             SessionInput::StoreBack => inner.machine.handle_store_reachable(now),
             SessionInput::KeysChanged(changes) => {
-                changes.into_iter().for_each(|change| inner.handle_key_change(change, now))
+                changes.into_iter().for_each(|change| inner.handle_key_change(change, now));
             }
         }
     }
@@ -214,7 +214,7 @@ async fn perform(shared: Arc<SessionShared>, action: SessionOutput) -> SessionRe
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    dice::try_bytes().map(LeaseId::from_random)
+    rng::try_bytes().map(LeaseId::from_random)
 }
 
 /// The result of one step.
@@ -275,7 +275,7 @@ impl SessionShared {
     fn handle_reply(&self, reply: SessionReply) {
         let mut inner = self.lock();
         let now = self.clock.now();
-        let jitter = dice::throw();
+        let jitter = rng::jitter();
         match reply {
             SessionReply::Granted { slot, epoch, id, ttl, answer } => {
                 metrics::granted(&answer);

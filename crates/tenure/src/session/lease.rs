@@ -19,7 +19,7 @@ use super::shared::SessionShared;
 use crate::clock::Clock;
 use crate::error::{ErrorClass, classified};
 use crate::hold::{LeaseCell, LossReason, Subject, Validity};
-use crate::news::Liveness;
+use crate::ordered_watch::Liveness;
 use crate::store::{InvalidRequest, LeaseId, StoreError};
 
 /// How long a request waits for a lease by default; as long as a registration does.

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::driver::requests::Inbox;
 use crate::error::CloseError;
 use crate::hold::LeaseCell;
-use crate::news::{self, Liveness};
+use crate::ordered_watch::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
 
 /// How many key events a receiver may be behind before it misses some.
@@ -35,9 +35,9 @@ pub(super) struct SessionShared {
     pub(super) state: watch::Sender<SessionState>,
     pub(super) events: broadcast::Sender<KeyEvent>,
     /// Whether the store holds exactly the registered keys of this session.
-    pub(super) is_synced: news::Sender<bool>,
+    pub(super) is_synced: ordered_watch::OrderedSender<bool>,
     /// The result of closing, once the session has ended.
-    pub(super) ended: news::Sender<Option<Result<(), CloseError>>>,
+    pub(super) ended: ordered_watch::OrderedSender<Option<Result<(), CloseError>>>,
 }
 
 pub(super) struct SessionInner {
@@ -89,8 +89,8 @@ impl SessionShared {
             inbox: Inbox::default(),
             state: watch::Sender::new(SessionState::Idle),
             events: broadcast::Sender::new(EVENTS_LEN),
-            is_synced: news::Sender::new(true),
-            ended: news::Sender::new(None),
+            is_synced: ordered_watch::OrderedSender::new(true),
+            ended: ordered_watch::OrderedSender::new(None),
         }
     }
 

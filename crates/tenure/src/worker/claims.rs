@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Layout;
 use tenure_core::revision::RequestId;
-use tenure_core::worker::request::{ClaimBatch, Habit};
+use tenure_core::worker::request::{ClaimBatch, ClaimModeHistory};
 use tenure_core::worker::{ClaimReply, ClaimRequest};
 use tracing::debug;
 
@@ -33,7 +33,7 @@ pub(super) async fn ask(
     layout: Layout,
     epoch: RequestId,
     claims: Vec<(ClaimRequest, Option<LeaseHandle>)>,
-    habit: Arc<Mutex<Habit>>,
+    habit: Arc<Mutex<ClaimModeHistory>>,
 ) -> Claimed {
     let mut loans = Vec::with_capacity(claims.len());
     let mut asked = Vec::with_capacity(claims.len());
@@ -53,18 +53,18 @@ pub(super) async fn ask(
         }
     }
     let mut request = ClaimBatch::new(asked, lock(&habit).next_reading());
-    while !request.is_answered() {
+    while !request.has_reply() {
         let replies = store.batch(request.txns(&layout)).await;
         request.handle(replies);
     }
     lock(&habit).learn(&request);
-    let mut answers = request.into_answers().into_iter();
+    let mut answers = request.into_replies().into_iter();
     let answer = |has_lease| if has_lease { answers.next() } else { None };
     let answers = has_lease.into_iter().map(answer).map(|answer| answer.unwrap_or(ClaimReply::NotDone));
     Claimed { epoch, answers: answers.collect(), loans }
 }
 
-fn lock(habit: &Mutex<Habit>) -> MutexGuard<'_, Habit> {
+fn lock(habit: &Mutex<ClaimModeHistory>) -> MutexGuard<'_, ClaimModeHistory> {
     habit.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
