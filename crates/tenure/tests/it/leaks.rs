@@ -147,13 +147,13 @@ async fn settled(store: &Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_etcd_leave_no_task_no_descriptor_no_key_no_lease_and_no_watcher() {
+async fn many_sessions_leak_nothing_on_etcd() {
     let etcd = Etcd::start();
     lives_leave_nothing(&format!("etcd://{}", etcd.endpoints()), Some(etcd.member(0))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_a_file_leave_no_task_no_descriptor_no_key_and_no_lease() {
+async fn many_sessions_leak_nothing_on_file() {
     let folder = tempfile::tempdir().unwrap();
     lives_leave_nothing(&format!("file://{}", folder.path().join("store.db").display()), None).await;
 }

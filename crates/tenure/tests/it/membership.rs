@@ -96,7 +96,7 @@ async fn stands(
 }
 
 #[tokio::test]
-async fn a_node_joins_changes_and_leaves_and_everybody_sees_it() {
+async fn join_update_and_leave_are_watched() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let mut watch = cluster.watch();
@@ -125,7 +125,7 @@ async fn a_node_joins_changes_and_leaves_and_everybody_sees_it() {
 }
 
 #[tokio::test]
-async fn a_second_live_node_is_refused_and_told_who_is_there() {
+async fn second_node_with_same_id_is_refused() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let (_, other) = enter(&store);
@@ -185,17 +185,17 @@ async fn race(store: Store, share: bool) {
 }
 
 #[tokio::test]
-async fn of_twenty_with_one_id_exactly_one_joins() {
+async fn one_of_twenty_equal_ids_joins() {
     on_every_engine(|store| race(store, false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_twenty_with_one_id_in_one_session_exactly_one_joins() {
+async fn one_of_twenty_joins_in_one_session() {
     on_every_engine(|store| race(store, true)).await;
 }
 
 #[tokio::test]
-async fn a_restarted_node_is_a_new_incarnation() {
+async fn restarted_node_has_new_token() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let mut watch = cluster.watch();
@@ -223,7 +223,7 @@ async fn a_restarted_node_is_a_new_incarnation() {
 }
 
 #[tokio::test]
-async fn changes_made_at_once_are_all_there_in_the_end() {
+async fn concurrent_updates_are_all_stored() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
@@ -252,7 +252,7 @@ async fn changes_made_at_once_are_all_there_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
+async fn dropped_join_and_membership_leave_nothing() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         for steps in 0..30 {
@@ -278,7 +278,7 @@ async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_is_no_record_is_listed_as_such_and_harms_nobody() {
+async fn unreadable_record_is_reported_and_harmless() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
@@ -301,7 +301,7 @@ async fn what_is_no_record_is_listed_as_such_and_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_closed_session_ends_the_membership_and_a_closed_store_the_watch() {
+async fn closing_ends_membership_and_watch() {
     let store = Store::memory();
     let (cluster, session) = enter(&store);
     let mut watch = cluster.watch();

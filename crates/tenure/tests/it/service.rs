@@ -32,7 +32,7 @@ fn enter(store: &Store) -> (Services, Session) {
 }
 
 #[tokio::test]
-async fn an_instance_is_registered_seen_changed_and_withdrawn() {
+async fn instance_changes_are_watched() {
     on_every_engine(async |store| {
         let (services, session) = enter(&store);
         let web = name("web");
@@ -71,7 +71,7 @@ async fn an_instance_is_registered_seen_changed_and_withdrawn() {
 }
 
 #[tokio::test]
-async fn one_service_never_shows_another_s_instances() {
+async fn services_never_share_instances() {
     on_every_engine(async |store| {
         let (services, session) = enter(&store);
         let mut kept = Vec::new();
@@ -114,7 +114,7 @@ async fn one_service_never_shows_another_s_instances() {
 }
 
 #[tokio::test]
-async fn picks_go_round_follow_the_key_and_move_little() {
+async fn picker_is_fair_and_consistent() {
     let store = Store::memory();
     let (services, session) = enter(&store);
     let web = name("web");
@@ -156,7 +156,7 @@ async fn picks_go_round_follow_the_key_and_move_little() {
 }
 
 #[tokio::test]
-async fn the_last_picture_is_picked_from_while_the_store_is_down() {
+async fn picker_uses_last_snapshot_in_outage() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let services = Services::new(store.clone(), &namespace());

@@ -3,12 +3,12 @@
 use super::on_every_engine;
 
 on_every_engine! {
-    a_leader_hears_what_others_ask_of_it;
-    one_that_leads_in_a_closure_obeys_and_stands_again;
-    a_wish_that_cannot_be_obeyed_is_taken_away;
-    whoever_asked_learns_who_leads_instead;
-    what_is_asked_of_one_who_waits_is_heard_when_it_leads;
-    what_is_asked_of_one_who_has_gone_is_an_error;
+    leader_receives_step_down_requests;
+    lead_accepts_request_and_campaigns_again;
+    request_for_absent_candidate_is_deleted;
+    sender_of_request_learns_next_leader;
+    request_to_waiting_candidate_is_received_later;
+    request_to_former_leader_fails;
 }
 
 mod claims {
@@ -18,7 +18,7 @@ mod claims {
 
     use super::super::{next_value, process, soon, stand, wait_for_keys};
 
-    pub(super) async fn a_leader_hears_what_others_ask_of_it(store: Store) {
+    pub(super) async fn leader_receives_step_down_requests(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
@@ -42,7 +42,7 @@ mod claims {
         assert_eq!(operator.leader().await.unwrap().unwrap().token, heir.token);
     }
 
-    pub(super) async fn one_that_leads_in_a_closure_obeys_and_stands_again(store: Store) {
+    pub(super) async fn lead_accepts_request_and_campaigns_again(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let mut observe = operator.observe();
@@ -81,7 +81,7 @@ mod claims {
         assert_eq!(soon(begins.recv()).await.unwrap().0, "1");
     }
 
-    pub(super) async fn a_wish_that_cannot_be_obeyed_is_taken_away(store: Store) {
+    pub(super) async fn request_for_absent_candidate_is_deleted(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let work = |_| std::future::pending::<()>();
@@ -102,7 +102,7 @@ mod claims {
         assert!(matches!(soon(leading).await.unwrap(), Err(LeadError::SteppedDown { by }) if by == "ops"));
     }
 
-    pub(super) async fn whoever_asked_learns_who_leads_instead(store: Store) {
+    pub(super) async fn sender_of_request_learns_next_leader(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
@@ -127,7 +127,7 @@ mod claims {
     }
 
     /// A candidate is the first in the store before it knows; whoever asks then must not be overheard.
-    pub(super) async fn what_is_asked_of_one_who_waits_is_heard_when_it_leads(store: Store) {
+    pub(super) async fn request_to_waiting_candidate_is_received_later(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
@@ -142,7 +142,7 @@ mod claims {
         assert_eq!(soon(term.step_down_requested()).await.by, "ops");
     }
 
-    pub(super) async fn what_is_asked_of_one_who_has_gone_is_an_error(store: Store) {
+    pub(super) async fn request_to_former_leader_fails(store: Store) {
         let ((_a, first), (_b, operator)) = (process(&store, "a"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
         let leader = operator.leader().await.unwrap().unwrap();

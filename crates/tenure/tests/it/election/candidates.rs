@@ -3,18 +3,18 @@
 use super::on_every_engine;
 
 on_every_engine! {
-    one_leads_and_the_next_follows;
-    a_leader_that_waited_says_so_to_whoever_is_next_and_to_nobody_else;
-    a_candidate_whose_lease_dies_while_it_waits_is_told_at_once_and_never_leads;
-    a_failed_campaign_leaves_no_key;
-    a_leader_whose_lease_is_revoked_is_told;
-    a_new_value_keeps_the_token_and_the_place;
-    the_highest_priority_leads_next_and_nobody_is_deposed;
-    a_priority_counts_among_candidates_of_one_process;
-    who_is_below_0_lets_everybody_else_lead_first;
-    a_restarted_leader_takes_its_term_over_before_anybody_else;
-    names_do_not_collide_and_strangers_lead_nobody;
-    a_value_that_nobody_could_read_is_refused;
+    next_candidate_follows_the_leader;
+    waited_leader_is_marked_in_its_record;
+    candidate_with_revoked_lease_never_leads;
+    failed_campaign_leaves_no_key;
+    leader_with_revoked_lease_loses_its_term;
+    announced_value_keeps_token_and_key;
+    highest_priority_leads_next_without_deposing;
+    priority_counts_within_one_process;
+    negative_priority_leads_last;
+    resumed_term_precedes_waiting_candidates;
+    foreign_keys_and_similar_names_never_lead;
+    oversized_value_is_refused;
 }
 
 mod claims {
@@ -26,7 +26,7 @@ mod claims {
 
     use super::super::{keys, namespace, next_value, process, soon, stand, wait_for_keys};
 
-    pub(super) async fn one_leads_and_the_next_follows(store: Store) {
+    pub(super) async fn next_candidate_follows_the_leader(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
         let term = soon(first.campaign().value("1").into_future()).await.unwrap();
         assert!(term.is_valid() && term.remaining() > Duration::from_secs(3));
@@ -45,7 +45,7 @@ mod claims {
         assert_eq!((keys(&store).await, first.leader().await.unwrap()), (0, None));
     }
 
-    pub(super) async fn a_leader_that_waited_says_so_to_whoever_is_next_and_to_nobody_else(store: Store) {
+    pub(super) async fn waited_leader_is_marked_in_its_record(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
         let (_c, third) = process(&store, "c");
         let term = soon(first.campaign().value("1").into_future()).await.unwrap();
@@ -74,7 +74,7 @@ mod claims {
     }
 
     /// etcd issue 19597: there, a candidate whose lease was gone was told that it leads when its predecessor left.
-    pub(super) async fn a_candidate_whose_lease_dies_while_it_waits_is_told_at_once_and_never_leads(
+    pub(super) async fn candidate_with_revoked_lease_never_leads(
         store: Store,
     ) {
         let ((_a, first), (session, second)) = (process(&store, "a"), process(&store, "b"));
@@ -89,7 +89,7 @@ mod claims {
     }
 
     /// etcd issue 21128: there, a campaign that was given up left its key in the line.
-    pub(super) async fn a_failed_campaign_leaves_no_key(store: Store) {
+    pub(super) async fn failed_campaign_leaves_no_key(store: Store) {
         let ((_a, first), (session, second)) = (process(&store, "a"), process(&store, "b"));
         let term = first.campaign().value("1").await.unwrap();
         let held = |answer: Result<_, CampaignError>| {
@@ -113,7 +113,7 @@ mod claims {
         wait_for_keys(&store, 0).await;
     }
 
-    pub(super) async fn a_leader_whose_lease_is_revoked_is_told(store: Store) {
+    pub(super) async fn leader_with_revoked_lease_loses_its_term(store: Store) {
         let (session, election) = process(&store, "a");
         let term = election.campaign().value("1").await.unwrap();
         let work = term.run(std::future::pending::<()>());
@@ -125,7 +125,7 @@ mod claims {
         soon(election.campaign().value("3").into_future()).await.unwrap().resign().await.unwrap();
     }
 
-    pub(super) async fn a_new_value_keeps_the_token_and_the_place(store: Store) {
+    pub(super) async fn announced_value_keeps_token_and_key(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
         let term = first.campaign().value("1").await.unwrap();
         let waiting = stand(&store, &second, "2", 2).await;
@@ -149,7 +149,7 @@ mod claims {
         assert!(next.token() > term.token());
     }
 
-    pub(super) async fn the_highest_priority_leads_next_and_nobody_is_deposed(store: Store) {
+    pub(super) async fn highest_priority_leads_next_without_deposing(store: Store) {
         let ((_a, leader), (_b, low), (_c, high)) =
             (process(&store, "leader"), process(&store, "low"), process(&store, "high"));
         let (_d, high_too) = process(&store, "high too");
@@ -176,7 +176,7 @@ mod claims {
     }
 
     /// Whoever is next there hears of it from the one that leaves, without a look of its own.
-    pub(super) async fn a_priority_counts_among_candidates_of_one_process(store: Store) {
+    pub(super) async fn priority_counts_within_one_process(store: Store) {
         let (_a, election) = process(&store, "all of them");
         let term = election.campaign().value("leader").await.unwrap();
         let low = stand(&store, &election, "low", 2).await;
@@ -196,7 +196,7 @@ mod claims {
     }
 
     /// Those without a priority are above it, and are not where those with one are looked for.
-    pub(super) async fn who_is_below_0_lets_everybody_else_lead_first(store: Store) {
+    pub(super) async fn negative_priority_leads_last(store: Store) {
         let ((_a, leader), (_b, below), (_c, other)) =
             (process(&store, "leader"), process(&store, "below"), process(&store, "other"));
         let term = leader.campaign().value("leader").await.unwrap();
@@ -211,7 +211,7 @@ mod claims {
         wait_for_keys(&store, 0).await;
     }
 
-    pub(super) async fn a_restarted_leader_takes_its_term_over_before_anybody_else(store: Store) {
+    pub(super) async fn resumed_term_precedes_waiting_candidates(store: Store) {
         let ((_a, before), (_b, other), (_c, after)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "a"));
         let former = before.campaign().value("1").await.unwrap();
@@ -234,7 +234,7 @@ mod claims {
         assert!(next.is_valid());
     }
 
-    pub(super) async fn names_do_not_collide_and_strangers_lead_nobody(store: Store) {
+    pub(super) async fn foreign_keys_and_similar_names_never_lead(store: Store) {
         let (session, _) = process(&store, "a");
         let elections = Elections::new(&session, &namespace());
         store.txn(Txn::new().then(Op::put("/t/elections/a/stranger", "boo"))).await.unwrap();
@@ -253,7 +253,7 @@ mod claims {
         }
     }
 
-    pub(super) async fn a_value_that_nobody_could_read_is_refused(store: Store) {
+    pub(super) async fn oversized_value_is_refused(store: Store) {
         let (_session, election) = process(&store, "a");
         let huge = "x".repeat(600 * 1024);
         let answer = election.campaign().value(huge.clone()).await;

@@ -98,7 +98,7 @@ fn another_process_plays_its_role() {
 }
 
 /// What takes over has to wait for the lease of the dead; not a moment longer than the store and a watch take.
-async fn a_killed_leader_is_followed(url: &str, store: Store) {
+async fn killed_leader_is_followed(url: &str, store: Store) {
     let (_session, election) = process(&store, "heir");
     let mut leader = Process::start("leader", url);
     leader.hear().await;
@@ -112,21 +112,21 @@ async fn a_killed_leader_is_followed(url: &str, store: Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_killed_with_sigkill_is_followed_within_its_ttl_and_a_bit_on_etcd() {
+async fn killed_leader_is_followed_within_ttl_on_etcd() {
     let etcd = Etcd::start();
-    a_killed_leader_is_followed(&format!("etcd://{}", etcd.endpoints()), connect(&etcd).await).await;
+    killed_leader_is_followed(&format!("etcd://{}", etcd.endpoints()), connect(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn a_leader_killed_with_sigkill_is_followed_within_its_ttl_and_a_bit_on_a_file() {
+async fn killed_leader_is_followed_within_ttl_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}/store.db", folder.path().display());
-    a_killed_leader_is_followed(&url, Store::open(&url.parse().unwrap()).await.unwrap()).await;
+    killed_leader_is_followed(&url, Store::open(&url.parse().unwrap()).await.unwrap()).await;
 }
 
 /// The restart of a process that was killed: nobody else leads meanwhile, although somebody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_leader_that_is_restarted_in_time_leads_on() {
+async fn restarted_leader_resumes_its_term() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let mut leader = Process::start("leader", &format!("etcd://{}", etcd.endpoints()));

@@ -19,7 +19,7 @@ fn count(etcd: &Etcd, (name, labels): (&str, &str)) -> f64 {
 /// One process with a thousand candidates and another with twenty: one key each, and a change of leader costs the same few requests,
 /// however many wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_candidates_cost_one_key_each_and_a_few_requests_for_each_change() {
+async fn thousand_candidates_cost_few_requests_per_change() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let (_session, election) = process(&store, "crowd");

@@ -51,7 +51,7 @@ impl Works {
 }
 
 #[tokio::test]
-async fn work_is_dropped_before_the_store_could_let_another_lead() {
+async fn work_is_dropped_before_successor_can_lead() {
     for fault in ["partition", "stall", "lose_answers", "refuse"] {
         let world = World::new();
         let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
@@ -97,7 +97,7 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
 }
 
 #[tokio::test]
-async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
+async fn lost_leader_campaigns_again_unless_one_term() {
     for leads_again in [true, false] {
         let world = World::new();
         let (session, election) = candidate(&world, "a");
@@ -128,7 +128,7 @@ async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
 }
 
 #[tokio::test]
-async fn work_that_ends_resigns_and_says_what_came_of_it() {
+async fn completed_work_resigns_and_returns_its_result() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
     let token = first.campaign().value("v").lead(|term| async move { term.token() }).await.unwrap();
@@ -138,7 +138,7 @@ async fn work_that_ends_resigns_and_says_what_came_of_it() {
 
 /// The request is done and its answer lost: asking again finds the place gone, and that was ourselves.
 #[tokio::test]
-async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
+async fn transfer_with_lost_reply_is_applied_once() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
     let term = first.campaign().value("1").await.unwrap();
@@ -162,7 +162,7 @@ async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
 
 /// A request that is carried out by nobody is asked again, and leadership goes over when the way is open.
 #[tokio::test]
-async fn a_transfer_that_did_not_arrive_is_asked_again() {
+async fn undelivered_transfer_is_retried() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
     let term = first.campaign().value("1").await.unwrap();
@@ -180,7 +180,7 @@ async fn a_transfer_that_did_not_arrive_is_asked_again() {
 
 /// Work may leave its term with somebody who outlives it: that one must not believe for as long as the store takes to hear of it.
 #[tokio::test]
-async fn whoever_kept_a_term_is_told_before_the_store_is() {
+async fn kept_term_is_invalid_before_release() {
     let world = World::new();
     let ((_a, first), (_b, operator)) = (candidate(&world, "a"), candidate(&world, "ops"));
     let works = Works::default();

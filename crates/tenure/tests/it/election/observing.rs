@@ -11,8 +11,8 @@ use tenure_core::record::{CandidateRecord, Record};
 use super::{next, next_value, on_every_engine, process};
 
 on_every_engine! {
-    an_observer_sees_every_leader_and_every_time_without_one;
-    an_observer_needs_no_lease;
+    observer_sees_each_leader_and_gap;
+    observer_needs_no_lease;
 }
 
 mod claims {
@@ -24,7 +24,7 @@ mod claims {
 
     use super::super::{next, next_value, process, soon, stand};
 
-    pub(super) async fn an_observer_sees_every_leader_and_every_time_without_one(store: Store) {
+    pub(super) async fn observer_sees_each_leader_and_gap(store: Store) {
         let ((_a, first), (_b, second), (_c, onlooker)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "c"));
         let mut observe = onlooker.observe();
@@ -59,7 +59,7 @@ mod claims {
         assert!(quiet.is_err(), "{quiet:?}");
     }
 
-    pub(super) async fn an_observer_needs_no_lease(store: Store) {
+    pub(super) async fn observer_needs_no_lease(store: Store) {
         let (session, election) = process(&store, "a");
         let mut observe = election.observe();
         assert_eq!(next(&mut observe).await.leader, None);
@@ -91,7 +91,7 @@ async fn candidate_listed_before_an_older_one_has_waited() {
 
 /// In virtual time, because the length of the gap is what is claimed.
 #[tokio::test]
-async fn an_observer_says_how_long_nobody_led_and_survives_an_outage_with_compaction() {
+async fn observer_bounds_gap_across_outage_and_compaction() {
     let world = World::new();
     let ((_a, first), (_b, onlooker)) =
         (process(&world.process("a").store(), "a"), process(&world.process("onlooker").store(), "onlooker"));

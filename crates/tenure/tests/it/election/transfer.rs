@@ -3,9 +3,9 @@
 use super::on_every_engine;
 
 on_every_engine! {
-    a_transfer_to_the_last_of_five_has_no_moment_without_a_leader;
-    a_transfer_to_one_who_is_gone_keeps_leadership;
-    a_transfer_over_more_than_one_request_can_pass_over;
+    transfer_to_last_leaves_no_gap;
+    transfer_to_absent_candidate_keeps_leadership;
+    transfer_overtakes_three_hundred_candidates;
 }
 
 mod claims {
@@ -18,7 +18,7 @@ mod claims {
 
     use super::super::{keys, next, process, soon, stand, wait_for_keys};
 
-    pub(super) async fn a_transfer_to_the_last_of_five_has_no_moment_without_a_leader(store: Store) {
+    pub(super) async fn transfer_to_last_leaves_no_gap(store: Store) {
         let everybody: Vec<(Session, Election)> = (0..5).map(|n| process(&store, &n.to_string())).collect();
         let (_o, onlooker) = process(&store, "onlooker");
         let term = everybody[0].1.campaign().value("0").await.unwrap();
@@ -57,7 +57,7 @@ mod claims {
         assert_eq!(keys(&store).await, 0);
     }
 
-    pub(super) async fn a_transfer_to_one_who_is_gone_keeps_leadership(store: Store) {
+    pub(super) async fn transfer_to_absent_candidate_keeps_leadership(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
         let term = first.campaign().value("1").await.unwrap();
         let waiting = stand(&store, &second, "2", 2).await;
@@ -71,7 +71,7 @@ mod claims {
     }
 
     /// 300 candidates in one process are passed over in several requests; nobody but the heir ever leads.
-    pub(super) async fn a_transfer_over_more_than_one_request_can_pass_over(store: Store) {
+    pub(super) async fn transfer_overtakes_three_hundred_candidates(store: Store) {
         let ((_a, first), (_b, crowd), (_c, last)) =
             (process(&store, "a"), process(&store, "crowd"), process(&store, "last"));
         let (_o, onlooker) = process(&store, "onlooker");

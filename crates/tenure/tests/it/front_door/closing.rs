@@ -4,7 +4,7 @@ use super::*;
 use tenure::{CloseError, LossReason, ReleaseError};
 
 #[tokio::test]
-async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
+async fn close_names_live_guard_and_keeps_lease() {
     let world = World::new();
     let builder =
         Tenure::builder().store(world.process("web-1").store()).clock(world.process("web-1").clock());
@@ -26,7 +26,7 @@ async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
 }
 
 #[tokio::test]
-async fn keys_and_leases_are_gone_before_a_given_store_is_left_open() {
+async fn close_deletes_keys_and_keeps_given_store() {
     let store = Store::memory();
     let tenure = Tenure::connect(store.clone()).await.unwrap();
     tenure.register("a", "v").await.unwrap();

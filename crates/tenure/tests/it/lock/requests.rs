@@ -34,7 +34,7 @@ async fn wait_for_watchers(etcd: &Etcd, count: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_uncontended_lock_is_one_request_and_its_release_another() {
+async fn uncontended_lock_and_release_are_two_requests() {
     let etcd = Etcd::start();
     let (_session, locks) = process(&connect(&etcd).await);
     locks.lock("warm").await.unwrap().release().await.unwrap();
@@ -69,7 +69,7 @@ async fn successful_bounded_requests_read_no_holder() {
 /// Each in a process of its own, so nothing is shared: a waiter watches its own place and the one before it, and nobody else looks
 /// when a lock is released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_adds_two_watches_and_a_release_wakes_exactly_one() {
+async fn waiter_adds_two_watches_release_wakes_one() {
     let etcd = Etcd::start();
     let onlooker = connect(&etcd).await;
     let mut processes: Vec<(Session, Locks)> = Vec::new();

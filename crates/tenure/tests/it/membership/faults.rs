@@ -13,7 +13,7 @@ async fn through(proxy: &Proxy) -> Store {
 }
 
 #[tokio::test]
-async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
+async fn lost_lease_gives_node_a_new_token() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
@@ -41,7 +41,7 @@ async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
 }
 
 #[tokio::test]
-async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone() {
+async fn displaced_member_leaves_other_record_alone() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
@@ -64,7 +64,7 @@ async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone
 }
 
 #[tokio::test]
-async fn one_who_was_cut_off_and_replaced_learns_it_when_the_network_is_back() {
+async fn replaced_member_learns_it_after_partition() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let (near, far) = (connect(&etcd).await, through(&proxy).await);
@@ -90,7 +90,7 @@ async fn one_who_was_cut_off_and_replaced_learns_it_when_the_network_is_back() {
 }
 
 #[tokio::test]
-async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
+async fn view_keeps_snapshot_and_age_in_outage() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let (near, far) = (connect(&etcd).await, through(&proxy).await);
@@ -136,7 +136,7 @@ async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
 }
 
 #[tokio::test]
-async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
+async fn unregister_during_outage_is_bounded_and_fails() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let cluster = Members::new(store.clone(), &namespace());
@@ -161,7 +161,7 @@ async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_change_made_while_the_store_is_down_is_there_when_it_is_back() {
+async fn update_during_outage_is_stored_later() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let (cluster, session) = enter(&store);

@@ -51,7 +51,7 @@ impl Twist for Down {
 }
 
 #[tokio::test]
-async fn one_who_saw_the_id_free_does_not_overwrite_another_of_its_own_session() {
+async fn late_join_keeps_other_key_of_session() {
     let memory = MemoryEngine::new();
     let store = Store::new(memory.clone());
     let (cluster, session) = enter(&store);
@@ -69,7 +69,7 @@ async fn one_who_saw_the_id_free_does_not_overwrite_another_of_its_own_session()
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_other() {
+async fn displaced_member_never_overwrites_before_it_knows() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     let cluster = Members::new(Twisted::store(memory, Mute), &namespace());
@@ -86,7 +86,7 @@ async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_
 }
 
 #[tokio::test]
-async fn a_join_goes_on_trying_for_as_long_as_it_was_told() {
+async fn join_retries_until_its_timeout() {
     let memory = MemoryEngine::new();
     let is_up = Arc::new(AtomicBool::new(false));
     let cluster = Members::new(Twisted::store(memory.clone(), Down(is_up.clone())), &namespace());

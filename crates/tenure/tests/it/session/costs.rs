@@ -5,7 +5,7 @@ use super::*;
 
 /// In a process of its own, whose time is nobody else's.
 #[tokio::test]
-async fn a_thousand_idle_keys_cost_one_renewal_every_third_of_the_ttl() {
+async fn idle_keys_cost_one_renewal_per_interval() {
     let etcd = Etcd::start();
     let mut process = Process::start("idle", &etcd);
     process.expect("idle").await;

@@ -64,18 +64,18 @@ async fn race(store: Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing() {
+async fn thousand_last_keys_leak_nothing() {
     race(Store::memory()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing_on_etcd() {
+async fn thousand_last_keys_leak_nothing_on_etcd() {
     let etcd = Etcd::start();
     race(connect(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_wish_that_is_withdrawn_is_told() {
+async fn superseded_registration_reports_it() {
     let etcd = Etcd::start();
     let session = Session::open(connect(&etcd).await).unwrap();
     etcd.member(0).kill();
@@ -89,7 +89,7 @@ async fn whoever_waits_for_a_wish_that_is_withdrawn_is_told() {
 }
 
 #[tokio::test]
-async fn a_key_that_somebody_else_has_is_refused_taken_or_overwritten_as_was_asked() {
+async fn foreign_key_is_refused_or_overwritten_as_requested() {
     let store = Store::memory();
     let session = Session::open(store.clone()).unwrap();
     let mut events = session.events();

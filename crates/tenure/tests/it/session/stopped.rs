@@ -35,7 +35,7 @@ async fn puts_since(store: &Store, revision: tenure::store::Revision) -> Vec<Opt
 /// It believes for 2.5 s of its 3 s. Stopped just after a renewal and for a little longer than it believes, it goes on while the store
 /// would still take what it writes; stopped for longer, the store has ended the lease.
 #[tokio::test]
-async fn a_process_stopped_past_its_ttl_says_lost_before_it_writes_again() {
+async fn stopped_process_reports_loss_before_writing() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let mut child = Process::start("beats", &etcd);
