@@ -76,7 +76,7 @@ async fn every_destructive_call_is_recorded_on_etcd() {
     every_destructive_call_is_recorded(Store::open(&url.parse().unwrap()).await.unwrap()).await;
 }
 
-/// The trail does not grow for ever: whoever writes a record deletes those that are older than a week.
+/// The trail does not grow for ever: a write of a record deletes those that are older than a week.
 #[tokio::test(start_paused = true)]
 async fn old_audit_records_are_deleted() {
     let world = World::seeded(1);

@@ -226,8 +226,8 @@ async fn no_error_contains_a_password() {
     assert!(matches!(errors[2], ConnectError::NoUsers { engine: "memory" }), "{:?}", errors[2]);
     assert!(matches!(errors[3], ConnectError::Store(_)), "{:?}", errors[3]);
     for error in errors {
-        let said = format!("{error} {error:?} {:?}", Error::from(error.clone()));
-        assert!(!said.contains(secret), "{said}");
+        let message = format!("{error} {error:?} {:?}", Error::from(error.clone()));
+        assert!(!message.contains(secret), "{message}");
     }
     let builder = Tenure::builder().store(format!("etcd://shop:{secret}@a")).user("shop", secret);
     assert!(!format!("{builder:?}").contains(secret), "{builder:?}");

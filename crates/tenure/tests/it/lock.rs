@@ -93,7 +93,7 @@ on_every_engine! {
     waiter_with_revoked_lease_fails_immediately;
     holder_with_revoked_lease_loses_its_hold;
     broken_lock_is_lost_and_released_once;
-    names_do_not_collide_and_strangers_block_nobody;
+    foreign_keys_and_similar_names_never_block;
     readers_share_and_writers_do_not;
     permits_are_counted;
     work_is_dropped_when_the_lock_is_lost;
@@ -120,7 +120,7 @@ mod claims {
     }
 
     /// Two processes with four tasks each: a counter without any other protection is never touched by two.
-    /// Each looks past what it left behind itself, and must not look past the other, whose keys begin alike.
+    /// Each ignores its own earlier keys, and must not ignore the keys of the other waiter, which have the same prefix.
     pub(super) async fn waiters_of_one_lease_exclude_each_other(store: Store) {
         let (session, one) = process(&store);
         let two = Locks::new(&session, &namespace());
@@ -215,10 +215,10 @@ mod claims {
         let next = second.lock("x").await.unwrap();
         assert_eq!(held.release().await, Err(ReleaseError::Lost(lost)));
         assert!(next.is_valid());
-        next.release().await.expect("a late release frees nobody else's lock");
+        next.release().await.expect("a late release keeps the lock of another holder");
     }
 
-    pub(super) async fn names_do_not_collide_and_strangers_block_nobody(store: Store) {
+    pub(super) async fn foreign_keys_and_similar_names_never_block(store: Store) {
         let (_session, locks) = process(&store);
         store.txn(Txn::new().then(Op::put("/t/locks/a/stranger", "boo"))).await.unwrap();
         let a = soon(locks.lock("a").into_future()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Work that runs only while leadership is proven, in virtual time.
+//! Work that runs only while a term is valid, in virtual time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,7 +20,7 @@ fn candidate(world: &World, who: &str) -> (Session, Election) {
     (session, election)
 }
 
-/// Counts who works right now, and how often work began.
+/// Counts the work that runs now, and how often work began.
 #[derive(Clone, Default)]
 struct Works {
     now: Arc<AtomicU32>,
@@ -82,7 +82,7 @@ async fn work_is_dropped_before_successor_can_lead() {
             }
         }
         match fault {
-            // Nobody can stop a task that runs; its clock stands still, so it knows nothing. The first thing it learns is that it is over.
+            // A stalled process runs no task, so its work is not dropped. The first thing it notices is that its term is lost.
             "stall" => world.process("a").resume(),
             _ => {
                 assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}");
@@ -136,7 +136,7 @@ async fn completed_work_resigns_and_returns_its_result() {
     assert!(second.campaign().value("w").try_now().await.unwrap().token() > token);
 }
 
-/// The request is done and its answer lost: asking again finds the place gone, and that was ourselves.
+/// The request is applied and its reply lost: the retry finds the own key deleted, which this transfer did.
 #[tokio::test]
 async fn transfer_with_lost_reply_is_applied_once() {
     let world = World::new();
@@ -157,10 +157,10 @@ async fn transfer_with_lost_reply_is_applied_once() {
     world.process("a").heal();
     transfer.await.unwrap().unwrap();
     world.advance(Duration::from_secs(20)).await;
-    assert!(heir.is_valid(), "nothing that was asked again took it away");
+    assert!(heir.is_valid(), "no retry ended the new term");
 }
 
-/// A request that is carried out by nobody is asked again, and leadership goes over when the way is open.
+/// A request that the store never received is retried, and leadership is transferred when the store is reachable.
 #[tokio::test]
 async fn undelivered_transfer_is_retried() {
     let world = World::new();
@@ -178,7 +178,7 @@ async fn undelivered_transfer_is_retried() {
     assert!(waiting.await.unwrap().unwrap().is_valid());
 }
 
-/// Work may leave its term with somebody who outlives it: that one must not believe for as long as the store takes to hear of it.
+/// Work may hand its term to a task that outlives it. That term must be invalid before the store processes the release.
 #[tokio::test]
 async fn kept_term_is_invalid_before_release() {
     let world = World::new();

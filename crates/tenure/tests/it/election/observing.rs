@@ -1,4 +1,4 @@
-//! What observers see.
+//! Observers: leaders, gaps, and their bounds.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ mod claims {
     use tenure::election::{Observe, TermEnd};
     use tenure::store::Store;
 
-    use super::super::{next, next_value, process, soon, stand};
+    use super::super::{next, next_value, process, soon, enter};
 
     pub(super) async fn observer_sees_each_leader_and_gap(store: Store) {
         let ((_a, first), (_b, second), (_c, onlooker)) =
@@ -36,7 +36,7 @@ mod claims {
         assert!(one.gap.is_some_and(|gap| gap.max.is_none()) && one.revision > nobody.revision);
         term.announce("1b").await.unwrap();
         assert_eq!(next_value(&mut observe).await.as_deref(), Some("1b"));
-        let waiting = stand(&store, &second, "2", 2).await;
+        let waiting = enter(&store, &second, "2", 2).await;
         read_lease(&mut observe).await;
         term.resign().await.unwrap();
         let two = next(&mut observe).await;
@@ -67,7 +67,7 @@ mod claims {
     }
 }
 
-/// A list comes in the order of keys. A younger candidate whose key came first was taken for one that never waited, and was shown as
+/// A list comes in the order of keys. A younger candidate with the smaller key was taken for one that never waited, and was shown as
 /// leader although it was dead.
 #[tokio::test]
 async fn candidate_listed_before_an_older_one_has_waited() {
@@ -111,7 +111,7 @@ async fn observer_bounds_gap_across_outage_and_compaction() {
     world.process("onlooker").heal();
     let seen = next(&mut observe).await;
     assert!(third.token() > token);
-    assert_eq!(seen.leader.unwrap().token, third.token(), "what came and went unseen is not told");
+    assert_eq!(seen.leader.unwrap().token, third.token(), "a term during the outage is not reported");
     assert!(seen.revision > none.revision);
     assert!(seen.gap.is_some_and(|gap| !gap.blind.is_zero()), "{:?}", seen.gap);
 }

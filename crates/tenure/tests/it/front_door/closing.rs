@@ -12,11 +12,11 @@ async fn close_names_live_guard_and_keeps_lease() {
     let guard = tenure.lock("deploy").await.unwrap();
     let hold = guard.hold();
     let error = tenure.close().await.unwrap_err();
-    let said = error.to_string();
-    let CloseError::StillHeld { holds, ttl, .. } = error else { panic!("{said}") };
+    let message = error.to_string();
+    let CloseError::StillHeld { holds, ttl, .. } = error else { panic!("{message}") };
     assert_eq!(holds, ["lock 'deploy'"]);
     assert!(ttl <= Duration::from_secs(15), "{ttl:?}");
-    assert!(said.starts_with("lock 'deploy' is still held; expires within"), "{said}");
+    assert!(message.starts_with("lock 'deploy' is still held; expires within"), "{message}");
     assert_eq!(hold.loss(), Some(LossReason::Closed));
     assert!(
         !world.process("onlooker").store().leases().await.unwrap().is_empty(),

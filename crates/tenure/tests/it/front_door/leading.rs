@@ -1,4 +1,4 @@
-//! Who leads, by the clock alone.
+//! Local leadership, by the clock alone.
 
 use super::*;
 use tenure::LossReason;

@@ -1,4 +1,4 @@
-//! Barriers: who goes on, and when.
+//! Barriers: when parties pass.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who holds, as the error of a caller reports that does not.
+//! The holder, as the error of another caller names it.
 
 use tenure::identity::Identity;
 use tenure_fixture::{Mode, Proxy};

@@ -1,4 +1,4 @@
-//! Many nodes: everybody sees everybody, and nothing is left when they go.
+//! Many nodes: all views show all nodes, and nothing is left when they leave.
 
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ async fn all_views_show_all_nodes(nodes: usize, view_count: usize) {
     }
     for view in &mut views {
         let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(MemberSnapshot::is_empty));
-        empty.await.expect("every view shows nobody").unwrap();
+        empty.await.expect("every view is empty").unwrap();
     }
     for closed in join_all(sessions.iter().map(Session::close)).await {
         closed.unwrap();

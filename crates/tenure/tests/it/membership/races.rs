@@ -1,4 +1,4 @@
-//! What must be right even if everybody looks at the wrong moment: races made to happen, on a store that is late on purpose.
+//! Races made to happen on a store that delays replies and events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::*;
 use crate::tokio_clock::TokioClock;
 use crate::twisted::{Twist, Twisted};
 
-/// Answers to reads are kept back until they are let go.
+/// Delays replies to reads until the test releases them.
 struct Late(Arc<Notify>);
 
 impl Twist for Late {
@@ -23,7 +23,7 @@ impl Twist for Late {
     }
 }
 
-/// Nothing is told to those who watch.
+/// Delivers no event to watches.
 struct Mute;
 
 impl Twist for Mute {
@@ -58,7 +58,7 @@ async fn late_join_keeps_other_key_of_session() {
     let let_go = Arc::new(Notify::new());
     let late = Members::new(Twisted::store(memory, Late(let_go.clone())), &namespace());
     let mut second = join(&late, &session, "a").address("late").into_future();
-    assert!(futures_util::poll!(&mut second).is_pending(), "it has looked, and was not told yet");
+    assert!(futures_util::poll!(&mut second).is_pending(), "its read is in flight");
     let first = join(&cluster, &session, "a").await.unwrap();
     let_go.notify_one();
     let refused = tokio::time::timeout(PATIENCE, second).await.unwrap().unwrap_err();

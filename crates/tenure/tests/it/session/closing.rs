@@ -1,4 +1,4 @@
-//! The end of a session: what is tidied up, and what is said of the rest.
+//! Closing a session: what is revoked, and what is reported of the rest.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ async fn close_during_outage_is_bounded_and_reports_rest() {
     let CloseError::NotConfirmed { leases, keys, ttl, .. } = left else { panic!("{left}") };
     assert_eq!((leases, keys), (1, 20), "{left}");
     assert!(ttl > Duration::ZERO && ttl <= Duration::from_secs(15), "{left}");
-    assert_eq!(session.close().await.unwrap_err(), left, "everybody is told the same");
+    assert_eq!(session.close().await.unwrap_err(), left, "each caller receives the same result");
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn store_loss_seen_by_watch_closes_session() {
     let loan = session.lease().await.unwrap();
     store.close().await;
     wait_for_state(&session, |state| matches!(state, SessionState::Closed { why: Some(_) })).await;
-    assert!(!loan.is_valid(), "nobody may rely on a store that is gone");
+    assert!(!loan.is_valid(), "a lease of a lost store is invalid");
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn lost_store_closes_session() {
     assert!(matches!(session.register_raw("/r/b", "v").await, Err(RegisterError::Closed)));
 }
 
-/// Found by users: `close` reported "loans were not given back" and not which lock.
+/// Found by users: `close` reported how many lease handles were alive, and not the lock.
 #[tokio::test(start_paused = true)]
 async fn close_names_unreleased_holds() {
     let world = tenure::testing::World::new();
@@ -116,7 +116,7 @@ async fn close_names_unreleased_holds() {
         let session = session.clone();
         async move { session.close().await }
     });
-    // Its owner sees that the session closes, and lets go.
+    // Its owner sees that the session closes, and drops it.
     dropped.lost().await;
     drop(dropped);
     let left = closing.await.unwrap().unwrap_err();

@@ -3,7 +3,7 @@
 use super::child::Process;
 use super::*;
 
-/// In a process of its own, whose time is nobody else's.
+/// In a process of its own: its CPU time is that of the sessions alone.
 #[tokio::test]
 async fn idle_keys_cost_one_renewal_per_interval() {
     let etcd = Etcd::start();

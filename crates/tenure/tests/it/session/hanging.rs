@@ -15,7 +15,7 @@ use super::*;
 use crate::tokio_clock::TokioClock;
 use crate::twisted::{Twist, Twisted};
 
-/// Says that it is back whenever it is asked, and grants nothing.
+/// Always reports that it is reachable, and grants nothing.
 #[derive(Clone, Default)]
 struct Liar {
     grants: Arc<AtomicUsize>,
@@ -84,7 +84,7 @@ impl Twist for Slow {
 async fn slow_puts_keep_the_lease() {
     let (_, session) = Slow::session(Duration::from_secs(50));
     session.register_raw("/r/a", "v").timeout(Duration::from_secs(60)).await.unwrap();
-    assert_eq!(session.incarnation(), 1, "the lease was renewed while the put was under way");
+    assert_eq!(session.incarnation(), 1, "the lease was renewed while the put was in flight");
 }
 
 /// Nine hundred keys are eight transactions, four at a time. The lease is over before the second four begin.
@@ -123,7 +123,7 @@ async fn hanging_renewal_makes_session_suspect() {
     assert!((14_200..14_300).contains(&after.as_millis()), "{after:?}: 15 s less the margin");
 }
 
-/// Renews nothing, and never says so.
+/// Renews nothing, and never replies.
 #[derive(Clone, Default)]
 struct Hangs(Arc<AtomicBool>);
 

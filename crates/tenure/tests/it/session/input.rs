@@ -1,4 +1,4 @@
-//! Bad input: refused before anything is sent, with a reason that says what to do; nothing changes.
+//! Invalid input: refused before anything is sent, with a reason; nothing changes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn invalid_keys_are_refused_before_sending() {
     assert!(matches!(empty, Err(RegisterError::Invalid(InvalidRequest::EmptyKey))), "{empty:?}");
     let large = session.register_raw("/r/a", vec![0; 2_000_000]).await.unwrap_err();
     assert!(matches!(large, RegisterError::Invalid(InvalidRequest::TooLarge { .. })), "{large:?}");
-    assert!(large.to_string().contains("1572864"), "both numbers are said: {large}");
+    assert!(large.to_string().contains("1572864"), "both numbers are named: {large}");
     let short = session.register_raw("/r/a", "w").ttl(Duration::from_millis(900)).await.unwrap_err();
     assert!(matches!(short, RegisterError::InvalidTtl(_)) && short.to_string().contains("900ms"), "{short}");
     let endless = session.register_raw("/r/a", "w").ttl(Duration::MAX).await;

@@ -57,7 +57,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// The attempts that a number of warnings tell of.
+/// The attempts that a number of warnings report.
 fn attempts(lines: &[String]) -> Vec<u32> {
     let number = |line: &String| {
         let (_, rest) = line.split_once("attempt=").expect("a warning names the attempt");

@@ -22,7 +22,7 @@ async fn soak_short_etcd_restart_changes_no_key() {
     etcd.member(0).restart();
     wait_for_state(&session, |state| matches!(state, SessionState::Live { .. })).await;
     tokio::time::timeout(Duration::from_secs(10), session.synced()).await.unwrap();
-    // The whole history from before the outage, as one sees it who was not there.
+    // The whole history since before the outage, as a watch reads it afterwards.
     let mut watch = onlooker.watch(Selection::prefix("/"), begin, PreviousValues::Omitted).await.unwrap();
     assert_eq!(deletes_so_far(&onlooker, &mut watch).await, 0);
     assert_eq!((stored(&onlooker).await.len(), session.incarnation()), (21, 1));
@@ -95,7 +95,7 @@ async fn long_outage_is_recovered_within_two_seconds() {
     session.close().await.unwrap();
 }
 
-/// Waits until all keys are there, none of them on one of the old leases; says how long after `began` the session had put the last one.
+/// Waits until all keys are stored, none of them under a former lease. Returns how long after `began` the session had put the last one.
 async fn back_under_new_leases(
     store: &Store,
     session: &Session,
@@ -147,7 +147,7 @@ async fn each_outage_begins_with_the_first_step() {
     session.close().await.unwrap();
 }
 
-/// A grant that nobody answers takes the client its whole deadline, so only the first step is waited for here.
+/// A grant without a reply takes the whole deadline of the client, so this test only waits for the first step.
 #[tokio::test]
 async fn backoff_restarts_with_each_outage() {
     let (log, _guard) = Log::begin();

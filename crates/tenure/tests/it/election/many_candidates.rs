@@ -1,4 +1,4 @@
-//! Thousands of candidates, counted at the server.
+//! Thousands of candidates: their requests, as the server counts them.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn thousand_candidates_cost_few_requests_per_change() {
     }
     let (written, reads) = (writes() - written, count(&etcd, READS) - reads);
     let changes = f64::from(changes);
-    // Each leader that goes asks once, and whoever follows looks once for a higher priority, a page of 1,000 at a time.
+    // Each leader that resigns sends one request, and its successor reads the priorities once, a page of 1,000 keys at a time.
     assert!(written <= 1.5 * changes + 5.0, "{written} writes for {changes} changes");
     assert!(reads <= 2.5 * changes + 5.0, "{reads} reads for {changes} changes");
     assert_eq!(keys(&store).await, 1_001);

@@ -1,4 +1,4 @@
-//! Lending a session's lease to those who put keys themselves.
+//! Lease handles: leases of a session for callers that put keys themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -68,7 +68,7 @@ async fn existing_lease_needs_no_request() {
     assert_eq!(store.leases().await.unwrap(), []);
 }
 
-/// What a loan says of itself, and when the store ends its lease, on one virtual clock.
+/// The validity of a lease handle, and the expiry of its lease, on one virtual clock.
 #[tokio::test(start_paused = true)]
 async fn lease_handle_lapses_despite_hanging_renewal() {
     let clock = TokioClock::new();
@@ -134,7 +134,7 @@ async fn close_ends_handles_before_revoking() {
         async move { session.close().await }
     });
     assert_eq!(loan.lost().await.reason, LossReason::Closed);
-    assert!(store.lease(lease).await.unwrap().is_some(), "whoever was told has the time to stop");
+    assert!(store.lease(lease).await.unwrap().is_some(), "the owner of a handle has time to stop");
     drop(loan);
     closing.await.unwrap().unwrap();
     assert_eq!(store.leases().await.unwrap(), []);
@@ -150,7 +150,7 @@ async fn lease_with_live_handle_is_not_revoked() {
     let left = session.close().await.unwrap_err();
     assert!(matches!(&left, CloseError::StillHeld { holds, leases: 1, .. } if holds.is_empty()), "{left}");
     assert!(store.lease(loan.lease()).await.unwrap().is_some());
-    assert_eq!(stored(&store).await.len(), 0, "what nobody borrowed is gone");
+    assert_eq!(stored(&store).await.len(), 0, "keys without a handle are deleted");
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn revoked_lease_ends_its_handle_on_etcd() {
     assert_ne!(next.lease(), loan.lease());
     onlooker.revoke(next.lease()).await.unwrap();
     next.lease_not_found();
-    assert_eq!(next.loss(), Some(LossReason::Revoked), "who heard it from the store need not wait");
+    assert_eq!(next.loss(), Some(LossReason::Revoked), "a reported loss is immediate");
     drop((loan, next));
     session.close().await.unwrap();
     assert_eq!(onlooker.leases().await.unwrap(), []);
