@@ -4,7 +4,7 @@ use super::*;
 use tenure::{CloseError, LeadError, LossReason, ReleaseError};
 
 #[tokio::test]
-async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
+async fn close_names_live_guard_and_keeps_lease() {
     let world = World::new();
     let builder =
         Tenure::builder().store(world.process("web-1").store()).clock(world.process("web-1").clock());
@@ -12,11 +12,11 @@ async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
     let guard = tenure.lock("deploy").await.unwrap();
     let hold = guard.hold();
     let error = tenure.close().await.unwrap_err();
-    let said = error.to_string();
-    let CloseError::StillHeld { holds, ttl, .. } = error else { panic!("{said}") };
+    let message = error.to_string();
+    let CloseError::StillHeld { holds, ttl, .. } = error else { panic!("{message}") };
     assert_eq!(holds, ["lock 'deploy'"]);
     assert!(ttl <= Duration::from_secs(15), "{ttl:?}");
-    assert!(said.starts_with("lock 'deploy' is still held; expires within"), "{said}");
+    assert!(message.starts_with("lock 'deploy' is still held; expires within"), "{message}");
     assert_eq!(hold.loss(), Some(LossReason::Closed));
     assert!(
         !world.process("onlooker").store().leases().await.unwrap().is_empty(),
@@ -26,7 +26,7 @@ async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
 }
 
 #[tokio::test]
-async fn keys_and_leases_are_gone_before_a_given_store_is_left_open() {
+async fn close_deletes_keys_and_keeps_given_store() {
     let store = Store::memory();
     let tenure = Tenure::connect(store.clone()).await.unwrap();
     tenure.register("a", "v").await.unwrap();
