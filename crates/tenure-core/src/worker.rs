@@ -89,23 +89,23 @@ pub use retention::Keep;
 
 /// One node.
 pub struct WorkerMachine {
-    settings: WorkerConfig,
+    config: WorkerConfig,
     layout: Layout,
     policy: Box<dyn ErrorPolicy>,
     board: Board,
-    company: Peers,
-    mailbox: TaskCommands,
-    orders: NodeCommandQueue,
-    scales: BalanceState,
+    peers: Peers,
+    task_commands: TaskCommands,
+    node_commands: NodeCommandQueue,
+    balance: BalanceState,
     retention: Retention,
     sweep: Sweep,
     /// The create revision of the node's own key; none while it is not joined.
     incarnation: Option<Token>,
-    standing: WorkerPhase,
-    offers: ClaimQueue,
+    phase: WorkerPhase,
+    claim_queue: ClaimQueue,
     claims: InFlightClaims,
     /// Claims of this process that it does not keep, and whose keys have to be deleted.
-    strays: BTreeMap<(TaskId, Token), ClaimId>,
+    orphans: BTreeMap<(TaskId, Token), ClaimId>,
     /// In boxes: each is large, and is taken out and put back whenever it goes on.
     held: BTreeMap<TaskId, Box<ClaimedTask>>,
     /// Which of them hang on which lease.
@@ -116,10 +116,10 @@ pub struct WorkerMachine {
     sleepers: BTreeSet<(Timestamp, TaskId)>,
     timers: Timers,
     epoch: RequestId,
-    drain_told: usize,
-    tally: WorkerStats,
-    actions: VecDeque<WorkerOutput>,
-    notices: VecDeque<WorkerEvent>,
+    drain_reported: usize,
+    stats: WorkerStats,
+    outputs: VecDeque<WorkerOutput>,
+    events: VecDeque<WorkerEvent>,
 }
 
 /// What a node is about.
@@ -141,9 +141,9 @@ enum WorkerPhase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// How often it was thought about whether to claim a task.
-    pub weighed: u64,
+    pub considered: u64,
     /// How many claims were sent.
-    pub tries: u64,
+    pub claims_sent: u64,
     /// How many of them were won.
     pub won: u64,
     /// How many timers were due.
@@ -155,7 +155,7 @@ pub struct WorkerStats {
 impl WorkerMachine {
     /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
     pub fn new(
-        settings: WorkerConfig,
+        config: WorkerConfig,
         layout: Layout,
         balancer: Box<dyn Balancer>,
         policy: Box<dyn ErrorPolicy>,
@@ -163,41 +163,41 @@ impl WorkerMachine {
         WorkerMachine {
             policy,
             board: Board::new(layout.clone()),
-            company: Peers::new(settings.node.clone(), layout.clone()),
-            mailbox: TaskCommands::new(layout.clone()),
-            orders: NodeCommandQueue::new(),
-            scales: BalanceState::new(balancer),
+            peers: Peers::new(config.node.clone(), layout.clone()),
+            task_commands: TaskCommands::new(layout.clone()),
+            node_commands: NodeCommandQueue::new(),
+            balance: BalanceState::new(balancer),
             retention: Retention::default(),
             sweep: Sweep::new(layout.clone()),
             incarnation: None,
-            standing: WorkerPhase::Working,
-            offers: ClaimQueue::default(),
-            claims: InFlightClaims::new(settings.seed),
-            strays: BTreeMap::new(),
+            phase: WorkerPhase::Working,
+            claim_queue: ClaimQueue::default(),
+            claims: InFlightClaims::new(config.seed),
+            orphans: BTreeMap::new(),
             held: BTreeMap::new(),
             by_lease: BTreeMap::new(),
             slots: HandlerSlots::default(),
             sleepers: BTreeSet::new(),
             timers: Timers::default(),
             epoch: RequestId(0),
-            drain_told: usize::MAX,
-            tally: WorkerStats::default(),
-            actions: VecDeque::new(),
-            notices: VecDeque::new(),
-            settings,
+            drain_reported: usize::MAX,
+            stats: WorkerStats::default(),
+            outputs: VecDeque::new(),
+            events: VecDeque::new(),
+            config,
             layout,
         }
     }
 
     /// Something happened.
     pub fn handle(&mut self, event: WorkerInput, now: InputTime) {
-        if self.standing == WorkerPhase::Finished {
+        if self.phase == WorkerPhase::Finished {
             return;
         }
         match event {
-            WorkerInput::Seen(feed, item) => {
+            WorkerInput::FeedItem(feed, item) => {
                 let is_half = matches!(item, FeedItem::Put(_) | FeedItem::Delete { .. });
-                self.handle_seen(feed, item, now);
+                self.handle_feed(feed, item, now);
                 // What is said between two whole pictures changes nothing yet.
                 if is_half {
                     return;
@@ -205,7 +205,7 @@ impl WorkerMachine {
             }
             WorkerInput::Joined { incarnation } => {
                 self.incarnation = Some(incarnation);
-                self.actions.push_back(WorkerOutput::Announce(match self.standing {
+                self.outputs.push_back(WorkerOutput::Announce(match self.phase {
                     WorkerPhase::Working => MemberState::Ready,
                     WorkerPhase::Draining
                     | WorkerPhase::Ending { .. }
@@ -224,32 +224,34 @@ impl WorkerMachine {
                 let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
                 self.lose_all(tasks, LossReason::MembershipLost, now);
             }
-            WorkerInput::LeaseOver { lease, why } => {
+            WorkerInput::LeaseLost { lease, why } => {
                 self.claims.note_over(lease);
                 let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
                 self.lose_all(tasks, why, now);
             }
-            WorkerInput::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
-            WorkerInput::GivenBack { task, token, answer } => {
-                self.handle_given_back(task, token, answer, now)
+            WorkerInput::ClaimReplies { epoch, replies } => self.handle_claims(epoch, replies, now),
+            WorkerInput::ClaimReleased { task, token, reply } => {
+                self.handle_claim_released(task, token, reply, now);
             }
             WorkerInput::HandlerEnded { task, token, outcome } => {
-                self.handle_ended(&task, token, outcome, now)
+                self.handle_ended(&task, token, outcome, now);
             }
             WorkerInput::Checkpoint { task, token, ask, blob } => {
                 self.handle_checkpoint(task, token, ask, blob, now);
             }
-            WorkerInput::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
-            WorkerInput::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
+            WorkerInput::StateWritten { task, epoch, reply } => {
+                self.handle_state_written(&task, epoch, reply, now)
+            }
+            WorkerInput::CommandAcked { epoch, reply } => self.handle_command_acked(epoch, reply, now),
             WorkerInput::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
             WorkerInput::Measured(resource) => self.handle_measured(resource, now),
             WorkerInput::Shutdown { deadline } => self.begin_shutdown(deadline, now),
-            WorkerInput::Left => self.handle_left(),
+            WorkerInput::OwnKeyDeleted => self.handle_left(),
             WorkerInput::Time => {}
         }
         self.handle_time(now);
-        self.weigh_in(now);
-        self.next_order(now);
+        self.update_own_load(now);
+        self.begin_next_command(now);
         self.check_ending(now);
         self.start_queued(now);
         self.make_room(now);
@@ -258,18 +260,18 @@ impl WorkerMachine {
     }
 
     /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<WorkerOutput> {
-        self.actions.pop_front()
+    pub fn poll_output(&mut self) -> Option<WorkerOutput> {
+        self.outputs.pop_front()
     }
 
     /// The next thing to tell.
-    pub fn poll_notice(&mut self) -> Option<WorkerEvent> {
-        self.notices.pop_front()
+    pub fn poll_event(&mut self) -> Option<WorkerEvent> {
+        self.events.pop_front()
     }
 
     /// When to tell [`WorkerInput::Time`] if nothing else happens.
     pub fn next_wake(&self, now: InputTime) -> Option<Moment> {
-        if self.standing == WorkerPhase::Finished {
+        if self.phase == WorkerPhase::Finished {
             return None;
         }
         let sleeper =
@@ -289,34 +291,34 @@ impl WorkerMachine {
 
     /// How many other nodes take tasks, as far as it has seen.
     pub fn peers(&self) -> usize {
-        self.company.peers()
+        self.peers.peers()
     }
 
     /// Whether it takes no new tasks until it is told otherwise.
     pub fn is_frozen(&self) -> bool {
-        self.company.am_frozen()
+        self.peers.is_self_frozen()
     }
 
     /// Whether everything is over: [`WorkerOutput::Finish`] was asked for.
     pub fn is_finished(&self) -> bool {
-        self.standing == WorkerPhase::Finished
+        self.phase == WorkerPhase::Finished
     }
 
     /// How much it has worked.
-    pub fn tally(&self) -> WorkerStats {
-        self.tally
+    pub fn stats(&self) -> WorkerStats {
+        self.stats
     }
 
     fn handle_time(&mut self, now: InputTime) {
         while let Some(timer) = self.timers.pop(now.at) {
-            self.tally.timers += 1;
+            self.stats.timers += 1;
             match timer {
-                Timer::Offer(task) => self.offer_due(task),
-                Timer::Behind(behind) => self.behind_due(behind, now),
+                Timer::Claimable(task) => self.claim_due(task),
+                Timer::RankDelay(behind) => self.rank_delay_due(behind, now),
                 Timer::Stop(task) => self.stop_due(&task, now),
                 Timer::Retry(task) => self.retry_due(&task, now),
-                Timer::Stray(task) => self.stray_due(task, now),
-                Timer::Order => self.order_due(),
+                Timer::Orphan(task) => self.orphan_due(task, now),
+                Timer::NodeCommand => self.retry_command_ack(),
                 Timer::Retention => self.retention_due(now),
                 Timer::Sweep => self.sweep_due(now),
                 Timer::Round => drop(self.balance_round(now)),
@@ -338,15 +340,15 @@ impl WorkerMachine {
     }
 
     fn is_working(&self) -> bool {
-        self.standing == WorkerPhase::Working
+        self.phase == WorkerPhase::Working
     }
 
     /// Whether this node takes tasks, and says so.
     fn takes_tasks(&self) -> bool {
         self.is_working()
             && self.incarnation.is_some()
-            && self.company.is_known()
-            && !self.company.am_frozen()
+            && self.peers.is_known()
+            && !self.peers.is_self_frozen()
     }
 
     /// Whether it may claim just now.
@@ -362,7 +364,7 @@ impl WorkerMachine {
 
 impl std::fmt::Debug for WorkerMachine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({}, {:?}, {} tasks)", self.settings.node, self.standing, self.held.len())
+        write!(f, "Node({}, {:?}, {} tasks)", self.config.node, self.phase, self.held.len())
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure::store::{LeaseId, Selection, Store};
-use tenure::testing::{Fate, Skew};
+use tenure::testing::ClockSkew;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::revision::Token;
 
@@ -111,7 +111,6 @@ fn fault(rng: &mut SimRng, ttl_ms: u64) -> Fault {
 pub async fn play(
     processes: &SimProcesses,
     scenes: Vec<ScheduledFault>,
-    fate: &Fate,
     observer: &Store,
     layout: &Layout,
     reborn: impl Fn(usize),
@@ -137,10 +136,10 @@ pub async fn play(
             let Some(scene) = scenes.next() else { break };
             if matches!(scene.fault, Fault::Compact) {
                 // The observer reads along first: its record has no hole.
-                processes.world.settle().await;
+                processes.world.run_until_idle().await;
             }
             let until = scene.at + scene.lasts;
-            if let Some(ending) = begin(processes, &scene, fate, observer, layout, &mut lives) {
+            if let Some(ending) = begin(processes, &scene, observer, layout, &mut lives) {
                 open.push((until, ending));
             }
         }
@@ -160,7 +159,6 @@ enum FaultRecovery {
 fn begin(
     processes: &SimProcesses,
     scene: &ScheduledFault,
-    fate: &Fate,
     observer: &Store,
     layout: &Layout,
     lives: &mut usize,
@@ -175,27 +173,27 @@ fn begin(
     let (world, lasts) = (&processes.world, scene.lasts);
     match &scene.fault {
         Fault::Cut => {
-            world.partition(&name);
+            world.process(&name).partition();
             processes.tell(format!("{name} is cut off for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::LoseAnswers => {
-            world.lose_answers(&name);
+            world.process(&name).drop_responses();
             processes.tell(format!("answers to {name} are lost for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::Refuse => {
-            world.refuse(&name);
+            world.process(&name).refuse_connections();
             processes.tell(format!("{name} is refused for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::Slow(latency) => {
-            world.latency(&name, *latency);
+            world.process(&name).set_latency(*latency);
             processes.tell(format!("messages of {name} take {latency:?} from now on"));
             None
         }
         Fault::ArriveLate => {
-            world.arrive_late(&name, true);
+            world.process(&name).delay_writes();
             processes.tell(format!("writes of {name} arrive late for {lasts:?}"));
             Some(FaultRecovery::OnTime(name))
         }
@@ -204,12 +202,12 @@ fn begin(
             Some(FaultRecovery::Resume(name))
         }
         Fault::Jump(by) => {
-            world.skew(&name, Skew::Ahead(*by));
+            world.process(&name).set_clock_skew(ClockSkew::Ahead(*by));
             processes.tell(format!("the clock of {name} jumps ahead by {by:?}"));
             None
         }
         Fault::Drift(ppm) => {
-            world.skew(&name, Skew::Drift { ppm: *ppm });
+            world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: *ppm });
             processes.tell(format!("the clock of {name} drifts by {ppm} ppm"));
             None
         }
@@ -219,13 +217,13 @@ fn begin(
             Some(FaultRecovery::Reborn(*lives))
         }
         Fault::Outage => {
-            living.iter().for_each(|name| world.refuse(name));
+            living.iter().for_each(|name| world.process(name).refuse_connections());
             processes.tell(format!("the store is away for {lasts:?}"));
             Some(FaultRecovery::HealAll)
         }
         Fault::Restart => {
-            living.iter().for_each(|name| world.refuse(name));
-            world.renew_all();
+            living.iter().for_each(|name| world.process(name).refuse_connections());
+            world.renew_all_leases();
             processes.tell("the store goes".to_owned());
             Some(FaultRecovery::Restarted)
         }
@@ -242,7 +240,7 @@ fn begin(
             None
         }
         Fault::StepWall(ms) => {
-            fate.step_wall(*ms);
+            world.step_wall_clock(*ms);
             processes.tell(format!("the clock on the wall is set by {ms} ms"));
             None
         }
@@ -252,18 +250,20 @@ fn begin(
 fn end(processes: &SimProcesses, ending: FaultRecovery, reborn: &impl Fn(usize)) {
     match ending {
         FaultRecovery::Heal(name) if processes.is_alive(&name) => {
-            processes.world.heal(&name);
+            processes.world.process(&name).heal();
             processes.tell(format!("{name} is reached again"));
         }
-        FaultRecovery::OnTime(name) if processes.is_alive(&name) => processes.world.arrive_late(&name, false),
+        FaultRecovery::OnTime(name) if processes.is_alive(&name) => {
+            processes.world.process(&name).stop_delaying_writes();
+        }
         FaultRecovery::Heal(_) | FaultRecovery::OnTime(_) => {}
         FaultRecovery::HealAll => {
-            processes.living().iter().for_each(|name| processes.world.heal(name));
+            processes.living().iter().for_each(|name| processes.world.process(name).heal());
             processes.tell("the store is back".to_owned());
         }
         FaultRecovery::Restarted => {
-            processes.world.renew_all();
-            processes.living().iter().for_each(|name| processes.world.heal(name));
+            processes.world.renew_all_leases();
+            processes.living().iter().for_each(|name| processes.world.process(name).heal());
             processes.tell("the store is back, and all leases begin anew".to_owned());
         }
         FaultRecovery::Resume(name) => processes.resume(&name),
@@ -274,11 +274,11 @@ fn end(processes: &SimProcesses, ending: FaultRecovery, reborn: &impl Fn(usize))
 /// Everybody is reached, awake and on time; clocks that are off stay off, for that is no fault that ends.
 pub fn calm(processes: &SimProcesses, latency: Duration) {
     for name in processes.living() {
-        processes.world.heal(&name);
+        processes.world.process(&name).heal();
         processes.resume(&name);
-        processes.world.arrive_late(&name, false);
-        processes.world.latency(&name, latency);
-        processes.world.skew(&name, Skew::Drift { ppm: 0 });
+        processes.world.process(&name).stop_delaying_writes();
+        processes.world.process(&name).set_latency(latency);
+        processes.world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: 0 });
     }
     processes.tell("all faults are over".to_owned());
 }
@@ -305,7 +305,7 @@ fn revoke(processes: &SimProcesses, observer: &Store, layout: &Layout, rng: &mut
     for pair in page.pairs.iter().filter(|pair| pair.lease == Some(lease)) {
         processes.holds.deleted(Token(pair.created));
     }
-    if processes.world.expire(lease) {
+    if processes.world.expire_lease(lease) {
         processes.tell(format!("lease {lease} is revoked by hand"));
     }
 }

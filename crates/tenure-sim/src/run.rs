@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure::client::{Client, TaskFilter};
 use tenure::lock::Locks;
 use tenure::member::Members;
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::sabotage::SabotageRule;
@@ -149,13 +149,12 @@ pub fn play(seed: u64, broken: Option<SabotageRule>) -> RunRecord {
 }
 
 async fn day(plan: RunPlan) -> RunRecord {
-    let fate = Fate::decided_by(plan.seed);
     let mut rng = SimRng::new(plan.seed);
-    let world = World::new();
+    let world = World::seeded(plan.seed);
     let history = RunHistory::new(&world);
     let holds = HoldTracker::new(&history);
     let layout = Layout::new(&namespace());
-    let observer = world.store("observer");
+    let observer = world.process("observer").store();
     let processes = SimProcesses::new(&world, &history, &holds, plan.ttl);
     let audit = Audit::default();
     let reading = audit.clone().read(world.clone(), observer.clone(), layout.clone(), holds.clone());
@@ -191,7 +190,7 @@ async fn day(plan: RunPlan) -> RunRecord {
 
     let scenes = fault::script(&mut rng, plan.faults, plan.storm, plan.ttl);
     let (lives, heirs) = (AtomicU64::new(rng.number()), Mutex::new(rng.split()));
-    fault::play(&processes, scenes, &fate, &observer, &layout, |life| {
+    fault::play(&processes, scenes, &observer, &layout, |life| {
         let process = processes.enter(&format!("q{life}"), latency);
         lives.fetch_add(1, Ordering::Relaxed);
         let mut rng = heirs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +228,6 @@ async fn day(plan: RunPlan) -> RunRecord {
     assert!(!reading.is_finished(), "the observer has stopped reading along");
     reading.abort();
     let lasted = world.elapsed();
-    drop(fate);
     RunRecord { plan, facts: history.facts(), log: audit.log(), layout, lasted }
 }
 

@@ -3,7 +3,7 @@
 //! An [`Engine`] is what implementors write; a [`Store`] is the cheap, clonable handle that everyone else uses, whatever
 //! the engine behind it. What the verbs promise is written at each of them, and checked case by case by the conformance suite.
 
-mod dynamic;
+mod dyn_engine;
 mod handle;
 mod open;
 pub(crate) mod page;

@@ -117,7 +117,7 @@ impl Tenure {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] says why it is not connected. It never contains a password.
+    /// [`ConnectError`] explains why it is not connected. It never contains a password.
     ///
     /// # Cancellation
     ///
@@ -203,7 +203,7 @@ impl Tenure {
         self.scope.locks.barrier(name, parties)
     }
 
-    /// All locks of the namespace: who holds what, who waits, and breaking a hold.
+    /// All locks of the namespace: their holders and waiters, and breaking a hold.
     pub fn locks(&self) -> Locks {
         self.scope.locks.clone()
     }

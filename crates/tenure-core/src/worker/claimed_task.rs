@@ -45,7 +45,7 @@ pub(super) struct ClaimedTask {
     /// The life of the task that was claimed.
     pub(super) created: Revision,
     /// What was submitted.
-    pub(super) posted: TaskRecord,
+    pub(super) submitted: TaskRecord,
     pub(super) props: Option<Bytes>,
     /// The state as it is stored.
     pub(super) record: StateRecord,
@@ -66,7 +66,7 @@ pub(super) struct ClaimedTask {
     pub(super) over: Option<LossReason>,
     /// Progress that the handler wants kept, and who waits for it.
     pub(super) checkpoint: Option<Checkpoint>,
-    pub(super) asks: Vec<u64>,
+    pub(super) checkpoint_requests: Vec<u64>,
     pub(super) write: WriteState,
     pub(super) backoff: BackoffState,
     /// When it wakes, while it is among the sleepers.
@@ -97,7 +97,7 @@ pub(super) enum HandlerState {
 /// How hard a handler was asked to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StopPhase {
-    Asked,
+    Requested,
     Aborted,
     Stuck,
 }
@@ -106,9 +106,9 @@ pub(super) enum StopPhase {
 #[derive(Clone, Debug)]
 pub(super) enum WriteState {
     Idle,
-    Asked(Box<PendingWrite>),
+    InFlight(Box<PendingWrite>),
     /// It was not done, or nobody knows; it will be asked again.
-    Resting(Box<PendingWrite>),
+    Backoff(Box<PendingWrite>),
 }
 
 /// A save, and what it means when it is done.
@@ -120,16 +120,16 @@ pub(super) struct PendingWrite {
     /// Whether the handler's outcome is in it.
     pub(super) has_outcome: bool,
     /// How many of those who wait for their progress find it in it.
-    pub(super) asks: usize,
+    pub(super) checkpoint_requests: usize,
     /// The command that it acknowledges.
     pub(super) acknowledges: Option<HandledCommand>,
     /// Whether the handler is to be asked for its progress then.
-    pub(super) is_nudge: bool,
+    pub(super) requests_checkpoint: bool,
     /// Whether the attempts that it ends are in its state.
     pub(super) has_attempts: bool,
     pub(super) release: Option<ReleaseReason>,
     /// Whether it may have been done already.
-    pub(super) is_doubtful: bool,
+    pub(super) is_ambiguous: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -146,7 +146,7 @@ impl ClaimedTask {
     }
 
     /// Why the handler has to stop; none if it may go on.
-    pub(super) fn why_stop(&self) -> Option<StopReason> {
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
         match (self.over, self.release) {
             (Some(LossReason::Deleted), _) => return Some(StopReason::Deleted),
             (
@@ -165,7 +165,7 @@ impl ClaimedTask {
             (None, None) => {}
         }
         if self.is_stop_ordered {
-            return Some(StopReason::Order);
+            return Some(StopReason::NodeCommand);
         }
         self.needs_stop().then_some(StopReason::Command)
     }
@@ -201,8 +201,8 @@ impl ClaimedTask {
         let is_for_a_command = matches!(before, HandlerState::Stopping { why: StopReason::Command, .. });
         // One that was stopped for a command and has nothing else to say does not ask to go elsewhere.
         self.outcome = (!(said_nothing && is_for_a_command)).then_some(outcome);
-        if matches!(before, HandlerState::Stopping { why: StopReason::Order, .. }) && said_nothing {
-            self.release.get_or_insert(ReleaseReason::Order);
+        if matches!(before, HandlerState::Stopping { why: StopReason::NodeCommand, .. }) && said_nothing {
+            self.release.get_or_insert(ReleaseReason::NodeCommand);
         }
         self.is_stop_ordered = false;
     }

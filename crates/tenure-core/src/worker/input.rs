@@ -44,7 +44,7 @@ pub enum FeedId {
 #[derive(Clone, Debug)]
 pub enum WorkerInput {
     /// A feed said something.
-    Seen(FeedId, FeedItem),
+    FeedItem(FeedId, FeedItem),
     /// The node's own key is in the store, under a live lease.
     Joined {
         /// The key's create revision.
@@ -53,27 +53,27 @@ pub enum WorkerInput {
     /// Nothing that hangs on a lease of ours may be relied upon any more.
     SessionLost,
     /// What hangs on this lease may not be relied upon any more.
-    LeaseOver {
+    LeaseLost {
         /// The lease.
         lease: LeaseId,
         /// Why.
         why: LossReason,
     },
     /// Answers [`WorkerOutput::Claim`](super::WorkerOutput::Claim).
-    ClaimsAnswered {
+    ClaimReplies {
         /// The question.
         epoch: RequestId,
         /// One for each claim, in their order.
-        answers: Vec<ClaimReply>,
+        replies: Vec<ClaimReply>,
     },
-    /// Answers [`WorkerOutput::GiveBack`](super::WorkerOutput::GiveBack).
-    GivenBack {
+    /// Answers [`WorkerOutput::ReleaseClaim`](super::WorkerOutput::ReleaseClaim).
+    ClaimReleased {
         /// The task.
         task: TaskId,
         /// The claim.
         token: Token,
         /// What came of it.
-        answer: ReleaseReply,
+        reply: ReleaseReply,
     },
     /// A handler has returned, or was aborted: nothing of it runs any more.
     HandlerEnded {
@@ -84,7 +84,7 @@ pub enum WorkerInput {
         /// How it ended.
         outcome: HandlerEnd,
     },
-    /// A handler wants its progress kept. Answered by [`WorkerOutput::CheckpointAnswered`](super::WorkerOutput::CheckpointAnswered).
+    /// A handler wants its progress kept. Answered by [`WorkerOutput::CheckpointReply`](super::WorkerOutput::CheckpointReply).
     Checkpoint {
         /// The task.
         task: TaskId,
@@ -95,21 +95,21 @@ pub enum WorkerInput {
         /// The progress.
         blob: Checkpoint,
     },
-    /// Answers [`WorkerOutput::Save`](super::WorkerOutput::Save).
-    Saved {
+    /// Answers [`WorkerOutput::WriteState`](super::WorkerOutput::WriteState).
+    StateWritten {
         /// The task.
         task: TaskId,
         /// The question.
         epoch: RequestId,
         /// What came of it.
-        answer: StateWriteReply,
+        reply: StateWriteReply,
     },
-    /// Answers [`WorkerOutput::Answer`](super::WorkerOutput::Answer).
-    Answered {
+    /// Answers [`WorkerOutput::AckCommand`](super::WorkerOutput::AckCommand).
+    CommandAcked {
         /// The question.
         epoch: RequestId,
         /// What came of it.
-        answer: CommandAckReply,
+        reply: CommandAckReply,
     },
     /// Answers [`WorkerOutput::Retain`](super::WorkerOutput::Retain).
     Retained {
@@ -126,7 +126,7 @@ pub enum WorkerInput {
         deadline: Moment,
     },
     /// Answers [`WorkerOutput::Leave`](super::WorkerOutput::Leave): the node's own key is gone, or nobody will try any more.
-    Left,
+    OwnKeyDeleted,
     /// Time has passed: [`WorkerMachine::next_wake`](super::WorkerMachine::next_wake) has come.
     Time,
 }
@@ -135,17 +135,17 @@ pub enum WorkerInput {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClaimReply {
     /// The owner's key is there, and it is this claim's.
-    Ours(Box<WonClaim>),
+    Won(Box<WonClaim>),
     /// Somebody else owns the task.
     Taken,
     /// The task is not there, or it is another life of it.
-    Gone,
+    TaskGone,
     /// The claim's lease is over; whatever hangs on it ends with it.
-    LeaseOver,
+    LeaseLost,
     /// This request certainly did nothing.
     NotDone,
     /// Nobody knows. It will be asked again, with the same nonce, under the same lease.
-    Unknown,
+    Ambiguous,
 }
 
 /// What a claim that was won has read with it.
@@ -178,7 +178,7 @@ pub enum ReleaseReply {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HandlerEnd {
     /// The work is done.
-    Done,
+    Completed,
     /// Somebody else should go on with it.
     Release,
     /// It failed, or panicked.
@@ -228,7 +228,7 @@ pub enum StateWriteReply {
     /// Certainly nothing was done; it may be tried again.
     NotDone,
     /// Nobody knows whether it was done.
-    Unknown,
+    Ambiguous,
     /// Certainly nothing was done, and it never will be.
     Refused(String),
 }

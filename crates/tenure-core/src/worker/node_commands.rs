@@ -24,7 +24,7 @@ pub(super) struct NodeCommandQueue {
     /// Orders that were answered and that the feed still shows.
     pub(super) answered: BTreeSet<CommandId>,
     /// Keys among the commands that are none of the layout's, and were reported.
-    pub(super) aside: BTreeSet<Bytes>,
+    pub(super) postponed: BTreeSet<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -58,14 +58,14 @@ pub(super) enum NodeCommandPhase {
     /// The mark of the frozen has been written; everything is leaving.
     Draining { tasks: usize },
     /// Its answer is under way, or rests until it is tried again.
-    Answering { answer: Box<CommandAck>, then: AfterNodeCommand },
+    Acknowledging { reply: Box<CommandAck>, then: AfterNodeCommand },
 }
 
 /// What follows when an answer is written.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum AfterNodeCommand {
     /// It was the last word.
-    Told { outcome: CommandOutcome, why: Option<String> },
+    Ended { outcome: CommandOutcome, why: Option<String> },
     /// The node is frozen now, and drains.
     Drain,
     /// The node leaves.
@@ -80,7 +80,7 @@ impl NodeCommandQueue {
             current: None,
             backoff: BackoffState::new(RETRY),
             answered: BTreeSet::new(),
-            aside: BTreeSet::new(),
+            postponed: BTreeSet::new(),
         }
     }
 
@@ -100,7 +100,7 @@ impl NodeCommandQueue {
         self.pending.insert(id, None);
     }
 
-    pub(super) fn see_whole(&mut self) {
+    pub(super) fn see_synced(&mut self) {
         for (id, order) in std::mem::take(&mut self.pending) {
             match order {
                 Some(order) if !self.answered.contains(&id) => drop(self.waiting.insert(id, order)),

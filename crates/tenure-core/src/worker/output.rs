@@ -13,9 +13,9 @@ use crate::time::Moment;
 /// What the driver must do. Whatever is asked of the store is written out in [`request`](super::request).
 #[derive(Clone, PartialEq, Debug)]
 pub enum WorkerOutput {
-    /// Send these claims in one request, each under a loan of its own. Answer with `ClaimsAnswered`.
+    /// Send these claims in one request, each under a loan of its own. Answer with `ClaimReplies`.
     ///
-    /// The loan of a claim is kept, by its nonce, until [`WorkerOutput::LetGo`]; a claim that is asked again is asked under the same loan.
+    /// The loan of a claim is kept, by its nonce, until [`WorkerOutput::EndClaim`]; a claim that is asked again is asked under the same loan.
     Claim {
         /// The question.
         epoch: RequestId,
@@ -23,12 +23,12 @@ pub enum WorkerOutput {
         claims: Vec<ClaimRequest>,
     },
     /// This claim is over: its loan is needed no more. Needs no answer.
-    LetGo {
+    EndClaim {
         /// The claim.
         nonce: String,
     },
-    /// Delete the owner's key if it is still the one of this claim, and the claim's attempt record. Answer with `GivenBack`.
-    GiveBack {
+    /// Delete the owner's key if it is still the one of this claim, and the claim's attempt record. Answer with `ClaimReleased`.
+    ReleaseClaim {
         /// The task.
         task: TaskId,
         /// The token of the claim.
@@ -57,34 +57,34 @@ pub enum WorkerOutput {
         token: Token,
     },
     /// Ask the handler to keep its progress. Needs no answer.
-    AskCheckpoint {
+    RequestCheckpoint {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
     },
     /// Tell a handler what became of the progress that it wanted kept. Needs no answer.
-    CheckpointAnswered {
+    CheckpointReply {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
         /// The questions.
-        asks: Vec<u64>,
+        checkpoint_requests: Vec<u64>,
         /// Whether it is kept, or why not.
         result: Result<(), String>,
     },
-    /// Write a task's state, guarded by its claim. Answer with `Saved`.
-    Save(Box<StateWrite>),
-    /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `Answered`.
-    Answer(Box<CommandAck>),
+    /// Write a task's state, guarded by its claim. Answer with `StateWritten`.
+    WriteState(Box<StateWrite>),
+    /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `CommandAcked`.
+    AckCommand(Box<CommandAck>),
     /// Read a page of what may be deleted because of its age, or delete one key of it. Answer with `Retained`.
     Retain(Box<RetentionRequest>),
     /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
     Announce(MemberState),
     /// Publish this load in the node's own record. Needs no answer.
     Publish(NodeLoad),
-    /// Remove the node's own key. Answer with `Left`.
+    /// Remove the node's own key. Answer with `OwnKeyDeleted`.
     Leave,
     /// Everything that could be done is done. The machine will ask nothing more.
     Finish {
@@ -202,7 +202,7 @@ pub enum StopReason {
     /// A command to the task needs it to stop.
     Command,
     /// A command to the node says so; how the handler ends decides what becomes of the task.
-    Order,
+    NodeCommand,
     /// The task goes to another node.
     Release,
     /// The node ends.
@@ -216,7 +216,7 @@ impl StopReason {
             StopReason::Lost => "claim lost",
             StopReason::Deleted => "task deleted",
             StopReason::Command => "command to the task",
-            StopReason::Order => "command to the node",
+            StopReason::NodeCommand => "command to the node",
             StopReason::Release => "released to another node",
             StopReason::Shutdown => "shutdown",
         }

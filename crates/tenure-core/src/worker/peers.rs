@@ -25,7 +25,7 @@ pub(super) struct Peers {
     frozen_pending: BTreeMap<NodeId, bool>,
     is_frozen_known: bool,
     /// Those who take tasks; this node among them if it does.
-    willing: WorkerLoads,
+    workers: WorkerLoads,
     /// The others among them.
     peers: BTreeMap<NodeId, PeerRank>,
     /// How many peers there ever were.
@@ -128,7 +128,7 @@ impl Peers {
             frozen: BTreeSet::new(),
             frozen_pending: BTreeMap::new(),
             is_frozen_known: false,
-            willing: WorkerLoads::new(),
+            workers: WorkerLoads::new(),
             peers: BTreeMap::new(),
             numbers: 0,
         }
@@ -136,35 +136,35 @@ impl Peers {
 
     /// Whether there was ever a whole picture of the nodes and of the frozen.
     pub(super) fn is_known(&self) -> bool {
-        self.is_frozen_known && self.roster.whole_at().is_some()
+        self.is_frozen_known && self.roster.synced_at().is_some()
     }
 
     /// Whether this node is frozen.
-    pub(super) fn am_frozen(&self) -> bool {
+    pub(super) fn is_self_frozen(&self) -> bool {
         self.frozen.contains(&self.me)
     }
 
     /// Those who take tasks.
-    pub(super) fn willing(&self) -> &WorkerLoads {
-        &self.willing
+    pub(super) fn workers(&self) -> &WorkerLoads {
+        &self.workers
     }
 
     /// What another node has.
     pub(super) fn set_load(&mut self, node: &NodeId, load: Load, now: Moment) {
-        if *node != self.me && self.willing.contains(node) {
-            self.willing.set(node, load, now);
+        if *node != self.me && self.workers.contains(node) {
+            self.workers.set(node, load, now);
         }
     }
 
     /// What this node has and can take; none if it takes no tasks. Returns whether that changes which nodes take tasks.
-    pub(super) fn set_me(&mut self, load: Option<Load>, terms: &WorkerTerms, now: Moment) -> bool {
-        let was_willing = self.willing.contains(&self.me);
+    pub(super) fn set_own_load(&mut self, load: Option<Load>, terms: &WorkerTerms, now: Moment) -> bool {
+        let was_willing = self.workers.contains(&self.me);
         match load {
             Some(load) => {
-                self.willing.set(&self.me, load, now);
-                self.willing.set_terms(&self.me, terms);
+                self.workers.set(&self.me, load, now);
+                self.workers.set_terms(&self.me, terms);
             }
-            None => self.willing.remove(&self.me),
+            None => self.workers.remove(&self.me),
         }
         was_willing != load.is_some()
     }
@@ -186,7 +186,7 @@ impl Peers {
                 | PresenceEvent::Left { member, .. } => {
                     is_changed |= self.judge(&member.id, now);
                 }
-                PresenceEvent::Unreadable(aside) => is_changed |= self.judge(&aside.id, now),
+                PresenceEvent::Unreadable(postponed) => is_changed |= self.judge(&postponed.id, now),
                 PresenceEvent::Cleared { id, .. } => is_changed |= self.judge(&id, now),
                 PresenceEvent::Stale { .. } | PresenceEvent::Fresh { .. } => {}
             }
@@ -223,7 +223,7 @@ impl Peers {
     }
 
     /// This node was frozen or unfrozen by its own hand.
-    pub(super) fn mark_me(&mut self, is_frozen: bool) {
+    pub(super) fn set_own_frozen(&mut self, is_frozen: bool) {
         if is_frozen {
             self.frozen.insert(self.me.clone());
         } else {
@@ -239,21 +239,21 @@ impl Peers {
         let record = self.roster.get(node).map(|member| &member.record);
         let terms = record.map(WorkerTerms::of).unwrap_or_default();
         let is_ready = record.is_some_and(|record| record.state == MemberState::Ready);
-        let was_willing = self.willing.contains(node);
+        let was_willing = self.workers.contains(node);
         let is_willing = is_ready && !self.frozen.contains(node);
         match (was_willing, is_willing) {
             (false, true) => {
-                self.willing.set(node, Load::default(), now);
+                self.workers.set(node, Load::default(), now);
                 self.numbers += 1;
                 self.peers.insert(node.clone(), PeerRank { number: self.numbers, claimed_at: None });
             }
             (true, false) => {
-                self.willing.remove(node);
+                self.workers.remove(node);
                 self.peers.remove(node);
             }
             (true, true) | (false, false) => {}
         }
-        let is_other_kind = self.willing.set_terms(node, &terms);
+        let is_other_kind = self.workers.set_terms(node, &terms);
         is_other_kind || was_willing != is_willing
     }
 
@@ -283,7 +283,7 @@ impl Peers {
         let (mut rank, mut steps, mut first) = (0, 0, None);
         let mut idle_since = seen;
         for (node, peer) in &self.peers {
-            if !self.willing.accepts(node, class) {
+            if !self.workers.accepts(node, class) {
                 continue;
             }
             let claimed_at = peer.claimed_at.unwrap_or(seen).max(seen);
@@ -292,7 +292,7 @@ impl Peers {
                 continue;
             }
             rank += 1;
-            if self.willing.room(node, class, level) > 0 {
+            if self.workers.room(node, class, level) > 0 {
                 steps = RANK_STEPS_MAX.min(steps + 1);
                 first = first.max(Some((claimed_at, peer.number)));
             }
@@ -311,7 +311,7 @@ impl Peers {
         let seen = self.left_since(seen);
         match self.peers.iter().find(|(_, peer)| peer.number == behind.peer) {
             Some((node, peer))
-                if self.willing.room(node, behind.class, self.level(behind.class, backlog)) > 0 =>
+                if self.workers.room(node, behind.class, self.level(behind.class, backlog)) > 0 =>
             {
                 let still_since = peer.claimed_at.unwrap_or(seen).max(seen);
                 (still_since + backlog.step * behind.steps).min(seen + backlog.patience)
@@ -322,17 +322,17 @@ impl Peers {
 
     /// How many more tasks of a class would be this node's share.
     pub(super) fn room(&self, class: Class, backlog: UnownedBacklog<'_>) -> u64 {
-        self.willing.room(&self.me, class, self.level(class, backlog))
+        self.workers.room(&self.me, class, self.level(class, backlog))
     }
 
     fn level(&self, class: Class, backlog: UnownedBacklog<'_>) -> Level {
         let unowned = backlog.unowned.within(class) - backlog.claiming.within(class);
-        self.willing.level(class, unowned, LoadMetric::Tasks)
+        self.workers.level(class, unowned, LoadMetric::Tasks)
     }
 
     /// Since when all who take tasks now could have taken one: before the last of them came, nothing waited for it.
     fn left_since(&self, seen: Moment) -> Moment {
-        seen.max(self.willing.arrived_at())
+        seen.max(self.workers.arrived_at())
     }
 }
 
@@ -354,15 +354,15 @@ mod tests {
     fn node_above_its_share_waits_longer_where_claims_are_slow() {
         let node = |id: &str| NodeId::parse(id).unwrap();
         let namespace = crate::id::Namespace::parse("t").unwrap();
-        let mut company = Peers::new(node("me"), Layout::new(&namespace));
-        company.set_me(Some(Load::default()), &WorkerTerms::default(), ms(0));
-        company.willing.set(&node("peer"), Load::default(), ms(0));
-        company.peers.insert(node("peer"), PeerRank { number: 1, claimed_at: Some(ms(500)) });
+        let mut peers = Peers::new(node("me"), Layout::new(&namespace));
+        peers.set_own_load(Some(Load::default()), &WorkerTerms::default(), ms(0));
+        peers.workers.set(&node("peer"), Load::default(), ms(0));
+        peers.peers.insert(node("peer"), PeerRank { number: 1, claimed_at: Some(ms(500)) });
         let (task, none) = (TaskId::parse("t1").unwrap(), Demand::default());
         for (step, idle_since) in [(RANK_STEP, 500), (RANK_STEP + Duration::from_millis(600), 2_900)] {
             let patience = PATIENCE + (step - RANK_STEP) * RANK_STEPS_MAX;
             let backlog = UnownedBacklog { unowned: &none, claiming: &none, step, patience };
-            let turn = company.turn(&task, Class::ANY, ms(100), backlog);
+            let turn = peers.turn(&task, Class::ANY, ms(100), backlog);
             assert_eq!(turn.idle_since, ms(idle_since), "{step:?}");
             assert!(turn.at <= turn.unowned_since + patience);
         }
@@ -370,37 +370,37 @@ mod tests {
 
     #[test]
     fn patience_lasts_while_the_pile_becomes_smaller_and_not_longer() {
-        let mut pile = UnownedPeak::default();
-        pile.see(900, ms(0));
-        pile.see(1_000, ms(10));
+        let mut peak = UnownedPeak::default();
+        peak.see(900, ms(0));
+        peak.see(1_000, ms(10));
         for n in 1..=5 {
-            pile.see(1_000 - 100 * n, ms(n * 2_000));
-            assert_eq!(pile.patience(ms(n * 2_000 + 1_000)), patience(1_000));
+            peak.see(1_000 - 100 * n, ms(n * 2_000));
+            assert_eq!(peak.patience(ms(n * 2_000 + 1_000)), patience(1_000));
         }
-        assert_eq!(pile.patience(ms(13_000)), patience(1_000));
-        assert_eq!(pile.patience(ms(13_001)), patience(500), "nobody has taken one for longer than patience");
-        pile.see(500, ms(13_001));
-        pile.see(499, ms(13_002));
-        assert_eq!(pile.patience(ms(13_003)), patience(500));
+        assert_eq!(peak.patience(ms(13_000)), patience(1_000));
+        assert_eq!(peak.patience(ms(13_001)), patience(500), "nobody has taken one for longer than patience");
+        peak.see(500, ms(13_001));
+        peak.see(499, ms(13_002));
+        assert_eq!(peak.patience(ms(13_003)), patience(500));
     }
 
     #[test]
     fn a_pile_that_is_gone_makes_nobody_wait_for_the_next() {
-        let mut pile = UnownedPeak::default();
-        pile.see(100_000, ms(0));
-        pile.see(0, ms(1));
-        pile.see(1, ms(2));
-        assert_eq!(pile.patience(ms(2)), patience(1));
+        let mut peak = UnownedPeak::default();
+        peak.see(100_000, ms(0));
+        peak.see(0, ms(1));
+        peak.see(1, ms(2));
+        assert_eq!(peak.patience(ms(2)), patience(1));
     }
 
     #[test]
     fn a_pile_on_which_more_comes_is_higher_and_one_that_stays_is_as_high_as_it_is() {
-        let mut pile = UnownedPeak::default();
+        let mut peak = UnownedPeak::default();
         for n in 0..100 {
-            pile.see(50 + n % 2, ms(n * 1_000));
+            peak.see(50 + n % 2, ms(n * 1_000));
         }
-        assert_eq!(pile.patience(ms(99_000)), patience(51));
-        pile.see(500, ms(99_001));
-        assert_eq!(pile.patience(ms(99_002)), patience(500));
+        assert_eq!(peak.patience(ms(99_000)), patience(51));
+        peak.see(500, ms(99_001));
+        assert_eq!(peak.patience(ms(99_002)), patience(500));
     }
 }

@@ -64,8 +64,8 @@ impl ClaimedTask {
     ) -> Option<PendingWrite> {
         let mut record = self.record.clone();
         let mut release = self.release;
-        let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::SaveRefused));
-        let verdict = match (self.handler, release) {
+        let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::WriteRefused));
+        let decision = match (self.handler, release) {
             // What is stored cannot be read or replaced: it goes to somebody else as it is.
             (HandlerState::None, _) if is_as_stored => None,
             (HandlerState::None, _) => self.settle(&mut record, &mut release, writer),
@@ -90,14 +90,14 @@ impl ClaimedTask {
             self.note_attempts(&mut record, &attempts, after, writer);
         }
         let is_changed = record != self.record;
-        if !is_changed && verdict.is_none() && after == AfterWrite::Keep && attempts == AttemptWrite::Keep {
+        if !is_changed && decision.is_none() && after == AfterWrite::Keep && attempts == AttemptWrite::Keep {
             return None;
         }
-        let acknowledges = self.command.as_ref().zip(verdict).map(|(mail, verdict)| HandledCommand {
+        let acknowledges = self.command.as_ref().zip(decision).map(|(mail, decision)| HandledCommand {
             modified: mail.modified,
             id: mail.id.clone(),
-            outcome: verdict.outcome,
-            why: verdict.why,
+            outcome: decision.outcome,
+            why: decision.why,
         });
         let command = match &acknowledges {
             Some(acknowledged) => CommandCheck::Acknowledge {
@@ -108,12 +108,13 @@ impl ClaimedTask {
             None if after == AfterWrite::End => CommandCheck::Absent,
             None => CommandCheck::Any,
         };
-        let is_nudge = acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
-            && self.handler == HandlerState::Running
-            && matches!(
-                &self.command,
-                Some(TaskCommandEntry { message: Ok(TaskMessage::Checkpoint { blob: None }), .. })
-            );
+        let requests_checkpoint =
+            acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
+                && self.handler == HandlerState::Running
+                && matches!(
+                    &self.command,
+                    Some(TaskCommandEntry { message: Ok(TaskMessage::Checkpoint { blob: None }), .. })
+                );
         let save = StateWrite {
             epoch,
             task: task.clone(),
@@ -126,17 +127,18 @@ impl ClaimedTask {
             after,
             entry: self.entry(&record, after),
         };
-        let (has_outcome, asks) = (self.handler == HandlerState::None, self.asks.len());
+        let (has_outcome, checkpoint_requests) =
+            (self.handler == HandlerState::None, self.checkpoint_requests.len());
         Some(PendingWrite {
             save,
             record,
             has_outcome,
-            asks,
+            checkpoint_requests,
             acknowledges,
-            is_nudge,
+            requests_checkpoint,
             has_attempts,
             release,
-            is_doubtful: false,
+            is_ambiguous: false,
         })
     }
 
@@ -192,7 +194,7 @@ impl ClaimedTask {
         writer: &WriteContext<'_>,
     ) {
         if after == AfterWrite::End {
-            record.keep_task(&self.posted);
+            record.keep_task(&self.submitted);
         }
         if *attempts == AttemptWrite::Clear || after == AfterWrite::End {
             let next = self.lost.iter().skip(1).map(|attempt| attempt.started).chain([self.began]);
@@ -268,7 +270,7 @@ impl ClaimedTask {
                 let _ = record.quarantine(why, at, by);
             }
             let told = match &self.outcome {
-                Some(HandlerEnd::Done) => record.apply(TaskMessage::Complete, at, by),
+                Some(HandlerEnd::Completed) => record.apply(TaskMessage::Complete, at, by),
                 Some(HandlerEnd::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
                 Some(HandlerEnd::FaultDecided { message, decision }) => {
                     record.fail(message.clone(), at, by, &|_: &StateRecord, _| decision.clone())
@@ -286,29 +288,29 @@ impl ClaimedTask {
             // What the stored state does not take is dropped: somebody else has written it since, and it stands.
             let _ = told;
         }
-        let verdict = message.map(|message| match message {
+        let decision = message.map(|message| match message {
             Err(why) => CommandDecision::malformed(why),
             Ok(TaskMessage::Complete) if record.state == TaskStatus::Completed => CommandDecision::DONE,
             Ok(_) if record.state.is_terminal() => {
                 CommandDecision::refused(&format!("the task has {}", past(record.state.kind())))
             }
             Ok(message) => {
-                let verdict = obey(record, message.clone(), writer);
-                if *message == TaskMessage::Release && verdict.outcome == CommandOutcome::Done {
+                let decision = obey(record, message.clone(), writer);
+                if *message == TaskMessage::Release && decision.outcome == CommandOutcome::Done {
                     release.get_or_insert(ReleaseReason::Command);
                 }
-                verdict
+                decision
             }
         });
-        let verdict = verdict.or_else(|| expired.map(CommandDecision::expired));
+        let decision = decision.or_else(|| expired.map(CommandDecision::expired));
         let _ = record.settle(at, by, writer.policy);
         if let TaskStatus::Sleeping { until } = record.state
             && until <= at
-            && verdict.is_none()
+            && decision.is_none()
         {
             let _ = record.apply(TaskMessage::Run, at, by);
         }
-        verdict
+        decision
     }
 
     fn keep_progress(&self, record: &mut StateRecord, writer: &WriteContext<'_>) {

@@ -24,7 +24,7 @@ pub(super) struct BalanceState {
     pub(super) balancer: Box<dyn Balancer>,
     /// What the node has and is just claiming, without what is leaving.
     own: OwnedTasks,
-    pub(super) cooling: Cooldowns,
+    pub(super) cooldowns: Cooldowns,
     pub(super) resource: Option<ResourceUsage>,
     /// Whether the last round could not do all that the balancer said.
     is_releasing: bool,
@@ -38,7 +38,7 @@ impl BalanceState {
         BalanceState {
             balancer,
             own: OwnedTasks::new(),
-            cooling: Cooldowns::new(),
+            cooldowns: Cooldowns::new(),
             resource: None,
             is_releasing: false,
             unseen: BTreeMap::new(),
@@ -93,15 +93,15 @@ impl BalanceState {
 impl WorkerMachine {
     /// The balancer, the board, and everything else that a balancer is told.
     fn balancer(&mut self, now: Moment) -> (&mut dyn Balancer, &Board, ClusterLoad<'_>) {
-        let WorkerMachine { scales, company, board, settings, .. } = self;
-        let BalanceState { balancer, own, cooling, resource, is_releasing, unseen_load, .. } = scales;
+        let WorkerMachine { balance, peers, board, config, .. } = self;
+        let BalanceState { balancer, own, cooldowns, resource, is_releasing, unseen_load, .. } = balance;
         let cluster = ClusterLoad {
-            me: &settings.node,
-            workers: company.willing(),
+            me: &config.node,
+            workers: peers.workers(),
             unowned: board.demand(),
             claiming: unseen_load,
             own,
-            cooling,
+            cooldowns,
             resource: *resource,
             is_releasing: *is_releasing,
             now,
@@ -130,32 +130,32 @@ impl WorkerMachine {
     }
 
     /// Counts this node among those who take tasks, or not, with what it has.
-    pub(super) fn weigh_in(&mut self, now: InputTime) {
-        let load = self.takes_tasks().then(|| self.scales.load());
-        if self.company.set_me(load, &self.terms(), now.at) {
-            self.company_changed(now);
+    pub(super) fn update_own_load(&mut self, now: InputTime) {
+        let load = self.takes_tasks().then(|| self.balance.load());
+        if self.peers.set_own_load(load, &self.terms(), now.at) {
+            self.peers_changed(now);
         }
     }
 
     /// What this node can take, as its peers know it from its record.
     fn terms(&self) -> WorkerTerms {
-        let limit = self.settings.capacity.map(|capacity| (capacity + self.slots.parked()) as u64);
-        WorkerTerms { accepts: self.settings.wanted.clone(), limit }
+        let limit = self.config.capacity.map(|capacity| (capacity + self.slots.parked()) as u64);
+        WorkerTerms { accepts: self.config.selector.clone(), limit }
     }
 
     /// The class of tasks that nodes accept that accept the same as this one.
     pub(super) fn own_class(&self) -> Class {
-        self.company.willing().class_of_peer(&self.settings.node)
+        self.peers.workers().class_of_peer(&self.config.node)
     }
 
     /// Others take tasks than before.
-    pub(super) fn company_changed(&mut self, now: InputTime) {
-        let nodes: Vec<_> = self.company.willing().iter().map(|(node, _)| node.clone()).collect();
+    pub(super) fn peers_changed(&mut self, now: InputTime) {
+        let nodes: Vec<_> = self.peers.workers().iter().map(|(node, _)| node.clone()).collect();
         for node in nodes {
-            self.company.set_load(&node, self.board.load_of(&node), now.at);
+            self.peers.set_load(&node, self.board.load_of(&node), now.at);
         }
-        if self.board.classify(self.company.willing().profiles()) {
-            self.scales.classify(&self.board);
+        if self.board.classify(self.peers.workers().profiles()) {
+            self.balance.classify(&self.board);
         }
         self.rank_again();
         self.timers.set(Timer::Round, now.at + DEBOUNCE);
@@ -163,14 +163,14 @@ impl WorkerMachine {
 
     /// The next round that is due for no other reason than time.
     pub(super) fn set_periodic(&mut self, now: InputTime) {
-        let scattered = self.settings.balance_every.mul_f64(0.9 + 0.2 * now.jitter.clamp(0.0, 1.0));
+        let scattered = self.config.rebalance_every.mul_f64(0.9 + 0.2 * now.jitter.clamp(0.0, 1.0));
         self.timers.set(Timer::Periodic, now.at + scattered);
     }
 
     /// Somebody has looked how much of a resource is used. If that is too much the next round cannot wait for its time: what is short may be
     /// memory.
     pub(super) fn handle_measured(&mut self, resource: Option<ResourceUsage>, now: InputTime) {
-        self.scales.resource = resource;
+        self.balance.resource = resource;
         let is_for_this = |parting: &Release| matches!(parting.reason, balance::DecisionReason::Used { .. });
         if self.timers.at(&Timer::Round).is_none() && self.plan(now.at).iter().any(is_for_this) {
             self.timers.set(Timer::Round, now.at + DEBOUNCE);
@@ -180,20 +180,20 @@ impl WorkerMachine {
     /// Gives away what the balancer says, as far as one round may; says what it said and how much of it is done.
     pub(super) fn balance_round(&mut self, now: InputTime) -> (Vec<Release>, usize) {
         if !self.takes_tasks() || !self.board.is_fresh() {
-            self.scales.is_releasing = false;
+            self.balance.is_releasing = false;
             return (Vec::new(), 0);
         }
         let plan = self.plan(now.at);
         let parting = plan.len().min(self.churn_max());
         for task in plan.iter().take(parting).map(|parting| parting.task.clone()) {
-            self.want_release(&task, ReleaseReason::Balance, now);
+            self.release(&task, ReleaseReason::Balance, now);
         }
-        self.scales.is_releasing = plan.len() > parting;
-        if self.scales.is_releasing {
+        self.balance.is_releasing = plan.len() > parting;
+        if self.balance.is_releasing {
             self.timers.set(Timer::Round, now.at + NEXT_ROUND);
         }
         if !plan.is_empty() {
-            self.notices.push_back(WorkerEvent::Balanced { plan: plan.clone(), parting });
+            self.events.push_back(WorkerEvent::Balanced { plan: plan.clone(), parting });
         }
         (plan, parting)
     }

@@ -68,8 +68,8 @@ fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: ClaimRead
 fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimReply {
     let reply = match reply {
         Ok(reply) => reply,
-        Err(StoreError::LeaseNotFound) => return ClaimReply::LeaseOver,
-        Err(error) if error.is_ambiguous() => return ClaimReply::Unknown,
+        Err(StoreError::LeaseNotFound) => return ClaimReply::LeaseLost,
+        Err(error) if error.is_ambiguous() => return ClaimReply::Ambiguous,
         Err(_) => return ClaimReply::NotDone,
     };
     let [owner, parts @ ..] = found(&reply.results);
@@ -78,16 +78,16 @@ fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreE
         // An earlier request of this claim was carried out, and its answer lost.
         Some(owner) if owner.value == ask.owner && ask.is_again => Token(owner.created),
         // Somebody has sent it twice on the way: asked again, it is read whole.
-        Some(owner) if owner.value == ask.owner => return ClaimReply::Unknown,
+        Some(owner) if owner.value == ask.owner => return ClaimReply::Ambiguous,
         Some(_) => return ClaimReply::Taken,
-        None => return ClaimReply::Gone,
+        None => return ClaimReply::TaskGone,
     };
     let [props, state, command] = match parts {
         parts if ask.has_props => parts,
         [state, command, _] => [None, state, command],
     };
     let (revision, props) = (reply.revision, props.map(|pair| pair.value));
-    ClaimReply::Ours(Box::new(WonClaim { token, lease, revision, props, state, command }))
+    ClaimReply::Won(Box::new(WonClaim { token, lease, revision, props, state, command }))
 }
 
 /// The name of a claim, by its nonce.
@@ -96,7 +96,7 @@ pub(super) fn claim_id(nonce: &str) -> Option<ClaimId> {
 }
 
 /// A claim that is given back. Its attempt record goes in any case: this process lives, so the task has not killed it.
-pub fn give_back(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
+pub fn release_claim(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
     let attempt = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
     if is_broken(SabotageRule::GuardedRelease) {
@@ -110,7 +110,7 @@ pub fn give_back(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) 
 }
 
 /// What came of giving a claim back.
-pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
+pub fn read_released(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
     match reply {
         Ok(_) => ReleaseReply::Done,
         Err(_) => ReleaseReply::NotDone,
@@ -188,12 +188,12 @@ pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
 }
 
 /// What came of a save.
-pub fn read_saved(save: &StateWrite, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
+pub fn read_state_written(save: &StateWrite, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
     let reply = match reply {
         Ok(reply) if reply.succeeded => return StateWriteReply::Applied { revision: reply.revision },
         Ok(reply) => reply,
         Err(error @ StoreError::Invalid(_)) => return StateWriteReply::Refused(error.to_string()),
-        Err(error) if error.is_ambiguous() => return StateWriteReply::Unknown,
+        Err(error) if error.is_ambiguous() => return StateWriteReply::Ambiguous,
         Err(_) => return StateWriteReply::NotDone,
     };
     let [owner, state, command, own] = found(&reply.results);
@@ -215,24 +215,24 @@ pub fn read_saved(save: &StateWrite, reply: Result<TxnReply, StoreError>) -> Sta
 }
 
 /// The end of a command to this node, or a step on the way to it.
-pub fn answer(layout: &Layout, node: &NodeId, answer: &CommandAck) -> Txn {
-    let order = layout.encode(&Key::NodeCommand(node.clone(), answer.order.clone()));
+pub fn reply(layout: &Layout, node: &NodeId, reply: &CommandAck) -> Txn {
+    let order = layout.encode(&Key::NodeCommand(node.clone(), reply.order.clone()));
     let frozen = layout.encode(&Key::Frozen(node.clone()));
-    let mut txn = Txn::new().when(Condition::modified_at(order.clone(), answer.modified));
-    match &answer.mark {
+    let mut txn = Txn::new().when(Condition::modified_at(order.clone(), reply.modified));
+    match &reply.mark {
         FreezeMark::Keep => {}
         FreezeMark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
         FreezeMark::Unfreeze => txn = txn.then(Op::delete(frozen)),
     }
-    if let Some(result) = &answer.result {
-        let key = layout.encode(&Key::CommandResult(answer.order.clone()));
+    if let Some(result) = &reply.result {
+        let key = layout.encode(&Key::CommandResult(reply.order.clone()));
         txn = txn.then(Op::put(key, result.clone())).then(Op::delete(order));
     }
     txn
 }
 
 /// What came of it. One that may have been done is done again: it is guarded by the command itself.
-pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> CommandAckReply {
+pub fn read_command_acked(reply: &Result<TxnReply, StoreError>) -> CommandAckReply {
     match reply {
         Ok(reply) if reply.succeeded => CommandAckReply::Applied,
         Ok(_) => CommandAckReply::Changed,

@@ -27,21 +27,21 @@ impl WorkerMachine {
         }
         self.slots.take(task);
         if held.over.is_some() && held.handler == HandlerState::None {
-            return self.let_go(task, &held, ClaimEnd::Lost, now);
+            return self.end_claim(task, &held, ClaimEnd::Lost, now);
         }
-        self.press(task, &mut held, now);
+        self.request_stop(task, &mut held, now);
         if held.over.is_none() && matches!(held.write, WriteState::Idle) {
             let epoch = self.next_epoch();
-            let writer = WriteContext { node: &self.settings.node, policy: self.policy.as_ref(), now };
+            let writer = WriteContext { node: &self.config.node, policy: self.policy.as_ref(), now };
             match held.draft(task, epoch, &writer) {
                 Some(draft) => {
-                    self.actions.push_back(WorkerOutput::Save(Box::new(draft.save.clone())));
-                    held.write = WriteState::Asked(Box::new(draft));
+                    self.outputs.push_back(WorkerOutput::WriteState(Box::new(draft.save.clone())));
+                    held.write = WriteState::InFlight(Box::new(draft));
                 }
                 None => {
-                    self.answer_asks(task, &mut held);
+                    self.reply_checkpoints(task, &mut held);
                     if held.handler == HandlerState::None {
-                        self.rest(task, &mut held, now);
+                        self.run_or_park(task, &mut held, now);
                     }
                 }
             }
@@ -50,17 +50,22 @@ impl WorkerMachine {
     }
 
     /// Nothing has to be written, so the progress that was to be kept is what is stored already.
-    fn answer_asks(&mut self, task: &TaskId, held: &mut ClaimedTask) {
+    fn reply_checkpoints(&mut self, task: &TaskId, held: &mut ClaimedTask) {
         held.checkpoint = None;
-        let asks = std::mem::take(&mut held.asks);
-        if !asks.is_empty() {
+        let checkpoint_requests = std::mem::take(&mut held.checkpoint_requests);
+        if !checkpoint_requests.is_empty() {
             let (task, token) = (task.clone(), held.token);
-            self.actions.push_back(WorkerOutput::CheckpointAnswered { task, token, asks, result: Ok(()) });
+            self.outputs.push_back(WorkerOutput::CheckpointReply {
+                task,
+                token,
+                checkpoint_requests,
+                result: Ok(()),
+            });
         }
     }
 
     /// Nothing has to be written, and no handler runs: it begins, or the task is let be.
-    fn rest(&mut self, task: &TaskId, held: &mut ClaimedTask, now: InputTime) {
+    fn run_or_park(&mut self, task: &TaskId, held: &mut ClaimedTask, now: InputTime) {
         match held.record.state {
             // The task itself is not among those that are counted here.
             TaskStatus::Runnable if !self.has_slot() => self.slots.queue(task, now.at),
@@ -71,16 +76,16 @@ impl WorkerMachine {
                 let mut state = held.record.clone();
                 state.lost = state.lost.saturating_add(held.lost.len() as u64);
                 let (token, attempt) = (held.token, state.attempt());
-                self.actions.push_back(WorkerOutput::Start(Box::new(HandlerStart {
+                self.outputs.push_back(WorkerOutput::Start(Box::new(HandlerStart {
                     task: task.clone(),
                     token,
                     nonce: held.nonce.clone(),
                     lease: held.lease,
-                    record: held.posted.clone(),
+                    record: held.submitted.clone(),
                     props: held.props.clone(),
                     state,
                 })));
-                self.notices.push_back(WorkerEvent::Started { task: task.clone(), token, attempt });
+                self.events.push_back(WorkerEvent::Started { task: task.clone(), token, attempt });
             }
             TaskStatus::Sleeping { until } => {
                 self.slots.park(task);
@@ -106,28 +111,28 @@ impl WorkerMachine {
         match self.held.get_mut(&task) {
             Some(held) if held.token == token && held.over.is_none() => {
                 held.checkpoint = Some(blob);
-                held.asks.push(ask);
+                held.checkpoint_requests.push(ask);
                 self.advance(&task, now);
             }
             Some(_) | None => {
                 let result = Err("the claim is over".to_owned());
-                self.actions.push_back(WorkerOutput::CheckpointAnswered {
+                self.outputs.push_back(WorkerOutput::CheckpointReply {
                     task,
                     token,
-                    asks: vec![ask],
+                    checkpoint_requests: vec![ask],
                     result,
                 });
             }
         }
     }
 
-    pub(super) fn handle_mail(&mut self, change: TaskCommandChange, now: InputTime) {
+    pub(super) fn handle_task_command(&mut self, change: TaskCommandChange, now: InputTime) {
         let (task, mail, at) = match change {
-            TaskCommandChange::Came(task, mail) => {
+            TaskCommandChange::Put(task, mail) => {
                 let at = mail.modified;
                 (task, Some(mail), at)
             }
-            TaskCommandChange::Went(task, at) => (task, None, at),
+            TaskCommandChange::Deleted(task, at) => (task, None, at),
         };
         if let Some(held) = self.held.get_mut(&task)
             && held.see_command(mail, at)

@@ -14,39 +14,39 @@ use super::{WorkerMachine, WorkerPhase};
 impl WorkerMachine {
     /// Everything is given away, and then the node leaves.
     pub(super) fn begin_drain(&mut self, now: InputTime) {
-        self.standing = WorkerPhase::Draining;
-        self.actions.push_back(WorkerOutput::Announce(MemberState::Draining));
-        self.notices.push_back(WorkerEvent::Draining { left: self.held.len() });
-        self.weigh_in(now);
+        self.phase = WorkerPhase::Draining;
+        self.outputs.push_back(WorkerOutput::Announce(MemberState::Draining));
+        self.events.push_back(WorkerEvent::Draining { left: self.held.len() });
+        self.update_own_load(now);
         self.release_all(ReleaseReason::Drain, now);
     }
 
     /// The process wants to end. Asked again, the earlier deadline counts.
     pub(super) fn begin_shutdown(&mut self, deadline: Moment, now: InputTime) {
-        let deadline = match self.standing {
+        let deadline = match self.phase {
             WorkerPhase::Working | WorkerPhase::Draining => {
-                self.actions.push_back(WorkerOutput::Announce(MemberState::Draining));
-                self.notices.push_back(WorkerEvent::ShuttingDown { left: self.held.len() });
+                self.outputs.push_back(WorkerOutput::Announce(MemberState::Draining));
+                self.events.push_back(WorkerEvent::ShuttingDown { left: self.held.len() });
                 deadline
             }
             WorkerPhase::Ending { deadline: before } => before.min(deadline),
             WorkerPhase::Leaving | WorkerPhase::Finished => return,
         };
-        self.standing = WorkerPhase::Ending { deadline };
+        self.phase = WorkerPhase::Ending { deadline };
         self.timers.set(Timer::Deadline, deadline);
-        self.weigh_in(now);
+        self.update_own_load(now);
         self.release_all(ReleaseReason::Shutdown, now);
     }
 
     /// Goes on with ending, if everything is gone that has to be.
     pub(super) fn check_ending(&mut self, now: InputTime) {
         let is_empty = self.held.is_empty() && !self.is_claiming();
-        match self.standing {
+        match self.phase {
             WorkerPhase::Working | WorkerPhase::Leaving | WorkerPhase::Finished => {}
             WorkerPhase::Draining => {
-                if self.held.len() < self.drain_told {
-                    self.drain_told = self.held.len();
-                    self.notices.push_back(WorkerEvent::Draining { left: self.held.len() });
+                if self.held.len() < self.drain_reported {
+                    self.drain_reported = self.held.len();
+                    self.events.push_back(WorkerEvent::Draining { left: self.held.len() });
                 }
                 if is_empty {
                     self.finish_drain(now);
@@ -61,15 +61,15 @@ impl WorkerMachine {
     }
 
     pub(super) fn leave(&mut self) {
-        self.standing = WorkerPhase::Leaving;
+        self.phase = WorkerPhase::Leaving;
         self.timers.clear(&Timer::Deadline);
-        self.actions.push_back(WorkerOutput::Leave);
+        self.outputs.push_back(WorkerOutput::Leave);
     }
 
     pub(super) fn handle_left(&mut self) {
-        if self.standing == WorkerPhase::Leaving {
-            self.standing = WorkerPhase::Finished;
-            self.actions.push_back(WorkerOutput::Finish { running: self.running() });
+        if self.phase == WorkerPhase::Leaving {
+            self.phase = WorkerPhase::Finished;
+            self.outputs.push_back(WorkerOutput::Finish { running: self.running() });
         }
     }
 }

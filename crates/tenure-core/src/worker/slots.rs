@@ -73,13 +73,13 @@ impl WorkerMachine {
     /// Whether one more task may start.
     pub(super) fn has_slot(&self) -> bool {
         let running = self.held.len() - self.slots.parked.len() - self.slots.queued.len();
-        self.settings.capacity.is_none_or(|capacity| running + self.claims.len() < capacity)
+        self.config.capacity.is_none_or(|capacity| running + self.claims.len() < capacity)
     }
 
     /// Whether one more task may be claimed.
     pub(super) fn has_room(&self) -> bool {
         let is_full_of_parked =
-            self.settings.capacity.is_some() && self.slots.parked.len() >= self.settings.parked_max;
+            self.config.capacity.is_some() && self.slots.parked.len() >= self.config.parked_max;
         self.has_slot() && !is_full_of_parked
     }
 
@@ -96,10 +96,10 @@ impl WorkerMachine {
         let Some(task) = self.slots.oldest() else { return };
         let Some(class) = self.board.get(&task).map(|card| card.class) else { return };
         let waiting = self.board.demand().within(class).tasks + self.slots.moving.len() as u64;
-        let room = self.company.willing().room_of_others(&self.settings.node, class);
+        let room = self.peers.workers().room_of_others(&self.config.node, class);
         if room.is_none_or(|room| room > waiting) {
             self.slots.moving.insert(task.clone());
-            self.want_release(&task, ReleaseReason::Balance, now);
+            self.release(&task, ReleaseReason::Balance, now);
         }
     }
 
@@ -121,6 +121,6 @@ impl WorkerMachine {
         }
         (self.slots.published, self.slots.published_at) = (load, now.at);
         self.timers.clear(&Timer::Publish);
-        self.actions.push_back(WorkerOutput::Publish(load));
+        self.outputs.push_back(WorkerOutput::Publish(load));
     }
 }

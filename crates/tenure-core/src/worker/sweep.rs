@@ -206,7 +206,7 @@ impl WorkerMachine {
     }
 
     fn expired_result(&self, now: Timestamp) -> Bytes {
-        let result = ResultRecord::new(self.settings.node.clone(), CommandOutcome::Expired, now);
+        let result = ResultRecord::new(self.config.node.clone(), CommandOutcome::Expired, now);
         result.why("no worker handled it before it expired").encode()
     }
 

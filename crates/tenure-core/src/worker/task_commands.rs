@@ -43,27 +43,27 @@ impl TaskCommandEntry {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum TaskCommandChange {
     /// It was put.
-    Came(TaskId, TaskCommandEntry),
+    Put(TaskId, TaskCommandEntry),
     /// It is gone: handled, withdrawn or expired.
-    Went(TaskId, Revision),
+    Deleted(TaskId, Revision),
 }
 
 /// All commands that wait.
 #[derive(Clone, Debug)]
 pub(super) struct TaskCommands {
     layout: Layout,
-    mails: BTreeMap<TaskId, TaskCommandEntry>,
+    entries: BTreeMap<TaskId, TaskCommandEntry>,
     pending: BTreeMap<TaskId, TaskCommandChange>,
 }
 
 impl TaskCommands {
     pub(super) fn new(layout: Layout) -> TaskCommands {
-        TaskCommands { layout, mails: BTreeMap::new(), pending: BTreeMap::new() }
+        TaskCommands { layout, entries: BTreeMap::new(), pending: BTreeMap::new() }
     }
 
     /// The command that waits for a task, as far as is known.
     pub(super) fn get(&self, task: &TaskId) -> Option<&TaskCommandEntry> {
-        self.mails.get(task)
+        self.entries.get(task)
     }
 
     /// Something came from the feed; says what changed when the picture is whole.
@@ -74,13 +74,13 @@ impl TaskCommands {
                 if let Some(Key::TaskCommand(task)) = self.layout.parse(&pair.key) {
                     self.pending.insert(
                         task.clone(),
-                        TaskCommandChange::Came(task, TaskCommandEntry::read(&pair, now)),
+                        TaskCommandChange::Put(task, TaskCommandEntry::read(&pair, now)),
                     );
                 }
             }
             FeedItem::Delete { key, revision } => {
                 if let Some(Key::TaskCommand(task)) = self.layout.parse(&key) {
-                    self.pending.insert(task.clone(), TaskCommandChange::Went(task, revision));
+                    self.pending.insert(task.clone(), TaskCommandChange::Deleted(task, revision));
                 }
             }
             FeedItem::Synced(_) => {
@@ -88,11 +88,11 @@ impl TaskCommands {
                     std::mem::take(&mut self.pending).into_values().collect();
                 for change in &changes {
                     match change {
-                        TaskCommandChange::Came(task, mail) => {
-                            self.mails.insert(task.clone(), mail.clone());
+                        TaskCommandChange::Put(task, mail) => {
+                            self.entries.insert(task.clone(), mail.clone());
                         }
-                        TaskCommandChange::Went(task, _) => {
-                            self.mails.remove(task);
+                        TaskCommandChange::Deleted(task, _) => {
+                            self.entries.remove(task);
                         }
                     }
                 }

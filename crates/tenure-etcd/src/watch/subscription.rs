@@ -187,7 +187,7 @@ impl<S: WatchSink> Subscription<S> {
         match self.phase {
             // The watch may stand later than the read: what came in between would be missing. Read again.
             SubscriptionPhase::Live { server_at, .. } if server_at > revision => {
-                needs.push(SubscriptionNeed::Point)
+                needs.push(SubscriptionNeed::Point);
             }
             SubscriptionPhase::Live { .. } => {
                 self.point = StartPoint::Known(revision);
@@ -201,7 +201,7 @@ impl<S: WatchSink> Subscription<S> {
                 needs.push(SubscriptionNeed::Create);
             }
             SubscriptionPhase::Waiting | SubscriptionPhase::Creating | SubscriptionPhase::Draining => {
-                self.point = StartPoint::Read(revision)
+                self.point = StartPoint::Read(revision);
             }
         }
     }
@@ -258,7 +258,7 @@ impl<S: WatchSink> Subscription<S> {
         self.clear();
         match self.phase {
             SubscriptionPhase::Creating | SubscriptionPhase::Live { .. } | SubscriptionPhase::Parked => {
-                self.phase = SubscriptionPhase::Waiting
+                self.phase = SubscriptionPhase::Waiting;
             }
             SubscriptionPhase::Waiting | SubscriptionPhase::Draining => {}
         }

@@ -40,7 +40,7 @@ async fn want(context: HolderContext) {
             }
             Ok(_) => context.history.answer(op, OperationOutcome::No, None, Some("held".to_owned())),
             Err(error) => {
-                context.history.answer(op, OperationOutcome::Unknown, None, Some(error.to_string()))
+                context.history.answer(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             }
         }
         // What is not revoked here ends by itself.

@@ -8,7 +8,6 @@ mod holders;
 mod leading;
 mod observing;
 mod since;
-mod speed;
 mod transfer;
 
 use std::time::Duration;

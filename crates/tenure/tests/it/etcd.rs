@@ -78,7 +78,7 @@ async fn a_bad_transaction_in_a_batch_spoils_only_itself() {
         match n {
             3 => assert!(matches!(outcome, Err(StoreError::LeaseNotFound)), "{outcome:?}"),
             11 => {
-                assert!(matches!(outcome, Err(StoreError::Invalid(InvalidRequest::EmptyKey))), "{outcome:?}")
+                assert!(matches!(outcome, Err(StoreError::Invalid(InvalidRequest::EmptyKey))), "{outcome:?}");
             }
             _ => assert!(outcome.as_ref().is_ok_and(|reply| reply.succeeded), "{n}: {outcome:?}"),
         }

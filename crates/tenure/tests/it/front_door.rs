@@ -257,12 +257,12 @@ async fn a_key_that_another_process_registered_is_not_overwritten_if_absent() {
 async fn a_restarted_process_joins_when_the_key_of_the_former_one_has_expired() {
     let world = World::new();
     let process = |name: &'static str| {
-        let builder = Tenure::builder().store(world.store(name)).clock(world.clock(name));
+        let builder = Tenure::builder().store(world.process(name).store()).clock(world.process(name).clock());
         builder.ttl(Duration::from_secs(10)).connect()
     };
     let (former, restarted) = (process("former").await.unwrap(), process("restarted").await.unwrap());
     let _membership = former.join("web-1").await.unwrap();
-    world.partition("former");
+    world.process("former").partition();
     let began = world.elapsed();
     assert!(matches!(restarted.join("web-1").try_now().await, Err(JoinError::Held { .. })));
     let membership = restarted.join("web-1").await.unwrap();

@@ -101,7 +101,7 @@ struct ClaimTxn {
     reading: ClaimReadMode,
     /// Whether an answer said too little: then it may be ours already.
     is_second: bool,
-    answer: Option<ClaimReply>,
+    reply: Option<ClaimReply>,
 }
 
 /// What came of asking for all.
@@ -126,12 +126,12 @@ impl ClaimBatch {
         let is_bundled = reading == ClaimReadMode::Bundled
             && asks_for_all.is_some()
             && claims.iter().all(|(ask, _)| !ask.is_again);
-        let asked = |(ask, lease): (ClaimRequest, LeaseId)| {
+        let requested = |(ask, lease): (ClaimRequest, LeaseId)| {
             let is_together = asks_for_all.is_some() && !ask.is_again;
             let reading = if is_together { ClaimReadMode::Together } else { ClaimReadMode::Each };
-            ClaimTxn { ask, lease, reading, is_second: false, answer: None }
+            ClaimTxn { ask, lease, reading, is_second: false, reply: None }
         };
-        let claims = claims.into_iter().map(asked).collect();
+        let claims = claims.into_iter().map(requested).collect();
         ClaimBatch { claims, asks_for_all, is_bundled, was_refused: false, looked: None }
     }
 
@@ -140,9 +140,9 @@ impl ClaimBatch {
         if self.is_bundled {
             return self.claims.chunks(BUNDLE).map(|bundle| bundled(bundle, layout)).collect();
         }
-        let open = self.claims.iter().enumerate().filter(|(_, asked)| asked.answer.is_none());
-        open.map(|(n, asked)| {
-            let mut txn = claim(layout, &asked.ask, asked.lease, asked.reading);
+        let open = self.claims.iter().enumerate().filter(|(_, requested)| requested.reply.is_none());
+        open.map(|(n, requested)| {
+            let mut txn = claim(layout, &requested.ask, requested.lease, requested.reading);
             if self.asks_for_all == Some(n) {
                 for get in looks(&self.claims, layout) {
                     txn = txn.then(Op::Get(get.clone())).otherwise(Op::Get(get));
@@ -158,23 +158,25 @@ impl ClaimBatch {
         if std::mem::take(&mut self.is_bundled) {
             return self.handle_bundles(replies);
         }
-        let open: Vec<usize> = (0..self.claims.len()).filter(|n| self.claims[*n].answer.is_none()).collect();
+        let open: Vec<usize> = (0..self.claims.len()).filter(|n| self.claims[*n].reply.is_none()).collect();
         assert!(open.len() == replies.len(), "every claim that is not answered was asked");
         if let Some(n) = self.asks_for_all.take() {
             let place = open.iter().position(|open| *open == n);
             self.looked = place.and_then(|place| look(replies[place].as_ref().ok()?));
         }
         for (n, reply) in open.into_iter().zip(replies) {
-            let asked = &mut self.claims[n];
-            asked.answer = match reply {
-                Ok(reply) if asked.reading == ClaimReadMode::Together => asked.known(&reply, self.looked),
-                reply => Some(match read_claim(&asked.ask, asked.lease, reply) {
-                    ClaimReply::NotDone if asked.is_second => ClaimReply::Unknown,
-                    answer => answer,
+            let requested = &mut self.claims[n];
+            requested.reply = match reply {
+                Ok(reply) if requested.reading == ClaimReadMode::Together => {
+                    requested.known(&reply, self.looked)
+                }
+                reply => Some(match read_claim(&requested.ask, requested.lease, reply) {
+                    ClaimReply::NotDone if requested.is_second => ClaimReply::Ambiguous,
+                    reply => reply,
                 }),
             };
-            if asked.answer.is_none() {
-                asked.ask_again();
+            if requested.reply.is_none() {
+                requested.ask_again();
             }
         }
     }
@@ -192,23 +194,24 @@ impl ClaimBatch {
                         self.looked = looked;
                     }
                     let mut results = reply.results.into_iter();
-                    for asked in bundle {
-                        let results = results.by_ref().take(results_len(&asked.ask)).collect();
+                    for requested in bundle {
+                        let results = results.by_ref().take(results_len(&requested.ask)).collect();
                         let reply = TxnReply { succeeded: true, revision: reply.revision, results };
-                        asked.answer = asked.known(&reply, looked);
-                        if asked.answer.is_none() {
-                            asked.ask_again();
+                        requested.reply = requested.known(&reply, looked);
+                        if requested.reply.is_none() {
+                            requested.ask_again();
                         }
                     }
                 }
                 // Nothing has happened, and whose fault that is each has to be asked.
                 Ok(_) | Err(StoreError::LeaseNotFound | StoreError::Invalid(_)) => {
                     self.was_refused = true;
-                    bundle.iter_mut().for_each(|asked| asked.reading = ClaimReadMode::Each);
+                    bundle.iter_mut().for_each(|requested| requested.reading = ClaimReadMode::Each);
                 }
                 Err(error) => {
-                    for asked in bundle {
-                        asked.answer = Some(read_claim(&asked.ask, asked.lease, Err(error.clone())));
+                    for requested in bundle {
+                        requested.reply =
+                            Some(read_claim(&requested.ask, requested.lease, Err(error.clone())));
                     }
                 }
             }
@@ -216,13 +219,13 @@ impl ClaimBatch {
     }
 
     /// Whether all of them are answered.
-    pub fn is_answered(&self) -> bool {
-        self.claims.iter().all(|asked| asked.answer.is_some())
+    pub fn has_reply(&self) -> bool {
+        self.claims.iter().all(|requested| requested.reply.is_some())
     }
 
     /// The answers, in the order of the claims.
-    pub fn into_answers(self) -> Vec<ClaimReply> {
-        self.claims.into_iter().map(|asked| asked.answer.unwrap_or(ClaimReply::Unknown)).collect()
+    pub fn into_replies(self) -> Vec<ClaimReply> {
+        self.claims.into_iter().map(|requested| requested.reply.unwrap_or(ClaimReply::Ambiguous)).collect()
     }
 }
 
@@ -240,9 +243,9 @@ fn bundled(bundle: &[ClaimTxn], layout: &Layout) -> Txn {
 
 /// Whether there is any state and any command among the tasks of claims that do not read for themselves: one of each says so.
 fn looks(claims: &[ClaimTxn], layout: &Layout) -> Vec<Get> {
-    let together = || claims.iter().filter(|asked| asked.reading == ClaimReadMode::Together);
+    let together = || claims.iter().filter(|requested| requested.reading == ClaimReadMode::Together);
     let look = |key: fn(TaskId) -> Key| {
-        let keys = || together().map(|asked| layout.encode(&key(asked.ask.task.clone())));
+        let keys = || together().map(|requested| layout.encode(&key(requested.ask.task.clone())));
         let (first, last) = keys().min().zip(keys().max())?;
         let end = Selection::Key(last).end()?;
         Some(Get { values: ValueMode::Omitted, ..Get::new(Selection::Range(first, end)).limit(1) })
@@ -269,8 +272,8 @@ impl ClaimTxn {
         if !reply.succeeded {
             return match read_claim(&self.ask, self.lease, Ok(reply.clone())) {
                 // It finds itself.
-                ClaimReply::Unknown => None,
-                answer => Some(answer),
+                ClaimReply::Ambiguous => None,
+                reply => Some(reply),
             };
         }
         let looked = looked.filter(|looked| looked.is_blank && looked.at >= reply.revision)?;
@@ -281,7 +284,7 @@ impl ClaimTxn {
             Some(_) | None => None,
         };
         let (token, lease, revision) = (Token(reply.revision), self.lease, looked.at);
-        Some(ClaimReply::Ours(Box::new(WonClaim {
+        Some(ClaimReply::Won(Box::new(WonClaim {
             token,
             lease,
             revision,

@@ -11,7 +11,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use tenure_core::keyspace::Rows;
 use tenure_core::time::Moment;
 
-use crate::store::file::fault::before_commit;
+use crate::store::file::error::before_commit;
 use crate::store::file::schema::FORMAT;
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;

@@ -6,7 +6,7 @@
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::store::file::fault::before_commit;
+use crate::store::file::error::before_commit;
 use crate::store::{Durability, Revision, StoreError, UnusableStore};
 
 use std::path::Path;

@@ -107,7 +107,6 @@ mod claims {
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
         let waiting = stand(&store, &second, "2", 2).await;
-        let leader = operator.leader().await.unwrap().unwrap();
         let heir = operator.snapshot().await.unwrap().candidates.remove(0);
         let asking = tokio::spawn(operator.request_transfer("b").into_future());
         let request = soon(term.step_down_requested()).await;

@@ -14,8 +14,8 @@ use super::namespace;
 const TTL: Duration = Duration::from_secs(10);
 
 fn candidate(world: &World, who: &str) -> (Session, Election) {
-    let options = Session::options().ttl(TTL).clock(world.clock(who));
-    let session = options.open(world.store(who)).unwrap();
+    let options = Session::options().ttl(TTL).clock(world.process(who).clock());
+    let session = options.open(world.process(who).store()).unwrap();
     let election = Elections::new(&session, &namespace()).identity(who).election("x");
     (session, election)
 }
@@ -66,10 +66,10 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
         }
         assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 1), "{fault}");
         match fault {
-            "partition" => world.partition("a"),
-            "lose_answers" => world.lose_answers("a"),
-            "refuse" => world.refuse("a"),
-            _ => world.stall("a"),
+            "partition" => world.process("a").partition(),
+            "lose_answers" => world.process("a").drop_responses(),
+            "refuse" => world.process("a").refuse_connections(),
+            _ => world.process("a").pause(),
         }
         let (began, mut dropped_after) = (world.elapsed(), None);
         while works.begun.load(Ordering::SeqCst) < 2 && world.elapsed() - began < 4 * TTL {
@@ -83,13 +83,13 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
         }
         match fault {
             // Nobody can stop a task that runs; its clock stands still, so it knows nothing. The first thing it learns is that it is over.
-            "stall" => world.resume("a"),
+            "stall" => world.process("a").resume(),
             _ => {
                 assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}");
                 assert!(!works.overlapped.load(Ordering::SeqCst), "{fault}: two worked at once");
             }
         }
-        world.heal("a");
+        world.process("a").heal();
         world.advance(3 * TTL).await;
         assert_eq!(works.now(), 1, "{fault}: one leads again");
         drop(leading);
@@ -109,7 +109,7 @@ async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
             tokio::spawn(async move { campaign.lead(|_| works.clone().work()).await })
         };
         world.advance(Duration::from_secs(1)).await;
-        world.expire(session.lease_id().unwrap());
+        world.expire_lease(session.lease_id().unwrap());
         world.advance(2 * TTL).await;
         if leads_again {
             assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 2));
@@ -145,16 +145,16 @@ async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
     let waiting = tokio::spawn(second.campaign().value("2").into_future());
     world.advance(Duration::from_secs(1)).await;
     let heir = second.snapshot().await.unwrap().candidates.remove(0);
-    world.latency("a", Duration::from_millis(10));
+    world.process("a").set_latency(Duration::from_millis(10));
     let transfer = tokio::spawn(async move { term.transfer(&heir).await });
     // The listing has come and gone; the transaction has arrived, its answer has not.
     world.advance(Duration::from_millis(35)).await;
-    world.lose_answers("a");
+    world.process("a").drop_responses();
     let heir = waiting.await.unwrap().unwrap();
     assert!(!transfer.is_finished());
     // Longer than a request is waited for.
     world.advance(Duration::from_secs(6)).await;
-    world.heal("a");
+    world.process("a").heal();
     transfer.await.unwrap().unwrap();
     world.advance(Duration::from_secs(20)).await;
     assert!(heir.is_valid(), "nothing that was asked again took it away");
@@ -169,11 +169,11 @@ async fn a_transfer_that_did_not_arrive_is_asked_again() {
     let waiting = tokio::spawn(second.campaign().value("2").into_future());
     world.advance(Duration::from_secs(1)).await;
     let heir = second.snapshot().await.unwrap().candidates.remove(0);
-    world.refuse("a");
+    world.process("a").refuse_connections();
     let transfer = tokio::spawn(async move { term.transfer(&heir).await });
     world.advance(Duration::from_secs(2)).await;
     assert!(!waiting.is_finished() && !transfer.is_finished());
-    world.heal("a");
+    world.process("a").heal();
     transfer.await.unwrap().unwrap();
     assert!(waiting.await.unwrap().unwrap().is_valid());
 }
@@ -195,7 +195,7 @@ async fn whoever_kept_a_term_is_told_before_the_store_is() {
     };
     let kept = kept.recv().await.unwrap();
     world.advance(Duration::from_secs(1)).await;
-    world.latency("a", Duration::from_millis(100));
+    world.process("a").set_latency(Duration::from_millis(100));
     operator.request_resign().no_reply().await.unwrap();
     while works.now() > 0 {
         world.advance(Duration::from_millis(5)).await;

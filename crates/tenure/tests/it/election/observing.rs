@@ -94,21 +94,21 @@ async fn candidate_listed_before_an_older_one_has_waited() {
 async fn an_observer_says_how_long_nobody_led_and_survives_an_outage_with_compaction() {
     let world = World::new();
     let ((_a, first), (_b, onlooker)) =
-        (process(&world.store("a"), "a"), process(&world.store("onlooker"), "onlooker"));
+        (process(&world.process("a").store(), "a"), process(&world.process("onlooker").store(), "onlooker"));
     let term = first.campaign().value("1").await.unwrap();
     let mut observe = onlooker.observe();
     assert_eq!(next_value(&mut observe).await.as_deref(), Some("1"));
     term.resign().await.unwrap();
     let none = next(&mut observe).await;
     assert_eq!(none.leader, None);
-    world.partition("onlooker");
+    world.process("onlooker").partition();
     world.advance(Duration::from_secs(7)).await;
     let second = first.campaign().value("2").await.unwrap();
     let token = second.token();
     second.resign().await.unwrap();
     let third = first.campaign().value("3").await.unwrap();
     world.compact(third.token().0).unwrap();
-    world.heal("onlooker");
+    world.process("onlooker").heal();
     let seen = next(&mut observe).await;
     assert!(third.token() > token);
     assert_eq!(seen.leader.unwrap().token, third.token(), "what came and went unseen is not told");

@@ -103,7 +103,8 @@ async fn a_store_that_can_never_be_used_again_ends_the_session() {
 #[tokio::test(start_paused = true)]
 async fn close_names_what_was_not_released() {
     let world = tenure::testing::World::new();
-    let session = Session::options().clock(world.clock("a")).open(world.store("a")).unwrap();
+    let session =
+        Session::options().clock(world.process("a").clock()).open(world.process("a").store()).unwrap();
     let namespace = tenure_core::id::Namespace::parse("t").unwrap();
     let locks = tenure::lock::Locks::new(&session, &namespace);
     let elections = tenure::election::Elections::new(&session, &namespace);

@@ -165,7 +165,7 @@ async fn a_loan_ends_with_its_lease_on_etcd_and_the_next_one_has_another() {
     let next = session.lease().await.unwrap();
     assert_ne!(next.lease(), loan.lease());
     onlooker.revoke(next.lease()).await.unwrap();
-    next.report_gone();
+    next.lease_not_found();
     assert_eq!(next.loss(), Some(LossReason::Revoked), "who heard it from the store need not wait");
     drop((loan, next));
     session.close().await.unwrap();

@@ -66,7 +66,7 @@ fn attempts(lines: &[String]) -> Vec<u32> {
     lines.iter().map(number).collect()
 }
 
-const FAILS: &str = "WARN tenure::session::tell: the store fails, trying again";
+const FAILS: &str = "WARN tenure::session::events: store request failed";
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_one_warning_one_per_doubling_and_one_line_on_recovery() {

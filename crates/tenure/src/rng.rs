@@ -1,6 +1,6 @@
 //! Throws of the dice, for jitter and nonces. The machines take them as arguments, so that a test can throw what it likes.
 //!
-//! Everything random comes from here, so that a seed can decide all of it: see `testing::Fate`.
+//! Everything random comes from here, so that a seed can decide all of it: see `testing::Seed`.
 
 use std::cell::Cell;
 
@@ -12,11 +12,11 @@ thread_local! {
 }
 
 /// Anywhere in `0.0..=1.0`; without entropy everybody throws the same.
-pub(crate) fn throw() -> f64 {
+pub(crate) fn jitter() -> f64 {
     #[cfg(feature = "testing")]
     {
         let mut bytes = [0; 4];
-        if crate::testing::fate::fill(&mut bytes) {
+        if crate::testing::seed::fill(&mut bytes) {
             return part_of_one(u32::from_le_bytes(bytes));
         }
     }
@@ -60,7 +60,7 @@ pub(crate) fn try_bytes<const N: usize>() -> Result<[u8; N], StoreError> {
 fn fill<const N: usize>() -> Result<[u8; N], getrandom::Error> {
     let mut bytes = [0; N];
     #[cfg(feature = "testing")]
-    if crate::testing::fate::fill(&mut bytes) {
+    if crate::testing::seed::fill(&mut bytes) {
         return Ok(bytes);
     }
     getrandom::fill(&mut bytes)?;
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn throws_fall_everywhere() {
-        let throws: Vec<f64> = (0..10_000).map(|_| throw()).collect();
+        let throws: Vec<f64> = (0..10_000).map(|_| jitter()).collect();
         for tenth in 0..10 {
             let (from, to) = (f64::from(tenth) / 10.0, f64::from(tenth + 1) / 10.0);
             let fallen = throws.iter().filter(|throw| (from..to).contains(*throw)).count();

@@ -8,27 +8,27 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::store::file::fault::of_side_file;
+use crate::store::file::error::of_side_file;
 use crate::store::file::schema;
-use crate::store::file::side_file::{self, Kind, refuse_open_folder, second_name};
+use crate::store::file::side_file::{self, SideFileKind, refuse_open_folder, second_name};
 use crate::store::{InvalidRequest, StoreError, UnusableStore};
 
 /// A store file and the files beside it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct StorePaths {
     pub(super) database: PathBuf,
     pub(super) wal: PathBuf,
     pub(super) shm: PathBuf,
     pub(super) lock: PathBuf,
-    pub(super) bell: PathBuf,
+    pub(super) notifier: PathBuf,
     pub(super) epoch: PathBuf,
 }
 
-impl Place {
+impl StorePaths {
     /// Makes the folder if it is missing, and refuses one that cannot hold a shared store, and what is there already and is no store.
     ///
     /// All who share a store must agree on its side files, so links are followed first.
-    pub(super) fn prepare(path: &Path) -> Result<Place, StoreError> {
+    pub(super) fn prepare(path: &Path) -> Result<StorePaths, StoreError> {
         let no_file = || InvalidRequest::Other(format!("{} names no file", path.display()));
         let name = path.file_name().ok_or_else(no_file)?;
         refuse_other_kinds(path)?;
@@ -48,10 +48,10 @@ impl Place {
         let folder = database.parent().unwrap_or(Path::new("/"));
         file_system::refuse_shared(folder)?;
         refuse_open_folder(folder)?;
-        let place = Place::beside(database);
-        place.refuse_second_names()?;
-        place.refuse_strangers()?;
-        Ok(place)
+        let paths = StorePaths::beside(database);
+        paths.refuse_second_names()?;
+        paths.refuse_strangers()?;
+        Ok(paths)
     }
 
     /// Refuses files that are reached under a second name: a process that uses the other name has other side files, and both would
@@ -66,7 +66,7 @@ impl Place {
             if found.nlink() > 1 {
                 return Err(second_name(path, found.nlink()));
             }
-            side_file::refuse_untrusted(path, &found, Kind::Regular)?;
+            side_file::refuse_untrusted(path, &found, SideFileKind::Regular)?;
             file_system::refuse_mount_point(path)?;
         }
         Ok(())
@@ -86,17 +86,17 @@ impl Place {
         }
     }
 
-    fn beside(database: PathBuf) -> Place {
+    fn beside(database: PathBuf) -> StorePaths {
         let beside = |suffix: &str| {
             let mut path = OsString::from(database.as_os_str());
             path.push(suffix);
             PathBuf::from(path)
         };
-        Place {
+        StorePaths {
             wal: beside("-wal"),
             shm: beside("-shm"),
             lock: beside(".lock"),
-            bell: beside(".bell"),
+            notifier: beside(".bell"),
             epoch: beside(".epoch"),
             database,
         }
@@ -129,7 +129,7 @@ mod file_system {
 
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-    use crate::store::file::fault::of_side_file;
+    use crate::store::file::error::of_side_file;
     use crate::store::{StoreError, UnusableStore};
 
     /// What `statfs` calls the file systems that reach beyond one kernel, or may: numbers from `linux/magic.h` and the file

@@ -6,53 +6,53 @@ use std::panic::Location;
 use crate::store::{Revision, StoreError};
 
 /// What a case says: nothing if all is well, otherwise what is wrong.
-pub type Verdict<T = ()> = Result<T, Failure>;
+pub type CheckResult<T = ()> = Result<T, CheckFailure>;
 
 /// What a case found wrong, and where it looked.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct CheckFailure {
     what: String,
     place: &'static Location<'static>,
 }
 
-impl Failure {
+impl CheckFailure {
     /// What is wrong, at the place of the caller.
     #[track_caller]
-    pub fn new(what: impl Into<String>) -> Failure {
-        Failure { what: what.into(), place: Location::caller() }
+    pub fn new(what: impl Into<String>) -> CheckFailure {
+        CheckFailure { what: what.into(), place: Location::caller() }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CheckFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}:{})", self.what, self.place.file(), self.place.line())
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for CheckFailure {}
 
 /// A request that should have succeeded did not.
-impl From<StoreError> for Failure {
+impl From<StoreError> for CheckFailure {
     #[track_caller]
-    fn from(error: StoreError) -> Failure {
-        Failure::new(format!("the store refused: {error}"))
+    fn from(error: StoreError) -> CheckFailure {
+        CheckFailure::new(format!("the store refused: {error}"))
     }
 }
 
 /// Says that two things must be the same.
 #[track_caller]
 #[expect(clippy::needless_pass_by_value, reason = "the cases compare what they just made")]
-pub(super) fn equal<T: PartialEq + fmt::Debug>(what: &str, found: T, expected: T) -> Verdict {
+pub(super) fn equal<T: PartialEq + fmt::Debug>(what: &str, found: T, expected: T) -> CheckResult {
     if found == expected {
         return Ok(());
     }
-    Err(Failure::new(format!("{what}: expected {expected:?}, found {found:?}")))
+    Err(CheckFailure::new(format!("{what}: expected {expected:?}, found {found:?}")))
 }
 
 /// Says that something must hold.
 #[track_caller]
-pub(super) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
-    if holds { Ok(()) } else { Err(Failure::new(otherwise())) }
+pub(super) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> CheckResult {
+    if holds { Ok(()) } else { Err(CheckFailure::new(otherwise())) }
 }
 
 /// The revision this many after `start`: the "+n" of a claim.
@@ -65,12 +65,14 @@ macro_rules! refused {
     ($what:expr, $answer:expr, $error:pat) => {
         match $answer {
             Err($error) => Ok(()),
-            Err(other) => Err(Failure::new(format!(
+            Err(other) => Err(CheckFailure::new(format!(
                 "{}: expected {}, was refused with: {other}",
                 $what,
                 stringify!($error)
             ))),
-            Ok(_) => Err(Failure::new(format!("{}: expected {}, was accepted", $what, stringify!($error)))),
+            Ok(_) => {
+                Err(CheckFailure::new(format!("{}: expected {}, was accepted", $what, stringify!($error))))
+            }
         }
     };
 }

@@ -8,21 +8,21 @@
 
 use std::path::Path;
 
-pub(super) use crate::store::file::ear::{Ear, Nudge};
+pub(super) use crate::store::file::commit_listener::{CommitListener, ListenerWaker};
 
 /// The notifier, as the writer sees it.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct CommitNotifier {
     #[cfg(target_os = "linux")]
     pipe: Option<std::fs::File>,
 }
 
 #[cfg(target_os = "linux")]
-impl Bell {
+impl CommitNotifier {
     /// Opens the pipe, and replaces whatever else has its name. Called inside the write lock.
     ///
     /// Without a pipe others are notified late, so it is no error.
-    pub(super) fn open(path: &Path) -> Bell {
+    pub(super) fn open(path: &Path) -> CommitNotifier {
         let pipe = open(path).or_else(|_| {
             create(path)?;
             open(path)
@@ -30,7 +30,7 @@ impl Bell {
         let pipe = pipe.inspect_err(|error| {
             tracing::warn!(file = %path.display(), %error, "notifier could not be opened, events may be 50 ms late");
         });
-        Bell { pipe: pipe.ok() }
+        CommitNotifier { pipe: pipe.ok() }
     }
 
     /// Notifies all processes of a new revision. Called inside the write lock.
@@ -47,14 +47,14 @@ impl Bell {
 
 #[cfg(target_os = "linux")]
 fn open(path: &Path) -> Result<std::fs::File, crate::store::StoreError> {
-    use crate::store::file::side_file::{Kind, open_with};
-    open_with(path, Kind::Fifo, std::fs::OpenOptions::new().read(true).write(true))
+    use crate::store::file::side_file::{SideFileKind, open_with};
+    open_with(path, SideFileKind::Fifo, std::fs::OpenOptions::new().read(true).write(true))
 }
 
 /// Replaces what has the name by a new pipe. A process that still has the old one looks by itself.
 #[cfg(target_os = "linux")]
 fn create(path: &Path) -> Result<(), crate::store::StoreError> {
-    use crate::store::file::fault::of_side_file;
+    use crate::store::file::error::of_side_file;
     let cannot = |error: std::io::Error| of_side_file(&path.display().to_string(), &error);
     // A link is removed, not what it points to.
     match std::fs::remove_file(path) {
@@ -66,10 +66,10 @@ fn create(path: &Path) -> Result<(), crate::store::StoreError> {
 }
 
 #[cfg(not(target_os = "linux"))]
-impl Bell {
+impl CommitNotifier {
     /// Elsewhere than on Linux all processes look by themselves.
-    pub(super) fn open(_path: &Path) -> Bell {
-        Bell {}
+    pub(super) fn open(_path: &Path) -> CommitNotifier {
+        CommitNotifier {}
     }
 
     pub(super) fn ring(&self) {}

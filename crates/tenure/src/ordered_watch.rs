@@ -16,20 +16,20 @@ use tokio::sync::Notify;
 use tokio::task::coop::cooperative;
 
 /// A value, and whoever waits for it to change.
-pub(crate) fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
-    let sender = Sender::new(value);
+pub(crate) fn channel<T>(value: T) -> (OrderedSender<T>, OrderedReceiver<T>) {
+    let sender = OrderedSender::new(value);
     let receiver = sender.subscribe();
     (sender, receiver)
 }
 
 /// The side that changes the value. Dropping it ends all waiting.
-pub(crate) struct Sender<T> {
-    shared: Arc<Shared<T>>,
+pub(crate) struct OrderedSender<T> {
+    shared: Arc<ChannelShared<T>>,
 }
 
 /// A side that waits. A clone has seen what this one has.
-pub(crate) struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+pub(crate) struct OrderedReceiver<T> {
+    shared: Arc<ChannelShared<T>>,
     /// The version that was last looked at.
     seen: u64,
 }
@@ -37,20 +37,20 @@ pub(crate) struct Receiver<T> {
 /// The value will not change any more: whoever could change it is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("whoever could change it is gone")]
-pub(crate) struct Gone;
+pub(crate) struct SenderDropped;
 
 /// The value, which does not change as long as this is held: not longer than it takes to look.
-pub(crate) struct Ref<'a, T> {
-    state: RwLockReadGuard<'a, State<T>>,
+pub(crate) struct OrderedRef<'a, T> {
+    state: RwLockReadGuard<'a, ChannelState<T>>,
 }
 
-struct Shared<T> {
-    state: RwLock<State<T>>,
+struct ChannelShared<T> {
+    state: RwLock<ChannelState<T>>,
     /// Rung after each change, and when the sender is gone. Its waiters are one list, first come first served.
     changed: Notify,
 }
 
-struct State<T> {
+struct ChannelState<T> {
     value: T,
     /// Grows with each change.
     version: u64,
@@ -68,7 +68,7 @@ impl Liveness {
     }
 }
 
-impl<T: Send + Sync + 'static> Sender<T> {
+impl<T: Send + Sync + 'static> OrderedSender<T> {
     /// Tells later whether a receiver is still there.
     pub(crate) fn liveness(&self) -> Liveness {
         let shared: Arc<dyn Any + Send + Sync> = self.shared.clone();
@@ -76,19 +76,19 @@ impl<T: Send + Sync + 'static> Sender<T> {
     }
 }
 
-impl<T> Sender<T> {
-    pub(crate) fn new(value: T) -> Sender<T> {
-        let state = RwLock::new(State { value, version: 0, is_closed: false });
-        Sender { shared: Arc::new(Shared { state, changed: Notify::new() }) }
+impl<T> OrderedSender<T> {
+    pub(crate) fn new(value: T) -> OrderedSender<T> {
+        let state = RwLock::new(ChannelState { value, version: 0, is_closed: false });
+        OrderedSender { shared: Arc::new(ChannelShared { state, changed: Notify::new() }) }
     }
 
     /// One who waits for what changes from now on.
-    pub(crate) fn subscribe(&self) -> Receiver<T> {
-        Receiver { shared: self.shared.clone(), seen: self.shared.read().version }
+    pub(crate) fn subscribe(&self) -> OrderedReceiver<T> {
+        OrderedReceiver { shared: self.shared.clone(), seen: self.shared.read().version }
     }
 
-    pub(crate) fn borrow(&self) -> Ref<'_, T> {
-        Ref { state: self.shared.read() }
+    pub(crate) fn borrow(&self) -> OrderedRef<'_, T> {
+        OrderedRef { state: self.shared.read() }
     }
 
     /// Changes the value, and says whether that is news; only then anybody is woken.
@@ -118,37 +118,37 @@ impl<T> Sender<T> {
     }
 
     /// Puts another value in its place, and lets the caller say when those who wait are woken: they are too when the sender goes.
-    pub(crate) fn change_quietly(&self, value: T) -> Bell<T> {
+    pub(crate) fn replace_quietly(&self, value: T) -> PendingWake<T> {
         let mut state = self.shared.write();
         let former = std::mem::replace(&mut state.value, value);
         state.version += 1;
         drop(state);
         drop(former);
-        Bell { shared: self.shared.clone() }
+        PendingWake { shared: self.shared.clone() }
     }
 }
 
 /// Wakes those who wait for a change that has happened.
-pub(crate) struct Bell<T> {
-    shared: Arc<Shared<T>>,
+pub(crate) struct PendingWake<T> {
+    shared: Arc<ChannelShared<T>>,
 }
 
-impl<T> Bell<T> {
-    pub(crate) fn ring(self) {
+impl<T> PendingWake<T> {
+    pub(crate) fn wake(self) {
         self.shared.changed.notify_waiters();
     }
 }
 
-impl<T> Drop for Sender<T> {
+impl<T> Drop for OrderedSender<T> {
     fn drop(&mut self) {
         self.shared.write().is_closed = true;
         self.shared.changed.notify_waiters();
     }
 }
 
-impl<T> Receiver<T> {
-    pub(crate) fn borrow(&self) -> Ref<'_, T> {
-        Ref { state: self.shared.read() }
+impl<T> OrderedReceiver<T> {
+    pub(crate) fn borrow(&self) -> OrderedRef<'_, T> {
+        OrderedRef { state: self.shared.read() }
     }
 
     /// What is there now counts as seen.
@@ -157,17 +157,20 @@ impl<T> Receiver<T> {
     }
 
     /// Waits for a change that was not seen yet.
-    pub(crate) async fn changed(&mut self) -> Result<(), Gone> {
+    pub(crate) async fn changed(&mut self) -> Result<(), SenderDropped> {
         // Who asks again and again, and is answered at once, must let others run.
         cooperative(self.next_change()).await
     }
 
     /// Waits until the value is as wanted; at once if it is so already.
-    pub(crate) async fn wait_for(&mut self, is_wanted: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Gone> {
+    pub(crate) async fn wait_for(
+        &mut self,
+        is_wanted: impl FnMut(&T) -> bool,
+    ) -> Result<OrderedRef<'_, T>, SenderDropped> {
         cooperative(self.next_wanted(is_wanted)).await
     }
 
-    async fn next_change(&mut self) -> Result<(), Gone> {
+    async fn next_change(&mut self) -> Result<(), SenderDropped> {
         loop {
             // Before the look: a change between the two counts.
             let changed = self.shared.changed.notified();
@@ -178,24 +181,27 @@ impl<T> Receiver<T> {
                     return Ok(());
                 }
                 if state.is_closed {
-                    return Err(Gone);
+                    return Err(SenderDropped);
                 }
             }
             changed.await;
         }
     }
 
-    async fn next_wanted(&mut self, mut is_wanted: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Gone> {
+    async fn next_wanted(
+        &mut self,
+        mut is_wanted: impl FnMut(&T) -> bool,
+    ) -> Result<OrderedRef<'_, T>, SenderDropped> {
         loop {
             let changed = self.shared.changed.notified();
             {
                 let state = self.shared.read();
                 self.seen = state.version;
                 if is_wanted(&state.value) {
-                    return Ok(Ref { state });
+                    return Ok(OrderedRef { state });
                 }
                 if state.is_closed {
-                    return Err(Gone);
+                    return Err(SenderDropped);
                 }
             }
             changed.await;
@@ -203,13 +209,13 @@ impl<T> Receiver<T> {
     }
 }
 
-impl<T> Clone for Receiver<T> {
-    fn clone(&self) -> Receiver<T> {
-        Receiver { shared: self.shared.clone(), seen: self.seen }
+impl<T> Clone for OrderedReceiver<T> {
+    fn clone(&self) -> OrderedReceiver<T> {
+        OrderedReceiver { shared: self.shared.clone(), seen: self.seen }
     }
 }
 
-impl<T> Deref for Ref<'_, T> {
+impl<T> Deref for OrderedRef<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -217,26 +223,26 @@ impl<T> Deref for Ref<'_, T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> ChannelShared<T> {
     // What a panic left behind is a value like any other: who changes it does so in one step.
-    fn read(&self) -> RwLockReadGuard<'_, State<T>> {
+    fn read(&self) -> RwLockReadGuard<'_, ChannelState<T>> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State<T>> {
+    fn write(&self) -> RwLockWriteGuard<'_, ChannelState<T>> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Sender<T> {
+impl<T: fmt::Debug> fmt::Debug for OrderedSender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sender({:?})", *self.borrow())
+        write!(f, "OrderedSender({:?})", *self.borrow())
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Receiver<T> {
+impl<T: fmt::Debug> fmt::Debug for OrderedReceiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Receiver({:?})", *self.borrow())
+        write!(f, "OrderedReceiver({:?})", *self.borrow())
     }
 }
 
@@ -292,12 +298,12 @@ mod tests {
         sender.send_replace(2);
         drop(sender);
         assert_eq!(receiver.changed().now_or_never(), Some(Ok(())));
-        assert_eq!(receiver.changed().now_or_never(), Some(Err(Gone)));
+        assert_eq!(receiver.changed().now_or_never(), Some(Err(SenderDropped)));
         assert_eq!(
             receiver.wait_for(|value| *value == 2).now_or_never().map(|seen| seen.map(|value| *value)),
             Some(Ok(2))
         );
-        assert!(matches!(receiver.wait_for(|value| *value == 3).now_or_never(), Some(Err(Gone))));
+        assert!(matches!(receiver.wait_for(|value| *value == 3).now_or_never(), Some(Err(SenderDropped))));
     }
 
     /// A session that is settled says so at once; who asked it in a loop held up the task that was to change that.
@@ -321,16 +327,16 @@ mod tests {
         let mut waiting = receiver.clone();
         let mut waiting = pin!(waiting.wait_for(|value| *value == 2));
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        let bell = sender.change_quietly(2);
+        let bell = sender.replace_quietly(2);
         assert_eq!((*receiver.borrow(), woken.load(Ordering::Relaxed)), (2, 0), "it can be seen");
-        bell.ring();
+        bell.wake();
         assert_eq!(woken.load(Ordering::Relaxed), 1);
         assert!(waiting.as_mut().poll(&mut context).is_ready());
 
         let mut last = receiver.clone();
         let mut last = pin!(last.wait_for(|value| *value == 3));
         assert!(last.as_mut().poll(&mut context).is_pending());
-        sender.change_quietly(3);
+        sender.replace_quietly(3);
         assert_eq!(woken.load(Ordering::Relaxed), 1);
         drop(sender);
         assert_eq!(woken.load(Ordering::Relaxed), 2);
@@ -355,6 +361,6 @@ mod tests {
         let waiting = tokio::spawn(async move { receiver.changed().await });
         tokio::task::yield_now().await;
         drop(sender);
-        assert_eq!(waiting.await.unwrap(), Err(Gone));
+        assert_eq!(waiting.await.unwrap(), Err(SenderDropped));
     }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::store::file::job::Line;
-use crate::store::file::lock::{Shown, shown};
+use crate::store::file::job::JobQueue;
+use crate::store::file::lock::{LockFileContent, read_lock_file};
 use crate::store::{Cause, StoreError};
 
 /// After how long someone should know. A healthy commit takes far less than a tenth of it.
@@ -27,20 +27,20 @@ const LOOKS_BEFORE_SLEEP: u32 = 20;
 
 /// What the watching thread and the others share.
 #[derive(Debug, Default)]
-pub(super) struct Alarm {
+pub(super) struct LockWatchdog {
     /// Someone had to wait since the last look.
     someone_waits: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<WatchdogState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchdogState {
     is_awake: bool,
     is_over: bool,
 }
 
-impl Alarm {
+impl LockWatchdog {
     /// Called by one who is about to wait.
     pub(super) fn arm(&self) {
         if self.someone_waits.swap(true, Ordering::Relaxed) {
@@ -59,8 +59,8 @@ impl Alarm {
     }
 
     /// What the thread does, until the end.
-    pub(super) fn run(&self, line: &Line, lock: &Path) {
-        let mut queue = Queue::default();
+    pub(super) fn run(&self, line: &JobQueue, lock: &Path) {
+        let mut queue = ObservedQueue::default();
         let mut idle_looks = 0;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while !state.is_over {
@@ -79,28 +79,28 @@ impl Alarm {
 
 /// What was seen of the queue while requests waited.
 #[derive(Default)]
-struct Queue {
-    shown: Shown,
+struct ObservedQueue {
+    shown: LockFileContent,
     /// When it was last seen to move.
     moved_at: Option<Instant>,
     /// One warning for one stall, however many requests it holds up.
     has_warned: bool,
 }
 
-impl Queue {
-    fn look(&mut self, line: &Line, lock: &Path) {
+impl ObservedQueue {
+    fn look(&mut self, line: &JobQueue, lock: &Path) {
         let now = Instant::now();
         let oldest = line.oldest().filter(|oldest| now.saturating_duration_since(*oldest) >= ALARM_AFTER);
         let Some(oldest) = oldest else {
-            *self = Queue::default();
+            *self = ObservedQueue::default();
             return;
         };
-        let found = shown(lock);
+        let found = read_lock_file(lock);
         if self.moved_at.is_none() {
             // What happened before the first look is not known: it counts from when the request began to wait.
             (self.shown, self.moved_at) = (found, Some(oldest));
         } else if found.stamp != self.shown.stamp {
-            *self = Queue { shown: found, moved_at: Some(now), has_warned: false };
+            *self = ObservedQueue { shown: found, moved_at: Some(now), has_warned: false };
         } else {
             self.shown = found;
         }
