@@ -1,4 +1,4 @@
-//! Elections: candidates who campaign, lead, resign and hand over, and others who watch them.
+//! Elections: candidates that campaign, lead, resign and transfer, and observers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::rng::SimRng;
 /// The only election: the more candidates, the better.
 pub const NAME: &str = "boss";
 
-/// Somebody is a candidate all day, and watches who leads.
+/// The process is a candidate for the whole run, and observes the leader.
 pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
     let elections = Elections::new(&process.session, &namespace()).introduce(&process.name);
     let election = elections.election(NAME).expect("a good name");
@@ -32,8 +32,8 @@ async fn observe(context: WorkloadContext, process: SimProcess, election: Electi
     let mut observe = election.observe();
     while let Some(Ok(seen)) = observe.next().await {
         let token = seen.leader.map(|leader| leader.token);
-        let (subject, who) = (election_line(NAME), process.name.clone());
-        context.processes.history.note(Fact::Observed { subject, who, token });
+        let (subject, process) = (election_line(NAME), process.name.clone());
+        context.processes.history.note(Fact::Observed { subject, process, token });
     }
 }
 
@@ -75,7 +75,7 @@ async fn lead(
         let (context, process) = (context.clone(), process.clone());
         async move {
             let subject = election_line(NAME);
-            let _believing = believe(&context, &process, &term);
+            let _believing = track_hold(&context, &process, &term);
             for _ in 0..steps {
                 process.rest(pace).await;
                 context.acted(&process, &subject, term.token(), term.is_valid());
@@ -83,13 +83,13 @@ async fn lead(
             }
         }
     });
-    // A campaign that nobody wins in time is given up.
+    // A campaign that is not won in time is cancelled.
     let _ = tokio::time::timeout(Duration::from_secs(25), leading).await;
 }
 
 async fn reign(context: &WorkloadContext, process: &SimProcess, term: Term, rng: &mut SimRng) {
     let term = Arc::new(term);
-    let believing = believe(context, process, &term);
+    let believing = track_hold(context, process, &term);
     let subject = election_line(NAME);
     for _ in 0..rng.below(4) {
         let pace = rng.ms(100, 1_500);
@@ -118,9 +118,9 @@ async fn reign(context: &WorkloadContext, process: &SimProcess, term: Term, rng:
     };
 }
 
-fn believe(context: &WorkloadContext, process: &SimProcess, term: &Arc<Term>) -> TrackedHoldGuard {
-    let believed = term.clone();
-    context.believe(process, &election_line(NAME), term.token(), LockMode::Exclusive, move || {
-        believed.is_valid()
+fn track_hold(context: &WorkloadContext, process: &SimProcess, term: &Arc<Term>) -> TrackedHoldGuard {
+    let was_valid = term.clone();
+    context.track_hold(process, &election_line(NAME), term.token(), LockMode::Exclusive, move || {
+        was_valid.is_valid()
     })
 }
