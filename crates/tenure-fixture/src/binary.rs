@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_line_is_read_with_and_without_a_suffix() {
+    fn version_line_parses_with_suffix() {
         assert_eq!(parse_version("etcd Version: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
         assert_eq!(parse_version("etcd Version: 3.7.0-rc.1\n"), Some((3, 7, 0)));
         assert_eq!(parse_version("etcd Version: 3\n"), None);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_under_test_answers_with_a_known_line() {
+    fn etcd_binary_prints_known_version() {
         let version = version_of(&binary());
         assert!(version >= (3, 4, 0), "{version:?}");
     }
