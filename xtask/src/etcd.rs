@@ -26,7 +26,7 @@ pub(crate) fn binary(line: &str) -> Result<PathBuf, XtaskError> {
     }
 }
 
-/// What a binary says it is.
+/// The version that a binary prints.
 pub(crate) fn version(binary: &Path) -> Result<String, XtaskError> {
     // 3.4 also complains about its own packages there, on stderr.
     let output = Command::new(binary).arg("--version").output();

@@ -1,6 +1,6 @@
 //! Documents that a program writes: `check` compares them, `fix` writes them.
 //!
-//! A list that is kept by hand is out of date on the second day.
+//! A manually kept list is soon out of date.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::shell::{XtaskError, build_as_for_tests, output, root, target};
 use crate::{modules, nemesis};
 
-/// A document and the example program whose output it is.
+/// A document and the example program that prints it.
 struct Generator {
     path: &'static str,
     /// The program's file. While neither it nor the document exists, there is nothing to compare.
@@ -21,14 +21,14 @@ const GENERATORS: &[Generator] = &[
     Generator { path: "docs/task-states.md", source: "crates/tenure-core/examples/task_states.rs" },
 ];
 
-/// What is to be done about a generator.
+/// Whether a generator can run.
 #[derive(Debug, PartialEq, Eq)]
 enum GeneratorState {
     /// Run it.
     Ready,
     /// Neither the program nor the document exists.
     NotYet,
-    /// The document exists, and nobody can write it.
+    /// The document exists without a program that writes it.
     Orphan,
 }
 

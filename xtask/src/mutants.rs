@@ -22,10 +22,10 @@ pub(crate) const LIST: &str = "xtask/mutants.toml";
 /// hang is detected by this limit.
 const ONE_MAX: Duration = Duration::from_secs(600);
 
-/// How often a running mutant is looked at.
+/// How often the runner polls a running mutant.
 const POLL: Duration = Duration::from_millis(200);
 
-/// What came of a mutant.
+/// The result of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MutantResult {
     /// A named test failed.
@@ -49,7 +49,7 @@ struct Options {
     minutes: Option<u64>,
 }
 
-/// Runs the listed mutants and prints what came of them.
+/// Runs the listed mutants and prints their results.
 pub(crate) fn mutants(args: &[&str]) -> Result<(), XtaskError> {
     let options = options(args)?;
     let root = root();
@@ -169,7 +169,7 @@ impl Scratch {
             Some(true) => Ok(MutantResult::Survived),
             Some(false) => {
                 let text = std::fs::read_to_string(&log).unwrap_or_default();
-                Ok(verdict_of_failure(&text, &log))
+                Ok(result_of_failure(&text, &log))
             }
         }
     }
@@ -183,7 +183,7 @@ fn packages_of(filter: &str) -> Vec<&str> {
 }
 
 /// What a failed run means: only a test that failed kills a mutant, not a filter that selects nothing or cannot be read.
-fn verdict_of_failure(log: &str, path: &Path) -> MutantResult {
+fn result_of_failure(log: &str, path: &Path) -> MutantResult {
     let has_failed_test = log.lines().any(|line| {
         ["FAIL", "TIMEOUT", "SIGABRT", "SIGSEGV"].iter().any(|word| line.trim_start().starts_with(word))
     });

@@ -12,7 +12,7 @@ const RESULTS: &str = "docs/results";
 /// The document with the table.
 pub(crate) const DOCUMENT: &str = "docs/guarantees.md";
 
-/// The table stands between these.
+/// The markers before and after the table.
 const BEGIN: &str = "<!-- written from docs/results by `cargo xtask fix` -->\n";
 const END: &str = "<!-- until here -->\n";
 
@@ -71,13 +71,13 @@ pub(crate) fn table(root: &Path) -> Result<String, XtaskError> {
     Ok(table)
 }
 
-/// One row, and where it belongs: ours first.
+/// One row and its sort key: Tenure first.
 fn row(text: &str) -> Result<((bool, String), String), &'static str> {
     let lines = text.lines().filter_map(|line| line.split_once(" = "));
     let values: BTreeMap<&str, &str> = lines.collect();
     let value = |key: &'static str| values.get(key).copied().ok_or(key);
     let (lock, store) = (value("lock")?, value("store")?);
-    let who = match lock {
+    let subject = match lock {
         "tenure" => "Tenure, with all other work beside it".to_owned(),
         "plain" => "a key with a lease, and nothing else (must be found)".to_owned(),
         "etcdctl" => "`etcdctl lock` with a command".to_owned(),
@@ -89,7 +89,7 @@ fn row(text: &str) -> Result<((bool, String), String), &'static str> {
         .collect();
     let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
     let row = format!(
-        "| {who} | {store} | {} | {} | {} | {}{kinds} |\n",
+        "| {subject} | {store} | {} | {} | {} | {}{kinds} |\n",
         value("minutes")?,
         value("faults")?,
         value("operations")?,

@@ -4,10 +4,10 @@
 
 use std::process::Command;
 
-use crate::shell::{XtaskError, answers, cargo, output, root, run, target};
+use crate::shell::{XtaskError, cargo, output, root, run, succeeds, target};
 use crate::tidy;
 
-/// Files without which no user may use a package, or knows what it is.
+/// Files that every package needs: the licences and the README.
 const NEEDED: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
 /// Everything else that a package may have: sources and examples, and what cargo adds. Tests and fuzz corpora are larger than the sources.
@@ -73,7 +73,7 @@ fn oldest_rust(version: &str) -> Result<(), XtaskError> {
         command.env("RUSTUP_AUTO_INSTALL", "0").args(["run", version, "cargo"]);
         command
     };
-    if !answers(rustup().arg("--version")) {
+    if !succeeds(rustup().arg("--version")) {
         println!(
             "   LEFT OUT: Rust {version} is not installed (`rustup toolchain install {version}`), so the crates were not built with it; \
              of `rust-version` only clippy's incompatible_msrv was applied, by `cargo xtask check`"

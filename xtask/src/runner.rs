@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::check::Redis;
 use crate::sabotage;
-use crate::shell::{self, XtaskError, answers, cargo, target, tee};
+use crate::shell::{self, XtaskError, cargo, succeeds, target, tee};
 
 /// Which tests to run. All are chosen from one build of the whole workspace, so a selection costs no rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl TestSelection {
     }
 }
 
-/// What a run counted.
+/// Passed and failed tests of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestCounts {
     pub(crate) passed: u64,
@@ -44,13 +44,13 @@ pub(crate) struct TestCounts {
 #[derive(Debug)]
 pub(crate) struct TestRun {
     pub(crate) counts: TestCounts,
-    /// The runner's own last words.
+    /// The closing lines of the runner.
     pub(crate) closing: Vec<String>,
     has_succeeded: bool,
 }
 
 impl TestRun {
-    /// A failure unless everything passed and there was something to pass.
+    /// An error unless all tests passed and at least one was run.
     pub(crate) fn result(&self) -> Result<(), XtaskError> {
         match self.counts {
             TestCounts { failed: 1.., .. } => Err(XtaskError(format!("tests failed: {}", self.counts))),
@@ -102,7 +102,7 @@ pub(crate) fn run(
             let counts = count(line);
             run.counts.passed += counts.passed;
             run.counts.failed += counts.failed;
-            // `cargo test` says a line per binary, most of them about no test at all.
+            // `cargo test` prints a line per binary, most of them with no test at all.
             if counts != TestCounts::default() {
                 run.closing.push(line.trim().to_owned());
             }
@@ -112,7 +112,7 @@ pub(crate) fn run(
 }
 
 /// The command as users get it: with its own features, and without those that other crates of the workspace and all tests turn on in
-/// the build of the tests (`testing`, `conformance` and `redis` of tenure, `test-util` of tokio, whose clock is another).
+/// the build of the tests (`testing`, `conformance` and `redis` of tenure, `test-util` of tokio, which replaces its clock).
 pub(crate) fn shipped() -> Result<PathBuf, XtaskError> {
     let mut command = cargo(&["build", "--package", "tenure-cli", "--locked"]);
     shell::apart(&mut command, "ship");
@@ -136,14 +136,14 @@ pub(crate) fn without_redis(redis: Redis) -> &'static [&'static str] {
 
 /// Whether cargo-nextest is installed.
 pub(crate) fn has_nextest() -> bool {
-    answers(&mut cargo(&["nextest", "--version"]))
+    succeeds(&mut cargo(&["nextest", "--version"]))
 }
 
-/// What is tried on every line of etcd. The claims on the embedded engines and on Redis are the same on all of them.
+/// The tests for every line of etcd. Those on the embedded engines and on Redis do not depend on it.
 const ON_ETCD: &str = "test(etcd_conformance) | package(tenure-etcd) \
     | package(tenure) & test(/^(lock|election|faults|ttl)::/) & not test(/::on_memory$|on_a_file$|redis/)";
 
-/// The same for `cargo test`, which chooses by parts of names.
+/// The same for `cargo test`, which selects by parts of names.
 const ON_ETCD_PLAIN: &[&str] = &[
     "--",
     "etcd_conformance",
@@ -216,7 +216,7 @@ fn commands(selection: TestSelection, has_nextest: bool) -> Vec<Vec<&'static str
     }
 }
 
-/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test. Where nextest shows what a test has said, that is
+/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test. Where nextest shows the output of a test, that is
 /// indented, and already counted.
 fn is_closing(line: &str) -> bool {
     line.trim_start().starts_with("Summary [") || line.starts_with("test result:")
@@ -229,7 +229,7 @@ fn count(line: &str) -> TestCounts {
         let Ok(number) = pair[0].parse::<u64>() else { continue };
         match pair[1] {
             "passed" => counts.passed += number,
-            // nextest also says `timed out` and `exec failed`.
+            // nextest also prints `timed out` and `exec failed`.
             "failed" | "timed" | "exec" => counts.failed += number,
             _ => {}
         }

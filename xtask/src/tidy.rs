@@ -1,7 +1,7 @@
-//! The tidy rules: what the house style asks for and no compiler checks.
+//! The tidy rules: what the house style requires and no compiler checks.
 //!
 //! Each rule is a function from the tree to its breaches, so that each has tests on trees of a few lines.
-//! All rules run and all breaches are shown: they are cheap to put right together.
+//! All rules run and all breaches are shown, so that they can be fixed together.
 
 mod baseline;
 mod density;
@@ -29,16 +29,16 @@ use self::manifest::Manifest;
 use self::tree::Tree;
 use crate::shell::{XtaskError, root};
 
-/// A rule: what it demands, and how it finds what does not obey.
+/// A rule: its demand, and the function that finds its breaches.
 type TidyRule = (&'static str, fn(&Tree) -> Vec<Breach>);
 
 const RULES: &[TidyRule] = &[
     ("every .rs file opens with `//!`", sources::opening),
     ("no .rs file is longer than 500 lines", sources::length),
-    ("nothing is left for later, ignored, or allowed to panic", sources::words),
+    ("nothing is left for later, ignored, or allowed to panic", sources::markers),
     ("only commands print", sources::printing),
     ("no vague names, no mod.rs", names::names),
-    ("crates depend only downwards", layers::ours),
+    ("crates depend only downwards", layers::internal_dependencies),
     ("tenure-core stays small", layers::core),
     ("no protocol transaction is built outside tenure-core", transactions::built),
     ("each protocol and engine is named by one crate", layers::confined),

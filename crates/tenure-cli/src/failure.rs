@@ -169,6 +169,16 @@ impl Failure {
     }
 }
 
+impl From<tenure::Error> for Failure {
+    fn from(error: tenure::Error) -> Failure {
+        match error {
+            tenure::Error::Store(error) => error.into(),
+            tenure::Error::InvalidName(error) => Failure::usage(error.to_string()),
+            error => Failure::new(Code::Failed, error.to_string()),
+        }
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         let message = error.to_string();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures_util::future;
 use rustix::process::Signal;
-use tenure::session::{RegisterError, Registration, Session, SessionState};
+use tenure::session::{RegisterError, RegisteredKey, Session, SessionState};
 use tenure::store::Store;
 use tenure_core::id::Namespace;
 use tokio::sync::watch;
@@ -176,11 +176,11 @@ async fn register(
     pairs: &[RegisterPair],
     scene: &RegisterContext<'_>,
     session: &Session,
-) -> Result<Vec<Registration>, Failure> {
+) -> Result<Vec<RegisteredKey>, Failure> {
     let within = START_WITHIN.saturating_sub(scene.begin.elapsed()).max(REGISTER_WITHIN_MIN);
     let wishes = pairs.iter().map(|pair| {
-        let wish = session.register(pair.path.clone(), pair.value.clone()).within(within);
-        if args.create_only { wish.create_only() } else { wish }.into_future()
+        let wish = session.register_raw(pair.path.clone(), pair.value.clone()).timeout(within);
+        if args.create_only { wish.if_absent() } else { wish }.into_future()
     });
     let answers = future::join_all(wishes).await;
     pairs.iter().zip(answers).map(|(pair, answer)| answer.map_err(|error| refused(pair, error))).collect()
@@ -189,19 +189,21 @@ async fn register(
 fn refused(pair: &RegisterPair, error: RegisterError) -> Failure {
     let key = escape(pair.name.as_str().as_bytes());
     match error {
-        RegisterError::Taken => Failure::new(Code::Conflict, format!("somebody else has registered {key}"))
-            .hint("see who with `tenure kv get KEY --json`, or leave --create-only out"),
-        RegisterError::NotYet { within } => {
-            Failure::new(Code::Unavailable, format!("the store did not take {key} within {within:.1?}"))
+        RegisterError::Held { .. } => {
+            Failure::new(Code::Conflict, format!("somebody else has registered {key}"))
+                .hint("see who with `tenure kv get KEY --json`, or leave --create-only out")
+        }
+        RegisterError::Timeout { after } => {
+            Failure::new(Code::Unavailable, format!("the store did not take {key} within {after:.1?}"))
                 .hint("run `tenure doctor`")
         }
-        RegisterError::Refused(error) => Failure::from(error).while_doing(&key),
+        RegisterError::Store(error) => Failure::from(error).while_doing(&key),
         other => Failure::new(Code::Failed, format!("{key}: {other}")).hint("run the command again"),
     }
 }
 
 /// The TTL that the store granted; says so if it is another than was asked for.
-async fn granted(asked: Duration, registrations: &[Registration], scene: &RegisterContext<'_>) -> Duration {
+async fn granted(asked: Duration, registrations: &[RegisteredKey], scene: &RegisterContext<'_>) -> Duration {
     let Some(first) = registrations.first() else { return asked };
     let view = tokio::time::timeout(REGISTER_WITHIN_MIN, scene.store.lease(first.lease)).await;
     // A store that fails just now is the session's business; it is asked for a figure here.
@@ -215,7 +217,7 @@ async fn granted(asked: Duration, registrations: &[Registration], scene: &Regist
 /// What the command's environment has beside ours.
 fn environment(
     scene: &RegisterContext<'_>,
-    registrations: &[Registration],
+    registrations: &[RegisteredKey],
     ttl: Duration,
 ) -> Vec<(&'static str, OsString)> {
     let node = match &scene.settings.node {

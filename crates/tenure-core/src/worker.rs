@@ -1,7 +1,7 @@
 //! One node's decisions: which tasks it claims, runs, stops, saves and gives away.
 //!
-//! The machine is told everything that happens ([`Event`]) together with the time ([`Now`]), and answers with everything that must be done
-//! ([`Action`]) and told ([`Notice`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
+//! The machine is told everything that happens ([`WorkerInput`]) together with the time ([`InputTime`]), and answers with everything that must be done
+//! ([`WorkerOutput`]) and told ([`WorkerEvent`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
 //! [`request`], so the driver has nothing to decide.
 //!
 //! Intuition: everything a node believes is late. The board lags behind the store, answers lag behind the board, handlers lag behind both. So
@@ -61,70 +61,70 @@ use crate::snapshot::FeedItem;
 use crate::task::retry::ErrorPolicy;
 use crate::time::Moment;
 
-use claim_queue::Offers;
-use claimed_task::Held;
-use claiming::Claims;
+use claim_queue::ClaimQueue;
+use claimed_task::ClaimedTask;
+use claiming::InFlightClaims;
 use config::WALL_CHECK;
-use node_commands::Orders;
-use peers::Company;
-use rebalance::Scales;
+use node_commands::NodeCommandQueue;
+use peers::Peers;
+use rebalance::BalanceState;
 use retention::Retention;
-use slots::Slots;
+use slots::HandlerSlots;
 use sweep::Sweep;
-use task_commands::Mailbox;
+use task_commands::TaskCommands;
 use timers::{Timer, Timers};
 
 pub use crate::record::AcceptedTasks;
 pub use config::{LOST_CLAIMS_MAX, StopMode, WorkerConfig};
-pub use event::{Notice, ReleaseReason};
+pub use event::{ReleaseReason, WorkerEvent};
 pub use input::{
-    ClaimReply, CommandResultReply, EndedPage, Event, Feed, Now, Outcome, ReleaseReply, ResultsPage,
-    RetentionReply, StateWriteReply, Won,
+    ClaimReply, CommandAckReply, EndedPage, FeedId, HandlerEnd, InputTime, ReleaseReply, ResultsPage,
+    RetentionReply, StateWriteReply, WonClaim, WorkerInput,
 };
 pub use output::{
-    Action, After, Answer, AttemptWrite, ClaimRequest, CommandCheck, EndedEntry, EndedTask, Mark,
-    RetentionAsk, RetentionStep, Save, Start, StopReason, Swept,
+    AfterWrite, AttemptWrite, ClaimRequest, CommandAck, CommandCheck, EndedEntry, EndedTask, ExpiredKey,
+    FreezeMark, HandlerStart, RetentionRequest, RetentionStep, StateWrite, StopReason, WorkerOutput,
 };
 pub use retention::Keep;
 
 /// One node.
-pub struct Node {
+pub struct WorkerMachine {
     settings: WorkerConfig,
     layout: Layout,
     policy: Box<dyn ErrorPolicy>,
     board: Board,
-    company: Company,
-    mailbox: Mailbox,
-    orders: Orders,
-    scales: Scales,
+    company: Peers,
+    mailbox: TaskCommands,
+    orders: NodeCommandQueue,
+    scales: BalanceState,
     retention: Retention,
     sweep: Sweep,
     /// The create revision of the node's own key; none while it is not joined.
     incarnation: Option<Token>,
-    standing: Standing,
-    offers: Offers,
-    claims: Claims,
+    standing: WorkerPhase,
+    offers: ClaimQueue,
+    claims: InFlightClaims,
     /// Claims of this process that it does not keep, and whose keys have to be deleted.
     strays: BTreeMap<(TaskId, Token), ClaimId>,
     /// In boxes: each is large, and is taken out and put back whenever it goes on.
-    held: BTreeMap<TaskId, Box<Held>>,
+    held: BTreeMap<TaskId, Box<ClaimedTask>>,
     /// Which of them hang on which lease.
     by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
     /// Which of them use no capacity.
-    slots: Slots,
+    slots: HandlerSlots,
     /// Those of them that sleep, by when they wake.
     sleepers: BTreeSet<(Timestamp, TaskId)>,
     timers: Timers,
     epoch: RequestId,
     drain_told: usize,
     tally: WorkerStats,
-    actions: VecDeque<Action>,
-    notices: VecDeque<Notice>,
+    actions: VecDeque<WorkerOutput>,
+    notices: VecDeque<WorkerEvent>,
 }
 
 /// What a node is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
+enum WorkerPhase {
     /// It takes and runs tasks.
     Working,
     /// It gives everything away, because an order says so.
@@ -152,31 +152,31 @@ pub struct WorkerStats {
     pub changes: u64,
 }
 
-impl Node {
+impl WorkerMachine {
     /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
     pub fn new(
         settings: WorkerConfig,
         layout: Layout,
         balancer: Box<dyn Balancer>,
         policy: Box<dyn ErrorPolicy>,
-    ) -> Node {
-        Node {
+    ) -> WorkerMachine {
+        WorkerMachine {
             policy,
             board: Board::new(layout.clone()),
-            company: Company::new(settings.node.clone(), layout.clone()),
-            mailbox: Mailbox::new(layout.clone()),
-            orders: Orders::new(),
-            scales: Scales::new(balancer),
+            company: Peers::new(settings.node.clone(), layout.clone()),
+            mailbox: TaskCommands::new(layout.clone()),
+            orders: NodeCommandQueue::new(),
+            scales: BalanceState::new(balancer),
             retention: Retention::default(),
             sweep: Sweep::new(layout.clone()),
             incarnation: None,
-            standing: Standing::Working,
-            offers: Offers::default(),
-            claims: Claims::new(settings.seed),
+            standing: WorkerPhase::Working,
+            offers: ClaimQueue::default(),
+            claims: InFlightClaims::new(settings.seed),
             strays: BTreeMap::new(),
             held: BTreeMap::new(),
             by_lease: BTreeMap::new(),
-            slots: Slots::default(),
+            slots: HandlerSlots::default(),
             sleepers: BTreeSet::new(),
             timers: Timers::default(),
             epoch: RequestId(0),
@@ -190,12 +190,12 @@ impl Node {
     }
 
     /// Something happened.
-    pub fn handle(&mut self, event: Event, now: Now) {
-        if self.standing == Standing::Finished {
+    pub fn handle(&mut self, event: WorkerInput, now: InputTime) {
+        if self.standing == WorkerPhase::Finished {
             return;
         }
         match event {
-            Event::Seen(feed, item) => {
+            WorkerInput::Seen(feed, item) => {
                 let is_half = matches!(item, FeedItem::Put(_) | FeedItem::Delete { .. });
                 self.handle_seen(feed, item, now);
                 // What is said between two whole pictures changes nothing yet.
@@ -203,13 +203,14 @@ impl Node {
                     return;
                 }
             }
-            Event::Joined { incarnation } => {
+            WorkerInput::Joined { incarnation } => {
                 self.incarnation = Some(incarnation);
-                self.actions.push_back(Action::Announce(match self.standing {
-                    Standing::Working => MemberState::Ready,
-                    Standing::Draining | Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
-                        MemberState::Draining
-                    }
+                self.actions.push_back(WorkerOutput::Announce(match self.standing {
+                    WorkerPhase::Working => MemberState::Ready,
+                    WorkerPhase::Draining
+                    | WorkerPhase::Ending { .. }
+                    | WorkerPhase::Leaving
+                    | WorkerPhase::Finished => MemberState::Draining,
                 }));
                 if self.timers.at(&Timer::Periodic).is_none() {
                     self.set_periodic(now);
@@ -217,30 +218,34 @@ impl Node {
                 self.begin_retention(now);
                 self.begin_sweep(now);
             }
-            Event::SessionLost => {
+            WorkerInput::SessionLost => {
                 self.incarnation = None;
                 self.forget_claims();
                 let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
                 self.lose_all(tasks, LossReason::MembershipLost, now);
             }
-            Event::LeaseOver { lease, why } => {
+            WorkerInput::LeaseOver { lease, why } => {
                 self.claims.note_over(lease);
                 let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
                 self.lose_all(tasks, why, now);
             }
-            Event::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
-            Event::GivenBack { task, token, answer } => self.handle_given_back(task, token, answer, now),
-            Event::HandlerEnded { task, token, outcome } => self.handle_ended(&task, token, outcome, now),
-            Event::Checkpoint { task, token, ask, blob } => {
+            WorkerInput::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
+            WorkerInput::GivenBack { task, token, answer } => {
+                self.handle_given_back(task, token, answer, now)
+            }
+            WorkerInput::HandlerEnded { task, token, outcome } => {
+                self.handle_ended(&task, token, outcome, now)
+            }
+            WorkerInput::Checkpoint { task, token, ask, blob } => {
                 self.handle_checkpoint(task, token, ask, blob, now);
             }
-            Event::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
-            Event::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
-            Event::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
-            Event::Measured(resource) => self.handle_measured(resource, now),
-            Event::Shutdown { deadline } => self.begin_shutdown(deadline, now),
-            Event::Left => self.handle_left(),
-            Event::Time => {}
+            WorkerInput::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
+            WorkerInput::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
+            WorkerInput::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
+            WorkerInput::Measured(resource) => self.handle_measured(resource, now),
+            WorkerInput::Shutdown { deadline } => self.begin_shutdown(deadline, now),
+            WorkerInput::Left => self.handle_left(),
+            WorkerInput::Time => {}
         }
         self.handle_time(now);
         self.weigh_in(now);
@@ -253,18 +258,18 @@ impl Node {
     }
 
     /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub fn poll_action(&mut self) -> Option<WorkerOutput> {
         self.actions.pop_front()
     }
 
     /// The next thing to tell.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
+    pub fn poll_notice(&mut self) -> Option<WorkerEvent> {
         self.notices.pop_front()
     }
 
-    /// When to tell [`Event::Time`] if nothing else happens.
-    pub fn next_wake(&self, now: Now) -> Option<Moment> {
-        if self.standing == Standing::Finished {
+    /// When to tell [`WorkerInput::Time`] if nothing else happens.
+    pub fn next_wake(&self, now: InputTime) -> Option<Moment> {
+        if self.standing == WorkerPhase::Finished {
             return None;
         }
         let sleeper =
@@ -292,9 +297,9 @@ impl Node {
         self.company.am_frozen()
     }
 
-    /// Whether everything is over: [`Action::Finish`] was asked for.
+    /// Whether everything is over: [`WorkerOutput::Finish`] was asked for.
     pub fn is_finished(&self) -> bool {
-        self.standing == Standing::Finished
+        self.standing == WorkerPhase::Finished
     }
 
     /// How much it has worked.
@@ -302,7 +307,7 @@ impl Node {
         self.tally
     }
 
-    fn handle_time(&mut self, now: Now) {
+    fn handle_time(&mut self, now: InputTime) {
         while let Some(timer) = self.timers.pop(now.at) {
             self.tally.timers += 1;
             match timer {
@@ -326,18 +331,18 @@ impl Node {
         self.wake_sleepers(now);
     }
 
-    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: Now) {
+    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: InputTime) {
         for task in tasks {
             self.lose(&task, why, now);
         }
     }
 
     fn is_working(&self) -> bool {
-        self.standing == Standing::Working
+        self.standing == WorkerPhase::Working
     }
 
     /// Whether this node takes tasks, and says so.
-    fn is_willing(&self) -> bool {
+    fn takes_tasks(&self) -> bool {
         self.is_working()
             && self.incarnation.is_some()
             && self.company.is_known()
@@ -346,7 +351,7 @@ impl Node {
 
     /// Whether it may claim just now.
     fn may_claim(&self) -> bool {
-        self.is_willing() && self.board.is_fresh()
+        self.takes_tasks() && self.board.is_fresh()
     }
 
     fn next_epoch(&mut self) -> RequestId {
@@ -355,7 +360,7 @@ impl Node {
     }
 }
 
-impl std::fmt::Debug for Node {
+impl std::fmt::Debug for WorkerMachine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Node({}, {:?}, {} tasks)", self.settings.node, self.standing, self.held.len())
     }

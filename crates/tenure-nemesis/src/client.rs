@@ -113,7 +113,7 @@ async fn work(
     context.calm.cancel();
     context.actors.close();
     context.actors.wait().await;
-    session.settled().await;
+    session.synced().await;
     history.tell(HistoryEvent::Settled);
     signals.go().await;
     context.over.cancel();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
 use tenure::lock::Locks;
-use tenure::membership::Cluster;
+use tenure::member::Members;
 use tenure::testing::World;
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
@@ -183,7 +183,7 @@ async fn day(plan: RunPlan) -> RunRecord {
         .processes()
         .iter()
         .map(|process| {
-            let cluster = Cluster::new(process.store.clone(), &namespace()).clock(process.clock.clone());
+            let cluster = Members::new(process.store.clone(), &namespace()).clock(process.clock.clone());
             (process.name.clone(), cluster.view())
         })
         .collect();
@@ -291,7 +291,7 @@ async fn finish_tasks(context: &WorkloadContext, plan: &RunPlan) {
 
 async fn check_views(
     context: &WorkloadContext,
-    views: &[(String, tenure::membership::MemberView)],
+    views: &[(String, tenure::member::MemberView)],
     history: &RunHistory,
     observer: &tenure::store::Store,
     layout: &Layout,
@@ -320,7 +320,7 @@ async fn check_locks_are_free(context: &WorkloadContext, plan: &RunPlan) {
     let locks = Locks::new(&process.session, &namespace());
     for name in workload::lock::NAMES {
         let within = plan.ttl * 2 + Duration::from_secs(2);
-        match locks.lock(name).wait_up_to(within).await {
+        match locks.lock(name).timeout(within).await {
             Ok(guard) => drop(guard.release().await),
             Err(error) => {
                 context.processes.history.note(Fact::Overdue(format!("lock {name} is not free: {error}")));

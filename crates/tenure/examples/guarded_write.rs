@@ -28,8 +28,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     say(format_args!("the first holder has token {}", paused.token()))?;
     // Its lock ends: here somebody breaks it, elsewhere its lease would be over.
     let name = LockName::parse("account")?;
-    for holder in second.view(&name).await?.holders {
-        second.evict(&name, &holder, "it is paused").await?;
+    for holder in second.get(&name).await?.holders {
+        second.break_hold(&name, &holder, "it is paused").await?;
     }
     let guard = second.lock("account").await?;
     say(format_args!("the second holder has token {}", guard.token()))?;

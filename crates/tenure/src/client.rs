@@ -20,7 +20,7 @@ use tenure_core::layout::Layout;
 use crate::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use crate::clock::{BootClock, Clock, wall_time};
 use crate::identity::{self, Identity};
-use crate::membership::{Cluster, Members};
+use crate::member::{MemberSnapshot, Members};
 use crate::retry;
 use crate::rng;
 use crate::store::{Store, StoreError};
@@ -30,7 +30,7 @@ pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
 pub use submit::new_task_ids;
 pub use tenure_core::client::{
     CommandError, DeleteError, Deleted, ForgetError, InvalidProps, InvalidText, NewTask, NodeCommandError,
-    PROPS_BYTES_MAX, Replaced, RetryError, SubmitError, Submitted,
+    PROPS_BYTES_MAX, ReplacedCommand, RetryError, SubmitError, Submitted,
 };
 pub use wait::{Ended, Ends, WaitTaskError};
 
@@ -144,8 +144,8 @@ impl Client {
     }
 
     /// All nodes that are alive, at one revision.
-    pub async fn nodes(&self) -> Result<Members, StoreError> {
-        Cluster::new(self.store.clone(), &self.namespace).members().await
+    pub async fn nodes(&self) -> Result<MemberSnapshot, StoreError> {
+        Members::new(self.store.clone(), &self.namespace).list().await
     }
 
     /// What it is in the records that it writes now.

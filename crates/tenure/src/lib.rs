@@ -25,7 +25,7 @@
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
 //! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, the [`hold`] that all primitives share, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
+//! prefix, the [`session`] that keeps keys registered, the [`hold`] that all primitives share, the [`presence`] sets with [`member`]s and [`service`] on it, the
 //! [`lock`]s and [`election`]s that stand in line on it, [`ttl`] elections on any storage with TTLs, the
 //! [`client`] that gives work and looks after it, the [`events`] of a namespace and a [`snapshot`] of it, runs [`once`] per period, the [`task`]s that handlers run and the [`worker`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
 //! which you can test your own loss handling.
@@ -53,11 +53,11 @@ pub mod feed;
 
 pub mod session;
 
-pub mod roster;
+pub mod presence;
 
 mod exclusive_key;
 
-pub mod membership;
+pub mod member;
 
 pub mod service;
 
@@ -97,20 +97,17 @@ pub mod conformance;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use self::tenure::{
-    Barrier, BarrierWait, Campaign, Election, Join, LockRequest, Members, Register, RegisterInstance, RwLock,
-    Semaphore, Service, Source, Tenure, TenureBuilder,
-};
+pub use self::tenure::{Source, Tenure, TenureBuilder};
 pub use client::{NewTask, SubmitError, Submitted};
 pub use clock::{BootClock, Clock};
-pub use election::{CampaignError, Candidate, LeadError, Leader, Term};
-pub use error::{CloseError, ConnectError, Error, Result};
+pub use election::{Campaign, CampaignError, Candidate, Election, LeadError, Leader, Term};
+pub use error::{CloseError, ConnectError, Error, ErrorClass, Result};
 pub use hold::{CommitError, Hold, LossReason, Lost, ReleaseError, Validity};
 pub use id::{IntoId, IntoIdentity};
 pub use identity::Identity;
-pub use lock::{BarrierError, Guard, LockError};
-pub use membership::{JoinError, Membership};
-pub use service::{InstanceError, InstanceRegistration, Picker};
+pub use lock::{Barrier, BarrierError, Guard, LockError, LockRequest, RwLock, Semaphore};
+pub use member::{Join, JoinError, Members, Membership};
+pub use service::{Picker, Service};
 pub use session::{Health, RegisterError, Registration, Session};
 pub use store::{Revision, Store, StoreError};
 pub use task::{Outcome, Task, TaskError};

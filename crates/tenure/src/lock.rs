@@ -4,10 +4,10 @@
 //! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
 //! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`FenceVerifier`](crate::fence::FenceVerifier) outside), and a late write of an earlier holder does nothing.
 
-mod acquire;
 mod barrier;
 mod guard;
-mod view;
+mod request;
+mod snapshot;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,19 +15,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tenure_core::id::{InvalidName, LockName, Namespace};
 use tenure_core::layout::Layout;
-use tenure_core::queue::{LockMode, QueueKind};
+use tenure_core::queue::QueueKind;
 use tenure_core::record::HolderRecord;
 
 use crate::hold::Subject;
-use crate::identity::{self, Identity};
+use crate::id::{IntoId, IntoIdentity};
+use crate::identity;
 use crate::queue::QueueDriver;
 use crate::session::Session;
 use crate::store::Store;
 
-pub use acquire::{Acquire, LockError};
-pub use barrier::{Barrier, BarrierError};
+pub use barrier::{Barrier, BarrierError, BarrierRequest};
 pub use guard::Guard;
-pub use view::{Holder, LockList, LockSnapshot};
+pub use request::{LockError, LockRequest};
+pub use snapshot::{Holder, LockList, LockSnapshot};
+pub use tenure_core::queue::LockMode;
 
 pub use crate::hold::{Lost, ReleaseError};
 
@@ -91,52 +93,108 @@ impl Locks {
 
     /// The identity that is stored with each holder and waiter; [`identity::current`] otherwise.
     #[must_use]
-    pub fn identity(mut self, identity: Identity) -> Locks {
-        self.holder = Arc::new(identity.into());
+    pub fn identity(mut self, identity: impl IntoIdentity) -> Locks {
+        self.holder = Arc::new(identity.into_identity().into());
         self
     }
 
-    /// A lock that one holds. Nothing happens before the result is awaited.
-    pub fn lock(&self, name: impl AsRef<str>) -> Acquire {
-        self.acquire(name.as_ref(), LockMode::Exclusive)
+    /// A lock that one process holds. Nothing is sent before the result is awaited.
+    pub fn lock(&self, name: impl IntoId<LockName>) -> LockRequest {
+        self.request(name.into_id(), LockMode::Exclusive)
     }
 
-    /// A lock that many hold together, but not beside one who holds it alone with [`Locks::lock`].
-    pub fn shared(&self, name: impl AsRef<str>) -> Acquire {
-        self.acquire(name.as_ref(), LockMode::Shared)
+    /// A lock that many readers or one writer hold. Its writers exclude the holders of [`Locks::lock`] as well.
+    pub fn rw_lock(&self, name: impl IntoId<LockName>) -> RwLock {
+        RwLock { locks: self.clone(), name: name.into_id() }
     }
 
-    /// One of a number of permits. All who use the name must say the same number.
-    pub fn permit(&self, name: impl AsRef<str>, of: NonZeroU32) -> Acquire {
-        self.acquire(name.as_ref(), LockMode::Permit { of })
+    /// A number of permits. All callers of the name must use the same number.
+    pub fn semaphore(&self, name: impl IntoId<LockName>, permits: u32) -> Semaphore {
+        Semaphore { locks: self.clone(), name: name.into_id(), permits }
     }
 
-    /// A point that a number of parties pass together. All who use the name must say the same number; nothing happens before the
-    /// result is awaited.
-    pub fn barrier(&self, name: impl AsRef<str>, parties: NonZeroU32) -> Barrier {
-        self.barrier_of(LockName::parse(name.as_ref()), parties)
+    /// A point that a number of parties pass together. All callers of the name must use the same number.
+    pub fn barrier(&self, name: impl IntoId<LockName>, parties: u32) -> Barrier {
+        Barrier::new(self, name.into_id(), parties)
     }
 
-    /// A barrier whose name was checked before; a wrong one is reported when it is awaited.
-    pub(crate) fn barrier_of(&self, name: Result<LockName, InvalidName>, parties: NonZeroU32) -> Barrier {
-        let queue = name.map(|name| self.queue(&name));
-        let holder = HolderRecord { mode: LockMode::Permit { of: parties }, ..(*self.holder).clone() };
-        Barrier::new(self.queues.clone(), self.store.clone(), holder, queue, parties)
+    fn request(&self, name: Result<LockName, InvalidName>, mode: LockMode) -> LockRequest {
+        LockRequest::new(self, name, mode)
     }
 
-    /// A request for a name that was checked before; a wrong one is reported when it is awaited.
-    pub(crate) fn request(&self, name: Result<LockName, InvalidName>, mode: LockMode) -> Acquire {
-        let queue = name.map(|name| self.queue(&name));
-        Acquire::new(self.queues.clone(), (self.holder.clone(), mode), queue)
-    }
-
-    /// What the queue of a lock is called in messages, and its prefix.
+    /// The name of a lock's queue in messages, and its prefix.
     fn queue(&self, name: &LockName) -> (Subject, Bytes) {
         let subject = Subject { kind: "lock", name: name.shared_str() };
         (subject, self.layout.waiters(name).first().clone())
     }
+}
 
-    fn acquire(&self, name: &str, mode: LockMode) -> Acquire {
-        self.request(LockName::parse(name), mode)
+/// A lock that many readers or one writer hold. Cheap to clone.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let config = tenure.rw_lock("config");
+/// let (one, two) = (config.read().await?, config.read().await?);
+/// assert!(config.write().try_now().await.is_err());
+/// one.release().await?;
+/// two.release().await?;
+/// config.write().await?.release().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RwLock {
+    locks: Locks,
+    name: Result<LockName, InvalidName>,
+}
+
+impl RwLock {
+    /// A hold that other readers may have at the same time.
+    pub fn read(&self) -> LockRequest {
+        self.locks.request(self.name.clone(), LockMode::Shared)
+    }
+
+    /// A hold that excludes readers and other writers.
+    pub fn write(&self) -> LockRequest {
+        self.locks.request(self.name.clone(), LockMode::Exclusive)
+    }
+}
+
+/// A number of permits. Cheap to clone.
+///
+/// ```
+/// use tenure::{LockError, Tenure};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let exports = tenure.semaphore("exports", 2);
+/// let (one, two) = (exports.acquire().await?, exports.acquire().await?);
+/// assert!(matches!(exports.acquire().try_now().await, Err(LockError::Held { .. })));
+/// one.release().await?;
+/// two.release().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Semaphore {
+    locks: Locks,
+    name: Result<LockName, InvalidName>,
+    permits: u32,
+}
+
+impl Semaphore {
+    /// One of the permits. Zero permits are reported as [`LockError::InvalidPermits`] when it is awaited.
+    pub fn acquire(&self) -> LockRequest {
+        match NonZeroU32::new(self.permits) {
+            Some(of) => self.locks.request(self.name.clone(), LockMode::Permit { of }),
+            None => LockRequest::invalid(&self.locks, LockError::InvalidPermits),
+        }
     }
 }

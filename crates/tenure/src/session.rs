@@ -3,33 +3,37 @@
 //! The machine in `core::session` decides; these files are what users hold, and the task behind them only moves things between the two.
 
 mod driver;
-mod loan;
-mod measure;
+mod events;
+mod lease;
+mod metrics;
 mod options;
-mod own_keys;
-mod perform;
+mod own_key_watch;
 mod register;
+mod requests;
 mod shared;
-mod tell;
-mod words;
+mod state;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::id::InvalidName;
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
+use crate::error::CloseError;
 use crate::store::{LeaseId, Store, StoreError};
-use shared::Shared;
+use shared::SessionShared;
 
-pub use loan::{InvalidTtl, Lend, LendError, Loan};
-pub use measure::describe_metrics;
+pub use lease::{InvalidTtl, LeaseError, LeaseHandle, LeaseRequest};
+pub use metrics::describe_metrics;
 pub use options::{InvalidOptions, SessionOptions};
-pub use register::{Register, RegisterError, Registration};
-pub use words::{Health, KeyEvent, LeftBehind, SessionState};
+pub use register::{KeyOwner, Register, RegisterError, RegisteredKey};
+pub use state::{Health, KeyEvent, SessionState};
+
+pub use crate::exclusive_key::{Registration, RegistrationStatus, ReplacedBy};
 
 /// One shared lease for many keys. Cheap to clone; all clones are one session.
 ///
@@ -43,7 +47,7 @@ pub use words::{Health, KeyEvent, LeftBehind, SessionState};
 /// let session = Session::open(store.clone())?;
 ///
 /// // From here on the key is in the store: through broken connections, restarts and lost leases.
-/// let registration = session.register("/shop/registry/api-1", "10.0.0.7:80").await?;
+/// let registration = session.register_raw("/shop/registry/api-1", "10.0.0.7:80").await?;
 /// assert_eq!(store.lease(registration.lease).await?.map(|lease| lease.keys.len()), Some(1));
 ///
 /// session.close().await?;
@@ -72,15 +76,15 @@ pub use words::{Health, KeyEvent, LeftBehind, SessionState};
 /// in the background.
 #[derive(Clone)]
 pub struct Session {
-    handle: Arc<Handle>,
+    handle: Arc<SessionHandle>,
 }
 
 /// Ends the session when the last clone is gone.
-struct Handle {
-    shared: Arc<Shared>,
+struct SessionHandle {
+    shared: Arc<SessionShared>,
 }
 
-impl Drop for Handle {
+impl Drop for SessionHandle {
     fn drop(&mut self) {
         self.shared.begin_close();
     }
@@ -97,9 +101,13 @@ impl Session {
         SessionOptions::default()
     }
 
-    /// Registers a key, overwriting it. `.ttl()`, `.create_only()` and `.within()` change that before the `.await`.
-    pub fn register(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Register {
-        Register::new(self.shared().clone(), key.into(), value.into())
+    /// Registers an absolute key, outside of every namespace, until [`Session::unregister`] or the end of the session.
+    pub fn register_raw(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Register {
+        self.register(Ok(key.into()), value.into())
+    }
+
+    pub(crate) fn register(&self, key: Result<Bytes, InvalidName>, value: Bytes) -> Register {
+        Register::new(self.shared().clone(), key, value)
     }
 
     /// Does not want a key registered any more. False if it was not wanted.
@@ -120,11 +128,11 @@ impl Session {
         was_wanted
     }
 
-    /// Lends the session's lease to one who puts keys under it; see [`Loan`]. `.ttl()` and `.within()` change that before the `.await`.
+    /// A lease of this session, for keys that the caller puts itself; see [`LeaseHandle`].
     ///
-    /// If a lease is held, nothing is asked of the store and nothing is waited for.
-    pub fn lend(&self) -> Lend {
-        Lend::new(self.shared().clone())
+    /// If the session holds a lease, nothing is sent.
+    pub fn lease(&self) -> LeaseRequest {
+        LeaseRequest::new(self.shared().clone())
     }
 
     /// The store that the session is opened on.
@@ -143,7 +151,7 @@ impl Session {
     }
 
     /// Waits until the store holds what is wanted and nothing else of ours, or until the session is closed.
-    pub async fn settled(&self) {
+    pub async fn synced(&self) {
         // It fails only when the session is gone, and then nothing is left to wait for.
         let _ = self.shared().settled.subscribe().wait_for(|settled| *settled).await;
     }
@@ -220,7 +228,7 @@ impl Session {
     /// # Cancellation
     ///
     /// The session goes on closing in the background.
-    pub async fn close(&self) -> Result<(), LeftBehind> {
+    pub async fn close(&self) -> Result<(), CloseError> {
         let shared = self.shared();
         shared.begin_close();
         let mut ended = shared.ended.subscribe();
@@ -231,7 +239,7 @@ impl Session {
         }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<SessionShared> {
         &self.handle.shared
     }
 }

@@ -35,7 +35,7 @@ pub use measure::describe_metrics;
 pub use memory::memory;
 pub use status::{ShutdownError, WorkerEnd, WorkerStatus};
 pub use tenure_core::balance;
-pub use tenure_core::worker::{Keep, Notice as WorkerEvent, ReleaseReason, WorkerStats};
+pub use tenure_core::worker::{Keep, ReleaseReason, WorkerEvent, WorkerStats};
 
 /// How much longer than the grace of its handlers a shutdown may take: for the store to confirm what was written and released.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);

@@ -46,7 +46,7 @@ fn wrong_list_is_refused_with_its_line() {
 }
 
 #[test]
-fn change_needs_exactly_one_place() {
+fn change_must_apply_exactly_once() {
     let mutant = &parse(ONE).unwrap()[0];
     assert_eq!(mutant.apply("if a < b \"x\" {").unwrap(), "if a <= b \"x\" {");
     assert_eq!(mutant.apply("").unwrap_err(), "`find` occurs 0 times, it has to occur once");
@@ -57,9 +57,9 @@ fn change_needs_exactly_one_place() {
 fn only_failed_test_kills() {
     let path = Path::new("log");
     let killed = "   Compiling a\n        FAIL [   0.010s] tenure-core a::b\n";
-    assert_eq!(verdict_of_failure(killed, path), MutantResult::Killed);
+    assert_eq!(result_of_failure(killed, path), MutantResult::Killed);
     let empty = "     Summary [   0.000s] 0 tests run: 0 passed\nerror: no tests to run\n";
-    assert!(matches!(verdict_of_failure(empty, path), MutantResult::Broken(_)));
+    assert!(matches!(result_of_failure(empty, path), MutantResult::Broken(_)));
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! How many lines of protocol code say why: a report, not a rule, because a comment without a reason is worse than none.
+//! The density of inline comments in protocol code: a report, not a rule, because a comment without a reason is worse than none.
 
 use std::collections::BTreeMap;
 
 use super::rust::{TokenKind, tokens};
 use super::tree::Tree;
 
-/// Where a reader asks why: the machines, their drivers, and the connection to etcd.
+/// Protocol code: the machines, their drivers, and the connection to etcd.
 const FOLDERS: [&str; 4] = [
     "crates/tenure-core/src/",
     "crates/tenure/src/",

@@ -1,6 +1,6 @@
-//! As much of a `Cargo.toml` as the rules ask for: sections, their keys, and who depends on whom.
+//! The part of a `Cargo.toml` that the rules need: sections, their keys, and dependencies.
 //!
-//! It reads lines, not TOML: our manifests keep one key a line, and rustfmt-like habits make that true.
+//! It reads lines, not TOML, because the manifests of the workspace have one key per line.
 
 /// The keys of a manifest, with their section and line.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! One place for what all crates share: the workspace's manifest.
+//! What all crates share is in the workspace's manifest.
 
 use super::layers::crates;
 use super::tree::Tree;
@@ -13,7 +13,7 @@ const INHERITED: [(&str, &str); 5] = [
     ("lints", "workspace"),
 ];
 
-/// The crates that are published, each after those it depends on. All others say `publish = false`.
+/// The crates that are published, each after those it depends on. All others have `publish = false`.
 pub(crate) const PUBLISHED: [&str; 4] = ["tenure-core", "tenure-etcd", "tenure", "tenure-cli"];
 
 /// Section and key that every published crate has, with a value of its own or inherited.
@@ -40,7 +40,7 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// A crate that was never meant for others must not be published by accident, and one that is must be found and understood.
+/// An internal crate must not be published by accident; a published crate needs the fields that a registry shows.
 pub(super) fn publishing(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for manifest in crates(tree) {
@@ -65,7 +65,7 @@ pub(super) fn publishing(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// A forgotten number here would publish a crate that asks for the version before.
+/// A forgotten number would publish a crate that requires the previous version.
 pub(super) fn versions(tree: &Tree) -> Vec<Breach> {
     let workspace = Manifest::parse("Cargo.toml", tree.text("Cargo.toml").unwrap_or_default());
     let Some(version) = workspace.value("workspace.package", "version") else {

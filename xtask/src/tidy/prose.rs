@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn code_and_longer_words_pass() {
+    fn code_and_longer_phrases_pass() {
         let word = phrases()[0].words[0];
         let name = phrases().iter().find(|phrase| phrase.is_for_names).unwrap().words[0];
         let text = format!("//! A.\nlet {word} = 1;\n// {word}x x{word} {name}\n");

@@ -28,7 +28,7 @@ impl SourceToken<'_> {
         self.kind == TokenKind::Mark && self.text == mark
     }
 
-    pub(super) fn is_word(&self, word: &str) -> bool {
+    pub(super) fn is_identifier(&self, word: &str) -> bool {
         self.kind == TokenKind::Word && self.text == word
     }
 
@@ -83,7 +83,7 @@ impl<'a> Scanner<'a> {
         } else if first == '\'' {
             self.take(None, char_literal(rest).unwrap_or(1), (0, 0));
         } else if first.is_alphanumeric() || first == '_' {
-            self.word(rest);
+            self.identifier(rest);
         } else {
             let kind = (!first.is_whitespace()).then_some(TokenKind::Mark);
             self.take(kind, first.len_utf8(), (0, 0));
@@ -91,7 +91,7 @@ impl<'a> Scanner<'a> {
         true
     }
 
-    fn word(&mut self, rest: &'a str) {
+    fn identifier(&mut self, rest: &'a str) {
         let len = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
         let after = &rest[len..];
         let word = &rest[..len];
@@ -208,7 +208,7 @@ pub(super) fn items<'a>(tokens: &[SourceToken<'a>]) -> Vec<SourceItem<'a>> {
             depth = depth.saturating_sub(1);
         } else if token.is_mark(";") && depth == 0 {
             opens = Within::Other;
-        } else if token.is_word("impl") && depth == 0 && opens == Within::Other {
+        } else if token.is_identifier("impl") && depth == 0 && opens == Within::Other {
             opens = Within::Impl;
         } else if token.kind == TokenKind::Word && ITEMS.contains(&token.text) && depth == 0 {
             let name = code.get(at + 1).filter(|next| next.kind == TokenKind::Word);
@@ -256,7 +256,7 @@ fn attribute_end(code: &[SourceToken<'_>], open: usize) -> usize {
 /// `test`, `tokio::test`, `tokio::test(…)`.
 fn is_test_attribute(inside: &[SourceToken<'_>]) -> bool {
     let path_end = inside.iter().position(|token| token.is_mark("(")).unwrap_or(inside.len());
-    inside[..path_end].last().is_some_and(|token| token.is_word("test"))
+    inside[..path_end].last().is_some_and(|token| token.is_identifier("test"))
 }
 
 #[cfg(test)]

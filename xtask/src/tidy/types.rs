@@ -1,4 +1,4 @@
-//! A type name is defined once per crate: two types of one name have to be read twice before they are told apart.
+//! A type name is defined once per crate: a reader cannot distinguish two types of one name.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::Breach;
 use super::rust::{SourceItem, Within, items, tokens};
 use super::tree::Tree;
 
-/// Names that each module may define for itself: its error, and what the compiler or the test framework asks for.
+/// Names that each module may define for itself: its error, and what the compiler or the test framework requires.
 const ALLOWED: [&str; 1] = ["Error"];
 
 /// Messages of a protocol, under the names it gives them.

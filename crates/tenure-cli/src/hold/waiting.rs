@@ -9,7 +9,7 @@ use tenure::clock::{BootClock, Clock};
 use tenure::election::CampaignError;
 use tenure::hold::{Hold, Lost};
 use tenure::lock::LockError;
-use tenure::session::{InvalidTtl, LendError};
+use tenure::session::{InvalidTtl, LeaseError};
 use tenure::store::{LeaseId, Reach, StoreError};
 use tenure_core::time::Moment;
 
@@ -116,11 +116,11 @@ impl NotHeld {
         }
     }
 
-    fn lease(name: &str, error: LendError) -> NotHeld {
+    fn lease(name: &str, error: LeaseError) -> NotHeld {
         match error {
-            LendError::NotYet { within } => NotHeld::Unavailable(within),
-            LendError::Store(error) => NotHeld::store(name, error),
-            LendError::InvalidTtl(error) => NotHeld::ttl(&error),
+            LeaseError::Unavailable { after } => NotHeld::Unavailable(after),
+            LeaseError::Store(error) => NotHeld::store(name, error),
+            LeaseError::InvalidTtl(error) => NotHeld::ttl(&error),
             error => NotHeld::other(name, &error),
         }
     }
@@ -169,7 +169,7 @@ impl HoldContext<'_> {
             let within = if progress.was_queued.get() { left() } else { left().max(START_WITHIN) };
             let acquiring = async {
                 // The lease comes first: it identifies this process's key in the queue status.
-                let lend = self.session.lend().within(within).await;
+                let lend = self.session.lease().timeout(within).await;
                 let lease = lend.map_err(|error| NotHeld::lease(subject.name(), error))?;
                 progress.lease.set(Some(lease.lease()));
                 let wait = match wait {

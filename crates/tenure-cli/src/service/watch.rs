@@ -130,7 +130,7 @@ fn report(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(
     write_line(line, output)
 }
 
-fn report_snapshot(list: &tenure::service::InstanceList, output: &Output) -> Result<(), Failure> {
+fn report_snapshot(list: &tenure::service::InstanceSnapshot, output: &Output) -> Result<(), Failure> {
     let shown = list.members().iter().map(|instance| InstanceRow::new(instance));
     if output.is_json {
         let set_aside = list.set_aside().iter().map(UnreadableInstance::new).collect();

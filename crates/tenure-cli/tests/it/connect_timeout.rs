@@ -1,4 +1,4 @@
-//! Connecting obeys `--wait` and `--connect-timeout`: a store that is silent or absent for a while is waited for.
+//! Connecting obeys `--wait` and `--connect-timeout`: the command waits for a store that is silent or absent for a while.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ fn sandbox(etcd: &Etcd) -> Sandbox {
     Sandbox::new().with("TENURE_ENDPOINTS", etcd.endpoints()).with("PATH", "/usr/bin:/bin")
 }
 
-/// One second of silence was 125, whatever `--wait` allowed.
+/// One second of silence once ended the command with 125, regardless of `--wait`.
 #[tokio::test]
 async fn lock_survives_a_paused_store_at_its_start() {
     let etcd = Etcd::start();
@@ -27,7 +27,7 @@ async fn lock_survives_a_paused_store_at_its_start() {
     }
 }
 
-/// The run of the period was skipped.
+/// The run of the period was once skipped.
 #[tokio::test]
 async fn once_and_reading_verbs_survive_a_paused_store() {
     let etcd = Etcd::start();

@@ -1,11 +1,11 @@
-//! The demo is the first thing a stranger runs: it needs nothing, leaves nothing, and its numbers hold.
+//! The demo is the first command a new user runs: it requires no setup, leaves nothing, and reports checked numbers.
 
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
 
 use crate::sandbox::Sandbox;
 
-/// A sandbox whose temporary folder is its own.
+/// A sandbox with a temporary folder of its own.
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     let temporary = sandbox.path("tmp");
@@ -13,36 +13,36 @@ fn sandbox() -> Sandbox {
     sandbox.with("TMPDIR", temporary)
 }
 
-fn check(told: &Value, tasks: u64) {
-    assert_eq!((&told["schema"], &told["ok"]), (&json!("tenure.demo/v1"), &json!(true)), "{told}");
+fn check(output: &Value, tasks: u64) {
+    assert_eq!((&output["schema"], &output["ok"]), (&json!("tenure.demo/v1"), &json!(true)), "{output}");
     assert_eq!(
-        (&told["ran_twice"], &told["lost"], &told["tasks"]),
+        (&output["ran_twice"], &output["lost"], &output["tasks"]),
         (&json!(0), &json!(0), &json!(tasks)),
-        "{told}"
+        "{output}"
     );
-    let number = |name: &str| told[name].as_u64().unwrap();
-    assert!(number("max_per_node") - number("min_per_node") <= 2, "{told}");
-    assert!(number("max_per_node_before") - number("min_per_node_before") <= 2, "{told}");
-    assert!(number("killed_tasks") + 2 >= tasks / number("nodes"), "{told}");
+    let number = |name: &str| output[name].as_u64().unwrap();
+    assert!(number("max_per_node") - number("min_per_node") <= 2, "{output}");
+    assert!(number("max_per_node_before") - number("min_per_node_before") <= 2, "{output}");
+    assert!(number("killed_tasks") + 2 >= tasks / number("nodes"), "{output}");
     assert!(
-        told["reclaimed_seconds"].as_f64().unwrap() > 1.0,
-        "nobody else has them before the lease is over: {told}"
+        output["reclaimed_seconds"].as_f64().unwrap() > 1.0,
+        "no other worker can claim them before the lease ends: {output}"
     );
-    assert_ne!(told["leader"], told["killed"], "{told}");
+    assert_ne!(output["leader"], output["killed"], "{output}");
     assert!(
-        told["verdict"].as_str().unwrap().contains(" · 0 ran twice at once · 0 lost · max/min per node "),
-        "{told}"
+        output["verdict"].as_str().unwrap().contains(" · 0 ran twice at once · 0 lost · max/min per node "),
+        "{output}"
     );
 }
 
 #[tokio::test]
 async fn demo_numbers_hold_and_nothing_remains() {
-    // Also where no store is configured, or another one that must not be touched.
+    // The configured store must not be touched, and must not be needed.
     let sandbox = sandbox().with("CI", "true").with("TENURE_STORE", "etcd://127.0.0.1:1");
-    let told = sandbox.json(&["demo"]).await;
-    check(&told, 1_000);
-    assert_eq!(told["backend"], "file");
-    assert_eq!(std::fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0, "the demo left something behind");
+    let output = sandbox.json(&["demo"]).await;
+    check(&output, 1_000);
+    assert_eq!(output["backend"], "file");
+    assert_eq!(std::fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0, "the demo left files");
     assert!(!std::path::Path::new(&sandbox.path(".local")).exists());
 }
 
@@ -51,9 +51,9 @@ async fn demo_on_given_etcd_deletes_its_keys() {
     let etcd = Etcd::start();
     let sandbox = sandbox();
     let url = format!("etcd://{}", etcd.endpoints());
-    let told = sandbox.json(&["demo", "--store", &url, "--tasks", "200", "--nodes", "4"]).await;
-    check(&told, 200);
-    assert_eq!((&told["backend"], &told["nodes"]), (&json!("etcd"), &json!(4)));
+    let output = sandbox.json(&["demo", "--store", &url, "--tasks", "200", "--nodes", "4"]).await;
+    check(&output, 200);
+    assert_eq!((&output["backend"], &output["nodes"]), (&json!("etcd"), &json!(4)));
     let administrator = Sandbox::administrator();
     assert_eq!(administrator.ok(&["kv", "range", "", "--store", &url]).await, "", "no key is left");
 }

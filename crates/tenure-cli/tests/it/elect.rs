@@ -1,7 +1,7 @@
-//! Commands that run while leading, as scripts see them: exit codes, environment, terms that end and begin again.
+//! `tenure elect` as scripts see it: exit codes, environment, terms that end and begin again.
 //!
-//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
-//! A name with NUL cannot be given on a command line; the library's tests refuse it.
+//! Every script ends within half a minute, so a failing test leaves no process.
+//! A command line cannot contain NUL; the library's tests check such names.
 
 mod exclusion;
 mod refused;
@@ -22,23 +22,23 @@ pub(crate) fn on(etcd: &Etcd) -> Sandbox {
     sandbox().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
-/// A command that says its fence, then waits for a line on its stdin and ends with 7.
+/// Prints its fencing token, waits for a line on stdin and exits with 7.
 pub(crate) const SCRIPT: &str = "echo $TENURE_FENCING_TOKEN; read x; exit 7";
 
-/// A candidate for `a` with this name, which runs a script while it leads.
+/// Starts a candidate for `a` with this name, which runs a script while it leads.
 pub(crate) fn start_candidate(sandbox: &Sandbox, name: &str, flags: &[&str], script: &str) -> Running {
     let args = [&["elect", "a", "--candidate", name], flags, &["--", "sh", "-c", script]].concat();
     sandbox.start_with_open_stdin(&args)
 }
 
-/// One that leads; gives its fence too.
+/// Starts a candidate and waits until it leads; returns its fencing token too.
 pub(crate) async fn lead(sandbox: &Sandbox, name: &str, flags: &[&str], script: &str) -> (Running, i64) {
     let mut running = start_candidate(sandbox, name, flags, script);
     let token = running.line().await.parse().unwrap();
     (running, token)
 }
 
-/// One that is in the line and does not lead.
+/// Starts a candidate and waits until it is in the queue behind a leader.
 pub(crate) async fn wait(sandbox: &Sandbox, name: &str, flags: &[&str], script: &str) -> Running {
     let mut running = start_candidate(sandbox, name, flags, script);
     running.hear("waiting to lead 'a'").await;
@@ -54,7 +54,7 @@ pub(crate) async fn show(sandbox: &Sandbox) -> Value {
     sandbox.json(&["election", "show", "a"]).await
 }
 
-/// The names of the leader and of those who wait.
+/// The names of the leader and of the waiting candidates, in queue order.
 pub(crate) async fn leader_and_waiters(sandbox: &Sandbox) -> (Value, Vec<Value>) {
     let shown = show(sandbox).await;
     let waiting = shown["candidates"].as_array().unwrap().iter().map(|one| one["candidate"].clone());
@@ -92,11 +92,11 @@ async fn command_gets_term_in_environment() {
     let args =
         ["elect", "a", "--namespace", "shop", "--value", "10.0.0.7:80", "--json", "--", "sh", "-c", script];
     let mut running = sandbox.start_with_open_stdin(&args);
-    let told = running.line().await;
+    let output = running.line().await;
     let leading: Value = serde_json::from_str(&running.hear("leading").await).unwrap();
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let mut shown = Value::Null;
-    // The beginning of a term is recorded after a moment.
+    // The driver records the start of a term after the command has started.
     while !shown["leader"]["since"].is_string() {
         assert!(std::time::Instant::now() < until, "{shown}");
         shown = sandbox.json(&["election", "show", "a", "--namespace", "shop"]).await;
@@ -105,7 +105,7 @@ async fn command_gets_term_in_environment() {
     let (token, lease) = (leader["token"].as_str().unwrap(), leader["lease"].as_str().unwrap());
     let key = leading["key"].as_str().unwrap();
     assert!(key.starts_with(&format!("/shop/elections/a/{lease}-")), "{key}");
-    assert_eq!(told, format!("a {key} {token} {lease} 15 shop web-1"));
+    assert_eq!(output, format!("a {key} {token} {lease} 15 shop web-1"));
     assert_eq!(
         leading,
         json!({"schema": "tenure.election/v1", "event": "leading", "name": "a", "key": key, "token": token,

@@ -1,4 +1,4 @@
-//! Elections seen from outside: listings, the stream, and asking leaders to go.
+//! `tenure election`: listings, `watch`, and requests to resign or transfer.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -10,17 +10,17 @@ use crate::sandbox::Sandbox;
 #[tokio::test]
 async fn listings_show_leaders_and_ordered_candidates() {
     let sandbox = sandbox();
-    let nobody = sandbox.json(&["election", "show", "a"]).await;
-    assert!(nobody["revision"].is_string(), "{nobody}");
+    let vacant = sandbox.json(&["election", "show", "a"]).await;
+    assert!(vacant["revision"].is_string(), "{vacant}");
     assert_eq!(
-        nobody,
+        vacant,
         json!({"schema": "tenure.election/v1", "name": "a", "leader": null, "candidates": [], "backend": "file",
-               "revision": nobody["revision"]})
+               "revision": vacant["revision"]})
     );
     assert_eq!(
         sandbox.json(&["election", "ls"]).await,
         json!({"schema": "tenure.election/v1", "elections": [], "backend": "file",
-               "revision": nobody["revision"]})
+               "revision": vacant["revision"]})
     );
     assert_eq!(sandbox.ok(&["election", "ls"]).await, "");
     let (first, token) = lead(&sandbox, "first", &["--value", "10.0.0.7:80"], SCRIPT).await;
@@ -95,7 +95,7 @@ async fn watch_reports_leaders_and_gaps_on_etcd() {
     watch_reports_leaders_and_gaps(&on(&etcd)).await;
 }
 
-/// A leader killed with `kill -9` is followed about a TTL later: the gap was once reported as 0.000 s. The candidate between them is
+/// A leader killed with `kill -9` is succeeded about a TTL later: the gap was once reported as 0.000 s. The candidate between them is
 /// killed too, and never led.
 async fn killed_leader_is_reported_lapsed(sandbox: &Sandbox) {
     let (first, _) = lead(sandbox, "first", &["--ttl", "3s"], SCRIPT).await;
@@ -104,7 +104,7 @@ async fn killed_leader_is_reported_lapsed(sandbox: &Sandbox) {
     let mut watch = sandbox.start(&["election", "watch", "a", "--json"]);
     let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     assert_eq!(event(watch.line().await)["candidate"], "first");
-    // The watch has to have read the lease.
+    // The watch must have read the lease before the kill, or it knows no TTL.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     let killed = std::time::Instant::now();
     dead.signal(Signal::KILL);
@@ -124,9 +124,9 @@ async fn killed_leader_is_reported_lapsed(sandbox: &Sandbox) {
     );
     watch.interrupt();
     watch.end().await;
-    // The history of the store contains the same, without a watcher that was there.
-    let told = term_events(sandbox).await;
-    let leader = told.iter().find(|event| event["event"] == "leader" && event["node"] == "heir").unwrap();
+    // The store's history yields the same bounds without a watcher that was connected.
+    let events = term_events(sandbox).await;
+    let leader = events.iter().find(|event| event["event"] == "leader" && event["node"] == "heir").unwrap();
     assert_eq!(leader["end"], "lapsed", "{leader}");
     let bound = |which: &str| leader[which].as_f64().unwrap();
     assert!(bound("leaderless_min_seconds") >= 1.9, "two thirds of the TTL: {leader}");
@@ -142,7 +142,7 @@ async fn killed_leader_is_reported_lapsed(sandbox: &Sandbox) {
     assert_eq!((&last["event"], &last["end"]), (&json!("none"), &json!("resigned")), "{last}");
 }
 
-/// What `events` shows of elections.
+/// The election events that `events` prints.
 async fn term_events(sandbox: &Sandbox) -> Vec<Value> {
     let text = sandbox.ok(&["events", "--json"]).await;
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -163,27 +163,27 @@ async fn events_name_how_each_term_ended(sandbox: &Sandbox) {
         sandbox.json(&["election", "show", "a"]).await["leader"]["lease"].as_str().unwrap().to_owned();
     sandbox.ok(&["lease", "revoke", &lease, "--yes", "--reason", "moved"]).await;
     // The candidates that resigned wait again, and one of them leads next.
-    let mut told = term_events(sandbox).await;
+    let mut events = term_events(sandbox).await;
     let is_led = |event: &Value| event["event"] == "leader" && event["end"] == "revoked";
     for _ in 0..600 {
-        if told.iter().any(is_led) {
+        if events.iter().any(is_led) {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        told = term_events(sandbox).await;
+        events = term_events(sandbox).await;
     }
-    let revoked = told.iter().find(|event| is_led(event)).unwrap_or_else(|| panic!("{told:#?}"));
+    let revoked = events.iter().find(|event| is_led(event)).unwrap_or_else(|| panic!("{events:#?}"));
     assert!(revoked["leaderless_max_seconds"].as_f64().unwrap() < 5.0, "{revoked}");
-    let leader = |told: &[Value], who: &str| {
-        let is = |event: &&Value| event["event"] == "leader" && event["node"] == who;
-        told.iter().find(is).cloned().unwrap_or_else(|| panic!("{who}: {told:#?}"))
+    let leader = |events: &[Value], name: &str| {
+        let is = |event: &&Value| event["event"] == "leader" && event["node"] == name;
+        events.iter().find(is).cloned().unwrap_or_else(|| panic!("{name}: {events:#?}"))
     };
-    let resigned = leader(&told, "second");
+    let resigned = leader(&events, "second");
     assert_eq!(resigned["end"], "resigned", "{resigned}");
     let seconds = resigned["leaderless_max_seconds"].as_f64().unwrap();
     assert!(seconds < 5.0 && resigned["leaderless_min_seconds"] == seconds, "{resigned}");
-    assert_eq!(leader(&told, "third")["end"], "transferred", "{told:#?}");
-    assert!(!told.iter().any(|event| event["end"] == "lapsed"), "{told:#?}");
+    assert_eq!(leader(&events, "third")["end"], "transferred", "{events:#?}");
+    assert!(!events.iter().any(|event| event["end"] == "lapsed"), "{events:#?}");
     let text = sandbox.ok(&["events"]).await;
     assert!(text.contains(" resigned, no leader for ") && text.contains(" was transferred"), "{text}");
     for running in [passed, first, second, third] {
@@ -241,17 +241,17 @@ async fn missing_leader_exits_3_wrong_token_4() {
     let (first, token) = lead(&sandbox, "first", &[], SCRIPT).await;
     let twins = [wait(&sandbox, "twin", &[], SCRIPT).await, wait(&sandbox, "twin", &[], SCRIPT).await];
     refused(&["resign", "a", "--token", "1"], 4, "conflict").await;
-    refused(&["transfer", "a", "nobody"], 3, "not_found").await;
+    refused(&["transfer", "a", "absent"], 3, "not_found").await;
     refused(&["transfer", "a", "twin"], 4, "conflict").await;
     refused(&["transfer", "a", "twin", "--token", "1"], 3, "not_found").await;
-    // Who leads already need not be asked.
-    let told = sandbox.json(&["election", "transfer", "a", "first"]).await;
-    assert_eq!(told["leader"]["token"], token.to_string());
+    // A transfer to the current leader sends no request.
+    let events = sandbox.json(&["election", "transfer", "a", "first"]).await;
+    assert_eq!(events["leader"]["token"], token.to_string());
     let shown = sandbox.json(&["election", "show", "a"]).await;
-    assert_eq!(shown["leader"]["asked"], Value::Null, "nobody was asked anything: {shown}");
+    assert_eq!(shown["leader"]["asked"], Value::Null, "no request was stored: {shown}");
     let second = shown["candidates"][1]["token"].as_str().unwrap();
-    let told = sandbox.json(&["election", "transfer", "a", "twin", "--token", second]).await;
-    assert_eq!(told["leader"]["token"], second);
+    let events = sandbox.json(&["election", "transfer", "a", "twin", "--token", second]).await;
+    assert_eq!(events["leader"]["token"], second);
     for running in twins.into_iter().chain([first]) {
         running.signal(Signal::TERM);
         running.end().await;
@@ -296,7 +296,7 @@ async fn slow_resignation_exits_8() {
     }
 }
 
-/// While the leader's command takes its time to stop, the heir goes away.
+/// The target of the transfer exits while the leader's command is still stopping.
 #[tokio::test]
 async fn vanished_transfer_target_exits_4() {
     let sandbox = sandbox();
@@ -324,7 +324,7 @@ async fn vanished_transfer_target_exits_4() {
 async fn bad_input_exits_2_with_suggestion() {
     let sandbox = sandbox();
     let long = "n".repeat(300);
-    for (args, said) in [
+    for (args, expected) in [
         (&["show", ""][..], "must not be empty"),
         (&["watch", ""], "must not be empty"),
         (&["resign", &long], "300 bytes"),
@@ -342,7 +342,7 @@ async fn bad_input_exits_2_with_suggestion() {
     ] {
         let ran = sandbox.run(&[&["election"], args].concat()).await;
         assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
         assert_eq!(ran.stdout, "", "{args:?}");
     }
     for (word, meant) in [("elct", "elect"), ("electoin", "election")] {
@@ -353,7 +353,7 @@ async fn bad_input_exits_2_with_suggestion() {
     assert_eq!(ran.code, Some(5), "{ran:?}");
 }
 
-/// Foreign keys and a record that cannot be read lead nobody astray.
+/// A foreign key with an unreadable record is ignored.
 #[tokio::test]
 async fn foreign_key_is_no_candidate() {
     let sandbox = sandbox();

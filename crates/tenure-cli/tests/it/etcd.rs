@@ -1,4 +1,4 @@
-//! On real etcd: the same verbs, passwords, certificates, and members that are gone.
+//! The command on real etcd: the same verbs, passwords, certificates, and dead members.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ fn sandbox(etcd: &Etcd) -> Sandbox {
     Sandbox::new().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
-/// What the doctor says about one thing.
-fn check<'a>(told: &'a Value, name: &str) -> &'a Value {
-    let checks = told["checks"].as_array().unwrap();
-    checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name} in {told}"))
+/// One check of `doctor`.
+fn check<'a>(output: &'a Value, name: &str) -> &'a Value {
+    let checks = output["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name} in {output}"))
 }
 
 #[tokio::test]
@@ -36,12 +36,12 @@ async fn verbs_work_on_etcd_as_on_file() {
     let put = sandbox.json(&["kv", "put", "/tenure/leased", "x", "--ttl", "60s"]).await;
     assert_eq!(put["ttl_seconds"], json!(60.0));
     assert_eq!(sandbox.json(&["kv", "get", "/tenure/leased"]).await["lease"], put["lease"]);
-    let told = sandbox.ok(&["kv", "watch", "--prefix", "/tenure/", "--after", first, "--count", "1"]).await;
-    assert_eq!(told, format!("{second}\tput\t/tenure/a\t2"));
+    let output = sandbox.ok(&["kv", "watch", "--prefix", "/tenure/", "--after", first, "--count", "1"]).await;
+    assert_eq!(output, format!("{second}\tput\t/tenure/a\t2"));
     let txn = br#"{"when":[{"key":"/tenure/a","value":"2"}],"then":[{"delete":{"prefix":"/tenure/"}}]}"#;
     let ran = sandbox.run_with(&["kv", "txn"], txn).await;
     assert!(ran.code == Some(0) && ran.stdout.contains(r#""deleted":2"#), "{ran:?}");
-    // History belongs to the administrator: etcd lets no other user compact it.
+    // etcd lets only the role root compact its history.
     let administrator = Sandbox::administrator().with("TENURE_ENDPOINTS", etcd.endpoints());
     administrator.ok(&["kv", "compact", &second]).await;
     let ran = sandbox.run(&["kv", "watch", "/tenure/a", "--after", "1", "--json"]).await;
@@ -81,7 +81,7 @@ async fn wrong_password_exits_6_and_stays_secret() {
         &["--user", "root", "--password-file", &wrong, "kv", "get", "/a"][..],
         &["--user", "root", "--password-file", &wrong, "-vvv", "kv", "put", "/a", "2"],
         &["--user", "root", "--password-file", &wrong, "doctor"],
-        &["--user", "nobody", "--password-file", &right, "kv", "get", "/a"],
+        &["--user", "unknown", "--password-file", &right, "kv", "get", "/a"],
         &["kv", "get", "/a"],
         &["doctor"],
     ] {
@@ -90,7 +90,7 @@ async fn wrong_password_exits_6_and_stays_secret() {
         assert!(!ran.stdout.contains("canary") && !ran.stderr.contains("canary"), "{args:?} {ran:?}");
     }
     let sandbox = sandbox.with("ETCDCTL_USER", "root:canary-right");
-    assert_eq!(sandbox.ok(&["kv", "get", "/a"]).await, "1", "as etcdctl understands it");
+    assert_eq!(sandbox.ok(&["kv", "get", "/a"]).await, "1", "in the form of etcdctl");
 }
 
 #[tokio::test]
@@ -117,15 +117,15 @@ async fn foreign_certificate_exits_6() {
 
     sandbox.ok(&["--endpoints", &endpoints, "--cacert", &right, "kv", "put", "/a", "1"]).await;
     sandbox.ok(&["--store", &format!("etcds://{endpoints}"), "--cacert", &right, "kv", "get", "/a"]).await;
-    let told = sandbox.json(&["--endpoints", &endpoints, "--cacert", &right, "doctor"]).await;
-    assert_eq!(check(&told, "tls")["state"], "ok");
+    let output = sandbox.json(&["--endpoints", &endpoints, "--cacert", &right, "doctor"]).await;
+    assert_eq!(check(&output, "tls")["state"], "ok");
     let begin = Instant::now();
     let ran = sandbox.run(&["--endpoints", &endpoints, "--cacert", &wrong, "kv", "get", "/a"]).await;
     assert_eq!(ran.code, Some(6), "{ran:?}");
     assert!(ran.stderr.to_lowercase().contains("certificate"), "{ran:?}");
     assert!(begin.elapsed() < Duration::from_secs(6));
     let ran = sandbox.run(&["--endpoints", &format!("http://{endpoints}"), "kv", "get", "/a"]).await;
-    assert_eq!(ran.code, Some(5), "in the clear to a TLS port: {ran:?}");
+    assert_eq!(ran.code, Some(5), "plaintext to a TLS port: {ran:?}");
     let ran = sandbox.run(&["--endpoints", &endpoints, "--cacert", "/nowhere.pem", "kv", "get", "/a"]).await;
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }
@@ -153,7 +153,7 @@ async fn one_dead_member_of_three_is_harmless() {
     for _ in 0..3 {
         assert_eq!(sandbox.ok(&["kv", "get", "/tenure/a"]).await, "1");
     }
-    let told = sandbox.json(&["doctor"]).await;
-    assert!(check(&told, "members")["detail"].as_str().unwrap().contains("3 voting"), "{told}");
-    assert_eq!(check(&told, "server")["state"], "ok", "{told}");
+    let output = sandbox.json(&["doctor"]).await;
+    assert!(check(&output, "members")["detail"].as_str().unwrap().contains("3 voting"), "{output}");
+    assert_eq!(check(&output, "server")["state"], "ok", "{output}");
 }

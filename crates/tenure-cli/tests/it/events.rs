@@ -1,4 +1,4 @@
-//! What happened, from the store's own history.
+//! `tenure events`: domain events derived from the store's history.
 
 mod stable;
 
@@ -9,7 +9,7 @@ use crate::sandbox::Sandbox;
 use crate::test_cluster::TestCluster;
 
 /// Subject, event and name of each line.
-fn told(text: &str) -> Vec<(String, String, String)> {
+fn parse_events(text: &str) -> Vec<(String, String, String)> {
     let read = |line: &str| {
         let event: Value = serde_json::from_str(line).unwrap();
         assert!(event["schema"] == "tenure.event/v1" && event["revision"].is_string(), "{event}");
@@ -23,9 +23,9 @@ fn events(lines: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
     lines.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
 }
 
-/// A broken lock looked like an ordinary unlock by its holder, and no command left a trace of its author.
+/// A broken lock once looked like an ordinary unlock by its holder, and destructive commands left no record of their author.
 async fn destructive_commands_name_their_author(sandbox: Sandbox) {
-    let sandbox = sandbox.with("TENURE_NODE", "desk-1");
+    let sandbox = sandbox.with("TENURE_NODE", "host-1");
     let mut holder = sandbox.start(&["lock", "a", "--", "sh", "-c", "echo up; sleep 20"]);
     assert_eq!(holder.line().await, "up");
     sandbox.ok(&["locks", "break", "a", "--yes", "--reason", "host is gone"]).await;
@@ -50,7 +50,7 @@ async fn destructive_commands_name_their_author(sandbox: Sandbox) {
         let is = |line: &&Value| line["subject"] == subject && line["event"] == event && line["name"] == name;
         let line = lines.iter().find(is).unwrap_or_else(|| panic!("{subject} {event} {name}: {text}"));
         assert_eq!(line["reason"], reason, "{line}");
-        assert!(line["by"].as_str().unwrap().starts_with("desk-1 pid "), "{line}");
+        assert!(line["by"].as_str().unwrap().starts_with("host-1 pid "), "{line}");
         assert!(line["at"].as_str().unwrap().ends_with('Z'), "{line}");
     };
     of("lock", "broken", "a", "host is gone");
@@ -63,7 +63,7 @@ async fn destructive_commands_name_their_author(sandbox: Sandbox) {
     let broken = plain.lines().find(|line| line.contains("\tbroken\ta\t")).unwrap();
     assert!(broken.contains("broken by ") && broken.contains(" because host is gone"), "{broken}");
     assert!(plain.contains("2 keys, deleted by "), "{plain}");
-    // The trail itself is under the prefix: the record follows the deletion.
+    // The audit record is under the deleted prefix as well, so it is written after the deletion.
     sandbox.ok(&["kv", "del", "--prefix", "/tenure/", "--yes"]).await;
     assert!(sandbox.ok(&["kv", "range", "/tenure/audit/"]).await.contains("delete_keys"));
 }
@@ -95,8 +95,8 @@ async fn whole_history_is_reported(cluster: &TestCluster) {
     cluster.sandbox.ok(&["lock", "deploy", "--", "/bin/true"]).await;
     cluster.sandbox.ok(&["elect", "boss", "--candidate", "me", "--", "/bin/true"]).await;
     let text = cluster.sandbox.ok(&["events", "--json"]).await;
-    // A node says that it leaves before it does; that is a word of its own and not counted here.
-    let mut all = told(&text);
+    // A worker announces that it leaves before it does; that event is not part of this list.
+    let mut all = parse_events(&text);
     all.retain(|(subject, event, _)| !(subject == "node" && event == "moved"));
     assert_eq!(
         all,
@@ -138,19 +138,19 @@ async fn whole_history_is_reported(cluster: &TestCluster) {
     );
     assert_eq!(of("deleted")["node"], "w");
     assert_eq!(of("leader")["node"], "me");
-    // Only what came later.
+    // With --after, only later events.
     let later = cluster
         .sandbox
         .ok(&["events", "--json", "--after", of("locked")["revision"].as_str().unwrap()])
         .await;
     assert_eq!(
-        told(&later),
+        parse_events(&later),
         events(&[
             ("lock", "unlocked", "deploy"),
             ("election", "leader", "boss"),
             ("election", "none", "boss")
         ]),
-        "who held before is known from the beginning"
+        "the holder from before --after is known"
     );
 }
 
@@ -192,15 +192,15 @@ async fn compacted_events_are_skipped() {
     let ran = cluster.sandbox.run(&["events", "--json"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(
-        told(&ran.stdout),
+        parse_events(&ran.stdout),
         events(&[("task", "submitted", "new"), ("lock", "unlocked", "deploy")]),
-        "the holder of before is known although its coming is forgotten"
+        "the holder is known although its lock event was compacted"
     );
     let ran = cluster.sandbox.run(&["events", "--after", "1"]).await;
     assert!(ran.code == Some(0) && ran.stderr.contains("was compacted"), "{ran:?}");
 }
 
-/// Of a command that was done, what it did is told; of any other, why nothing came of it.
+/// A handled command is reported by its effect, any other with the reason why it had none.
 async fn unhandled_commands_are_explained(cluster: &TestCluster) {
     let worker = cluster.join("w").await;
     cluster.sandbox.ok(&["submit", "x"]).await;
@@ -227,11 +227,8 @@ async fn unhandled_commands_are_explained(cluster: &TestCluster) {
     };
     assert_eq!(of("malformed"), ["task", "x", "w", r#"dance: there is no command "dance" to a task"#]);
     assert_eq!(of("refused"), ["node", "w", "w", "release_task: this node does not own the task"]);
-    assert_eq!(
-        of("replaced"),
-        ["task", "y", "desk", "pause: another command was sent before it was handled"]
-    );
-    assert_eq!(of("expired"), ["task", "y", "desk", "kill: the task was deleted"]);
+    assert_eq!(of("replaced"), ["task", "y", "ops", "pause: another command was sent before it was handled"]);
+    assert_eq!(of("expired"), ["task", "y", "ops", "kill: the task was deleted"]);
 }
 
 #[tokio::test]
@@ -253,7 +250,7 @@ async fn unknown_key_is_reported_as_set_aside() {
     cluster.sandbox.ok(&["kv", "put", "/tenure/tasks/x/owner", "s3cret"]).await;
     let text = cluster.sandbox.ok(&["events", "--json"]).await;
     let expected = [("task", "set_aside", "/tenure/tasks/x/else"), ("task", "claimed", "x")];
-    assert_eq!(told(&text), events(&expected));
+    assert_eq!(parse_events(&text), events(&expected));
     assert!(!text.contains("s3cret"), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! The exit codes are a promise to scripts.
+//! Exit codes that scripts rely on.
 
 use std::time::{Duration, Instant};
 
@@ -116,7 +116,7 @@ async fn conflict_is_4_and_changes_nothing() {
 #[tokio::test]
 async fn unreachable_store_is_5_within_6_seconds() {
     let sandbox = Sandbox::new();
-    // Nothing listens at the first; the second swallows every byte, because nobody accepts.
+    // No process listens at the first address; the second accepts no connection, so the kernel takes every byte and no reply comes.
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = deaf.local_addr().unwrap().to_string();
     for endpoint in ["127.0.0.1:1", &deaf] {
@@ -154,21 +154,21 @@ async fn ctrl_c_while_reading_stdin_is_130() {
     let sandbox = Sandbox::new();
     for args in [&["kv", "txn"][..], &["kv", "put", "/a", "-"]] {
         let mut waiting = sandbox.start_with_open_stdin(args);
-        // More than a pipe holds: when it is through, the command is reading and waits for more.
+        // More than a pipe buffers: once it is written, the command is reading and waits for more.
         waiting.feed(&vec![b' '; 1 << 20]).await;
         waiting.interrupt();
         assert_eq!(waiting.end().await.0, Some(130), "{args:?}");
     }
 }
 
-/// What lies in a folder, with its kind and mode.
+/// The entries of a folder with their file types and modes.
 fn folder_entries(folder: &str) -> Vec<(std::ffi::OsString, u32)> {
     use std::os::unix::fs::MetadataExt;
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    let mut lying: Vec<_> =
+    let mut entries: Vec<_> =
         entries.map(|entry| (entry.file_name(), entry.path().symlink_metadata().unwrap().mode())).collect();
-    lying.sort();
-    lying
+    entries.sort();
+    entries
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn foreign_file_is_refused_and_untouched() {
     assert_eq!(folder_entries(&sandbox.path("own")), before);
 }
 
-/// As root, a device that was opened as a store lost its mode, and every other process on the host lost the device.
+/// As root, opening a device as a store once changed its mode, and every other process on the host lost access to it.
 #[tokio::test]
 async fn special_file_is_refused_and_untouched() {
     let sandbox = Sandbox::new();
@@ -197,7 +197,7 @@ async fn special_file_is_refused_and_untouched() {
     std::fs::create_dir(path("folder")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
     let mut names = vec!["fifo", "link", "folder", "socket"];
-    // Another name for /dev/null, which is itself left out of this. Only root may make one.
+    // A second node for the device of /dev/null, so that /dev/null is not at risk. Only root may create one.
     if made("mknod", &["-m", "666", &path("node"), "c", "1", "3"]) {
         names.push("node");
     }
@@ -211,8 +211,8 @@ async fn special_file_is_refused_and_untouched() {
         ] {
             let ran = sandbox.run(&[&["--store", &store], args].concat()).await;
             assert!(ran.code.is_some_and(|found| code.contains(&found)), "{name} {ran:?}");
-            let told = format!("{}{}", ran.stdout, ran.stderr);
-            assert!(told.contains("--store file:///path"), "{name} {ran:?}");
+            let output = format!("{}{}", ran.stdout, ran.stderr);
+            assert!(output.contains("--store file:///path"), "{name} {ran:?}");
             assert!(!ran.stderr.contains("kv get"), "{name} {ran:?}");
         }
         assert_eq!(folder_entries(&sandbox.path("own")), before, "{name}");

@@ -1,31 +1,31 @@
-//! Servers that are no etcd: told from one that is, and from a mistake of the caller's.
+//! Servers that are not etcd: reported differently from etcd and from a mistake of the caller.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use crate::sandbox::Sandbox;
 
-/// Speaks HTTP/2 and knows no page. Its thread ends with the test's process.
-fn stranger() -> String {
+/// An HTTP/2 server that replies 404 to every request. Its thread ends with the test's process.
+fn http2_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // Whoever hangs up has heard enough.
-            std::thread::spawn(move || drop(answer(stream)));
+            // A closed connection ends the thread with an error, which is expected.
+            std::thread::spawn(move || drop(serve_not_found(stream)));
         }
     });
     address
 }
 
-/// Answers every request with 404. A frame is its length in three bytes, kind, flags, four bytes of stream, then what it holds.
-fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+/// Replies 404 to every request. A frame has its length in three bytes, kind, flags, four bytes of stream id, then its payload.
+fn serve_not_found(mut stream: TcpStream) -> std::io::Result<()> {
     const PREFACE: usize = 24;
     const HEADERS: u8 = 1;
     const SETTINGS: u8 = 4;
     const PING: u8 = 6;
     const ACKNOWLEDGED: u8 = 1;
-    /// The end of the answer and of its headers.
+    /// END_STREAM and END_HEADERS.
     const END: u8 = 1 | 4;
     /// `:status 404`, as HPACK's own table has it.
     const NOT_FOUND: u8 = 0x80 | 13;
@@ -47,10 +47,10 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// It was 2, as if the request had been malformed.
+/// The exit code was once 2, as for a malformed request.
 #[tokio::test]
 async fn foreign_server_exits_5_with_etcd_hint() {
-    let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", stranger()).with("PATH", "/usr/bin:/bin");
+    let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", http2_server()).with("PATH", "/usr/bin:/bin");
     let marker = sandbox.path("marker");
     for (args, code) in [
         (&["locks", "ls"][..], 5),

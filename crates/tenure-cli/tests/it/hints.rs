@@ -1,4 +1,4 @@
-//! Refusals say why, and the next thing to do: the right one.
+//! Refusals report the reason and the correct next step.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ async fn unreadable_file_is_named_with_its_flag() {
     }
 }
 
-/// The hint was to put -- in front of it, which was there.
+/// The hint once was to add the `--` that was there already.
 #[tokio::test]
 async fn command_after_separator_may_start_with_dash() {
     let sandbox = sandbox();
@@ -66,7 +66,7 @@ async fn command_after_separator_may_start_with_dash() {
     assert!(ran.stderr.contains("put -- in front of a command"), "{ran:?}");
 }
 
-/// Why the store did not let us in stood in a warning, and the last word was that it did not.
+/// The reason was once only in a warning, and the error itself did not contain it.
 #[tokio::test]
 async fn full_store_is_reported_at_start() {
     let etcd = Etcd::builder().quota_backend_bytes(1).start();
@@ -84,19 +84,19 @@ async fn full_store_is_reported_at_start() {
     future::join_all(runs).await;
 }
 
-/// A disk that takes no byte more answers quite well.
+/// A full disk is a reply of the store, not a store that does not reply.
 #[tokio::test]
 async fn full_disk_is_reported_at_release() {
     let sandbox = sandbox();
     let tenure = binary();
-    // Without the trap, a write above the limit kills.
+    // Without the trap, a write above the limit kills the process.
     let script = format!("trap '' XFSZ; exec {tenure} lock a -- sh -c 'echo up; read x; exit 7'");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env_clear().env("HOME", sandbox.path("")).kill_on_drop(true);
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Sandbox::run_on(shell);
     assert_eq!(running.line().await, "up");
-    // Enough for the queue, too little for the log of the database.
+    // Enough for the files of the store, too little for the log of the database.
     let limit = Rlimit { current: Some(4_096), maximum: None };
     prlimit(Some(running.pid()), Resource::Fsize, limit).unwrap();
     let begin = Instant::now();
@@ -124,7 +124,7 @@ async fn closed_stdout_releases_the_lock() {
     }
 }
 
-/// The lock of a run has a name that begins with `once/`, and that is nobody's business.
+/// The lock of a run is named `once/NAME`; the prefix must not shorten the limit for NAME.
 #[tokio::test]
 async fn once_accepts_longest_names() {
     let sandbox = sandbox();
@@ -139,7 +139,7 @@ async fn once_accepts_longest_names() {
     let ran = sandbox.run(&["once", &"n".repeat(257), "--every", "1h", "--", "true"]).await;
     assert_eq!(ran.code, Some(125), "{ran:?}");
     assert!(ran.stderr.contains("a name of 257 bytes"), "{ran:?}");
-    // Two that differ only in their last letter do not stand in each other's way.
+    // Two names that differ only in their last letter do not block each other.
     let script = "echo up; read x";
     let mut first = sandbox.start_with_open_stdin(&[
         "once",

@@ -1,4 +1,4 @@
-//! Names and values that were made to harm whoever lists them.
+//! Names and values that attack the terminal or the script that lists them.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,7 +18,7 @@ async fn listing_cannot_be_forged() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let listed = sandbox.ok(&["kv", "range", "/h/"]).await;
     assert_eq!(listed, r"/h/a	\u{1b}]0;owned\u{7}\u{1b}[2Jrm\r\nfake\tline");
-    assert_eq!(sandbox.ok(&["kv", "get", "/h/a"]).await, ATTACK, "a pipe gets the very bytes");
+    assert_eq!(sandbox.ok(&["kv", "get", "/h/a"]).await, ATTACK, "a pipe gets the bytes unchanged");
     assert_eq!(sandbox.json(&["kv", "get", "/h/a"]).await["value"], ATTACK);
 }
 
@@ -75,7 +75,7 @@ async fn colour_is_used_only_on_terminals() {
     assert!(sandbox.ok(&["doctor", "--local", "--color", "always"]).await.contains('\x1b'));
 }
 
-/// What a terminal would show.
+/// The output of the command on a terminal.
 async fn on_a_terminal(sandbox: &Sandbox, args: &[&str]) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -84,11 +84,11 @@ async fn on_a_terminal(sandbox: &Sandbox, args: &[&str]) -> String {
     let slave: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
     let mut command = sandbox.command(args);
     let mut child = command.stdout(Stdio::from(slave)).stderr(Stdio::null()).spawn().unwrap();
-    // Ours must go too, or the terminal never ends.
+    // The parent's copy of the terminal must be closed too, or the read never ends.
     drop(command);
     let reading = tokio::task::spawn_blocking(move || {
         let mut shown = Vec::new();
-        // A terminal whose last user left ends with an error, after everything was read.
+        // After the last writer has closed a terminal, its reader gets the remaining bytes and then an error.
         let _ = File::from(master).read_to_end(&mut shown);
         String::from_utf8_lossy(&shown).into_owned()
     });

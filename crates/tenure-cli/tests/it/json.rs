@@ -1,4 +1,4 @@
-//! The shapes that scripts rely on.
+//! JSON shapes that scripts rely on.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
-//! Commands under a lock, as scripts see them: exit codes, environment, waiting, losing.
+//! `tenure lock` as scripts see it: exit codes, environment, waiting, losing.
 //!
-//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
-//! A name with NUL cannot be given on a command line; the library's tests refuse it.
+//! Every script ends within half a minute, so a failing test leaves no process.
+//! A command line cannot contain NUL; the library's tests check such names.
 
 mod escapes;
 mod exclusion;
@@ -27,10 +27,10 @@ fn on(etcd: &Etcd) -> Sandbox {
     sandbox().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
-/// A command that says `up`, then waits for a line on its stdin and ends with 7.
+/// Prints `up`, waits for a line on stdin and exits with 7.
 const SCRIPT: [&str; 4] = ["--", "sh", "-c", "echo up; read x; exit 7"];
 
-/// Starts it under the lock `a`, and waits until it runs.
+/// Starts `SCRIPT` under the lock `a` and waits until it runs.
 async fn hold(sandbox: &Sandbox, flags: &[&str]) -> Running {
     let mut running = sandbox.start_with_open_stdin(&[&["lock", "a"], flags, &SCRIPT].concat());
     assert_eq!(running.line().await, "up");
@@ -42,7 +42,7 @@ async fn finish(mut running: Running) -> (Option<i32>, String) {
     running.end().await
 }
 
-/// The lock as `locks show` shows it, as soon as its holder has recorded when it acquired.
+/// The output of `locks show` once the holder has recorded when it acquired.
 async fn show_recorded(sandbox: &Sandbox, flags: &[&str]) -> serde_json::Value {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
@@ -86,14 +86,14 @@ async fn command_gets_hold_in_environment_and_stdin() {
     let args =
         ["lock", "a", "--namespace", "shop", "--reason", "release 7", "--json", "--", "sh", "-c", script];
     let mut running = sandbox.start_with_open_stdin(&args);
-    let told = running.line().await;
+    let output = running.line().await;
     let acquired: serde_json::Value = serde_json::from_str(&running.hear("tenure.lock/v1").await).unwrap();
     let shown = show_recorded(&sandbox, &["--namespace", "shop"]).await;
     let holder = &shown["holders"][0];
     let (token, lease) = (shown["token"].as_str().unwrap(), holder["lease"].as_str().unwrap());
     let key = acquired["key"].as_str().unwrap();
     assert!(key.starts_with(&format!("/shop/locks/a/{lease}-")), "{key}");
-    assert_eq!(told, format!("a {key} {token} {lease} 15 shop web-1 {key} {token}"));
+    assert_eq!(output, format!("a {key} {token} {lease} 15 shop web-1 {key} {token}"));
     assert_eq!(
         acquired,
         json!({"schema": "tenure.lock/v1", "name": "a", "key": key, "token": token, "lease": lease,
@@ -141,7 +141,7 @@ async fn bad_input_exits_125_and_runs_nothing() {
     let before = sandbox.ok(&["kv", "put", "/a", "1"]).await;
     let marker = sandbox.path("marker");
     let long = "n".repeat(300);
-    for (args, said) in [
+    for (args, expected) in [
         (&[""][..], "must not be empty"),
         (&[&long], "300 bytes"),
         (&["a\nb"], "control characters"),
@@ -165,14 +165,14 @@ async fn bad_input_exits_125_and_runs_nothing() {
     ] {
         let ran = sandbox.run(&[&["lock"], args, &["--", "touch", &marker]].concat()).await;
         assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
         assert!(ran.stdout.is_empty() && !ran.stderr.contains('\x1b'), "{args:?} {ran:?}");
     }
     let grace = sandbox.run(&["lock", "a", "--grace", "9s", "--", "touch", &marker]).await;
     for number in ["750ms", "5.25s", "6.25s", "--grace 8000ms"] {
         assert!(grace.stderr.contains(number), "{grace:?} lacks {number}");
     }
-    for (args, said) in [
+    for (args, expected) in [
         (&["lock", "a", "--"][..], "no command after --"),
         (&["lock", "a", "--frobnicate"], "has no flag"),
         (&["lock"], "NAME"),
@@ -182,13 +182,13 @@ async fn bad_input_exits_125_and_runs_nothing() {
     ] {
         let ran = sandbox.run(args).await;
         assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
     }
     assert!(!Path::new(&marker).exists());
     assert_eq!(sandbox.json(&["kv", "range", ""]).await["revision"], before.as_str());
 }
 
-/// Addresses that take every byte and never answer, for as long as the sockets are kept.
+/// Addresses that take every byte and never reply, while the sockets are open.
 fn deaf(count: usize) -> (Vec<std::net::TcpListener>, Vec<String>) {
     let sockets = (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let sockets: Vec<_> = sockets.collect();
@@ -203,7 +203,7 @@ const WRAPPERS: [&[&str]; 4] = [
     &["once", "a", "--every", "1h"],
 ];
 
-/// Every wrapper on a store that is of no use says so in time; all at once, because they only wait.
+/// Every wrapper on an unusable store fails in time. The runs are concurrent, because they only wait.
 /// With `--wait`, connecting is part of the wait unless `--connect-timeout` limits it.
 async fn every_wrapper_exits_125_in_time(endpoints: &[&str]) {
     let sandbox = sandbox();
@@ -220,14 +220,14 @@ async fn every_wrapper_exits_125_in_time(endpoints: &[&str]) {
     assert!(!Path::new(&marker).exists() && !Path::new(&sandbox.path(".local")).exists());
 }
 
-/// Nothing listens at the first; the others take every byte, because nobody accepts.
+/// No process listens at the first address; the others accept no connection, so the kernel takes every byte and no reply comes.
 #[tokio::test]
 async fn unreachable_store_exits_125_within_6_seconds() {
     let (_sockets, deaf) = deaf(7);
     every_wrapper_exits_125_in_time(&["127.0.0.1:1", &deaf[0], &deaf.join(",")]).await;
 }
 
-/// One member of three answers, and can decide nothing. It is reached at once, or after four that do not answer have taken most of the
+/// One member of three is alive and has no quorum. It is the first address, or the fifth after four silent ones have taken most of the
 /// time.
 #[tokio::test]
 async fn etcd_without_majority_exits_125_within_6_seconds() {
@@ -310,7 +310,7 @@ async fn exit_code_survives_etcd_outage() {
         let etcd = Etcd::start();
         let sandbox = on(&etcd);
         let running = hold(&sandbox, &[]).await;
-        // Refused at once, or never answered.
+        // The connection is refused, or no reply comes.
         if is_gone {
             etcd.member(0).kill();
         } else {
@@ -333,7 +333,7 @@ async fn lock_is_kept_for_min_hold() {
     assert!(begin.elapsed() >= Duration::from_millis(1_500), "{:?}", begin.elapsed());
 }
 
-/// What the command does last may be to give its own lock away. With a least time the loss came to light only while that was waited for, and
+/// The last act of a command may end its own lock. With `--min-hold` the loss was once detected only during the remaining hold time, and
 /// counted as one that came after the command.
 #[tokio::test]
 async fn lock_lost_by_last_act_exits_122() {
@@ -346,13 +346,16 @@ async fn lock_lost_by_last_act_exits_122() {
             let ran = sandbox.run(&["lock", "a", "--min-hold", "30s", "--", "sh", "-c", &script]).await;
             assert_eq!(ran.code, Some(122), "{last_act} {ran:?}");
             assert!(ran.stderr.contains("'a' was lost"), "{last_act} {ran:?}");
-            assert!(begin.elapsed() < Duration::from_secs(20), "nothing is left to wait for: {last_act}");
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "a lost lock has no hold time left: {last_act}"
+            );
             assert!(is_free(&sandbox).await);
         }
     }
 }
 
-/// It had ended by itself, with the lock: its code is the truth about it.
+/// The command ended while the lock was held, so its own exit code is correct.
 #[tokio::test]
 async fn loss_after_command_keeps_exit_code() {
     let sandbox = sandbox();
@@ -364,7 +367,7 @@ async fn loss_after_command_keeps_exit_code() {
     assert!(stderr.contains("'a' was lost after the command had ended"), "{stderr}");
 }
 
-/// A supervisor that was stopped between getting the lock and starting the command finds its time over.
+/// A supervisor that was stopped between acquiring the lock and starting the command finds its deadline passed.
 #[tokio::test]
 async fn command_past_its_deadline_never_starts() {
     let sandbox = sandbox();

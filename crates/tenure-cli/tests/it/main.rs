@@ -1,6 +1,6 @@
-//! The real binary, run as scripts run it: exit codes, JSON shapes, which store, hostile input.
+//! The real binary, run as scripts run it: exit codes, JSON shapes, choice of the store, hostile input.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot prepare its environment has failed")]
 
 mod connect_timeout;
 mod demo;

@@ -1,11 +1,11 @@
-//! Mistakes that people make, and what each line reports: what is wrong, why, and what to type next.
+//! Common mistakes on the command line, and what each reports: what is wrong, why, and what to type next.
 //!
-//! One row: the line as it is typed after `tenure`, the exit code, then words of the three parts in that order.
-//! What and why stand in the message, the next step in the hint. `'…'` quotes a word with spaces.
+//! One row: the line after `tenure`, the exit code, then a text from each of the three parts in that order.
+//! What and why are in the message, the next step is in the hint. `'…'` quotes a word with spaces.
 
 use crate::sandbox::{Ran, Sandbox};
 
-/// The line, its exit code, what, why, next.
+/// A line, its exit code, what, why, next.
 type Row = (&'static str, i32, &'static str, &'static str, &'static str);
 
 const COMMAND_LINES: &[Row] = &[
@@ -52,6 +52,14 @@ const COMMAND_LINES: &[Row] = &[
         "takes no argument './job.sh'",
         "given with --exec",
         "`tenure worker --exec './job.sh'`",
+    ),
+    ("worker --id w1 --exec true", 2, "takes no argument '--id'", "`tenure worker`", "--node ID"),
+    (
+        "worker --capcity 4 --exec true",
+        2,
+        "takes no argument '--capcity'",
+        "`tenure worker`",
+        "did you mean --capacity?",
     ),
     ("task ls --state running", 2, "--state running", "no task is ever", "runnable"),
     (
@@ -111,8 +119,8 @@ const COMMAND_LINES: &[Row] = &[
     ("lease revoke 1f", 2, "revoking lease 1f", "no terminal", "add --yes"),
 ];
 
-/// The words of a line, split as a shell does it with single quotes.
-fn words(line: &str) -> Vec<String> {
+/// The arguments of a line, split as a shell does it with single quotes.
+fn arguments(line: &str) -> Vec<String> {
     let mut words = vec![];
     let (mut word, mut is_quoted, mut has_word) = (String::new(), false, false);
     for c in line.chars() {
@@ -136,7 +144,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 async fn run(sandbox: &Sandbox, line: &str, flags: &[&str]) -> Ran {
-    let words = words(line);
+    let words = arguments(line);
     let words: Vec<&str> = flags.iter().copied().chain(words.iter().map(String::as_str)).collect();
     sandbox.run(&words).await
 }
@@ -161,8 +169,8 @@ async fn check(sandbox: &Sandbox, rows: &[Row]) {
             ran.stderr.contains("tenure: error: ") && ran.stderr.contains("\n  hint: "),
             "{line}: {ran:?}"
         );
-        let is_ours = |line: &str| line.starts_with("tenure: ") || line.starts_with("  hint: ");
-        assert!(ran.stderr.lines().all(is_ours), "{line}: {}", ran.stderr);
+        let has_prefix = |line: &str| line.starts_with("tenure: ") || line.starts_with("  hint: ");
+        assert!(ran.stderr.lines().all(has_prefix), "{line}: {}", ran.stderr);
     }
 }
 
@@ -175,7 +183,7 @@ async fn mistyped_line_reports_what_why_and_next() {
     check(&sandbox(), COMMAND_LINES).await;
 }
 
-/// Files of tasks that are no lines of objects.
+/// Task files that are not one JSON object per line.
 #[tokio::test]
 async fn wrong_task_file_reports_what_why_and_next() {
     let sandbox = sandbox();
@@ -209,7 +217,7 @@ async fn wrong_task_file_reports_what_why_and_next() {
     }
 }
 
-/// A misspelt variable named a store, and the embedded one was used in silence.
+/// A misspelt variable named a store, and the command once used the embedded store without a message.
 #[tokio::test]
 async fn misspelt_variable_is_no_embedded_store() {
     let sandbox = sandbox().with("TENURE_ENDPOINT", "127.0.0.1:1");
@@ -246,7 +254,7 @@ async fn newer_store_format_requires_newer_program() {
     }
 }
 
-/// Lines that work, and are hardly meant: a warning with what, why and what to type, and the command's own exit code.
+/// Lines that work but are probably a mistake: a warning with what, why and what to type, and the command's own exit code.
 #[tokio::test]
 async fn doubtful_line_runs_with_warning() {
     let sandbox = sandbox();
@@ -272,7 +280,7 @@ async fn doubtful_line_runs_with_warning() {
     }
 }
 
-/// cron mails what a job prints: a host that comes too late prints nothing.
+/// cron mails what a job prints, so a host that comes too late prints nothing.
 #[tokio::test]
 async fn quiet_once_that_was_run_prints_nothing() {
     let sandbox = sandbox();
@@ -321,7 +329,7 @@ async fn filtered_removal_spares_other_tasks() {
     assert_eq!(sandbox.ok(&["task", "rm", "--kind", "mail", "--yes"]).await, "");
 }
 
-/// `tenure lock ls` held a lock called ls, and `tenure submit ls` submitted a task.
+/// `tenure lock ls` once held a lock called ls, and `tenure submit ls` submitted a task.
 #[tokio::test]
 async fn verb_as_name_acts_only_after_separator() {
     let sandbox = sandbox();
@@ -345,7 +353,7 @@ async fn alias_runs_the_same_verb() {
         "services list",
         "locks list",
     ] {
-        let words = words(line);
+        let words = arguments(line);
         sandbox.ok(&words.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
     assert_eq!(sandbox.ok(&["tasks", "delete", "a"]).await, "a");

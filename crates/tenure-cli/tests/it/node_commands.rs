@@ -1,4 +1,4 @@
-//! Commands to nodes, as the shell sends them.
+//! `tenure node`: commands to workers and their replies.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ async fn frozen_node_claims_nothing_until_unfrozen() {
         let mut worker = cluster.join("w").await;
         cluster.sandbox.ok(&["submit", "first"]).await;
         worker.started(1).await;
-        let told = cluster.sandbox.json(&["node", "freeze", "w"]).await;
+        let output = cluster.sandbox.json(&["node", "freeze", "w"]).await;
         assert_eq!(
-            told,
+            output,
             json!({"schema": "tenure.node/v1", "id": "w", "message": "freeze", "acknowledged_by": "w",
-               "ack_seconds": told["ack_seconds"], "command": told["command"]})
+               "ack_seconds": output["ack_seconds"], "command": output["command"]})
         );
-        assert!(told["ack_seconds"].as_f64().unwrap() < 10.0, "{told}");
+        assert!(output["ack_seconds"].as_f64().unwrap() < 10.0, "{output}");
         let node = shown(&cluster, "w").await;
         assert_eq!(
             (&node["state"], &node["frozen"], &node["tasks"], &node["commands"]),
@@ -59,12 +59,12 @@ async fn drain_reports_progress_until_node_leaves(cluster: &TestCluster) {
     assert_eq!(cluster.sandbox.json(&["task", "ls", "--node", "w"]).await["tasks"], json!([]));
     worker.close().await;
     heir.end().await;
-    // A drain ends with the node: its id takes tasks again.
+    // The drain ends with the worker: a new worker with this id claims tasks again.
     let mut worker = cluster.join("w").await;
     assert_eq!(shown(cluster, "w").await["frozen"], false);
     heir = cluster.join("heir").await;
-    let (mine, theirs) = tokio::join!(worker.started(1), heir.started(1));
-    assert!(mine[0].starts_with("x-") && theirs[0].starts_with("x-"));
+    let (drained, other) = tokio::join!(worker.started(1), heir.started(1));
+    assert!(drained[0].starts_with("x-") && other[0].starts_with("x-"));
     worker.end().await;
     heir.end().await;
 }
@@ -83,16 +83,16 @@ async fn drain_reports_progress_until_node_leaves_on_etcd() {
 #[tokio::test]
 async fn node_releases_only_its_own_task() {
     on_file_and_etcd(async |cluster| {
-        // Nobody gives anything away by itself here.
+        // AcceptAll releases nothing, so tasks move only by command.
         let mut worker = cluster.join_as("w", |options| options.balancer(AcceptAll)).await;
         cluster.sandbox.ok(&["submit", "t", "--count", "2"]).await;
         worker.started(2).await;
         let mut other = cluster.join_as("other", |options| options.balancer(AcceptAll)).await;
-        let told = cluster.sandbox.json(&["node", "stop-task", "w", "t-0"]).await;
-        assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("stop_task"), &json!("w")));
+        let output = cluster.sandbox.json(&["node", "stop-task", "w", "t-0"]).await;
+        assert_eq!((&output["message"], &output["acknowledged_by"]), (&json!("stop_task"), &json!("w")));
         assert_eq!(other.started(1).await, ["t-0"]);
-        let told = cluster.sandbox.json(&["node", "release-task", "w", "t-1"]).await;
-        assert_eq!((&told["message"], &told["acknowledged_by"]), (&json!("release_task"), &json!("w")));
+        let output = cluster.sandbox.json(&["node", "release-task", "w", "t-1"]).await;
+        assert_eq!((&output["message"], &output["acknowledged_by"]), (&json!("release_task"), &json!("w")));
         assert_eq!(other.started(1).await, ["t-1"]);
         let ran = cluster.sandbox.run(&["node", "release-task", "w", "t-1", "--json"]).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
@@ -130,7 +130,7 @@ async fn dry_run_lists_releases_and_changes_nothing() {
     assert_eq!((&plan["balancer"], &plan["dry_run"]), (&json!("fair"), &json!(true)));
     let nodes: Vec<[&Value; 2]> =
         plan["nodes"].as_array().unwrap().iter().map(|node| [&node["id"], &node["tasks"]]).collect();
-    assert_eq!(json!(nodes), json!([["a", 10], ["b", 0]]), "who drains does not share");
+    assert_eq!(json!(nodes), json!([["a", 10], ["b", 0]]), "a draining node is left out");
     let gives = plan["nodes"][0]["gives"].as_array().unwrap();
     assert_eq!(gives.len(), 5, "{plan}");
     assert!(gives.iter().all(|given| given["task"].as_str() >= Some("t05")), "the newest: {plan}");
@@ -146,19 +146,19 @@ async fn dry_run_lists_releases_and_changes_nothing() {
     assert_eq!(cluster.sandbox.json(&["kv", "range", ""]).await["revision"], before["revision"]);
 }
 
-/// Only a node knows by which balancer it works: from outside all of them look as if they shared fairly.
+/// Each worker knows its own balancer, so a dry run requests the plan from each of them.
 async fn dry_run_uses_each_nodes_balancer(cluster: &TestCluster) {
     let mut keeper = cluster.join_as("keeper", |options| options.balancer(AcceptAll)).await;
     cluster.sandbox.ok(&["submit", "x", "--count", "10"]).await;
     keeper.started(10).await;
     let other = cluster.join_as("other", |options| options.balancer(Fair::default())).await;
     let plan = cluster.sandbox.json(&["node", "balance", "--dry-run"]).await;
-    let said = |node: usize| {
+    let plan_of = |node: usize| {
         let node = &plan["nodes"][node];
         json!([node["id"], node["balancer"], node["asked"], node["gives"], node["planned"]])
     };
-    assert_eq!(said(0), json!(["keeper", "all", true, [], 0]), "{plan}");
-    assert_eq!(said(1), json!(["other", "fair", true, [], 0]), "{plan}");
+    assert_eq!(plan_of(0), json!(["keeper", "all", true, [], 0]), "{plan}");
+    assert_eq!(plan_of(1), json!(["other", "fair", true, [], 0]), "{plan}");
     assert_eq!(plan["balancer"], Value::Null, "they differ");
     let ran = cluster.sandbox.run(&["node", "balance", "keeper", "--dry-run"]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
@@ -169,7 +169,7 @@ async fn dry_run_uses_each_nodes_balancer(cluster: &TestCluster) {
         (&json!(false), &json!(5)),
         "{fair}"
     );
-    assert_eq!(shown(cluster, "keeper").await["tasks"], 10, "nothing was given away");
+    assert_eq!(shown(cluster, "keeper").await["tasks"], 10, "no task was released");
     keeper.end().await;
     other.end().await;
 }
@@ -201,15 +201,18 @@ async fn balancing_node_reports_its_releases() {
     let mut worker = cluster.join("w").await;
     cluster.sandbox.ok(&["submit", "x", "--count", "3"]).await;
     worker.started(3).await;
-    let told = cluster.sandbox.json(&["node", "balance", "w"]).await;
-    assert_eq!((&told["plan"], &told["planned"], &told["released"]), (&json!([]), &json!(0), &json!(0)));
+    let output = cluster.sandbox.json(&["node", "balance", "w"]).await;
+    assert_eq!(
+        (&output["plan"], &output["planned"], &output["released"]),
+        (&json!([]), &json!(0), &json!(0))
+    );
     cluster.sandbox.ok(&["node", "freeze", "w"]).await;
     let ran = cluster.sandbox.run(&["node", "balance", "w"]).await;
     assert!(ran.code == Some(4) && ran.stderr.contains("takes no tasks"), "{ran:?}");
     worker.end().await;
 }
 
-/// A node that is in the store and does nothing.
+/// A node key without a process.
 async fn dummy(store: &Store) {
     store.put("/tenure/nodes/dummy", r#"{"v":1,"state":"ready"}"#).await.unwrap();
 }
@@ -229,9 +232,9 @@ async fn silent_node_exits_8_missing_node_3() {
     dummy(&cluster.store).await;
     failed(&["freeze", "dummy", "--wait", "200ms"], 8, "timed_out").await;
     failed(&["drain", "dummy", "--wait", "200ms"], 8, "timed_out").await;
-    let told = cluster.sandbox.json(&["node", "freeze", "dummy", "--no-wait"]).await;
-    assert_eq!((&told["acknowledged_by"], &told["ack_seconds"]), (&Value::Null, &Value::Null));
-    assert_eq!(shown(&cluster, "dummy").await["commands"], 3, "they wait in their queue");
+    let output = cluster.sandbox.json(&["node", "freeze", "dummy", "--no-wait"]).await;
+    assert_eq!((&output["acknowledged_by"], &output["ack_seconds"]), (&Value::Null, &Value::Null));
+    assert_eq!(shown(&cluster, "dummy").await["commands"], 3, "the commands are stored");
     let drain = cluster.sandbox.start(&["node", "drain", "dummy"]);
     let draining = tokio::time::timeout(RUN_DEADLINE, async {
         while shown(&cluster, "dummy").await["commands"] != 4 {
@@ -240,11 +243,11 @@ async fn silent_node_exits_8_missing_node_3() {
     });
     draining.await.unwrap();
     cluster.sandbox.ok(&["kv", "del", "/tenure/nodes/dummy"]).await;
-    let (code, said) = drain.end().await;
-    assert!(code == Some(4) && said.contains("has not said that it was drained"), "{code:?} {said}");
+    let (code, stderr) = drain.end().await;
+    assert!(code == Some(4) && stderr.contains("has not said that it was drained"), "{code:?} {stderr}");
 }
 
-/// Waits until a command to the dummy lies there; gives its key.
+/// Waits until a command to the dummy is stored; returns its key.
 async fn command(store: &Store) -> String {
     let waiting = async {
         loop {
@@ -273,8 +276,8 @@ async fn drain_waits_until_node_is_gone() {
             answer = answer.then(Op::delete("/tenure/nodes/dummy"));
         }
         cluster.store.txn(answer).await.unwrap();
-        let (ended, said) = drain.end().await;
-        assert_eq!(ended, Some(code), "{said}");
+        let (ended, stderr) = drain.end().await;
+        assert_eq!(ended, Some(code), "{stderr}");
     }
 }
 
@@ -282,7 +285,7 @@ async fn drain_waits_until_node_is_gone() {
 async fn bad_input_exits_2_with_suggestion() {
     let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", "127.0.0.1:1");
     let long = "n".repeat(300);
-    for (args, said) in [
+    for (args, expected) in [
         (&["show", ""][..], "must not be empty"),
         (&["freeze", &long], "300 bytes"),
         (&["drain", "a\nb"], "control characters"),
@@ -300,7 +303,7 @@ async fn bad_input_exits_2_with_suggestion() {
     ] {
         let ran = sandbox.run(&[&["node"], args].concat()).await;
         assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
         assert_eq!(ran.stdout, "", "{args:?}");
     }
     assert_eq!(sandbox.run(&["node", "ls"]).await.code, Some(5));

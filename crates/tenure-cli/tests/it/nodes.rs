@@ -1,4 +1,4 @@
-//! Nodes and services as the shell sees them.
+//! `tenure node ls` and `tenure service`: listings and changes.
 
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
@@ -13,7 +13,11 @@ async fn node_listing_shape_is_stable() {
     let etcd = Etcd::start();
     let on_etcd = Sandbox::new().with("TENURE_ENDPOINTS", etcd.endpoints());
     for sandbox in [Sandbox::new(), on_etcd] {
-        assert_eq!(sandbox.json(&["node", "ls"]).await["nodes"], json!([]), "nobody is an answer too");
+        assert_eq!(
+            sandbox.json(&["node", "ls"]).await["nodes"],
+            json!([]),
+            "an empty list is a valid result"
+        );
         let put = sandbox.json(&["kv", "put", "/tenure/nodes/web%2F1", NODE, "--ttl", "60s"]).await;
         sandbox.ok(&["kv", "put", "/tenure/nodes/bare", "{}"]).await;
         sandbox.ok(&["kv", "put", "/tenure/nodes/broken", "oh no"]).await;
@@ -22,7 +26,7 @@ async fn node_listing_shape_is_stable() {
             sandbox.ok(&["kv", "put", &format!("/tenure/tasks/{task}/owner"), r#"{"node":"web/1"}"#]).await;
         }
         sandbox.ok(&["kv", "put", "/tenure/tasks/t4/owner", r#"{"node":"elsewhere"}"#]).await;
-        // The embedded store has a file for each namespace, so the key is put where the listing will look for it.
+        // The embedded store has a file per namespace, so the key is put into the file that the listing reads.
         sandbox.ok(&["kv", "put", "/tenure/other/nodes/x", "{}", "--namespace", "tenure/other"]).await;
         let listed = sandbox.json(&["node", "ls"]).await;
         assert_eq!(listed["schema"], "tenure.node/v1");

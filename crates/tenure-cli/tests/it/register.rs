@@ -1,4 +1,4 @@
-//! Keys that live as long as a command, or until a signal: as scripts and other clients of the store see them.
+//! `tenure register`: keys that live as long as a command, or until a signal, as scripts and other clients of the store see them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ fn on(etcd: &Etcd) -> Sandbox {
     sandbox().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
-/// A command that says `up`, then waits for a line on its stdin and ends with 7.
+/// Prints `up`, waits for a line on stdin and exits with 7.
 const SCRIPT: [&str; 4] = ["--", "sh", "-c", "echo up; read x; exit 7"];
 
-/// Starts it, and waits until it runs.
+/// Registers keys for `SCRIPT` and waits until it runs.
 async fn start(sandbox: &Sandbox, flags: &[&str]) -> Running {
     let mut running = sandbox.start_with_open_stdin(&[&["register"], flags, &SCRIPT].concat());
     assert_eq!(running.line().await, "up");
@@ -41,7 +41,7 @@ async fn line(running: &mut Running) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-/// The next line of the stream that tells this event.
+/// The next line of the stream with this event.
 async fn until(running: &mut Running, event: &str) -> Value {
     loop {
         let line = line(running).await;
@@ -97,9 +97,9 @@ async fn command_gets_lease_in_environment() {
         "-c",
         script,
     ]);
-    let told = running.line().await;
+    let output = running.line().await;
     let leases = sandbox.json(&["lease", "ls", "--namespace", "shop"]).await["leases"].clone();
-    assert_eq!(told, format!("{} 20 shop web-1", leases[0]["lease"].as_str().unwrap()));
+    assert_eq!(output, format!("{} 20 shop web-1", leases[0]["lease"].as_str().unwrap()));
     assert_eq!(finish(running).await.0, Some(0));
 }
 
@@ -164,7 +164,7 @@ async fn hostile_input_changes_nothing() {
 #[tokio::test]
 async fn unreachable_store_fails_within_6_seconds() {
     let sandbox = sandbox();
-    // Nothing listens at the first; the second swallows every byte, because nobody accepts.
+    // No process listens at the first address; the second accepts no connection, so the kernel takes every byte and no reply comes.
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = deaf.local_addr().unwrap().to_string();
     let marker = sandbox.path("marker");
@@ -183,16 +183,16 @@ async fn unreachable_store_fails_within_6_seconds() {
 #[tokio::test]
 async fn foreign_key_is_overwritten_unless_create_only() {
     let sandbox = sandbox();
-    sandbox.ok(&["kv", "put", "/tenure/registry/a", "theirs"]).await;
+    sandbox.ok(&["kv", "put", "/tenure/registry/a", "foreign"]).await;
     for (command, code) in [(&["--", "true"][..], 125), (&[], 4)] {
         let ran = sandbox
             .run(&[&["register", "--create-only", "b=1", "a=1", "--json"][..], command].concat())
             .await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(code), &json!("conflict")), "{ran:?}");
     }
-    assert_eq!(stored(&sandbox).await, "/tenure/registry/a\ttheirs");
-    let running = start(&sandbox, &["a=ours"]).await;
-    assert_eq!(stored(&sandbox).await, "/tenure/registry/a\tours");
+    assert_eq!(stored(&sandbox).await, "/tenure/registry/a\tforeign");
+    let running = start(&sandbox, &["a=own"]).await;
+    assert_eq!(stored(&sandbox).await, "/tenure/registry/a\town");
     assert_eq!(finish(running).await.0, Some(7));
 }
 
@@ -217,10 +217,10 @@ async fn killed_register_ends_command_then_keys() {
     running.signal(Signal::KILL);
     running.silence(Duration::from_secs(10)).await;
     let after = seen["revision"].as_str().unwrap();
-    let told = sandbox
+    let output = sandbox
         .ok(&["kv", "watch", "/tenure/registry/a", "--after", after, "--count", "1", "--wait", "30s"])
         .await;
-    assert!(told.ends_with("\tdelete\t/tenure/registry/a"), "{told}");
+    assert!(output.ends_with("\tdelete\t/tenure/registry/a"), "{output}");
 }
 
 #[tokio::test]
@@ -231,11 +231,11 @@ async fn register_without_command_reports_until_signalled() {
         let ready = line(&mut running).await;
         let (lease, revision) = (&ready["lease"], &ready["revision"]);
         assert!(lease.is_string() && revision.is_string(), "{ready}");
-        // The two may be put together or one after the other.
+        // The session may put the two keys in one transaction or in two.
         let key = |at: usize, key: &str| {
-            let told = &ready["keys"][at]["revision"];
-            assert!(told.is_string(), "{ready}");
-            json!({"key": key, "lease": lease, "revision": told})
+            let output = &ready["keys"][at]["revision"];
+            assert!(output.is_string(), "{ready}");
+            json!({"key": key, "lease": lease, "revision": output})
         };
         let keys = [key(0, "/tenure/registry/b"), key(1, "/tenure/registry/a")];
         assert_eq!(
@@ -249,7 +249,10 @@ async fn register_without_command_reports_until_signalled() {
             |event: &str, key: &str| json!({"schema": "tenure.register/v1", "event": event, "key": key});
         assert_eq!(line(&mut running).await, event("missing", "/tenure/registry/a"));
         let watch = ["kv", "watch", "/tenure/registry/a", "--after", &now, "--count", "2", "--wait", "30s"];
-        assert!(sandbox.ok(&watch).await.ends_with("\tput\t/tenure/registry/a\t1"), "it is put back");
+        assert!(
+            sandbox.ok(&watch).await.ends_with("\tput\t/tenure/registry/a\t1"),
+            "the session puts the key again"
+        );
         running.signal(signal);
         let mut gone = [until(&mut running, "unregistered").await, until(&mut running, "unregistered").await];
         gone.sort_by_key(ToString::to_string);
@@ -266,7 +269,7 @@ async fn revoked_lease_is_reported_and_recovered() {
     let mut running = sandbox.start(&["register", "--json", "a=1"]);
     let ready = line(&mut running).await;
     sandbox.ok(&["lease", "revoke", ready["lease"].as_str().unwrap(), "--yes"]).await;
-    // Its reason is missing where the loss and its end were one change to the teller.
+    // The reason is missing if the loss and the recovery reached the printer as one change.
     until(&mut running, "lost").await;
     let live = until(&mut running, "live").await;
     assert_eq!(live["incarnation"], "2", "{live}");
@@ -278,7 +281,10 @@ async fn revoked_lease_is_reported_and_recovered() {
     running.signal(Signal::TERM);
     let (code, stderr) = running.end().await;
     assert_eq!(code, Some(0));
-    assert!(!stderr.contains("tenure: lost") && !stderr.contains("tenure: recovered"), "said once: {stderr}");
+    assert!(
+        !stderr.contains("tenure: lost") && !stderr.contains("tenure: recovered"),
+        "reported once: {stderr}"
+    );
 }
 
 #[tokio::test]
@@ -290,7 +296,7 @@ async fn etcd_restart_within_ttl_is_invisible() {
     etcd.member(0).kill();
     etcd.member(0).restart();
     let after = sandbox.json(&["kv", "get", "/tenure/registry/a"]).await;
-    assert_eq!(after["created_revision"], before["created_revision"], "it was never away");
+    assert_eq!(after["created_revision"], before["created_revision"], "the key existed all the time");
     let (code, stderr) = finish(running).await;
     assert_eq!(code, Some(7), "{stderr}");
     assert!(!stderr.contains("tenure: lost"), "{stderr}");

@@ -1,6 +1,6 @@
-//! A sandbox of its own for each test: an empty environment, a home in a temporary folder, and deadlines.
+//! A sandbox for the command: an empty environment, a home in a temporary folder, and deadlines. Each test has its own.
 //!
-//! The environment is cleared because the tests may themselves run under `CI` or systemd, which the binary looks for.
+//! The environment is cleared because the tests may run under `CI` or systemd, which the binary detects by their variables.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-/// Far longer than any command takes on a loaded sandbox; a command that is still there hangs.
+/// Far longer than any command takes on a loaded host; a command that runs longer hangs.
 pub(crate) const RUN_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The program under test: `TENURE_BIN` where it is set, else what cargo built for these tests.
+/// The program under test: `TENURE_BIN` if set, otherwise the binary that cargo built for these tests.
 ///
-/// `cargo xtask check` sets it to the command as it ships. Cargo builds the other one with every feature that any test of the workspace
-/// turns on.
+/// `cargo xtask check` sets it to the command as it ships. Cargo builds the other binary with every feature that a test of the
+/// workspace enables.
 pub(crate) fn binary() -> String {
     std::env::var("TENURE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tenure").to_owned())
 }
 
-/// A sandbox.
+/// Home and environment of the commands of one test.
 pub(crate) struct Sandbox {
     home: TempDir,
     env: Vec<(String, String)>,
@@ -38,7 +38,7 @@ pub(crate) struct Ran {
 
 impl Sandbox {
     pub(crate) fn new() -> Sandbox {
-        // The whole suite under one grant: `TENURE_ETCD_GRANT=/tenure/`.
+        // With `TENURE_ETCD_GRANT=/tenure/` every command signs in as a user with one grant.
         let user = tenure_fixture::granted_user().map(|user| ("ETCDCTL_USER".to_owned(), user.to_owned()));
         Sandbox { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
     }
@@ -48,13 +48,13 @@ impl Sandbox {
         Sandbox { home: TempDir::new().unwrap(), env: Vec::new() }
     }
 
-    /// For what a test checks or prepares outside of the grant, as an administrator would.
+    /// Signs in as root, for what a test prepares or checks outside of the grant.
     pub(crate) fn administrator() -> Sandbox {
         let user = tenure_fixture::root_user().map(|user| ("ETCDCTL_USER".to_owned(), user.to_owned()));
         Sandbox { home: TempDir::new().unwrap(), env: user.into_iter().collect() }
     }
 
-    /// With one more variable.
+    /// Adds a variable.
     pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Sandbox {
         self.env.push((name.to_owned(), value.into()));
         self
@@ -65,7 +65,7 @@ impl Sandbox {
         self.home.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a file inside the home, for its owner alone; gives its path.
+    /// Writes a file inside the home, readable by its owner only; returns its path.
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         use std::os::unix::fs::PermissionsExt;
         let path = self.home.path().join(name);
@@ -89,7 +89,7 @@ impl Sandbox {
         self.run_with(args, b"").await
     }
 
-    /// Runs a command with something on its stdin.
+    /// Runs a command with this stdin.
     pub(crate) async fn run_with(&self, args: &[&str], stdin: &[u8]) -> Ran {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
         // A command that does not read its stdin may have closed it.
@@ -103,32 +103,32 @@ impl Sandbox {
         }
     }
 
-    /// Runs a command that must succeed; gives what it says on stdout, without the last line break.
+    /// Runs a command that must succeed; returns its stdout without the last line break.
     pub(crate) async fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args).await;
         assert_eq!(ran.code, Some(0), "{args:?} {ran:?}");
         ran.stdout.strip_suffix('\n').unwrap_or(&ran.stdout).to_owned()
     }
 
-    /// Runs a command that must succeed; gives the JSON on its stdout.
+    /// Runs a command that must succeed with `--json`; returns the JSON on its stdout.
     pub(crate) async fn json(&self, args: &[&str]) -> Value {
         let text = self.ok(&[args, &["--json"]].concat()).await;
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?} said {text:?}: {error}"))
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?} printed {text:?}: {error}"))
     }
 
-    /// Starts a command that goes on.
+    /// Starts a command that the test controls while it runs.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
         Sandbox::run_on(self.command(args))
     }
 
-    /// Starts a command whose stdin stays open, as a terminal's does.
+    /// Starts a command with a stdin that stays open, as on a terminal.
     pub(crate) fn start_with_open_stdin(&self, args: &[&str]) -> Running {
         let mut command = self.command(args);
         command.stdin(Stdio::piped());
         Sandbox::run_on(command)
     }
 
-    /// Starts a command that was set up by hand.
+    /// Starts a command that the test has configured.
     pub(crate) fn run_on(mut command: Command) -> Running {
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -146,7 +146,7 @@ impl Ran {
     }
 }
 
-/// A command that goes on.
+/// A running command.
 pub(crate) struct Running {
     child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
@@ -157,7 +157,7 @@ impl Running {
     /// The next line on stdout.
     pub(crate) async fn line(&mut self) -> String {
         let line = tokio::time::timeout(RUN_DEADLINE, self.stdout.next_line()).await;
-        line.expect("the command says nothing").unwrap().expect("the command has ended")
+        line.expect("no output").unwrap().expect("the command has ended")
     }
 
     /// Waits until stderr has a line with this text, and returns it.
@@ -174,7 +174,7 @@ impl Running {
         }
     }
 
-    /// Waits until stderr has a line with this text, unless stdout has a line first: that is the error.
+    /// Waits until stderr has a line with this text; returns a line of stdout as the error if one comes first.
     pub(crate) async fn hear_before_line(&mut self, text: &str) -> Result<String, String> {
         let mut heard = Vec::new();
         loop {
@@ -193,7 +193,7 @@ impl Running {
         }
     }
 
-    /// Writes to its stdin, which stays open.
+    /// Writes to stdin, which stays open.
     pub(crate) async fn feed(&mut self, bytes: &[u8]) {
         let stdin = self.child.stdin.as_mut().unwrap();
         tokio::time::timeout(RUN_DEADLINE, stdin.write_all(bytes))
@@ -202,34 +202,34 @@ impl Running {
             .unwrap();
     }
 
-    /// Its process.
+    /// The process id.
     pub(crate) fn pid(&self) -> Pid {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         Pid::from_raw(pid).unwrap()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Presses Ctrl-C.
+    /// Sends SIGINT, as Ctrl-C does.
     pub(crate) fn interrupt(&self) {
         self.signal(Signal::INT);
     }
 
-    /// Waits until nobody is left who could write to its stdout: neither it nor anything that it started.
+    /// Waits until no process has its stdout open: neither the command nor a process that it started.
     pub(crate) async fn silence(&mut self, within: Duration) {
         let reading = async { while self.stdout.next_line().await.unwrap().is_some() {} };
-        assert!(tokio::time::timeout(within, reading).await.is_ok(), "somebody still runs after {within:?}");
+        assert!(tokio::time::timeout(within, reading).await.is_ok(), "a process still runs after {within:?}");
     }
 
-    /// Nobody reads stdout any more.
+    /// Closes the reading end of stdout.
     pub(crate) fn hang_up(self) -> Child {
         self.child
     }
 
-    /// Waits for the end; gives the exit code and the rest of stderr.
+    /// Waits for the end; returns the exit code and the remaining stderr.
     pub(crate) async fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         let reading = async {

@@ -1,4 +1,4 @@
-//! One screen that says how everything stands.
+//! `tenure status`: one screen for a namespace.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ async fn status_counts_objects_and_names_problems() {
                "incarnation": node["incarnation"]})
     );
     assert!(status["sessions"].as_u64().unwrap() >= 1, "{status}");
-    assert_eq!(status["warnings"], json!([]), "all is well");
+    assert_eq!(status["warnings"], json!([]), "no warnings");
 
     cluster.sandbox.ok(&["node", "freeze", "w"]).await;
     cluster.sandbox.ok(&["submit", "idle"]).await;
@@ -68,17 +68,17 @@ async fn status_counts_objects_and_names_problems() {
             "unreadable_tasks"
         ]
     );
-    let said = |kind: &str| {
+    let message = |kind: &str| {
         let warnings = status["warnings"].as_array().unwrap();
         let found = warnings.iter().find(|warning| warning["kind"] == kind).unwrap();
         found["message"].as_str().unwrap().to_owned()
     };
     assert!(
-        said("unclaimed_tasks").contains("one task without an owner, while no node takes tasks: idle"),
+        message("unclaimed_tasks").contains("one task without an owner, while no node takes tasks: idle"),
         "{status}"
     );
-    assert!(said("absent_owner").contains("owned by node ghost, which is not there: lost"), "{status}");
-    assert!(said("unreadable_tasks").ends_with("bad"), "{status}");
+    assert!(message("absent_owner").contains("owned by node ghost, which is not there: lost"), "{status}");
+    assert!(message("unreadable_tasks").ends_with("bad"), "{status}");
     assert_eq!((&status["tasks"]["total"], &status["tasks"]["unclaimed"]), (&json!(6), &json!(1)));
     assert_eq!((&status["locks"][0]["name"], &status["locks"][0]["holders"]), (&json!("deploy"), &json!(1)));
     assert!(!status.to_string().contains("s3cret"), "{status}");
@@ -88,7 +88,7 @@ async fn status_counts_objects_and_names_problems() {
         text.contains("warning\tnode w is frozen and takes no new tasks (tenure node unfreeze w)"),
         "{text}"
     );
-    assert!(text.contains("lock\tdeploy: held by desk pid "), "{text}");
+    assert!(text.contains("lock\tdeploy: held by ops pid "), "{text}");
     lock.feed(b"end\n").await;
     lock.end().await;
     worker.end().await;

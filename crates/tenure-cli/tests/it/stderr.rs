@@ -20,7 +20,7 @@ async fn assert_reported_once(sandbox: &Sandbox, (args, code): Row<'_>) {
     assert_eq!(lines.len(), count, "{args:?} repeats a line: {ran:?}");
     assert_message_once(args, &ran);
 
-    // A flag after `--` belongs to the command that is run, so it stands first.
+    // A flag after `--` belongs to the wrapped command, so `--json` comes first.
     let ran = sandbox.run(&[&["--json"], args].concat()).await;
     assert_eq!(ran.code, Some(code), "{args:?} {ran:?}");
     let objects: Vec<Value> = ran
@@ -50,8 +50,7 @@ fn assert_message_once(args: &[&str], ran: &Ran) {
 async fn failure_without_a_store_is_reported_once() {
     let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
     let nowhere = format!("file://{}", sandbox.path("typo/deep/store.db"));
-    let broken =
-        format!("file://{}", sandbox.file("broken/store.db", "this is no database, but a text of its own"));
+    let broken = format!("file://{}", sandbox.file("broken/store.db", "this is no database, but some text"));
     let rows: &[Row<'_>] = &[
         // Arguments.
         (&["nonsense"], 2),
@@ -167,7 +166,7 @@ async fn denied_access_is_reported_once_on_etcd() {
     }
 }
 
-/// `tenure -q lock` was refused: the flag was one of `lock`, `elect`, `once` and `worker`.
+/// `tenure -q lock` was once refused, because only `lock`, `elect`, `once` and `worker` had the flag.
 #[tokio::test]
 async fn quiet_and_json_work_around_the_verb() {
     let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
@@ -186,7 +185,7 @@ async fn quiet_and_json_work_around_the_verb() {
         let ran = sandbox.run(args).await;
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{args:?} {ran:?}");
     }
-    // After `--` it belongs to the command.
+    // After `--` the flag belongs to the command.
     let ran = sandbox.run(&["lock", "a", "--", "echo", "-q"]).await;
     assert_eq!(ran.stdout, "-q\n", "{ran:?}");
 }

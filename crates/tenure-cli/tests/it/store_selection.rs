@@ -1,11 +1,11 @@
-//! Which store is meant, and that it is never another one.
+//! How the command selects its store, and that it never falls back to another one.
 
 use serde_json::Value;
 use tenure_fixture::Etcd;
 
 use crate::sandbox::Sandbox;
 
-/// The value and the source of a setting, as `config show` tells them.
+/// The value and the source of a setting in `config show`.
 async fn setting(sandbox: &Sandbox, args: &[&str], name: &str) -> (String, String) {
     let shown = sandbox.json(&[args, &["config", "show"]].concat()).await;
     let settings = shown["settings"].as_array().unwrap();
@@ -41,7 +41,11 @@ async fn embedded_store_is_announced_and_private() {
     let folder = sandbox.path(".local/state/tenure");
     assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
     let ran = sandbox.run(&["kv", "get", "/a", "--local"]).await;
-    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("1\n", ""), "said out loud, it needs no notice");
+    assert_eq!(
+        (ran.stdout.as_str(), ran.stderr.as_str()),
+        ("1\n", ""),
+        "an explicit --local prints no notice"
+    );
 }
 
 /// `tenure/eu` is not inside `tenure`: neither in the store nor, where there is one per namespace, as a file.
@@ -53,8 +57,8 @@ async fn namespace_may_have_several_segments() {
         let sandbox = sandbox.with("PATH", "/usr/bin:/bin").with("TENURE_NAMESPACE", "/tenure/eu/");
         let args = ["lock", "a", "--", "sh", "-c", "echo $TENURE_NAMESPACE $TENURE_LOCK_KEY; read x"];
         let mut running = sandbox.start_with_open_stdin(&args);
-        let told = running.line().await;
-        assert!(told.starts_with("tenure/eu /tenure/eu/locks/a/"), "{told}");
+        let output = running.line().await;
+        assert!(output.starts_with("tenure/eu /tenure/eu/locks/a/"), "{output}");
         let is_held = async |namespace: &str| {
             sandbox.json(&["--namespace", namespace, "locks", "show", "a"]).await["held"] == true
         };
@@ -125,7 +129,7 @@ async fn secrets_are_never_shown() {
     assert!(sandbox.ok(&["config", "show"]).await.contains("password\t(set)\tETCDCTL_PASSWORD"));
 }
 
-/// Every way in which an address can carry a password, and every way in which an address can be given.
+/// Each form of an address with a password, given in each way.
 #[tokio::test]
 async fn password_in_an_address_reaches_no_output() {
     const CANARY: &str = "canary-in-a-coal-mine";
@@ -174,7 +178,7 @@ async fn readable_password_file_is_refused() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.contains("chmod 600"), "{ran:?}");
     let ran = sandbox.run(&["--endpoints", "127.0.0.1:1", "--user", "ann", "kv", "get", "/a"]).await;
-    assert_eq!(ran.code, Some(2), "nobody to ask: {ran:?}");
+    assert_eq!(ran.code, Some(2), "no terminal to prompt on: {ran:?}");
 }
 
 #[tokio::test]

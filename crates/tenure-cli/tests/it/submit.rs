@@ -1,4 +1,4 @@
-//! Giving work from the shell: what is accepted, what is refused, and what the exit code says of its end.
+//! `tenure submit`: accepted and refused input, and the exit code for the end of a task.
 
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
@@ -14,7 +14,7 @@ async fn task_is_submitted_once_with_all_fields() {
         let dossier = cluster.client().dossier(&task("mail/1")).await.unwrap();
         let record = dossier.task.as_ref().unwrap().record().unwrap();
         assert_eq!((record.kind.as_deref(), record.labels["weight"].as_str()), (Some("mail"), "3"));
-        assert_eq!(dossier.props.unwrap(), r#"{"to": "a"}"#, "as it was given");
+        assert_eq!(dossier.props.unwrap(), r#"{"to": "a"}"#, "byte for byte");
         let ran = cluster.sandbox.run(&[&args[..], &["--json"]].concat()).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
         let hint = ran.error()["hint"].as_str().unwrap().to_owned();
@@ -27,9 +27,9 @@ async fn task_is_submitted_once_with_all_fields() {
 #[tokio::test]
 async fn missing_id_is_generated_and_printed() {
     let cluster = TestCluster::new().await;
-    let told = cluster.sandbox.json(&["submit"]).await;
-    let id = told["ids"][0].as_str().unwrap();
-    assert_eq!(told, json!({"schema": "tenure.submit/v1", "submitted": 1, "ids": [id], "ended": []}));
+    let output = cluster.sandbox.json(&["submit"]).await;
+    let id = output["ids"][0].as_str().unwrap();
+    assert_eq!(output, json!({"schema": "tenure.submit/v1", "submitted": 1, "ids": [id], "ended": []}));
     assert_eq!(cluster.sandbox.json(&["task", "show", id]).await["id"], id);
     let many = cluster.sandbox.ok(&["submit", "--count", "30"]).await;
     let mut ids: Vec<&str> = many.lines().collect();
@@ -44,8 +44,8 @@ async fn counted_submit_numbers_ids_and_names_conflicts() {
         cluster.sandbox.ok(&["submit", "x-2"]).await;
         let ran = cluster.sandbox.run(&["submit", "x", "--count", "4", "--json"]).await;
         assert_eq!(ran.code, Some(4), "{ran:?}");
-        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(told["ids"], json!(["x-0", "x-1", "x-3"]), "the others are submitted");
+        let output: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(output["ids"], json!(["x-0", "x-1", "x-3"]), "the others are submitted");
         let message = ran.error()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("1 of 4 tasks were not submitted (x-2)"), "{message}");
     })
@@ -57,8 +57,8 @@ async fn invalid_task_file_submits_nothing() {
     on_file_and_etcd(async |cluster| {
     let good = "{\"id\":\"a\",\"kind\":\"mail\",\"props\":{\"n\":1},\"labels\":{\"weight\":\"2\"}}\n\n{\"id\":\"b\"}\n{}\n";
     let path = cluster.sandbox.file("tasks.jsonl", good);
-    let told = cluster.sandbox.json(&["submit", "--file", &path]).await;
-    assert_eq!((&told["submitted"], &told["ids"][0], &told["ids"][1]), (&json!(3), &json!("a"), &json!("b")));
+    let output = cluster.sandbox.json(&["submit", "--file", &path]).await;
+    assert_eq!((&output["submitted"], &output["ids"][0], &output["ids"][1]), (&json!(3), &json!("a"), &json!("b")));
     let shown = cluster.sandbox.json(&["task", "show", "a"]).await;
     assert_eq!(
         (&shown["kind"], &shown["props"], &shown["labels"]["weight"]),
@@ -69,7 +69,7 @@ async fn invalid_task_file_submits_nothing() {
     let path = cluster.sandbox.file("bad.jsonl", bad);
     let ran = cluster.sandbox.run(&["submit", "--file", &path]).await;
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    for said in [
+    for expected in [
         "line 2: unknown field `prop`",
         "line 3: 'c' is on line 1",
         "line 4: ",
@@ -77,7 +77,7 @@ async fn invalid_task_file_submits_nothing() {
         "line 6: the id: a name must not contain control characters",
         "nothing was submitted",
     ] {
-        assert!(ran.stderr.contains(said), "{said}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
     }
     assert_eq!(cluster.sandbox.run(&["task", "show", "c"]).await.code, Some(3), "not even the good line");
     let ran = cluster.sandbox.run_with(&["submit", "--file", "-"], b"{\"id\":\"from stdin\"}").await;
@@ -109,8 +109,8 @@ async fn exit_code_reports_task_end(cluster: &TestCluster) {
     let mut waiting = cluster.sandbox.start(&["task", "wait", "slow"]);
     cluster.sandbox.ok(&["task", "kill", "slow", "--reason", "enough"]).await;
     assert_eq!(waiting.line().await, "slow\tkilled\tw");
-    let (code, said) = waiting.end().await;
-    assert!(code == Some(11) && said.contains("killed: enough"), "{code:?} {said}");
+    let (code, stderr) = waiting.end().await;
+    assert!(code == Some(11) && stderr.contains("killed: enough"), "{code:?} {stderr}");
     worker.end().await;
 }
 
@@ -136,8 +136,8 @@ async fn worst_end_decides_exit_code() {
     let lines = "{\"id\":\"a\",\"props\":\"done\"}\n{\"id\":\"b\",\"props\":\"fault\"}\n";
     let ran = cluster.sandbox.run_with(&["submit", "--file", "-", "--wait=60s"], lines.as_bytes()).await;
     assert_eq!(ran.code, Some(10), "{ran:?}");
-    let ran = cluster.sandbox.run(&["task", "wait", "a", "b", "nobody", "--wait", "60s"]).await;
-    assert_eq!(ran.code, Some(3), "what was never there cannot end: {ran:?}");
+    let ran = cluster.sandbox.run(&["task", "wait", "a", "b", "absent", "--wait", "60s"]).await;
+    assert_eq!(ran.code, Some(3), "an unknown task cannot end: {ran:?}");
     worker.end().await;
 }
 
@@ -151,8 +151,8 @@ async fn ended_task_runs_again_after_forget() {
         let ran = cluster.sandbox.run(&[&done[..], &["--json"]].concat()).await;
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(ran.stderr.contains("`tenure task forget once` lets it run"), "{ran:?}");
-        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(told["ended"], json!([{"id": "once", "state": "completed"}]));
+        let output: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(output["ended"], json!([{"id": "once", "state": "completed"}]));
         let show = cluster.sandbox.run(&["task", "show", "once"]).await;
         assert!(show.stderr.contains("does not run"), "{show:?}");
         cluster.sandbox.ok(&["task", "forget", "once"]).await;
@@ -165,11 +165,11 @@ async fn ended_task_runs_again_after_forget() {
 
 #[tokio::test]
 async fn bad_input_exits_2_without_store() {
-    // A store that cannot be reached: whoever asks it ends with 5.
+    // No process listens at this address: a command that connects exits with 5.
     let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", "127.0.0.1:1");
     let long = "n".repeat(300);
     let large = format!("\"{}\"", "x".repeat(70_000));
-    for (args, said) in [
+    for (args, expected) in [
         (&["submit", ""][..], "must not be empty"),
         (&["submit", &long], "300 bytes"),
         (&["submit", "a\nb"], "control characters"),
@@ -189,7 +189,7 @@ async fn bad_input_exits_2_without_store() {
     ] {
         let ran = sandbox.run(args).await;
         assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
         assert_eq!(ran.stdout, "", "{args:?}");
     }
     let ran = sandbox.run(&["submit", "a", "--props", &large]).await;

@@ -1,6 +1,6 @@
-//! Commands under supervision, with deadlines from the command line: what happens to them and to everything they start.
+//! Commands under supervision, with deadlines from the command line: what happens to them and to their descendants.
 //!
-//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
+//! Every script ends within half a minute, so a failing test leaves no process.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::sandbox::{RUN_DEADLINE, Running, Sandbox, binary};
 
-/// Far less than the scripts' own half minute, and far more than anything here takes.
+/// Far less than the half minute after which every script ends, and far more than any step here takes.
 const SOON: Duration = Duration::from_secs(10);
 
 fn sandbox() -> Sandbox {
@@ -23,7 +23,7 @@ fn start(sandbox: &Sandbox, flags: &[&str], script: &str) -> Running {
     sandbox.start(&[&["internal", "supervise"], flags, &["--", "sh", "-c", script]].concat())
 }
 
-/// Waits until a process of whoever is gone.
+/// Waits until a process has ended; it need not be a child.
 pub(crate) async fn gone(pid: &str) {
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     let waiting = tokio::task::spawn_blocking(move || {
@@ -184,7 +184,7 @@ async fn killed_supervisor_leaves_no_process() {
     running.silence(SOON).await;
 }
 
-/// The window between starting the command and telling the sentinel: whenever we are killed, nobody stays.
+/// Covers the window between starting the command and sending its pid to the sentinel.
 #[tokio::test]
 async fn supervisor_killed_while_starting_leaves_no_process() {
     let sandbox = sandbox();
@@ -193,7 +193,7 @@ async fn supervisor_killed_while_starting_leaves_no_process() {
     let whole = begin.elapsed();
     for step in 0..60 {
         let mut running = start(&sandbox, &[], "sleep 25 & sleep 25");
-        // Spread over a whole run and a little more.
+        // The kills are spread over a whole run and a little more.
         tokio::time::sleep(whole * step / 50).await;
         running.signal(Signal::KILL);
         running.silence(SOON).await;
@@ -210,7 +210,7 @@ async fn sentinel_kills_for_stopped_supervisor() {
     running.signal(Signal::STOP);
     gone(&grandchild).await;
     gone(&child).await;
-    assert!(begin.elapsed() > Duration::from_secs(2), "not before the end: {:?}", begin.elapsed());
+    assert!(begin.elapsed() > Duration::from_secs(2), "not before the deadline: {:?}", begin.elapsed());
     running.signal(Signal::CONT);
     assert_eq!(running.end().await.0, Some(122));
 }
@@ -231,7 +231,7 @@ async fn killed_sentinel_is_replaced() {
     running.silence(SOON).await;
 }
 
-/// Its pipe holds deadlines that have passed, and newer ones behind them: several kilobytes, more than one read takes.
+/// The pipe of a stopped sentinel holds deadlines that have passed, and newer ones behind them: more bytes than one read returns.
 #[tokio::test]
 async fn continued_sentinel_leaves_a_renewed_command_alone() {
     let sandbox = sandbox();
@@ -282,8 +282,8 @@ async fn signals_reach_remaining_processes() {
     assert_eq!(running.end().await.0, Some(3));
 }
 
-/// Each leaves the command's process group; the last one is adopted by the reaper, and the command ends before it.
-/// Each prints a line once it runs outside the group.
+/// Each leaves the command's process group and prints a line once it runs outside. The reaper adopts the last one, and the command ends
+/// before it.
 const ESCAPES: [&str; 3] = ["timeout 25 $job", "setsid $job & wait", "(setsid $job &); exit 3"];
 
 #[tokio::test]
@@ -304,7 +304,7 @@ async fn daemon_of_command_is_named_and_awaited() {
     let sandbox = sandbox();
     let mut running = start(&sandbox, &[], "(setsid sleep 25 &); exit 3");
     let named = running.hear("waiting for what it left running").await;
-    // It may be listed before it has become `setsid` or `sleep`.
+    // The process may be listed before it has executed `setsid` or `sleep`.
     assert!(["(sh)", "(setsid)", "(sleep)"].iter().any(|name| named.contains(name)), "{named}");
     running.signal(Signal::TERM);
     running.silence(SOON).await;
@@ -329,7 +329,7 @@ async fn ended_orphans_are_reaped_early() {
     assert_eq!(running.end().await.0, Some(0));
 }
 
-/// A reaper that an operator kills takes its command with it: without it the tree could not be followed.
+/// A killed reaper ends its command, because without it the process tree cannot be followed.
 #[tokio::test]
 async fn killed_reaper_ends_the_command() {
     let sandbox = sandbox();

@@ -1,4 +1,4 @@
-//! Tasks seen and told something from the shell.
+//! `tenure task`: listings, commands and their replies.
 
 use serde_json::{Value, json};
 use tenure_core::task::TaskState;
@@ -10,7 +10,7 @@ use crate::test_cluster::{TestCluster, on_file_and_etcd, task};
 #[tokio::test]
 async fn task_listing_shape_and_filters_hold() {
     on_file_and_etcd(async |cluster| {
-    assert_eq!(cluster.sandbox.json(&["task", "ls"]).await["tasks"], json!([]), "none is an answer too");
+    assert_eq!(cluster.sandbox.json(&["task", "ls"]).await["tasks"], json!([]), "an empty list is a valid result");
     cluster.sandbox.ok(&["submit", "idle", "--kind", "mail"]).await;
     let mut worker = cluster.join_for("run", "w").await;
     cluster.sandbox.ok(&["submit", "busy", "--kind", "run"]).await;
@@ -48,13 +48,13 @@ async fn commands_are_acknowledged(cluster: &TestCluster) {
     let mut worker = cluster.join("w").await;
     cluster.sandbox.ok(&["submit", "x", "--props", r#""count""#]).await;
     worker.started(1).await;
-    let told = cluster.sandbox.json(&["task", "pause", "x"]).await;
-    let seconds = told["ack_seconds"].as_f64().unwrap();
-    assert!((0.0..10.0).contains(&seconds), "{told}");
+    let output = cluster.sandbox.json(&["task", "pause", "x"]).await;
+    let seconds = output["ack_seconds"].as_f64().unwrap();
+    assert!((0.0..10.0).contains(&seconds), "{output}");
     assert_eq!(
-        told,
+        output,
         json!({"schema": "tenure.task/v1", "id": "x", "message": "pause", "from": "runnable", "to": "paused",
-               "acknowledged_by": "w", "ack_seconds": told["ack_seconds"], "command": told["command"]})
+               "acknowledged_by": "w", "ack_seconds": output["ack_seconds"], "command": output["command"]})
     );
     assert_eq!(
         cluster.sandbox.json(&["task", "show", "x"]).await["owner"],
@@ -65,17 +65,17 @@ async fn commands_are_acknowledged(cluster: &TestCluster) {
     assert!(ran.stdout.starts_with("x\tpaused\trunnable\tw\t") && ran.stdout.ends_with(" ms\n"), "{ran:?}");
     assert!(ran.stderr.contains("run of 'x' acknowledged by w in "), "{ran:?}");
     worker.started(1).await;
-    let told = cluster.sandbox.json(&["task", "checkpoint", "x"]).await;
-    assert_eq!((&told["from"], &told["to"]), (&json!("runnable"), &json!("runnable")));
-    let told = cluster.sandbox.json(&["task", "sleep", "x", "2h"]).await;
-    assert_eq!(told["to"], "sleeping");
-    let told = cluster.sandbox.json(&["task", "sleep", "x", "2050-01-01T01:00:00+01:00"]).await;
-    assert_eq!((&told["from"], &told["to"]), (&json!("sleeping"), &json!("sleeping")));
+    let output = cluster.sandbox.json(&["task", "checkpoint", "x"]).await;
+    assert_eq!((&output["from"], &output["to"]), (&json!("runnable"), &json!("runnable")));
+    let output = cluster.sandbox.json(&["task", "sleep", "x", "2h"]).await;
+    assert_eq!(output["to"], "sleeping");
+    let output = cluster.sandbox.json(&["task", "sleep", "x", "2050-01-01T01:00:00+01:00"]).await;
+    assert_eq!((&output["from"], &output["to"]), (&json!("sleeping"), &json!("sleeping")));
     let shown = cluster.sandbox.json(&["task", "show", "x"]).await;
     assert_eq!((&shown["state"], &shown["until"]), (&json!("sleeping"), &json!("2050-01-01T00:00:00.000Z")));
-    let told = cluster.sandbox.json(&["task", "kill", "x", "--reason", "enough"]).await;
+    let output = cluster.sandbox.json(&["task", "kill", "x", "--reason", "enough"]).await;
     assert_eq!(
-        (&told["from"], &told["to"], &told["acknowledged_by"]),
+        (&output["from"], &output["to"], &output["acknowledged_by"]),
         (&json!("sleeping"), &json!("killed"), &json!("w"))
     );
     let history = cluster.sandbox.json(&["task", "history", "x"]).await;
@@ -118,8 +118,8 @@ async fn released_task_moves_to_another_worker() {
     cluster.sandbox.ok(&["submit", "x"]).await;
     first.started(1).await;
     let mut second = cluster.join("second").await;
-    let told = cluster.sandbox.json(&["task", "release", "x"]).await;
-    assert_eq!((&told["acknowledged_by"], &told["to"]), (&json!("first"), &json!("runnable")));
+    let output = cluster.sandbox.json(&["task", "release", "x"]).await;
+    assert_eq!((&output["acknowledged_by"], &output["to"]), (&json!("first"), &json!("runnable")));
     assert_eq!(second.started(1).await, ["x"]);
     first.end().await;
     second.end().await;
@@ -138,30 +138,30 @@ async fn impossible_command_exits_with_its_reason() {
         for verb in
             ["show", "pause", "resume", "kill", "release", "checkpoint", "history", "wait", "rm", "forget"]
         {
-            failed(&[verb, "nobody"], 3, "not_found").await;
+            failed(&[verb, "absent"], 3, "not_found").await;
         }
-        failed(&["sleep", "nobody", "5m"], 3, "not_found").await;
+        failed(&["sleep", "absent", "5m"], 3, "not_found").await;
 
-        // Nobody is there who could acknowledge anything.
+        // No worker runs, so no command is acknowledged.
         cluster.sandbox.ok(&["submit", "x"]).await;
-        let said = failed(&["pause", "x", "--wait", "300ms"], 8, "timed_out").await;
-        assert!(said.contains("nobody owns it"), "{said}");
+        let message = failed(&["pause", "x", "--wait", "300ms"], 8, "timed_out").await;
+        assert!(message.contains("nobody owns it"), "{message}");
         let shown = cluster.sandbox.json(&["task", "show", "x"]).await;
         assert_eq!(
-            (&shown["command"]["command"], shown["command"]["by"].as_str().unwrap().ends_with("@desk")),
+            (&shown["command"]["command"], shown["command"]["by"].as_str().unwrap().ends_with("@ops")),
             (&json!("pause"), true)
         );
         failed(&["forget", "x"], 3, "not_found").await;
-        // The command stands: another one replaces it, and says so.
-        let told = cluster.sandbox.json(&["task", "sleep", "x", "1h", "--no-wait"]).await;
+        // The command stays stored: another one replaces it, and reports that.
+        let output = cluster.sandbox.json(&["task", "sleep", "x", "1h", "--no-wait"]).await;
         assert_eq!(
-            (&told["acknowledged_by"], &told["ack_seconds"], &told["replaced"]["command"]),
+            (&output["acknowledged_by"], &output["ack_seconds"], &output["replaced"]["command"]),
             (&Value::Null, &Value::Null, &json!("pause"))
         );
 
         let worker = cluster.join("w").await;
-        let told = cluster.sandbox.json(&["task", "resume", "x"]).await;
-        assert_eq!(told["to"], "runnable");
+        let output = cluster.sandbox.json(&["task", "resume", "x"]).await;
+        assert_eq!(output["to"], "runnable");
         cluster.sandbox.ok(&["task", "pause", "x"]).await;
         // The state machine accepts no completion from outside, and a paused task accepts no error (see the table).
         let refused =
@@ -169,8 +169,8 @@ async fn impossible_command_exits_with_its_reason() {
         assert_eq!(refused.wait(crate::sandbox::RUN_DEADLINE).await.unwrap().from, Some(TaskState::Paused));
         failed(&["forget", "x"], 4, "conflict").await;
         cluster.sandbox.ok(&["task", "kill", "x"]).await;
-        let said = failed(&["pause", "x"], 4, "conflict").await;
-        assert!(said.contains("it is killed"), "{said}");
+        let message = failed(&["pause", "x"], 4, "conflict").await;
+        assert!(message.contains("it is killed"), "{message}");
         failed(&["rm", "x"], 3, "not_found").await;
         cluster.sandbox.ok(&["task", "forget", "x"]).await;
         failed(&["show", "x"], 3, "not_found").await;
@@ -184,14 +184,14 @@ async fn replaced_command_fails_its_sender() {
     on_file_and_etcd(async |cluster| {
         cluster.sandbox.ok(&["submit", "x"]).await;
         let first = cluster.sandbox.start(&["task", "pause", "x", "--wait", "60s"]);
-        // The command lies there as soon as `show` shows it.
+        // The command is stored as soon as `show` prints it.
         while cluster.sandbox.json(&["task", "show", "x"]).await["command"].is_null() {}
         let second = cluster.sandbox.start(&["task", "kill", "x", "--wait", "60s"]);
-        let (code, said) = first.end().await;
-        assert!(code == Some(4) && said.contains("sent another command"), "{code:?} {said}");
+        let (code, stderr) = first.end().await;
+        assert!(code == Some(4) && stderr.contains("sent another command"), "{code:?} {stderr}");
         assert_eq!(cluster.sandbox.ok(&["task", "rm", "x"]).await, "x");
-        let (code, said) = second.end().await;
-        assert!(code == Some(4) && said.contains("the task was deleted"), "{code:?} {said}");
+        let (code, stderr) = second.end().await;
+        assert!(code == Some(4) && stderr.contains("the task was deleted"), "{code:?} {stderr}");
     })
     .await;
 }
@@ -236,7 +236,7 @@ async fn unreadable_record_is_named_not_shown() {
 async fn bad_input_exits_2_with_suggestion() {
     let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", "127.0.0.1:1");
     let long = "n".repeat(300);
-    for (args, said) in [
+    for (args, expected) in [
         (&["show", ""][..], "must not be empty"),
         (&["pause", &long], "300 bytes"),
         (&["kill", "a\nb"], "control characters"),
@@ -262,7 +262,7 @@ async fn bad_input_exits_2_with_suggestion() {
     ] {
         let ran = sandbox.run(&[&["task"], args].concat()).await;
         assert_eq!(ran.code, Some(2), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
         assert_eq!(ran.stdout, "", "{args:?}");
     }
     assert_eq!(sandbox.run(&["task", "ls"]).await.code, Some(5));

@@ -1,4 +1,4 @@
-//! Commands on a terminal: who has it, and who gets it back.
+//! Commands on a terminal: which process group owns it, and which one gets it back.
 //!
 //! `setsid --ctty` makes the terminal the controlling one of a session, as a login does.
 
@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 
 use crate::sandbox::{RUN_DEADLINE, Sandbox, binary};
 
-/// A session of its own on a terminal of its own.
+/// A login-like session on a pseudo terminal.
 struct Session {
     shell: Child,
     leader: Option<String>,
@@ -25,7 +25,7 @@ struct Session {
 }
 
 impl Session {
-    /// Runs a script of the shell.
+    /// Runs a shell script.
     fn run(sandbox: &Sandbox, script: &str) -> Session {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
@@ -41,19 +41,19 @@ impl Session {
         let leader = shell.id().map(|pid| pid.to_string());
         let keys = File::from(master);
         let mut screen = keys.try_clone().unwrap();
-        let (tell, shown) = mpsc::channel();
+        let (sender, shown) = mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 1_024];
-            // A terminal whose last user left ends with an error.
+            // After the last writer has closed the terminal, its reader gets an error.
             while let Ok(len) = screen.read(&mut bytes)
                 && len > 0
-                && tell.send(bytes[..len].to_vec()).is_ok()
+                && sender.send(bytes[..len].to_vec()).is_ok()
             {}
         });
         Session { shell, leader, keys, shown, text: String::new() }
     }
 
-    /// Waits until the terminal shows something, and forgets it; gives what came before it.
+    /// Waits until the terminal shows this text and consumes it; returns the text before it.
     fn see(&mut self, wanted: &str) -> String {
         while !self.text.contains(wanted) {
             let bytes = self.shown.recv_timeout(Duration::from_secs(30));
@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-/// A shell with job control gives every job a group of its own, so what is left after a failure is found by its session.
+/// A shell with job control gives every job a group of its own, so a failed test finds its remaining processes by their session.
 impl Drop for Session {
     fn drop(&mut self) {
         let Some(leader) = &self.leader else { return };
@@ -92,7 +92,7 @@ impl Drop for Session {
     }
 }
 
-/// Waits until a process has ended. Its parent may be stopped and not have taken notice.
+/// Waits until a process has ended. Its stopped parent may not have reaped it yet.
 async fn has_ended(pid: &str) {
     let deadline = Instant::now() + RUN_DEADLINE;
     loop {
@@ -153,8 +153,8 @@ async fn ctrl_z_stops_job_and_fg_resumes() {
     session.end().await;
 }
 
-/// The sentinel has ended the command of a job that was stopped for too long, and the job learns of that as the first thing when it goes on:
-/// before it looks at the clock. That is a loss, not a signal of somebody else's.
+/// The sentinel ends the command of a job that was stopped for too long. The continued supervisor sees that end before it reads its
+/// clock, and must report a loss, not a signal of another process.
 #[tokio::test]
 async fn fg_after_expiry_finds_lock_lost() {
     let sandbox = Sandbox::new();
@@ -207,7 +207,7 @@ async fn ctrl_c_reaches_lock_command_and_waiter() {
     session.end().await;
 }
 
-/// On a terminal a destructive verb asks, and only y confirms; a pipe cannot be asked.
+/// On a terminal a destructive verb requires a confirmation, and only y confirms; without a terminal it fails.
 #[tokio::test]
 async fn destructive_verb_requires_confirmation_on_terminal() {
     let sandbox = Sandbox::new();

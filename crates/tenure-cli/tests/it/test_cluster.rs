@@ -1,4 +1,4 @@
-//! Nodes inside the test process, on the store that the command uses: somebody must acknowledge what it sends.
+//! Workers inside the test process, on the store that the command uses: they acknowledge the commands that it sends.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::sandbox::{RUN_DEADLINE, Sandbox};
 
-/// A sandbox whose store the test has opened too.
+/// A sandbox, and its store opened by the test as well.
 pub(crate) struct TestCluster {
     pub(crate) sandbox: Sandbox,
     pub(crate) store: Store,
@@ -42,7 +42,7 @@ impl TestCluster {
 
     fn on(sandbox: Sandbox, url: &str, store: Store) -> TestCluster {
         let sandbox =
-            sandbox.with("PATH", "/usr/bin:/bin").with("TENURE_STORE", url).with("TENURE_NODE", "desk");
+            sandbox.with("PATH", "/usr/bin:/bin").with("TENURE_STORE", url).with("TENURE_NODE", "ops");
         TestCluster { sandbox, store, namespace: Namespace::parse("tenure").unwrap() }
     }
 
@@ -50,7 +50,7 @@ impl TestCluster {
         Client::new(self.store.clone(), &self.namespace)
     }
 
-    /// A node that does what the props of its tasks say.
+    /// Starts a worker; the props of a task decide what its handler does.
     pub(crate) async fn join(&self, id: &str) -> TestWorker {
         self.join_as(id, |options| options).await
     }
@@ -63,7 +63,7 @@ impl TestCluster {
         self.start(id, None, change).await
     }
 
-    /// A node that claims only tasks of this kind.
+    /// Starts a worker that claims only tasks of this kind.
     pub(crate) async fn join_for(&self, kind: &str, id: &str) -> TestWorker {
         self.start(id, Some(kind), |builder| builder).await
     }
@@ -75,12 +75,12 @@ impl TestCluster {
         change: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
     ) -> TestWorker {
         let session = Session::options().ttl(Duration::from_secs(10)).open(self.store.clone()).unwrap();
-        let (tell, started) = mpsc::unbounded_channel();
+        let (sender, started) = mpsc::unbounded_channel();
         let handler = move |task: Task<serde_json::Value>| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             async move {
-                // The test may have dropped its end.
-                let _ = tell.send(task.id().as_str().to_owned());
+                // The test may have dropped its receiver.
+                let _ = sender.send(task.id().as_str().to_owned());
                 run(task).await
             }
         };
@@ -95,14 +95,14 @@ impl TestCluster {
     }
 }
 
-/// What must be so on a store file and on real etcd.
+/// Checks a claim on a store file, then on real etcd.
 pub(crate) async fn on_file_and_etcd(claim: impl AsyncFn(TestCluster)) {
     claim(TestCluster::new().await).await;
     let etcd = Etcd::start();
     claim(TestCluster::on_etcd(&etcd).await).await;
 }
 
-/// A node with its session.
+/// A worker with its session.
 pub(crate) struct TestWorker {
     pub(crate) node: tenure::Worker,
     session: Session,
@@ -110,12 +110,12 @@ pub(crate) struct TestWorker {
 }
 
 impl TestWorker {
-    /// Waits until so many tasks have begun to run; gives their ids, sorted.
+    /// Waits until `count` tasks have started; returns their ids, sorted.
     pub(crate) async fn started(&mut self, count: usize) -> Vec<String> {
         let mut tasks = Vec::new();
         while tasks.len() < count {
             let next = tokio::time::timeout(RUN_DEADLINE, self.started.recv()).await;
-            tasks.push(next.expect("nothing begins").expect("the node is there"));
+            tasks.push(next.expect("no task starts").expect("the worker runs"));
         }
         tasks.sort();
         tasks
@@ -126,7 +126,7 @@ impl TestWorker {
         self.session.close().await.unwrap();
     }
 
-    /// A node that has left by itself.
+    /// Closes the session of a worker that has left without a request from the test.
     pub(crate) async fn close(self) {
         self.node.finished().await;
         self.session.close().await.unwrap();

@@ -9,7 +9,7 @@ use tenure_fixture::Etcd;
 use crate::least_privilege::guarded;
 use crate::sandbox::Sandbox;
 
-/// An authority, and what it signs.
+/// A certificate authority for tests.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -28,7 +28,7 @@ impl Authority {
     }
 }
 
-/// A server with this certificate; with an authority for clients, it requires one of them.
+/// An etcd with this certificate; with an authority for clients, it requires a client certificate.
 fn server(sandbox: &Sandbox, file: &str, pair: (String, String), clients: Option<&Authority>) -> Etcd {
     let tls = tenure_fixture::Tls {
         cert: sandbox.file(&format!("{file}.pem"), pair.0).into(),
@@ -42,7 +42,7 @@ fn address(scheme: &str, etcd: &Etcd) -> String {
     format!("{scheme}://{}", etcd.member(0).client_addr())
 }
 
-/// One row: how the store is named, and what must be reported.
+/// One row: the address of the store, and what must be reported.
 struct Row<'a> {
     name: &'a str,
     store: String,
@@ -69,7 +69,7 @@ async fn each_failure_has_message_hint_and_code() {
     let auth = guarded();
     let password = sandbox.file("password", "eve");
 
-    // What each of the servers answers when it is named correctly.
+    // Each server works with the correct address and certificates.
     let trusted = ["--cacert", &ca];
     let identity = ["--cacert", &ca, "--cert", &certificate, "--key", &key];
     for (store, flags) in [
@@ -164,7 +164,7 @@ async fn check(sandbox: &Sandbox, row: &Row<'_>) {
     assert_eq!(ran.code, Some(row.exit), "{name}: {ran:?}");
     assert!(ran.stderr.contains(row.message), "{name}: {ran:?}");
     assert!(ran.stderr.contains("hint: ") && ran.stderr.contains(row.hint), "{name}: {ran:?}");
-    assert!(!ran.stderr.contains("password"), "{name} is no question of a password: {ran:?}");
+    assert!(!ran.stderr.contains("password"), "{name} mentions a password: {ran:?}");
     assert_eq!(ran.stderr.matches("error:").count(), 1, "{name} is reported once: {ran:?}");
     // With --json every line of stderr is an object, and the last one is the same failure.
     let ran = run(&["kv", "put", "/tenure/a", "1", "--json", "-v"]).await;
@@ -175,14 +175,14 @@ async fn check(sandbox: &Sandbox, row: &Row<'_>) {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{name} {error}: {line}"));
         assert!(object.is_object(), "{name}: {line}");
     }
-    // A wrapper that cannot start its command.
+    // A wrapper does not start its command.
     let marker = sandbox.path("marker");
     let lock = [&["--store", store], &row.flags[..], &["lock", "a", "--wait", "5s", "--", "touch", &marker]];
     let ran = sandbox.run(&lock.concat()).await;
     assert_eq!(ran.code, Some(125), "{name}: {ran:?}");
     assert!(ran.stderr.contains(row.message), "{name}: {ran:?}");
     assert!(!std::path::Path::new(&marker).exists(), "{name}");
-    // The doctor names the same, at the right check, and no other check claims the opposite.
+    // The doctor reports the same failure at the right check, and the check occurs once.
     let ran = run(&["doctor", "--json"]).await;
     assert_eq!(ran.code, Some(row.exit), "{name}: {ran:?}");
     let doctor: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -200,7 +200,7 @@ fn state<'a>(doctor: &'a Value, name: &str) -> &'a str {
     check.unwrap_or_else(|| panic!("no {name} in {doctor}"))["state"].as_str().unwrap()
 }
 
-/// The messages of the TLS library are jargon.
+/// The message once was the TLS library's `KeyMismatch`.
 #[tokio::test]
 async fn key_of_another_certificate_is_named() {
     let sandbox = Sandbox::new();
@@ -216,7 +216,7 @@ async fn key_of_another_certificate_is_named() {
     assert!(ran.stderr.contains("hint:") && !ran.stderr.contains("KeyMismatch"), "{ran:?}");
 }
 
-/// It was "frame with invalid size".
+/// The message once was "frame with invalid size".
 #[tokio::test]
 async fn redis_port_is_no_etcd() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -226,7 +226,7 @@ async fn redis_port_is_no_etcd() {
             std::thread::spawn(move || {
                 use std::io::{Read, Write};
                 let mut stream = stream;
-                // As a Redis does with the first line of HTTP/2. It closes after more of what it does not know.
+                // The reply of Redis to the first line of HTTP/2.
                 let _ = stream.read(&mut [0; 256]);
                 let _ = stream
                     .write_all(b"-ERR unknown command 'PRI', with args beginning with: '*' 'HTTP/2.0'\r\n");

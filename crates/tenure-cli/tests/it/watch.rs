@@ -1,4 +1,4 @@
-//! Watching from the shell.
+//! `tenure kv watch`, and readers that close their end.
 
 use serde_json::{Value, json};
 
@@ -33,8 +33,8 @@ async fn watch_after_revision_replays_history() {
     let first = sandbox.ok(&["kv", "put", "/w/a", "1"]).await;
     let second = sandbox.ok(&["kv", "put", "/w/a", "2\tx"]).await;
     let third = sandbox.ok(&["kv", "put", "/w/b", "3"]).await;
-    let told = sandbox.ok(&["kv", "watch", "--prefix", "/w/", "--after", &first, "--count", "2"]).await;
-    assert_eq!(told, format!("{second}\tput\t/w/a\t2\\tx\n{third}\tput\t/w/b\t3"));
+    let output = sandbox.ok(&["kv", "watch", "--prefix", "/w/", "--after", &first, "--count", "2"]).await;
+    assert_eq!(output, format!("{second}\tput\t/w/a\t2\\tx\n{third}\tput\t/w/b\t3"));
 }
 
 #[tokio::test]
@@ -42,9 +42,9 @@ async fn lease_end_is_a_delete() {
     let sandbox = Sandbox::new();
     let put = sandbox.json(&["kv", "put", "/w/leased", "1", "--ttl", "1s"]).await;
     let after = put["revision"].as_str().unwrap();
-    let told =
+    let output =
         sandbox.ok(&["kv", "watch", "/w/leased", "--after", after, "--count", "1", "--wait", "30s"]).await;
-    assert!(told.ends_with("\tdelete\t/w/leased"), "{told}");
+    assert!(output.ends_with("\tdelete\t/w/leased"), "{output}");
     assert_eq!(sandbox.run(&["kv", "get", "/w/leased"]).await.code, Some(3));
 }
 

@@ -1,6 +1,6 @@
-//! Tasks as child processes, as scripts see them: what they are given, what their end means, how they are stopped, and what is refused.
+//! `tenure worker`: tasks as child processes, their input, the meaning of their end, how they are stopped, and what is refused.
 //!
-//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
+//! Every script ends within half a minute, so a failing test leaves no process.
 
 mod checkpoint;
 mod exclusion;
@@ -17,10 +17,10 @@ use tenure_fixture::Etcd;
 
 use crate::sandbox::{RUN_DEADLINE, Running, Sandbox};
 
-/// Far less than the scripts' own half minute, and far more than anything here takes.
+/// Far less than the half minute after which every script ends, and far more than any step here takes.
 const SOON: Duration = Duration::from_secs(15);
 
-/// A sandbox whose temporary folder is its own: a worker that is killed leaves its checkpoint files there.
+/// A sandbox with a temporary folder of its own, because a killed worker leaves its checkpoint files there.
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
     let temporary = sandbox.path("tmp");
@@ -38,14 +38,14 @@ fn on_etcd(etcd: &Etcd) -> Sandbox {
     sandbox().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
-/// What must be so on a store file and on real etcd.
+/// Checks a claim on a store file, then on real etcd.
 async fn on_both(claim: impl AsyncFn(Sandbox)) {
     claim(on_file()).await;
     let etcd = Etcd::start();
     claim(on_etcd(&etcd)).await;
 }
 
-/// A worker that takes tasks.
+/// Starts a worker and waits until it claims tasks.
 async fn start(sandbox: &Sandbox, node: &str, script: &str, flags: &[&str]) -> Running {
     let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "10s"] };
     // The default is the number of cores, of which a test host may have one.
@@ -60,7 +60,7 @@ async fn shown(sandbox: &Sandbox, task: &str) -> Value {
     sandbox.json(&["task", "show", task]).await
 }
 
-/// Waits until a task is as it should be.
+/// Waits until the JSON of a task satisfies a condition.
 async fn until(sandbox: &Sandbox, task: &str, is: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {

@@ -48,12 +48,12 @@ impl Default for Class {
 /// What the nodes of a crowd accept.
 #[derive(Clone, Debug, Default)]
 pub struct Profiles {
-    slots: Vec<Slot>,
+    slots: Vec<ProfileSlot>,
     version: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct ProfileSlot {
     wanted: AcceptedTasks,
     nodes: usize,
     /// How many of the nodes have a limit.
@@ -89,7 +89,7 @@ impl Profiles {
     fn assign(&mut self, wanted: &AcceptedTasks) -> usize {
         self.version += 1;
         if self.slots.len() < PROFILES_MAX {
-            self.slots.push(Slot { wanted: wanted.clone(), ..Slot::default() });
+            self.slots.push(ProfileSlot { wanted: wanted.clone(), ..ProfileSlot::default() });
             return self.slots.len() - 1;
         }
         let unused = self.slots.iter().position(|slot| slot.nodes == 0);
@@ -127,7 +127,7 @@ impl Profiles {
         self.of(class).any(|slot| slot.limited > 0)
     }
 
-    fn of(&self, class: Class) -> impl Iterator<Item = &Slot> {
+    fn of(&self, class: Class) -> impl Iterator<Item = &ProfileSlot> {
         let chosen = self.slots.iter().enumerate().filter(move |(number, _)| class.0 & (1 << number) != 0);
         chosen.map(|(_, slot)| slot)
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{ClusterLoad, Offer};
+use super::{Claimable, ClusterLoad};
 use crate::id::{NodeId, TaskId};
 use crate::time::Moment;
 
@@ -20,13 +20,13 @@ pub const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
 /// Tasks that a node has given away, until it may take them again.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns {
-    given: BTreeMap<TaskId, Given>,
+    given: BTreeMap<TaskId, CooldownEntry>,
     by_end: BTreeSet<(Moment, TaskId)>,
 }
 
 /// On whose account a task was released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Release {
+pub enum ReleasedBy {
     /// A balancer's or an operator's: any node may run it.
     Node,
     /// Its own, because its handler or its state refused: taken back immediately it would only be released again, in a loop.
@@ -38,9 +38,9 @@ pub enum Release {
 
 /// A task that was given away.
 #[derive(Clone, Debug)]
-struct Given {
+struct CooldownEntry {
     until: Moment,
-    release: Release,
+    release: ReleasedBy,
     /// Who was last seen to have it since.
     taker: Option<NodeId>,
 }
@@ -52,11 +52,11 @@ impl Cooldowns {
     }
 
     /// The node has given this task away. What is over is forgotten on the way.
-    pub fn note(&mut self, task: &TaskId, cool_down: Duration, release: Release, now: Moment) {
+    pub fn note(&mut self, task: &TaskId, cool_down: Duration, release: ReleasedBy, now: Moment) {
         self.forget_until(now);
         self.forget(task);
         let until = now + cool_down;
-        self.given.insert(task.clone(), Given { until, release, taker: None });
+        self.given.insert(task.clone(), CooldownEntry { until, release, taker: None });
         self.by_end.insert((until, task.clone()));
     }
 
@@ -80,20 +80,20 @@ impl Cooldowns {
     /// that released itself rests for the whole cool-down, unless all peers are gone.
     pub fn remaining(
         &self,
-        offer: &Offer<'_>,
+        offer: &Claimable<'_>,
         can_others: bool,
-        loads: &ClusterLoad<'_>,
+        cluster: &ClusterLoad<'_>,
     ) -> Option<Duration> {
         let given = self.given.get(offer.task)?;
-        let is_taker_gone = given.taker.as_ref().is_some_and(|taker| !loads.willing.contains(taker));
+        let is_taker_gone = given.taker.as_ref().is_some_and(|taker| !cluster.workers.contains(taker));
         let (is_free, most) = match given.release {
-            Release::Node => (!can_others, TAKE_BACK_AFTER.saturating_sub(offer.unowned_for)),
-            Release::Task { had_peers } => (had_peers && loads.willing.len() <= 1, Duration::MAX),
+            ReleasedBy::Node => (!can_others, TAKE_BACK_AFTER.saturating_sub(offer.unowned_for)),
+            ReleasedBy::Task { had_peers } => (had_peers && cluster.workers.len() <= 1, Duration::MAX),
         };
         if is_free || is_taker_gone {
             return None;
         }
-        let rest = given.until.remaining(loads.now).min(most);
+        let rest = given.until.remaining(cluster.now).min(most);
         (!rest.is_zero()).then_some(rest)
     }
 
@@ -145,25 +145,26 @@ mod tests {
         let (me, record) = (NodeId::parse("me").unwrap(), TaskRecord::default());
         let unowned_for = Duration::from_millis(unowned_ms);
         let (class, waited) = (Class::ANY, unowned_for);
-        let offer = Offer { task: &task, record: &record, weight: 1, class, rank: 0, unowned_for, waited };
-        let loads = ClusterLoad {
+        let offer =
+            Claimable { task: &task, record: &record, weight: 1, class, rank: 0, unowned_for, waited };
+        let cluster = ClusterLoad {
             me: &me,
-            willing: &crowd,
+            workers: &crowd,
             unowned: &none,
             claiming: &none,
             own: &own,
             cooling,
             resource: None,
-            is_giving: false,
+            is_releasing: false,
             now: Moment::from_ms(now_ms),
         };
-        cooling.remaining(&offer, can_others, &loads)
+        cooling.remaining(&offer, can_others, &cluster)
     }
 
     #[test]
     fn released_task_is_left_to_peers_for_a_second() {
         let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        cooling.note(&task("a"), COOL_DOWN, ReleasedBy::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooling, &["n"], true, (0, 0)), Some(TAKE_BACK_AFTER));
         assert_eq!(remaining(&cooling, &["n"], true, (999, 999)), Some(Duration::from_millis(1)));
         assert_eq!(remaining(&cooling, &["n"], true, (1_000, 1_000)), None, "no peer has taken it");
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn released_task_that_no_peer_can_take_is_taken_back() {
         let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        cooling.note(&task("a"), COOL_DOWN, ReleasedBy::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooling, &["n"], false, (0, 0)), None);
     }
 
@@ -184,7 +185,7 @@ mod tests {
         for (had_peers, others, expected) in
             [(false, vec![], Some(COOL_DOWN)), (true, vec!["n"], Some(COOL_DOWN)), (true, vec![], None)]
         {
-            cooling.note(&task("a"), COOL_DOWN, Release::Task { had_peers }, Moment::from_ms(0));
+            cooling.note(&task("a"), COOL_DOWN, ReleasedBy::Task { had_peers }, Moment::from_ms(0));
             assert_eq!(remaining(&cooling, &others, !others.is_empty(), (0, 5_000)), expected);
         }
     }
@@ -192,7 +193,7 @@ mod tests {
     #[test]
     fn taken_task_returns_when_its_taker_is_gone() {
         let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        cooling.note(&task("a"), COOL_DOWN, ReleasedBy::Node, Moment::from_ms(0));
         cooling.note_taken(&task("a"), &NodeId::parse("n").unwrap());
         assert_eq!(
             remaining(&cooling, &["n"], true, (0, 0)),
@@ -200,15 +201,15 @@ mod tests {
             "it would go back and forth"
         );
         assert_eq!(remaining(&cooling, &["other"], true, (0, 0)), None);
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
+        cooling.note(&task("a"), COOL_DOWN, ReleasedBy::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooling, &["other"], true, (0, 0)), Some(TAKE_BACK_AFTER), "released again");
     }
 
     #[test]
     fn task_released_twice_counts_from_the_second_time() {
         let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(30_000));
+        cooling.note(&task("a"), COOL_DOWN, ReleasedBy::Node, Moment::from_ms(0));
+        cooling.note(&task("a"), COOL_DOWN, ReleasedBy::Node, Moment::from_ms(30_000));
         assert!(remaining(&cooling, &["n"], true, (60_000, 0)).is_some());
         cooling.forget(&task("a"));
         assert_eq!(remaining(&cooling, &["n"], true, (30_000, 0)), None);
@@ -219,7 +220,7 @@ mod tests {
     fn expired_entries_are_forgotten() {
         let mut cooling = Cooldowns::new();
         for n in 0..10_000_u64 {
-            cooling.note(&task(&format!("t{n}")), COOL_DOWN, Release::Node, Moment::from_ms(n * 1_000));
+            cooling.note(&task(&format!("t{n}")), COOL_DOWN, ReleasedBy::Node, Moment::from_ms(n * 1_000));
         }
         assert_eq!((cooling.len(), cooling.by_end.len()), (60, 60));
     }

@@ -60,7 +60,7 @@ pub enum Settled<W: TaskWrite + ?Sized> {
 pub struct TaskExchange<W: TaskWrite> {
     keys: TaskKeys,
     write: W,
-    state: State<W::Trace>,
+    state: WritePhase<W::Trace>,
     /// The last request without a reply.
     lost: Option<(StoreError, W::Trace)>,
     lost_count: usize,
@@ -68,7 +68,7 @@ pub struct TaskExchange<W: TaskWrite> {
 }
 
 #[derive(Debug)]
-enum State<T> {
+enum WritePhase<T> {
     Reading,
     /// One more key is read.
     ReadingExtra(Bytes, Box<TaskFound>),
@@ -78,14 +78,14 @@ enum State<T> {
 impl<W: TaskWrite> TaskExchange<W> {
     /// Begins by reading the task with these keys.
     pub fn new(keys: TaskKeys, write: W) -> TaskExchange<W> {
-        TaskExchange { keys, write, state: State::Reading, lost: None, lost_count: 0, turns: 0 }
+        TaskExchange { keys, write, state: WritePhase::Reading, lost: None, lost_count: 0, turns: 0 }
     }
 
     fn look(&mut self, found: TaskFound) -> ExchangeStep<Result<W::Output, W::Error>> {
         let lost = self.lost.as_ref().map(|(_, trace)| trace);
         match self.write.extra(&found, lost) {
             Some(key) => {
-                self.state = State::ReadingExtra(key, Box::new(found));
+                self.state = WritePhase::ReadingExtra(key, Box::new(found));
                 ExchangeStep::Send
             }
             None => self.decide(&found, None),
@@ -106,7 +106,7 @@ impl<W: TaskWrite> TaskExchange<W> {
                 if self.turns > TRIES_MAX {
                     return self.fail(contended());
                 }
-                self.state = State::Writing(self.keys.read_otherwise(txn), trace);
+                self.state = WritePhase::Writing(self.keys.read_otherwise(txn), trace);
                 ExchangeStep::Send
             }
             Err(refused) => ExchangeStep::Done(Err(match self.lost.take() {
@@ -150,25 +150,25 @@ impl<W: TaskWrite> Exchange for TaskExchange<W> {
 
     fn request(&self) -> StoreRequest {
         match &self.state {
-            State::Reading => StoreRequest::Txn(self.keys.read()),
-            State::ReadingExtra(key, _) => StoreRequest::Get(Get::key(key.clone())),
-            State::Writing(txn, _) => StoreRequest::Txn(txn.clone()),
+            WritePhase::Reading => StoreRequest::Txn(self.keys.read()),
+            WritePhase::ReadingExtra(key, _) => StoreRequest::Get(Get::key(key.clone())),
+            WritePhase::Writing(txn, _) => StoreRequest::Txn(txn.clone()),
         }
     }
 
     fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
-        match std::mem::replace(&mut self.state, State::Reading) {
-            State::Reading => {
+        match std::mem::replace(&mut self.state, WritePhase::Reading) {
+            WritePhase::Reading => {
                 match reply.and_then(StoreReply::into_txn).and_then(|reply| TaskFound::in_reply(&reply)) {
                     Ok(found) => self.look(found),
                     Err(error) => self.fail(error),
                 }
             }
-            State::ReadingExtra(_, found) => match reply.and_then(StoreReply::into_page) {
+            WritePhase::ReadingExtra(_, found) => match reply.and_then(StoreReply::into_page) {
                 Ok(page) => self.decide(&found, page.pairs.first()),
                 Err(error) => self.fail(error),
             },
-            State::Writing(_, trace) => self.written(reply.and_then(StoreReply::into_txn), trace),
+            WritePhase::Writing(_, trace) => self.written(reply.and_then(StoreReply::into_txn), trace),
         }
     }
 }

@@ -145,7 +145,6 @@ impl fmt::Debug for ReplacedBy {
 
 /// Why a registered record was not changed.
 #[derive(Clone, Debug, Error)]
-#[non_exhaustive]
 pub enum UpdateError {
     /// Another process has the id: this handle is no member any more.
     #[error("another process has taken this id, so there is nothing left to change")]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Decision, OnceRule};
+use super::{OnceDecision, OnceRule};
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::fence::Fence;
@@ -24,7 +24,7 @@ pub struct BeginRun {
     fence: Fence,
     rule: OnceRule,
     record: OnceRecord,
-    state: State,
+    state: BeginRunPhase,
     retries_left: u32,
     conflicts_left: u32,
     /// The error of a put whose outcome is not known.
@@ -32,7 +32,7 @@ pub struct BeginRun {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum BeginRunPhase {
     Reading,
     /// The put is in flight, on this condition. It ignores a record in the future.
     Writing {
@@ -71,7 +71,7 @@ impl BeginRun {
             fence,
             rule,
             record,
-            state: State::Reading,
+            state: BeginRunPhase::Reading,
             retries_left: RETRIES_MAX,
             conflicts_left: CONFLICTS_MAX,
             unknown: None,
@@ -89,13 +89,13 @@ impl BeginRun {
             return ExchangeStep::Done(Ok(Begun::Begun { record: own.clone(), ignored: None }));
         }
         match self.rule.decide(record.as_ref(), self.record.started) {
-            Decision::Done(record) => ExchangeStep::Done(Ok(Begun::Done(record))),
-            Decision::Due { ignored } => {
+            OnceDecision::Done(record) => ExchangeStep::Done(Ok(Begun::Done(record))),
+            OnceDecision::Due { ignored } => {
                 let unchanged = match last {
                     Some(last) => Condition::modified_at(self.key.clone(), last.modified),
                     None => Condition::absent(self.key.clone()),
                 };
-                self.state = State::Writing { unchanged, ignored };
+                self.state = BeginRunPhase::Writing { unchanged, ignored };
                 ExchangeStep::Send
             }
         }
@@ -126,10 +126,10 @@ impl BeginRun {
     }
 
     fn failed(&mut self, error: StoreError) -> ExchangeStep<Result<Begun, StoreError>> {
-        if matches!(self.state, State::Writing { .. }) && error.is_ambiguous() {
+        if matches!(self.state, BeginRunPhase::Writing { .. }) && error.is_ambiguous() {
             self.unknown = Some(error.clone());
         }
-        self.state = State::Reading;
+        self.state = BeginRunPhase::Reading;
         if self.retries_left > 0 && (error.is_retryable() || error.is_ambiguous()) {
             self.retries_left -= 1;
             return ExchangeStep::Retry(error);
@@ -144,8 +144,8 @@ impl Exchange for BeginRun {
 
     fn request(&self) -> StoreRequest {
         match &self.state {
-            State::Reading => StoreRequest::Get(Get::key(self.key.clone())),
-            State::Writing { unchanged, .. } => {
+            BeginRunPhase::Reading => StoreRequest::Get(Get::key(self.key.clone())),
+            BeginRunPhase::Writing { unchanged, .. } => {
                 let put = Txn::new()
                     .when(unchanged.clone())
                     .then(Op::put(self.key.clone(), self.record.encode()))
@@ -162,8 +162,8 @@ impl Exchange for BeginRun {
             Ok(StoreReply::Page(page)) => self.decide(page.pairs.first()),
             Ok(StoreReply::Txn(reply)) if reply.succeeded => {
                 let ignored = match &mut self.state {
-                    State::Writing { ignored, .. } => ignored.take(),
-                    State::Reading => None,
+                    BeginRunPhase::Writing { ignored, .. } => ignored.take(),
+                    BeginRunPhase::Reading => None,
                 };
                 ExchangeStep::Done(Ok(Begun::Begun { record: self.record.clone(), ignored }))
             }

@@ -60,13 +60,13 @@ fn failed_run_counts_unless_only_successes_do() {
     let successes = OnceRule { counted: CountedRuns::Succeeded, ..RULE };
     for (exit_code, is_done) in [(None, false), (Some(3), false), (Some(0), true)] {
         let last = OnceRecord { exit_code, ..run_at(3_700) };
-        assert_eq!(RULE.decide(Some(&last), at(3_800)), Decision::Done(last.clone()));
+        assert_eq!(RULE.decide(Some(&last), at(3_800)), OnceDecision::Done(last.clone()));
         let decision = successes.decide(Some(&last), at(3_800));
-        assert_eq!(matches!(decision, Decision::Done(_)), is_done, "{exit_code:?}");
+        assert_eq!(matches!(decision, OnceDecision::Done(_)), is_done, "{exit_code:?}");
     }
-    assert_eq!(RULE.decide(None, at(0)), Decision::Due { ignored: None });
+    assert_eq!(RULE.decide(None, at(0)), OnceDecision::Due { ignored: None });
     let ahead = run_at(900_000);
-    assert_eq!(RULE.decide(Some(&ahead), at(1)), Decision::Due { ignored: Some(ahead) });
+    assert_eq!(RULE.decide(Some(&ahead), at(1)), OnceDecision::Due { ignored: Some(ahead) });
 }
 
 #[test]

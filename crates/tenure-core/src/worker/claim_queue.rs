@@ -14,19 +14,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::balance::Verdict;
+use crate::balance::ClaimDecision;
 use crate::board::BoardChange;
 use crate::id::{NodeId, TaskId};
 use crate::loss::LossReason;
 use crate::revision::{Revision, Token};
 use crate::time::Moment;
 
-use super::Node;
+use super::WorkerMachine;
 use super::config::{CLAIMS_PER_REQUEST, RANK_STEP, RANK_STEPS_MAX, STRAY_AFTER};
-use super::event::Notice;
-use super::input::Now;
+use super::event::WorkerEvent;
+use super::input::InputTime;
 use super::output::ClaimRequest;
-use super::peers::{Backlog, Behind, Pile};
+use super::peers::{RankDelay, UnownedBacklog, UnownedPeak};
 use super::timers::Timer;
 
 /// A balancer that wants to be asked again sooner than this would be asked without end.
@@ -34,80 +34,80 @@ const WAIT_MIN: Duration = Duration::from_millis(50);
 
 /// Tasks that can be claimed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Offers {
-    all: BTreeMap<TaskId, Waiting>,
+pub(super) struct ClaimQueue {
+    all: BTreeMap<TaskId, ClaimWait>,
     /// Those whose turn it may be, longest unowned first.
     ready: BTreeSet<(Moment, TaskId)>,
     /// Those that another node should claim first, longest unowned first. What was claimed meanwhile is still here, and passed over when its
     /// time has come: it is by far the most, and to look each of them up only to take it out costs more.
-    behind: BTreeMap<Behind, BTreeSet<(Moment, TaskId)>>,
+    behind: BTreeMap<RankDelay, BTreeSet<(Moment, TaskId)>>,
     /// Those that the balancer did not want just now, longest unowned first. Each has a timer, too.
     refused: BTreeSet<(Moment, TaskId)>,
     /// How much room there was for them when they were last thought of.
     room: u64,
     /// How many there were for anybody, and whether they become fewer.
-    pub(super) pile: Pile,
+    pub(super) pile: UnownedPeak,
     /// Tasks that are not claimed before then; or, without a time, before they are written again.
     aside: BTreeMap<TaskId, Option<Moment>>,
 }
 
 /// A task that can be claimed.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct ClaimWait {
     /// Since when nobody has owned it.
     seen: Moment,
-    place: Place,
+    place: ClaimPosition,
 }
 
 /// Where an offer waits.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ClaimPosition {
     Ready,
     /// For its own timer.
     Timed,
     /// For its own timer, or until there is room.
     Refused,
-    Behind(Behind),
+    Behind(RankDelay),
 }
 
-impl Offers {
+impl ClaimQueue {
     /// Lets a task be until then; without a time, until it is written again.
     pub(super) fn set_aside(&mut self, task: &TaskId, until: Option<Moment>) {
         self.aside.insert(task.clone(), until);
     }
 
     /// Whether a task that has been unowned since then still stands behind somebody.
-    fn is_behind(&self, task: &TaskId, since: Moment, whom: Behind) -> bool {
+    fn is_behind(&self, task: &TaskId, since: Moment, whom: RankDelay) -> bool {
         let waiting = self.all.get(task).filter(|waiting| waiting.seen == since);
-        matches!(waiting, Some(Waiting { place: Place::Behind(behind), .. }) if *behind == whom)
+        matches!(waiting, Some(ClaimWait { place: ClaimPosition::Behind(behind), .. }) if *behind == whom)
     }
 }
 
 /// Whether it is this node's turn to claim a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum ClaimOrder {
     InTurn,
     /// A peer with room should have claimed it, or this node has its share already.
     OutOfTurn,
 }
 
 /// What to do about an offer.
-enum Weight {
-    Take(Revision, Order),
-    Behind(Behind, Moment),
+enum QueueDecision {
+    Take(Revision, ClaimOrder),
+    Behind(RankDelay, Moment),
     Later(Moment),
     Refused(Moment),
     Never,
 }
 
-impl Node {
-    pub(super) fn handle_board(&mut self, change: BoardChange, now: Now) {
+impl WorkerMachine {
+    pub(super) fn handle_board(&mut self, change: BoardChange, now: InputTime) {
         match change {
             BoardChange::Unowned(task) => self.reconsider(task, now.at, now.at),
             BoardChange::Changed(task) => {
                 if let Some(Err(why)) = self.board.get(&task).map(|card| &card.record) {
                     let why = format!("its record cannot be read: {why}");
-                    self.notices.push_back(Notice::SetAside { task: task.clone(), why });
+                    self.notices.push_back(WorkerEvent::SetAside { task: task.clone(), why });
                 }
                 self.offers.aside.remove(&task);
                 self.withdraw(&task);
@@ -147,8 +147,8 @@ impl Node {
         if !record.is_some_and(|record| self.settings.wanted.accepts(record)) {
             return;
         }
-        let place = if at <= seen { Place::Ready } else { Place::Timed };
-        self.offers.all.insert(task.clone(), Waiting { seen, place });
+        let place = if at <= seen { ClaimPosition::Ready } else { ClaimPosition::Timed };
+        self.offers.all.insert(task.clone(), ClaimWait { seen, place });
         if at <= seen {
             self.offers.ready.insert((seen, task));
         } else {
@@ -158,24 +158,24 @@ impl Node {
 
     /// A task cannot be claimed any more.
     fn withdraw(&mut self, task: &TaskId) {
-        let Some(Waiting { seen, place }) = self.offers.all.remove(task) else { return };
+        let Some(ClaimWait { seen, place }) = self.offers.all.remove(task) else { return };
         match place {
-            Place::Ready => drop(self.offers.ready.remove(&(seen, task.clone()))),
-            Place::Timed => self.timers.clear(&Timer::Offer(task.clone())),
-            Place::Refused => {
+            ClaimPosition::Ready => drop(self.offers.ready.remove(&(seen, task.clone()))),
+            ClaimPosition::Timed => self.timers.clear(&Timer::Offer(task.clone())),
+            ClaimPosition::Refused => {
                 self.timers.clear(&Timer::Offer(task.clone()));
                 self.offers.refused.remove(&(seen, task.clone()));
             }
             // It is passed over when its time has come.
-            Place::Behind(_) => {}
+            ClaimPosition::Behind(_) => {}
         }
     }
 
     /// An offer's time has come.
     pub(super) fn offer_due(&mut self, task: TaskId) {
         let Some(waiting) = self.offers.all.get_mut(&task) else { return };
-        let (seen, place) = (waiting.seen, std::mem::replace(&mut waiting.place, Place::Ready));
-        if matches!(place, Place::Refused) {
+        let (seen, place) = (waiting.seen, std::mem::replace(&mut waiting.place, ClaimPosition::Ready));
+        if matches!(place, ClaimPosition::Refused) {
             self.offers.refused.remove(&(seen, task.clone()));
         }
         self.offers.ready.insert((seen, task));
@@ -183,7 +183,7 @@ impl Node {
 
     /// Weighs as many refused tasks again as there is more room than before: peers have come to their share, a claim was lost, or there is more
     /// to share. What the balancer refuses for another reason is weighed no more often than that.
-    pub(super) fn make_room(&mut self, now: Now) {
+    pub(super) fn make_room(&mut self, now: InputTime) {
         let class = match self.offers.refused.first().and_then(|(_, task)| self.board.get(task)) {
             Some(card) => card.class,
             None => self.own_class(),
@@ -198,7 +198,7 @@ impl Node {
     }
 
     /// Those who come before this node have had their time, or perhaps not.
-    pub(super) fn behind_due(&mut self, behind: Behind, now: Now) {
+    pub(super) fn behind_due(&mut self, behind: RankDelay, now: InputTime) {
         let Some(mut queue) = self.offers.behind.remove(&behind) else { return };
         let mut probes = self.claims.probes.room();
         while let Some((seen, task)) = queue.pop_first() {
@@ -224,11 +224,11 @@ impl Node {
     }
 
     /// Who owns how much has changed: those who have their share now are not waited for any more.
-    pub(super) fn look_behind(&mut self, now: Now) {
+    pub(super) fn look_behind(&mut self, now: InputTime) {
         let backlog = self.backlog(now);
         let (company, offers) = (&self.company, &self.offers);
-        let is_free = |behind: &Behind| company.due(*behind, now.at, backlog) <= now.at;
-        let free: Vec<Behind> = offers.behind.keys().copied().filter(is_free).collect();
+        let is_free = |behind: &RankDelay| company.due(*behind, now.at, backlog) <= now.at;
+        let free: Vec<RankDelay> = offers.behind.keys().copied().filter(is_free).collect();
         for behind in free {
             self.timers.clear(&Timer::Behind(behind));
             self.behind_due(behind, now);
@@ -242,27 +242,27 @@ impl Node {
         }
         self.offers.refused.clear();
         for (task, waiting) in &mut self.offers.all {
-            match std::mem::replace(&mut waiting.place, Place::Ready) {
-                Place::Ready => {}
-                Place::Timed | Place::Refused => {
+            match std::mem::replace(&mut waiting.place, ClaimPosition::Ready) {
+                ClaimPosition::Ready => {}
+                ClaimPosition::Timed | ClaimPosition::Refused => {
                     self.timers.clear(&Timer::Offer(task.clone()));
                     self.offers.ready.insert((waiting.seen, task.clone()));
                 }
-                Place::Behind(_) => drop(self.offers.ready.insert((waiting.seen, task.clone()))),
+                ClaimPosition::Behind(_) => drop(self.offers.ready.insert((waiting.seen, task.clone()))),
             }
         }
     }
 
-    fn backlog(&self, now: Now) -> Backlog<'_> {
+    fn backlog(&self, now: InputTime) -> UnownedBacklog<'_> {
         // Others are no faster than we are: what we ask for takes this long, and the news of it as long again.
         let step = RANK_STEP.max(self.claims.slowness(now.at) * 2);
         let step = self.claims.probes.stretch(step);
         let patience = self.offers.pile.patience(now.at) + (step - RANK_STEP) * RANK_STEPS_MAX;
-        Backlog { unowned: self.board.demand(), claiming: self.scales.claiming(), step, patience }
+        UnownedBacklog { unowned: self.board.demand(), claiming: self.scales.claiming(), step, patience }
     }
 
     /// The board shows a claim of this node's name.
-    fn see_own_claim(&mut self, task: &TaskId, token: Token, now: Now) {
+    fn see_own_claim(&mut self, task: &TaskId, token: Token, now: InputTime) {
         let held = self.held.get(task).map(|held| held.token);
         if held != Some(token) {
             // It may be answered yet, and what was just given up may still be shown; but a request that was taken for lost may have been carried out.
@@ -273,7 +273,7 @@ impl Node {
         }
     }
 
-    fn see_claim_of(&mut self, task: &TaskId, node: Option<&NodeId>, token: Token, now: Now) {
+    fn see_claim_of(&mut self, task: &TaskId, node: Option<&NodeId>, token: Token, now: InputTime) {
         if let Some(node) = node {
             self.company.note_claim(node, now.at);
         }
@@ -288,42 +288,42 @@ impl Node {
     }
 
     /// Takes from the offers what goes out with the next request.
-    pub(super) fn take_offers(&mut self, batch: &mut Vec<ClaimRequest>, now: Now) {
+    pub(super) fn take_offers(&mut self, batch: &mut Vec<ClaimRequest>, now: InputTime) {
         while batch.len() < CLAIMS_PER_REQUEST
             && self.has_room()
             && let Some((seen, task)) = self.offers.ready.pop_first()
         {
             self.tally.weighed += 1;
             match self.weigh(&task, seen, now) {
-                Weight::Take(created, order) => {
-                    if order == Order::OutOfTurn {
+                QueueDecision::Take(created, order) => {
+                    if order == ClaimOrder::OutOfTurn {
                         self.claims.probes.send(&task);
                     }
                     self.offers.all.remove(&task);
                     batch.push(self.ask_for(task, seen, created, now));
                 }
-                Weight::Behind(behind, at) => self.wait_behind(behind, task, seen, at),
-                Weight::Later(at) => {
+                QueueDecision::Behind(behind, at) => self.wait_behind(behind, task, seen, at),
+                QueueDecision::Later(at) => {
                     if let Some(waiting) = self.offers.all.get_mut(&task) {
-                        waiting.place = Place::Timed;
+                        waiting.place = ClaimPosition::Timed;
                     }
                     self.timers.set(Timer::Offer(task), at);
                 }
-                Weight::Refused(at) => {
+                QueueDecision::Refused(at) => {
                     if let Some(waiting) = self.offers.all.get_mut(&task) {
-                        waiting.place = Place::Refused;
+                        waiting.place = ClaimPosition::Refused;
                     }
                     self.offers.refused.insert((seen, task.clone()));
                     self.timers.set(Timer::Offer(task), at);
                 }
-                Weight::Never => drop(self.offers.all.remove(&task)),
+                QueueDecision::Never => drop(self.offers.all.remove(&task)),
             }
         }
     }
 
-    fn wait_behind(&mut self, behind: Behind, task: TaskId, seen: Moment, at: Moment) {
+    fn wait_behind(&mut self, behind: RankDelay, task: TaskId, seen: Moment, at: Moment) {
         if let Some(waiting) = self.offers.all.get_mut(&task) {
-            waiting.place = Place::Behind(behind);
+            waiting.place = ClaimPosition::Behind(behind);
         }
         self.offers.behind.entry(behind).or_default().insert((seen, task));
         if self.timers.at(&Timer::Behind(behind)).is_none_or(|before| at < before) {
@@ -331,30 +331,34 @@ impl Node {
         }
     }
 
-    fn weigh(&mut self, task: &TaskId, seen: Moment, now: Now) -> Weight {
+    fn weigh(&mut self, task: &TaskId, seen: Moment, now: InputTime) -> QueueDecision {
         match self.offers.aside.get(task) {
-            Some(None) => return Weight::Never,
-            Some(Some(until)) if *until > now.at => return Weight::Later(*until),
+            Some(None) => return QueueDecision::Never,
+            Some(Some(until)) if *until > now.at => return QueueDecision::Later(*until),
             Some(Some(_)) => drop(self.offers.aside.remove(task)),
             None => {}
         }
         let Some((created, class)) = self.board.get(task).map(|card| (card.created, card.class)) else {
-            return Weight::Never;
+            return QueueDecision::Never;
         };
         let turn = self.company.turn(task, class, seen, self.backlog(now));
         if let Some(behind) = turn.behind.filter(|_| turn.at > now.at) {
-            return Weight::Behind(behind, turn.at);
+            return QueueDecision::Behind(behind, turn.at);
         }
         let has_share = || self.company.room(class, self.backlog(now)) == 0;
         let is_out_of_turn = turn.behind.is_some() || has_share();
         if is_out_of_turn && self.claims.probes.room() == 0 {
             let at = now.at + self.backlog(now).step;
-            return turn.behind.map_or(Weight::Refused(at), |behind| Weight::Behind(behind, at));
+            return turn
+                .behind
+                .map_or(QueueDecision::Refused(at), |behind| QueueDecision::Behind(behind, at));
         }
-        let order = if is_out_of_turn { Order::OutOfTurn } else { Order::InTurn };
+        let order = if is_out_of_turn { ClaimOrder::OutOfTurn } else { ClaimOrder::InTurn };
         match self.ask_balancer(task, turn, now.at) {
-            Verdict::Take => Weight::Take(created, order),
-            Verdict::Wait { again_in, .. } => Weight::Refused(now.at + again_in.max(WAIT_MIN)),
+            ClaimDecision::Claim => QueueDecision::Take(created, order),
+            ClaimDecision::Wait { retry_after, .. } => {
+                QueueDecision::Refused(now.at + retry_after.max(WAIT_MIN))
+            }
         }
     }
 }

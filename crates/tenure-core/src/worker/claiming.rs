@@ -15,41 +15,41 @@ use crate::task::AttemptRecord;
 use crate::time::Moment;
 
 use super::config::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, LOOK_AGAIN, RETRY};
-use super::input::{ClaimReply, Now, Won};
-use super::output::{Action, ClaimRequest};
-use super::probes::Probes;
+use super::input::{ClaimReply, InputTime, WonClaim};
+use super::output::{ClaimRequest, WorkerOutput};
+use super::probes::ClaimProbes;
 use super::timers::Timer;
-use super::{Node, Standing};
+use super::{WorkerMachine, WorkerPhase};
 
 /// Claims that are under way.
 #[derive(Clone, Debug)]
-pub(super) struct Claims {
-    asked: BTreeMap<TaskId, Asked>,
+pub(super) struct InFlightClaims {
+    asked: BTreeMap<TaskId, SentClaim>,
     /// Claims that may have been done, and have to be asked again.
     again: BTreeSet<TaskId>,
-    under_way: BTreeMap<RequestId, Request>,
+    under_way: BTreeMap<RequestId, SentClaims>,
     /// Requests from before the session was lost.
-    late: BTreeMap<RequestId, Request>,
+    late: BTreeMap<RequestId, SentClaims>,
     /// How long requests take, the slow ones among the last.
     took: Duration,
     /// Leases that ended while requests were under way.
     over: BTreeSet<LeaseId>,
     rest_until: Moment,
     backoff: BackoffState,
-    nonces: Nonces,
-    pub(super) probes: Probes,
+    nonces: ClaimNonces,
+    pub(super) probes: ClaimProbes,
 }
 
 /// What tells claims from one another: those of this life by the throw of the dice they begin with.
 #[derive(Clone, Debug)]
-struct Nonces {
+struct ClaimNonces {
     life: String,
     counter: u64,
 }
 
 /// Claims that travel together.
 #[derive(Clone, Debug)]
-struct Request {
+struct SentClaims {
     sent_at: Moment,
     /// Each with the nonce of its claim.
     tasks: Vec<(TaskId, String)>,
@@ -57,7 +57,7 @@ struct Request {
 
 /// A claim that was asked for.
 #[derive(Clone, Debug)]
-struct Asked {
+struct SentClaim {
     seen: Moment,
     created: Revision,
     nonce: String,
@@ -67,9 +67,9 @@ struct Asked {
     is_doubtful: bool,
 }
 
-impl Claims {
-    pub(super) fn new(seed: u64) -> Claims {
-        Claims {
+impl InFlightClaims {
+    pub(super) fn new(seed: u64) -> InFlightClaims {
+        InFlightClaims {
             asked: BTreeMap::new(),
             again: BTreeSet::new(),
             under_way: BTreeMap::new(),
@@ -78,8 +78,8 @@ impl Claims {
             over: BTreeSet::new(),
             rest_until: Moment::ORIGIN,
             backoff: BackoffState::new(RETRY),
-            nonces: Nonces { life: format!("{seed:016x}-"), counter: 0 },
-            probes: Probes::default(),
+            nonces: ClaimNonces { life: format!("{seed:016x}-"), counter: 0 },
+            probes: ClaimProbes::default(),
         }
     }
 
@@ -112,19 +112,19 @@ impl Claims {
     }
 }
 
-impl Nonces {
+impl ClaimNonces {
     fn next(&mut self) -> String {
         self.counter += 1;
         format!("{}{:x}", self.life, self.counter)
     }
 }
 
-impl Node {
+impl WorkerMachine {
     /// Sends claims, if any are wanted and may be sent.
-    pub(super) fn send_claims(&mut self, now: Now) {
+    pub(super) fn send_claims(&mut self, now: InputTime) {
         while self.claims.under_way.len() < CLAIM_REQUESTS
             && self.incarnation.is_some()
-            && self.standing != Standing::Leaving
+            && self.standing != WorkerPhase::Leaving
             && self.claims.rest_until <= now.at
         {
             let mut batch = self.take_doubtful();
@@ -137,8 +137,8 @@ impl Node {
             let epoch = self.next_epoch();
             self.tally.tries += batch.len() as u64;
             let tasks = batch.iter().map(|ask| (ask.task.clone(), ask.nonce.clone())).collect();
-            self.claims.under_way.insert(epoch, Request { sent_at: now.at, tasks });
-            self.actions.push_back(Action::Claim { epoch, claims: batch });
+            self.claims.under_way.insert(epoch, SentClaims { sent_at: now.at, tasks });
+            self.actions.push_back(WorkerOutput::Claim { epoch, claims: batch });
         }
     }
 
@@ -149,7 +149,7 @@ impl Node {
             && let Some(task) = self.claims.again.pop_first()
         {
             if let Some(asked) = self.claims.asked.get(&task) {
-                let Asked { created, nonce, owner, attempt, has_props, .. } = asked.clone();
+                let SentClaim { created, nonce, owner, attempt, has_props, .. } = asked.clone();
                 batch.push(ClaimRequest { task, created, nonce, owner, attempt, has_props, is_again: true });
             }
         }
@@ -161,7 +161,7 @@ impl Node {
         task: TaskId,
         seen: Moment,
         created: Revision,
-        now: Now,
+        now: InputTime,
     ) -> ClaimRequest {
         if let Some(card) = self.board.get(&task) {
             self.scales.take(&task, card, now.at);
@@ -176,13 +176,13 @@ impl Node {
         let has_props = self.board.has_props(&task);
         let ask = ClaimRequest { task, created, nonce, owner, attempt, has_props, is_again: false };
         let ClaimRequest { task, nonce, owner, attempt, .. } = ask.clone();
-        let asked = Asked { seen, created, nonce, owner, attempt, has_props, is_doubtful: false };
+        let asked = SentClaim { seen, created, nonce, owner, attempt, has_props, is_doubtful: false };
         self.claims.asked.insert(task, asked);
         ask
     }
 
-    pub(super) fn handle_claims(&mut self, epoch: RequestId, answers: Vec<ClaimReply>, now: Now) {
-        if let Some(Request { tasks, .. }) = self.claims.late.remove(&epoch) {
+    pub(super) fn handle_claims(&mut self, epoch: RequestId, answers: Vec<ClaimReply>, now: InputTime) {
+        if let Some(SentClaims { tasks, .. }) = self.claims.late.remove(&epoch) {
             for ((task, nonce), answer) in tasks.into_iter().zip(answers) {
                 if let ClaimReply::Ours(won) = answer {
                     self.give_back(task, won.token, claim_of(&nonce));
@@ -190,7 +190,7 @@ impl Node {
             }
             return;
         }
-        let Some(Request { sent_at, tasks }) = self.claims.under_way.remove(&epoch) else { return };
+        let Some(SentClaims { sent_at, tasks }) = self.claims.under_way.remove(&epoch) else { return };
         self.claims.took = now.at.since(sent_at).max(self.claims.took * 3 / 4);
         assert!(tasks.len() == answers.len(), "a request with claims has an answer for each of them");
         let mut went_well = true;
@@ -209,7 +209,7 @@ impl Node {
     }
 
     /// Handles the answer to one claim; says whether the store works.
-    fn handle_claim(&mut self, task: TaskId, answer: ClaimReply, now: Now) -> bool {
+    fn handle_claim(&mut self, task: TaskId, answer: ClaimReply, now: InputTime) -> bool {
         let Some(asked) = self.claims.asked.get_mut(&task) else { return true };
         let went_well = !matches!(answer, ClaimReply::NotDone | ClaimReply::Unknown | ClaimReply::LeaseOver);
         match answer {
@@ -238,7 +238,7 @@ impl Node {
         match answer {
             ClaimReply::Ours(won) if self.claims.over.contains(&won.lease) => {
                 self.give_back(task.clone(), won.token, claim_of(&asked.nonce));
-                self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+                self.actions.push_back(WorkerOutput::LetGo { nonce: asked.nonce });
                 self.reconsider(task, asked.seen, now.at + LOOK_AGAIN);
             }
             ClaimReply::Ours(won) => {
@@ -246,11 +246,11 @@ impl Node {
                 self.hold(&task, asked.created, asked.nonce, *won, now);
             }
             ClaimReply::Taken | ClaimReply::Gone => {
-                self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+                self.actions.push_back(WorkerOutput::LetGo { nonce: asked.nonce });
                 self.reconsider(task, asked.seen, now.at + LOOK_AGAIN);
             }
             ClaimReply::LeaseOver | ClaimReply::NotDone => {
-                self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+                self.actions.push_back(WorkerOutput::LetGo { nonce: asked.nonce });
                 self.reconsider(task, asked.seen, asked.seen);
             }
             ClaimReply::Unknown => unreachable!("it stays asked for"),
@@ -266,7 +266,7 @@ impl Node {
         self.claims.over.clear();
         for (task, asked) in std::mem::take(&mut self.claims.asked) {
             self.not_ours(&task);
-            self.actions.push_back(Action::LetGo { nonce: asked.nonce });
+            self.actions.push_back(WorkerOutput::LetGo { nonce: asked.nonce });
             self.reconsider(task, asked.seen, asked.seen);
         }
     }
@@ -283,7 +283,7 @@ impl Node {
     }
 
     /// Whether the board already shows that a claim is over, which was answered late.
-    pub(super) fn is_past(&self, task: &TaskId, created: Revision, won: &Won) -> Option<LossReason> {
+    pub(super) fn is_past(&self, task: &TaskId, created: Revision, won: &WonClaim) -> Option<LossReason> {
         if self.board.whole_at().is_none_or(|whole_at| whole_at < won.token.0) {
             return None;
         }

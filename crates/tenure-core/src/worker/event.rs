@@ -1,7 +1,7 @@
 //! What a node tells its users: for `tenure events`, for logs and for tests.
 
-use crate::balance::Parting;
 use crate::balance::Release;
+use crate::balance::ReleasedBy;
 use crate::id::{CommandId, TaskId};
 use crate::loss::LossReason;
 use crate::record::{CommandOutcome, Timestamp};
@@ -10,7 +10,7 @@ use crate::task::TaskState;
 
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Notice {
+pub enum WorkerEvent {
     /// A task is ours.
     Claimed {
         /// The task.
@@ -115,7 +115,7 @@ pub enum Notice {
     /// A look at who has how many tasks.
     Balanced {
         /// What the balancer wants to part with, and why.
-        plan: Vec<Parting>,
+        plan: Vec<Release>,
         /// How many of them are given away in this round.
         parting: usize,
     },
@@ -183,16 +183,16 @@ impl ReleaseReason {
     ];
 
     /// On whose account it was released: by that the node knows when it may take it back.
-    pub(super) const fn release(self, had_peers: bool) -> Release {
+    pub(super) const fn release(self, had_peers: bool) -> ReleasedBy {
         match self {
             ReleaseReason::Handler | ReleaseReason::SetAside | ReleaseReason::SaveRefused => {
-                Release::Task { had_peers }
+                ReleasedBy::Task { had_peers }
             }
             ReleaseReason::Command
             | ReleaseReason::Order
             | ReleaseReason::Balance
             | ReleaseReason::Drain
-            | ReleaseReason::Shutdown => Release::Node,
+            | ReleaseReason::Shutdown => ReleasedBy::Node,
         }
     }
 

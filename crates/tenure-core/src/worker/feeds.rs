@@ -6,14 +6,14 @@ use crate::id::CommandId;
 use crate::layout::Key;
 use crate::snapshot::FeedItem;
 
-use super::Node;
-use super::event::Notice;
-use super::input::{Feed, Now};
+use super::WorkerMachine;
+use super::event::WorkerEvent;
+use super::input::{FeedId, InputTime};
 
-impl Node {
-    pub(super) fn handle_seen(&mut self, feed: Feed, item: FeedItem, now: Now) {
+impl WorkerMachine {
+    pub(super) fn handle_seen(&mut self, feed: FeedId, item: FeedItem, now: InputTime) {
         match feed {
-            Feed::Tasks => {
+            FeedId::Tasks => {
                 let mut changes = Vec::new();
                 self.board.handle_item(item, &mut changes);
                 self.offers.pile.see(self.board.unowned().tasks, now.at);
@@ -30,7 +30,7 @@ impl Node {
                     self.look_behind(now);
                 }
             }
-            Feed::Nodes => {
+            FeedId::Nodes => {
                 self.sweep.see(&item);
                 match &item {
                     FeedItem::Put(pair) => {
@@ -52,14 +52,14 @@ impl Node {
                     self.company_changed(now);
                 }
             }
-            Feed::Frozen => {
+            FeedId::Frozen => {
                 let was_frozen = self.company.am_frozen();
                 if self.company.handle_frozen(item, now.at) {
                     self.company_changed(now);
                 }
                 self.tell_frozen(was_frozen);
             }
-            Feed::Commands => {
+            FeedId::Commands => {
                 self.sweep.see(&item);
                 for change in self.mailbox.handle_item(item, now.wall) {
                     self.handle_mail(change, now);
@@ -74,7 +74,7 @@ impl Node {
             self.layout.parse(key).is_none() && self.layout.node_commands(&self.settings.node).contains(key);
         if is_foreign && self.orders.aside.insert(key.clone()) {
             let key = key.escape_ascii().to_string();
-            self.notices.push_back(Notice::CommandSetAside { key });
+            self.notices.push_back(WorkerEvent::CommandSetAside { key });
         }
     }
 

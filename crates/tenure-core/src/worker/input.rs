@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::balance::Resource;
+use crate::balance::ResourceUsage;
 use crate::id::TaskId;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
@@ -11,14 +11,14 @@ use crate::record::Timestamp;
 use crate::revision::{RequestId, Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::task::Checkpoint;
-use crate::task::retry::Decision;
+use crate::task::retry::RetryDecision;
 use crate::time::Moment;
 
-use super::output::{EndedTask, RetentionAsk, Swept};
+use super::output::{EndedTask, ExpiredKey, RetentionRequest};
 
 /// What the machine is told with every event.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Now {
+pub struct InputTime {
     /// For deadlines.
     pub at: Moment,
     /// For people, and for sleeping until.
@@ -29,7 +29,7 @@ pub struct Now {
 
 /// Which prefix a feed follows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Feed {
+pub enum FeedId {
     /// `tasks/`: which tasks there are and who owns them.
     Tasks,
     /// `nodes/`: who is there, and the commands to this node.
@@ -42,9 +42,9 @@ pub enum Feed {
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum WorkerInput {
     /// A feed said something.
-    Seen(Feed, FeedItem),
+    Seen(FeedId, FeedItem),
     /// The node's own key is in the store, under a live lease.
     Joined {
         /// The key's create revision.
@@ -59,14 +59,14 @@ pub enum Event {
         /// Why.
         why: LossReason,
     },
-    /// Answers [`Action::Claim`](super::Action::Claim).
+    /// Answers [`WorkerOutput::Claim`](super::WorkerOutput::Claim).
     ClaimsAnswered {
         /// The question.
         epoch: RequestId,
         /// One for each claim, in their order.
         answers: Vec<ClaimReply>,
     },
-    /// Answers [`Action::GiveBack`](super::Action::GiveBack).
+    /// Answers [`WorkerOutput::GiveBack`](super::WorkerOutput::GiveBack).
     GivenBack {
         /// The task.
         task: TaskId,
@@ -82,9 +82,9 @@ pub enum Event {
         /// The claim that it ran under.
         token: Token,
         /// How it ended.
-        outcome: Outcome,
+        outcome: HandlerEnd,
     },
-    /// A handler wants its progress kept. Answered by [`Action::CheckpointAnswered`](super::Action::CheckpointAnswered).
+    /// A handler wants its progress kept. Answered by [`WorkerOutput::CheckpointAnswered`](super::WorkerOutput::CheckpointAnswered).
     Checkpoint {
         /// The task.
         task: TaskId,
@@ -95,7 +95,7 @@ pub enum Event {
         /// The progress.
         blob: Checkpoint,
     },
-    /// Answers [`Action::Save`](super::Action::Save).
+    /// Answers [`WorkerOutput::Save`](super::WorkerOutput::Save).
     Saved {
         /// The task.
         task: TaskId,
@@ -104,30 +104,30 @@ pub enum Event {
         /// What came of it.
         answer: StateWriteReply,
     },
-    /// Answers [`Action::Answer`](super::Action::Answer).
+    /// Answers [`WorkerOutput::Answer`](super::WorkerOutput::Answer).
     Answered {
         /// The question.
         epoch: RequestId,
         /// What came of it.
-        answer: CommandResultReply,
+        answer: CommandAckReply,
     },
-    /// Answers [`Action::Retain`](super::Action::Retain).
+    /// Answers [`WorkerOutput::Retain`](super::WorkerOutput::Retain).
     Retained {
         /// What was requested.
-        ask: Box<RetentionAsk>,
+        ask: Box<RetentionRequest>,
         /// What came of it.
         reply: RetentionReply,
     },
     /// How much of the resource is used that a balancer may look at; none if that could not be read.
-    Measured(Option<Resource>),
+    Measured(Option<ResourceUsage>),
     /// The process wants to end by then.
     Shutdown {
         /// When, at the latest.
         deadline: Moment,
     },
-    /// Answers [`Action::Leave`](super::Action::Leave): the node's own key is gone, or nobody will try any more.
+    /// Answers [`WorkerOutput::Leave`](super::WorkerOutput::Leave): the node's own key is gone, or nobody will try any more.
     Left,
-    /// Time has passed: [`Node::next_wake`](super::Node::next_wake) has come.
+    /// Time has passed: [`WorkerMachine::next_wake`](super::WorkerMachine::next_wake) has come.
     Time,
 }
 
@@ -135,7 +135,7 @@ pub enum Event {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClaimReply {
     /// The owner's key is there, and it is this claim's.
-    Ours(Box<Won>),
+    Ours(Box<WonClaim>),
     /// Somebody else owns the task.
     Taken,
     /// The task is not there, or it is another life of it.
@@ -150,7 +150,7 @@ pub enum ClaimReply {
 
 /// What a claim that was won has read with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Won {
+pub struct WonClaim {
     /// The create revision of the owner's key.
     pub token: Token,
     /// The lease it hangs on.
@@ -176,7 +176,7 @@ pub enum ReleaseReply {
 
 /// How a handler ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum HandlerEnd {
     /// The work is done.
     Done,
     /// Somebody else should go on with it.
@@ -188,7 +188,7 @@ pub enum Outcome {
         /// What went wrong.
         message: String,
         /// What follows, instead of what the error policy decides.
-        decision: Decision,
+        decision: RetryDecision,
     },
     /// It wants to run again then.
     Sleep {
@@ -265,7 +265,7 @@ pub struct EndedPage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResultsPage {
     /// Those that can be read, and when they expire.
-    pub results: Vec<(Swept, Option<Timestamp>)>,
+    pub results: Vec<(ExpiredKey, Option<Timestamp>)>,
     /// The last key, also of a result that cannot be read.
     pub last: Option<Bytes>,
     /// Whether there are more behind it.
@@ -274,7 +274,7 @@ pub struct ResultsPage {
 
 /// What came of answering a command to this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CommandResultReply {
+pub enum CommandAckReply {
     /// It was done.
     Applied,
     /// Nothing was done: the command is not there any more, or is another.

@@ -7,27 +7,27 @@
 
 use serde_json::Value;
 
-use crate::balance::Parting;
-use crate::command::{AfterDrain, Balance, NodeCommand};
+use crate::balance::Release;
+use crate::command::{AfterDrain, BalanceMode, NodeCommand};
 use crate::id::{CommandId, TaskId};
 use crate::record::{CommandOutcome, FrozenRecord, Record, ResultRecord, UnknownFields};
 use crate::revision::RequestId;
 
-use super::claimed_task::{Handler, Pressure};
-use super::event::{Notice, ReleaseReason};
-use super::input::{CommandResultReply, Now};
-use super::node_commands::{Current, Order, Stage, Then};
-use super::output::{Action, Answer, Mark};
-use super::releasing::Departure;
+use super::claimed_task::{HandlerState, StopPhase};
+use super::event::{ReleaseReason, WorkerEvent};
+use super::input::{CommandAckReply, InputTime};
+use super::node_commands::{ActiveNodeCommand, AfterNodeCommand, NodeCommandPhase, QueuedNodeCommand};
+use super::output::{CommandAck, FreezeMark, WorkerOutput};
+use super::releasing::ClaimEnd;
 use super::timers::Timer;
-use super::{Node, Standing};
+use super::{WorkerMachine, WorkerPhase};
 
 /// How many partings of a plan are told to whoever asked: a screen full, not a book.
 const PLAN_LEN_MAX: usize = 100;
 
-impl Node {
+impl WorkerMachine {
     /// Begins the next order, if none is worked on.
-    pub(super) fn next_order(&mut self, now: Now) {
+    pub(super) fn next_order(&mut self, now: InputTime) {
         while self.orders.current.is_none()
             && self.is_working()
             && self.incarnation.is_some()
@@ -39,54 +39,59 @@ impl Node {
         }
     }
 
-    fn begin_order(&mut self, id: CommandId, order: Order, now: Now) {
+    fn begin_order(&mut self, id: CommandId, order: QueuedNodeCommand, now: InputTime) {
         let modified = order.modified;
         let refused = |why: &str| (CommandOutcome::Refused, Some(why.to_owned()));
         let done = (CommandOutcome::Done, None);
         let (mark, (outcome, why), plan) = match order.command {
             _ if self.is_for_earlier_incarnation(&order) => {
                 let why = "it was sent to an earlier incarnation of this node".to_owned();
-                (Mark::Keep, (CommandOutcome::Expired, Some(why)), None)
+                (FreezeMark::Keep, (CommandOutcome::Expired, Some(why)), None)
             }
             _ if order.expires_at.is_some_and(|expires_at| expires_at <= now.wall) => {
                 let why = "it expired before the node handled it".to_owned();
-                (Mark::Keep, (CommandOutcome::Expired, Some(why)), None)
+                (FreezeMark::Keep, (CommandOutcome::Expired, Some(why)), None)
             }
-            Err(why) => (Mark::Keep, (CommandOutcome::Malformed, Some(why)), None),
+            Err(why) => (FreezeMark::Keep, (CommandOutcome::Malformed, Some(why)), None),
             Ok(NodeCommand::Freeze) => (frozen_by(order.by, now), done, None),
-            Ok(NodeCommand::Unfreeze) => (Mark::Unfreeze, done, None),
-            Ok(NodeCommand::Balance(_)) if !self.is_willing() => {
-                (Mark::Keep, refused("this node takes no tasks, so it does not balance"), None)
+            Ok(NodeCommand::Unfreeze) => (FreezeMark::Unfreeze, done, None),
+            Ok(NodeCommand::Balance(_)) if !self.takes_tasks() => {
+                (FreezeMark::Keep, refused("this node takes no tasks, so it does not balance"), None)
             }
-            Ok(NodeCommand::Balance(Balance::DryRun)) => (Mark::Keep, done, Some((self.plan(now.at), 0))),
-            Ok(NodeCommand::Balance(Balance::Act)) => (Mark::Keep, done, Some(self.balance_round(now))),
+            Ok(NodeCommand::Balance(BalanceMode::DryRun)) => {
+                (FreezeMark::Keep, done, Some((self.plan(now.at), 0)))
+            }
+            Ok(NodeCommand::Balance(BalanceMode::Act)) => {
+                (FreezeMark::Keep, done, Some(self.balance_round(now)))
+            }
             Ok(NodeCommand::ReleaseTask(task)) => {
                 if self.held.get(&task).is_some_and(|held| held.over.is_none()) {
-                    let stage = Stage::Releasing(task.clone());
-                    self.orders.current = Some(Current { id, modified, stage });
+                    let stage = NodeCommandPhase::Releasing(task.clone());
+                    self.orders.current = Some(ActiveNodeCommand { id, modified, stage });
                     self.want_release(&task, ReleaseReason::Order, now);
                     return self.order_stuck_already(&task, now);
                 }
-                (Mark::Keep, refused("this node does not own the task"), None)
+                (FreezeMark::Keep, refused("this node does not own the task"), None)
             }
             Ok(NodeCommand::StopTask(task)) => match self.held.get_mut(&task) {
-                Some(held) if held.handler != Handler::None => {
+                Some(held) if held.handler != HandlerState::None => {
                     held.is_stop_ordered = true;
-                    let stage = Stage::Stopping(task.clone());
-                    self.orders.current = Some(Current { id, modified, stage });
+                    let stage = NodeCommandPhase::Stopping(task.clone());
+                    self.orders.current = Some(ActiveNodeCommand { id, modified, stage });
                     self.advance(&task, now);
                     return self.order_stuck_already(&task, now);
                 }
-                Some(_) | None => (Mark::Keep, refused("the task does not run on this node"), None),
+                Some(_) | None => (FreezeMark::Keep, refused("the task does not run on this node"), None),
             },
             Ok(NodeCommand::Drain(after)) => {
-                self.orders.current = Some(Current { id, modified, stage: Stage::Begun });
+                self.orders.current =
+                    Some(ActiveNodeCommand { id, modified, stage: NodeCommandPhase::Begun });
                 // Other nodes leave a draining node alone because of its own record. The mark is for the next process with this id.
                 let mark = match after {
-                    AfterDrain::TakeTasks => Mark::Keep,
+                    AfterDrain::TakeTasks => FreezeMark::Keep,
                     AfterDrain::StayFrozen => frozen_by(order.by, now),
                 };
-                return self.answer_order(mark, None, Then::Drain);
+                return self.answer_order(mark, None, AfterNodeCommand::Drain);
             }
         };
         let mut result = ResultRecord::new(self.settings.node.clone(), outcome, now.wall);
@@ -94,36 +99,37 @@ impl Node {
         if let Some((plan, parting)) = plan {
             result.unknown = told_plan(self.scales.balancer.name(), &plan, parting);
         }
-        self.orders.current = Some(Current { id, modified, stage: Stage::Begun });
-        self.answer_order(mark, Some(&result), Then::Told { outcome, why });
+        self.orders.current = Some(ActiveNodeCommand { id, modified, stage: NodeCommandPhase::Begun });
+        self.answer_order(mark, Some(&result), AfterNodeCommand::Told { outcome, why });
     }
 
     /// Whether a command was sent to an earlier incarnation of this node: then it must not reach this one.
-    fn is_for_earlier_incarnation(&self, order: &Order) -> bool {
+    fn is_for_earlier_incarnation(&self, order: &QueuedNodeCommand) -> bool {
         let Some(own) = self.incarnation else { return false };
         // A command of another writer does not name an incarnation, but was put before this one began.
         order.modified < own.0 || order.incarnation.is_some_and(|sent_to| sent_to != own.0.0.unsigned_abs())
     }
 
     /// Writes the answer to the current order.
-    fn answer_order(&mut self, mark: Mark, result: Option<&ResultRecord>, then: Then) {
+    fn answer_order(&mut self, mark: FreezeMark, result: Option<&ResultRecord>, then: AfterNodeCommand) {
         let epoch = self.next_epoch();
         let Some(current) = &mut self.orders.current else { return };
         let (order, modified) = (current.id.clone(), current.modified);
-        let answer = Answer { epoch, order, modified, mark, result: result.map(Record::encode) };
-        self.actions.push_back(Action::Answer(Box::new(answer.clone())));
-        current.stage = Stage::Answering { answer: Box::new(answer), then };
+        let answer = CommandAck { epoch, order, modified, mark, result: result.map(Record::encode) };
+        self.actions.push_back(WorkerOutput::Answer(Box::new(answer.clone())));
+        current.stage = NodeCommandPhase::Answering { answer: Box::new(answer), then };
     }
 
     /// The current order is over.
-    fn finish_order(&mut self, outcome: CommandOutcome, why: Option<String>, now: Now) {
+    fn finish_order(&mut self, outcome: CommandOutcome, why: Option<String>, now: InputTime) {
         let mut result = ResultRecord::new(self.settings.node.clone(), outcome, now.wall);
         result.why.clone_from(&why);
-        self.answer_order(Mark::Keep, Some(&result), Then::Told { outcome, why });
+        self.answer_order(FreezeMark::Keep, Some(&result), AfterNodeCommand::Told { outcome, why });
     }
 
-    pub(super) fn handle_answered(&mut self, epoch: RequestId, answer: CommandResultReply, now: Now) {
-        let Some(Current { stage: Stage::Answering { answer: asked, then }, .. }) = &self.orders.current
+    pub(super) fn handle_answered(&mut self, epoch: RequestId, answer: CommandAckReply, now: InputTime) {
+        let Some(ActiveNodeCommand { stage: NodeCommandPhase::Answering { answer: asked, then }, .. }) =
+            &self.orders.current
         else {
             return;
         };
@@ -132,14 +138,14 @@ impl Node {
         }
         let (mark, then) = (asked.mark.clone(), then.clone());
         match answer {
-            CommandResultReply::NotDone => {
+            CommandAckReply::NotDone => {
                 let at = now.at + self.orders.backoff.after_failure(now.at, now.jitter, None);
                 self.timers.set(Timer::Order, at);
             }
             // It was withdrawn, or an answer whose own answer was lost has been written.
-            CommandResultReply::Applied | CommandResultReply::Changed => {
+            CommandAckReply::Applied | CommandAckReply::Changed => {
                 self.orders.backoff.after_success(now.at);
-                if answer == CommandResultReply::Applied {
+                if answer == CommandAckReply::Applied {
                     self.mark_written(&mark, now);
                 }
                 self.answer_written(then, answer, now);
@@ -147,12 +153,12 @@ impl Node {
         }
     }
 
-    fn mark_written(&mut self, mark: &Mark, now: Now) {
+    fn mark_written(&mut self, mark: &FreezeMark, now: InputTime) {
         let was_frozen = self.company.am_frozen();
         match mark {
-            Mark::Keep => return,
-            Mark::Freeze { .. } => self.company.mark_me(true),
-            Mark::Unfreeze => self.company.mark_me(false),
+            FreezeMark::Keep => return,
+            FreezeMark::Freeze { .. } => self.company.mark_me(true),
+            FreezeMark::Unfreeze => self.company.mark_me(false),
         }
         self.tell_frozen(was_frozen);
         self.weigh_in(now);
@@ -160,26 +166,26 @@ impl Node {
 
     pub(super) fn tell_frozen(&mut self, was_frozen: bool) {
         match (was_frozen, self.company.am_frozen()) {
-            (false, true) => self.notices.push_back(Notice::Frozen),
-            (true, false) => self.notices.push_back(Notice::Unfrozen),
+            (false, true) => self.notices.push_back(WorkerEvent::Frozen),
+            (true, false) => self.notices.push_back(WorkerEvent::Unfrozen),
             (true, true) | (false, false) => {}
         }
     }
 
-    fn answer_written(&mut self, then: Then, answer: CommandResultReply, now: Now) {
+    fn answer_written(&mut self, then: AfterNodeCommand, answer: CommandAckReply, now: InputTime) {
         let Some(current) = &mut self.orders.current else { return };
         match then {
-            Then::Drain if answer == CommandResultReply::Applied => {
-                current.stage = Stage::Draining { tasks: self.held.len() };
+            AfterNodeCommand::Drain if answer == CommandAckReply::Applied => {
+                current.stage = NodeCommandPhase::Draining { tasks: self.held.len() };
                 self.begin_drain(now);
             }
-            Then::Leave => {
+            AfterNodeCommand::Leave => {
                 self.order_over(CommandOutcome::Done, None);
                 self.leave();
             }
             // A drain that was withdrawn before it began.
-            Then::Drain => self.order_over(CommandOutcome::Expired, None),
-            Then::Told { outcome, why } => self.order_over(outcome, why),
+            AfterNodeCommand::Drain => self.order_over(CommandOutcome::Expired, None),
+            AfterNodeCommand::Told { outcome, why } => self.order_over(outcome, why),
         }
     }
 
@@ -189,46 +195,51 @@ impl Node {
             if self.orders.waiting.remove(&current.id).is_some() {
                 self.orders.answered.insert(current.id.clone());
             }
-            self.notices.push_back(Notice::OrderHandled { id: current.id, outcome, why });
+            self.notices.push_back(WorkerEvent::OrderHandled { id: current.id, outcome, why });
         }
     }
 
     /// An answer that was not written is tried again.
     pub(super) fn order_due(&mut self) {
         let epoch = self.next_epoch();
-        if let Some(Current { stage: Stage::Answering { answer, .. }, .. }) = &mut self.orders.current {
+        if let Some(ActiveNodeCommand { stage: NodeCommandPhase::Answering { answer, .. }, .. }) =
+            &mut self.orders.current
+        {
             answer.epoch = epoch;
-            self.actions.push_back(Action::Answer(answer.clone()));
+            self.actions.push_back(WorkerOutput::Answer(answer.clone()));
         }
     }
 
     /// Which task the current order waits for.
     fn ordered(&self) -> Option<&TaskId> {
         match &self.orders.current.as_ref()?.stage {
-            Stage::Releasing(task) | Stage::Stopping(task) => Some(task),
-            Stage::Begun | Stage::Draining { .. } | Stage::Answering { .. } => None,
+            NodeCommandPhase::Releasing(task) | NodeCommandPhase::Stopping(task) => Some(task),
+            NodeCommandPhase::Begun
+            | NodeCommandPhase::Draining { .. }
+            | NodeCommandPhase::Answering { .. } => None,
         }
     }
 
     /// A task has left us.
-    pub(super) fn order_departed(&mut self, task: &TaskId, how: Departure, now: Now) {
+    pub(super) fn order_departed(&mut self, task: &TaskId, how: ClaimEnd, now: InputTime) {
         if self.ordered() != Some(task) {
             return;
         }
         match how {
-            Departure::Released => self.finish_order(CommandOutcome::Done, None, now),
-            Departure::Ended(state) => {
+            ClaimEnd::Released => self.finish_order(CommandOutcome::Done, None, now),
+            ClaimEnd::Ended(state) => {
                 self.finish_order(CommandOutcome::Refused, Some(format!("the task is {state}")), now);
             }
-            Departure::Lost => {
+            ClaimEnd::Lost => {
                 self.finish_order(CommandOutcome::Refused, Some("the claim was lost".to_owned()), now);
             }
         }
     }
 
     /// A handler has ended.
-    pub(super) fn order_stopped(&mut self, task: &TaskId, now: Now) {
-        if let Some(Current { stage: Stage::Stopping(stopping), .. }) = &self.orders.current
+    pub(super) fn order_stopped(&mut self, task: &TaskId, now: InputTime) {
+        if let Some(ActiveNodeCommand { stage: NodeCommandPhase::Stopping(stopping), .. }) =
+            &self.orders.current
             && stopping == task
         {
             self.finish_order(CommandOutcome::Done, None, now);
@@ -236,31 +247,32 @@ impl Node {
     }
 
     /// A handler does not stop: whoever sent the order is told, and the next order has its turn.
-    pub(super) fn order_stuck(&mut self, task: &TaskId, now: Now) {
+    pub(super) fn order_stuck(&mut self, task: &TaskId, now: InputTime) {
         if self.ordered() == Some(task) {
             let why = "its handler does not stop".to_owned();
             self.finish_order(CommandOutcome::Refused, Some(why), now);
         }
     }
 
-    fn order_stuck_already(&mut self, task: &TaskId, now: Now) {
-        let is_stuck = self
-            .held
-            .get(task)
-            .is_some_and(|held| matches!(held.handler, Handler::Stopping { pressure: Pressure::Stuck, .. }));
+    fn order_stuck_already(&mut self, task: &TaskId, now: InputTime) {
+        let is_stuck = self.held.get(task).is_some_and(|held| {
+            matches!(held.handler, HandlerState::Stopping { pressure: StopPhase::Stuck, .. })
+        });
         if is_stuck {
             self.order_stuck(task, now);
         }
     }
 
     /// The node is empty: whoever wanted it drained is told, and then it leaves.
-    pub(super) fn finish_drain(&mut self, now: Now) {
+    pub(super) fn finish_drain(&mut self, now: InputTime) {
         match &self.orders.current {
-            Some(Current { stage: Stage::Draining { tasks }, .. }) if self.standing == Standing::Draining => {
-                self.notices.push_back(Notice::Drained);
+            Some(ActiveNodeCommand { stage: NodeCommandPhase::Draining { tasks }, .. })
+                if self.standing == WorkerPhase::Draining =>
+            {
+                self.notices.push_back(WorkerEvent::Drained);
                 let result = ResultRecord::new(self.settings.node.clone(), CommandOutcome::Done, now.wall);
                 let result = result.why(format!("{tasks} tasks given away"));
-                self.answer_order(Mark::Keep, Some(&result), Then::Leave);
+                self.answer_order(FreezeMark::Keep, Some(&result), AfterNodeCommand::Leave);
             }
             Some(_) | None => {}
         }
@@ -268,14 +280,16 @@ impl Node {
 }
 
 /// The mark of a node that is frozen by a command.
-fn frozen_by(by: String, now: Now) -> Mark {
-    Mark::Freeze { record: FrozenRecord { since: now.wall, by, unknown: UnknownFields::new() }.encode() }
+fn frozen_by(by: String, now: InputTime) -> FreezeMark {
+    FreezeMark::Freeze {
+        record: FrozenRecord { since: now.wall, by, unknown: UnknownFields::new() }.encode(),
+    }
 }
 
 /// What a plan looks like to whoever asked for it.
-fn told_plan(balancer: &str, plan: &[Parting], parting: usize) -> UnknownFields {
+fn told_plan(balancer: &str, plan: &[Release], parting: usize) -> UnknownFields {
     let told = plan.iter().take(PLAN_LEN_MAX).map(|parting| {
-        let fields = [("task", parting.task.to_string()), ("why", parting.why.to_string())];
+        let fields = [("task", parting.task.to_string()), ("why", parting.reason.to_string())];
         fields.into_iter().map(|(name, text)| (name.to_owned(), Value::from(text))).collect::<UnknownFields>()
     });
     let fields = [

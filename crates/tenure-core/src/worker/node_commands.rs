@@ -12,14 +12,14 @@ use crate::record::{CommandOutcome, CommandRecord, Record, Timestamp};
 use crate::revision::Revision;
 
 use super::config::RETRY;
-use super::output::Answer;
+use super::output::CommandAck;
 
 /// The orders that wait, and the one that is worked on.
 #[derive(Clone, Debug)]
-pub(super) struct Orders {
-    pub(super) waiting: BTreeMap<CommandId, Order>,
-    pending: BTreeMap<CommandId, Option<Order>>,
-    pub(super) current: Option<Current>,
+pub(super) struct NodeCommandQueue {
+    pub(super) waiting: BTreeMap<CommandId, QueuedNodeCommand>,
+    pending: BTreeMap<CommandId, Option<QueuedNodeCommand>>,
+    pub(super) current: Option<ActiveNodeCommand>,
     pub(super) backoff: BackoffState,
     /// Orders that were answered and that the feed still shows.
     pub(super) answered: BTreeSet<CommandId>,
@@ -28,7 +28,7 @@ pub(super) struct Orders {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Order {
+pub(super) struct QueuedNodeCommand {
     pub(super) modified: Revision,
     pub(super) command: Result<NodeCommand, String>,
     /// The incarnation that it was sent to, if its sender has stored that.
@@ -41,14 +41,14 @@ pub(super) struct Order {
 
 /// An order that is worked on.
 #[derive(Clone, Debug)]
-pub(super) struct Current {
+pub(super) struct ActiveNodeCommand {
     pub(super) id: CommandId,
     pub(super) modified: Revision,
-    pub(super) stage: Stage,
+    pub(super) stage: NodeCommandPhase,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Stage {
+pub(super) enum NodeCommandPhase {
     /// Nothing was asked for it yet.
     Begun,
     /// The task is leaving.
@@ -58,12 +58,12 @@ pub(super) enum Stage {
     /// The mark of the frozen has been written; everything is leaving.
     Draining { tasks: usize },
     /// Its answer is under way, or rests until it is tried again.
-    Answering { answer: Box<Answer>, then: Then },
+    Answering { answer: Box<CommandAck>, then: AfterNodeCommand },
 }
 
 /// What follows when an answer is written.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Then {
+pub(super) enum AfterNodeCommand {
     /// It was the last word.
     Told { outcome: CommandOutcome, why: Option<String> },
     /// The node is frozen now, and drains.
@@ -72,9 +72,9 @@ pub(super) enum Then {
     Leave,
 }
 
-impl Orders {
-    pub(super) fn new() -> Orders {
-        Orders {
+impl NodeCommandQueue {
+    pub(super) fn new() -> NodeCommandQueue {
+        NodeCommandQueue {
             waiting: BTreeMap::new(),
             pending: BTreeMap::new(),
             current: None,
@@ -90,8 +90,10 @@ impl Orders {
             (record.incarnation, record.expires_at, record.by.clone())
         });
         let command = record.and_then(|record| NodeCommand::parse(&record).map_err(|bad| bad.to_string()));
-        self.pending
-            .insert(id, Some(Order { modified: pair.modified, command, incarnation, expires_at, by }));
+        self.pending.insert(
+            id,
+            Some(QueuedNodeCommand { modified: pair.modified, command, incarnation, expires_at, by }),
+        );
     }
 
     pub(super) fn see_delete(&mut self, id: CommandId) {

@@ -3,20 +3,26 @@
 use crate::id::{ClaimId, TaskId};
 use crate::revision::{Revision, Token};
 
-use super::Node;
+use super::WorkerMachine;
 use super::config::STRAY_AFTER;
-use super::event::Notice;
-use super::input::{Now, ReleaseReply};
-use super::output::Action;
+use super::event::WorkerEvent;
+use super::input::{InputTime, ReleaseReply};
+use super::output::WorkerOutput;
 use super::timers::Timer;
 
-impl Node {
+impl WorkerMachine {
     pub(super) fn give_back(&mut self, task: TaskId, token: Token, claim: ClaimId) {
         self.strays.insert((task.clone(), token), claim.clone());
-        self.actions.push_back(Action::GiveBack { task, token, claim });
+        self.actions.push_back(WorkerOutput::GiveBack { task, token, claim });
     }
 
-    pub(super) fn handle_given_back(&mut self, task: TaskId, token: Token, answer: ReleaseReply, now: Now) {
+    pub(super) fn handle_given_back(
+        &mut self,
+        task: TaskId,
+        token: Token,
+        answer: ReleaseReply,
+        now: InputTime,
+    ) {
         let stray = (task.clone(), token);
         if !self.strays.contains_key(&stray) {
             return;
@@ -26,14 +32,14 @@ impl Node {
                 self.strays.remove(&stray);
                 // The timer is shared with claims that the board shows and this process does not know of: they are looked for again.
                 self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
-                self.notices.push_back(Notice::GivenBack { task, token });
+                self.notices.push_back(WorkerEvent::GivenBack { task, token });
             }
             ReleaseReply::NotDone => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
         }
     }
 
     /// Gives back what the board still shows as ours although we know of no such claim.
-    pub(super) fn stray_due(&mut self, task: TaskId, now: Now) {
+    pub(super) fn stray_due(&mut self, task: TaskId, now: InputTime) {
         let all = (task.clone(), Token(Revision::ZERO))..=(task.clone(), Token(Revision(i64::MAX)));
         let strays: Vec<_> =
             self.strays.range(all).map(|((_, token), claim)| (*token, claim.clone())).collect();

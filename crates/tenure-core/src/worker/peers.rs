@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::balance::{Class, Demand, Level, Load, Measure, Terms, WorkerLoads};
+use crate::balance::{Class, Demand, Level, Load, LoadMetric, WorkerLoads, WorkerTerms};
 use crate::id::{NodeId, TaskId};
 use crate::layout::{Key, Layout};
 use crate::presence::{NodePresence, PresenceEvent, PresenceSet};
@@ -16,7 +16,7 @@ use super::config::{PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEPS_MAX};
 
 /// Who is there, who is frozen, and who takes tasks.
 #[derive(Clone, Debug)]
-pub(super) struct Company {
+pub(super) struct Peers {
     me: NodeId,
     layout: Layout,
     roster: PresenceSet<NodePresence>,
@@ -27,14 +27,14 @@ pub(super) struct Company {
     /// Those who take tasks; this node among them if it does.
     willing: WorkerLoads,
     /// The others among them.
-    peers: BTreeMap<NodeId, Peer>,
+    peers: BTreeMap<NodeId, PeerRank>,
     /// How many peers there ever were.
     numbers: u32,
 }
 
 /// One of the others who take tasks.
 #[derive(Clone, Copy, Debug)]
-struct Peer {
+struct PeerRank {
     /// Short for its name, and never used again.
     number: u32,
     /// When it was last seen to claim something.
@@ -43,13 +43,13 @@ struct Peer {
 
 /// When a node may claim a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Turn {
+pub(super) struct ClaimTurn {
     /// How many come before it.
     pub(super) rank: usize,
     /// From when on.
     pub(super) at: Moment,
     /// Behind whom it is until then; none if nobody is waited for.
-    pub(super) behind: Option<Behind>,
+    pub(super) behind: Option<RankDelay>,
     /// Since when nobody was seen working through its share.
     pub(super) idle_since: Moment,
     /// Since when no node has owned it, as far as this node and all its peers could see.
@@ -58,7 +58,7 @@ pub(super) struct Turn {
 
 /// For whom a node waits before it claims: all tasks that wait for the same can be looked at together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Behind {
+pub(super) struct RankDelay {
     /// Of those who come first, the one that was last seen to claim.
     peer: u32,
     /// For how many steps it must have been still.
@@ -69,7 +69,7 @@ pub(super) struct Behind {
 
 /// What no node owns, and how long a node waits for its peers to take it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Backlog<'a> {
+pub(super) struct UnownedBacklog<'a> {
     /// What no node owns, by class, as the board shows it.
     pub(super) unowned: &'a Demand,
     /// What of that this node is claiming.
@@ -85,18 +85,18 @@ pub(super) struct Backlog<'a> {
 /// Patience goes by that and not by what is left: it would run out while everybody is seen to work, and whoever is done first would take
 /// from the others what is still theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Pile {
+pub(super) struct UnownedPeak {
     high: u32,
     low: u32,
     low_at: Moment,
 }
 
-impl Pile {
+impl UnownedPeak {
     /// So many are there now.
     pub(super) fn see(&mut self, unowned: u64, now: Moment) {
         let unowned = u32::try_from(unowned).unwrap_or(u32::MAX);
         if unowned >= self.high || self.low == 0 || self.is_still(now) {
-            *self = Pile { high: unowned, low: unowned, low_at: now };
+            *self = UnownedPeak { high: unowned, low: unowned, low_at: now };
         } else if unowned < self.low {
             (self.low, self.low_at) = (unowned, now);
         }
@@ -114,14 +114,14 @@ impl Pile {
     }
 }
 
-impl Company {
+impl Peers {
     /// How many others take tasks.
     pub(super) fn peers(&self) -> usize {
         self.peers.len()
     }
 
-    pub(super) fn new(me: NodeId, layout: Layout) -> Company {
-        Company {
+    pub(super) fn new(me: NodeId, layout: Layout) -> Peers {
+        Peers {
             me,
             roster: PresenceSet::new(NodePresence(layout.clone())),
             layout,
@@ -157,7 +157,7 @@ impl Company {
     }
 
     /// What this node has and can take; none if it takes no tasks. Returns whether that changes which nodes take tasks.
-    pub(super) fn set_me(&mut self, load: Option<Load>, terms: &Terms, now: Moment) -> bool {
+    pub(super) fn set_me(&mut self, load: Option<Load>, terms: &WorkerTerms, now: Moment) -> bool {
         let was_willing = self.willing.contains(&self.me);
         match load {
             Some(load) => {
@@ -237,7 +237,7 @@ impl Company {
             return false;
         }
         let record = self.roster.get(node).map(|member| &member.record);
-        let terms = record.map(Terms::of).unwrap_or_default();
+        let terms = record.map(WorkerTerms::of).unwrap_or_default();
         let is_ready = record.is_some_and(|record| record.state == MemberState::Ready);
         let was_willing = self.willing.contains(node);
         let is_willing = is_ready && !self.frozen.contains(node);
@@ -245,7 +245,7 @@ impl Company {
             (false, true) => {
                 self.willing.set(node, Load::default(), now);
                 self.numbers += 1;
-                self.peers.insert(node.clone(), Peer { number: self.numbers, claimed_at: None });
+                self.peers.insert(node.clone(), PeerRank { number: self.numbers, claimed_at: None });
             }
             (true, false) => {
                 self.willing.remove(node);
@@ -268,7 +268,13 @@ impl Company {
     ///
     /// Peers that accept the task and rank before this node have a head start; and a peer that is seen to claim other tasks is working through its
     /// share, and is not raced. A peer that has its share or no room is not waited for, and no peer is waited for without end.
-    pub(super) fn turn(&self, task: &TaskId, class: Class, seen: Moment, backlog: Backlog<'_>) -> Turn {
+    pub(super) fn turn(
+        &self,
+        task: &TaskId,
+        class: Class,
+        seen: Moment,
+        backlog: UnownedBacklog<'_>,
+    ) -> ClaimTurn {
         let scores = Scores::of_key(task.as_str().as_bytes());
         let scored = |node: &NodeId| scores.of(node.as_str().as_bytes());
         let mine = scored(&self.me);
@@ -291,17 +297,17 @@ impl Company {
                 first = first.max(Some((claimed_at, peer.number)));
             }
         }
-        let behind = first.map(|(_, peer)| Behind { peer, steps, class });
+        let behind = first.map(|(_, peer)| RankDelay { peer, steps, class });
         let latest = seen + backlog.patience;
         // Where claims are slow, peers wait longer for each other before they claim. A node above its share leaves them that time too: else
         // it takes what a peer with room is about to claim, and keeps it as a task that no peer wanted.
         let idle_since = idle_since + backlog.step.saturating_sub(RANK_STEP) * RANK_STEPS_MAX;
         let at = first.map_or(seen, |(claimed_at, _)| claimed_at + backlog.step * steps).min(latest);
-        Turn { rank, at, behind, idle_since: idle_since.min(latest), unowned_since: seen }
+        ClaimTurn { rank, at, behind, idle_since: idle_since.min(latest), unowned_since: seen }
     }
 
     /// When tasks that wait for a peer, and that no node has owned since `seen`, may be claimed. The later they were seen, the later.
-    pub(super) fn due(&self, behind: Behind, seen: Moment, backlog: Backlog<'_>) -> Moment {
+    pub(super) fn due(&self, behind: RankDelay, seen: Moment, backlog: UnownedBacklog<'_>) -> Moment {
         let seen = self.left_since(seen);
         match self.peers.iter().find(|(_, peer)| peer.number == behind.peer) {
             Some((node, peer))
@@ -315,13 +321,13 @@ impl Company {
     }
 
     /// How many more tasks of a class would be this node's share.
-    pub(super) fn room(&self, class: Class, backlog: Backlog<'_>) -> u64 {
+    pub(super) fn room(&self, class: Class, backlog: UnownedBacklog<'_>) -> u64 {
         self.willing.room(&self.me, class, self.level(class, backlog))
     }
 
-    fn level(&self, class: Class, backlog: Backlog<'_>) -> Level {
+    fn level(&self, class: Class, backlog: UnownedBacklog<'_>) -> Level {
         let unowned = backlog.unowned.within(class) - backlog.claiming.within(class);
-        self.willing.level(class, unowned, Measure::Tasks)
+        self.willing.level(class, unowned, LoadMetric::Tasks)
     }
 
     /// Since when all who take tasks now could have taken one: before the last of them came, nothing waited for it.
@@ -348,14 +354,14 @@ mod tests {
     fn node_above_its_share_waits_longer_where_claims_are_slow() {
         let node = |id: &str| NodeId::parse(id).unwrap();
         let namespace = crate::id::Namespace::parse("t").unwrap();
-        let mut company = Company::new(node("me"), Layout::new(&namespace));
-        company.set_me(Some(Load::default()), &Terms::default(), ms(0));
+        let mut company = Peers::new(node("me"), Layout::new(&namespace));
+        company.set_me(Some(Load::default()), &WorkerTerms::default(), ms(0));
         company.willing.set(&node("peer"), Load::default(), ms(0));
-        company.peers.insert(node("peer"), Peer { number: 1, claimed_at: Some(ms(500)) });
+        company.peers.insert(node("peer"), PeerRank { number: 1, claimed_at: Some(ms(500)) });
         let (task, none) = (TaskId::parse("t1").unwrap(), Demand::default());
         for (step, idle_since) in [(RANK_STEP, 500), (RANK_STEP + Duration::from_millis(600), 2_900)] {
             let patience = PATIENCE + (step - RANK_STEP) * RANK_STEPS_MAX;
-            let backlog = Backlog { unowned: &none, claiming: &none, step, patience };
+            let backlog = UnownedBacklog { unowned: &none, claiming: &none, step, patience };
             let turn = company.turn(&task, Class::ANY, ms(100), backlog);
             assert_eq!(turn.idle_since, ms(idle_since), "{step:?}");
             assert!(turn.at <= turn.unowned_since + patience);
@@ -364,7 +370,7 @@ mod tests {
 
     #[test]
     fn patience_lasts_while_the_pile_becomes_smaller_and_not_longer() {
-        let mut pile = Pile::default();
+        let mut pile = UnownedPeak::default();
         pile.see(900, ms(0));
         pile.see(1_000, ms(10));
         for n in 1..=5 {
@@ -380,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_pile_that_is_gone_makes_nobody_wait_for_the_next() {
-        let mut pile = Pile::default();
+        let mut pile = UnownedPeak::default();
         pile.see(100_000, ms(0));
         pile.see(0, ms(1));
         pile.see(1, ms(2));
@@ -389,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_pile_on_which_more_comes_is_higher_and_one_that_stays_is_as_high_as_it_is() {
-        let mut pile = Pile::default();
+        let mut pile = UnownedPeak::default();
         for n in 0..100 {
             pile.see(50 + n % 2, ms(n * 1_000));
         }

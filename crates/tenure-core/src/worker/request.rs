@@ -12,8 +12,10 @@ mod write;
 
 use bytes::Bytes;
 
-use super::input::{ClaimReply, CommandResultReply, ReleaseReply, StateWriteReply, Won};
-use super::output::{After, Answer, AttemptWrite, ClaimRequest, CommandCheck, Mark, Save};
+use super::input::{ClaimReply, CommandAckReply, ReleaseReply, StateWriteReply, WonClaim};
+use super::output::{
+    AfterWrite, AttemptWrite, ClaimRequest, CommandAck, CommandCheck, FreezeMark, StateWrite,
+};
 use crate::error::StoreError;
 use crate::id::{ClaimId, NodeId, TaskId};
 use crate::kv::{KeyValue, Selection};
@@ -23,19 +25,19 @@ use crate::revision::{Revision, Token};
 use crate::sabotage::{SabotageRule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
-pub use claims::{ClaimBatch, Habit, Reading};
+pub use claims::{ClaimBatch, ClaimModeHistory, ClaimReadMode};
 pub(super) use retention::behind;
 pub use retention::{read_retained, retention};
 pub use write::NodeWrite;
 
 /// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
-fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: Reading) -> Txn {
+fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: ClaimReadMode) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(ask.task.clone()));
     let mut parts = Vec::new();
     if ask.has_props {
         parts.push(layout.encode(&Key::TaskProps(ask.task.clone())));
     }
-    if reading == Reading::Each {
+    if reading == ClaimReadMode::Each {
         parts.push(layout.encode(&Key::TaskState(ask.task.clone())));
         parts.push(layout.encode(&Key::TaskCommand(ask.task.clone())));
     }
@@ -85,7 +87,7 @@ fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreE
         [state, command, _] => [None, state, command],
     };
     let (revision, props) = (reply.revision, props.map(|pair| pair.value));
-    ClaimReply::Ours(Box::new(Won { token, lease, revision, props, state, command }))
+    ClaimReply::Ours(Box::new(WonClaim { token, lease, revision, props, state, command }))
 }
 
 /// The name of a claim, by its nonce.
@@ -116,7 +118,7 @@ pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
 }
 
 /// A save.
-pub fn save(layout: &Layout, save: &Save) -> Txn {
+pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
     let task = &save.task;
     let own = layout.encode(&Key::Task(task.clone()));
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
@@ -124,7 +126,7 @@ pub fn save(layout: &Layout, save: &Save) -> Txn {
     let command = layout.encode(&Key::TaskCommand(task.clone()));
     let mut txn = Txn::new();
     let is_unguarded = is_broken(SabotageRule::GuardedState)
-        || (is_broken(SabotageRule::GuardedRelease) && matches!(save.after, After::Release));
+        || (is_broken(SabotageRule::GuardedRelease) && matches!(save.after, AfterWrite::Release));
     if !is_unguarded {
         txn = txn
             .when(Condition::created_at(owner.clone(), save.token.0))
@@ -149,13 +151,13 @@ pub fn save(layout: &Layout, save: &Save) -> Txn {
         }
     }
     match save.after {
-        After::Keep => {}
-        After::Release => txn = txn.then(Op::delete(owner.clone())),
-        After::End if is_broken(SabotageRule::SlashAtTheEnd) => {
+        AfterWrite::Keep => {}
+        AfterWrite::Release => txn = txn.then(Op::delete(owner.clone())),
+        AfterWrite::End if is_broken(SabotageRule::SlashAtTheEnd) => {
             let end = Bytes::from([own.as_ref(), b"\xff"].concat());
             txn = txn.then(Op::Delete(Selection::Range(own.clone(), end)));
         }
-        After::End => {
+        AfterWrite::End => {
             txn = txn
                 .when(Condition::created_at(own.clone(), save.created))
                 .then(Op::delete(own.clone()))
@@ -186,7 +188,7 @@ pub fn save(layout: &Layout, save: &Save) -> Txn {
 }
 
 /// What came of a save.
-pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
+pub fn read_saved(save: &StateWrite, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
     let reply = match reply {
         Ok(reply) if reply.succeeded => return StateWriteReply::Applied { revision: reply.revision },
         Ok(reply) => reply,
@@ -213,14 +215,14 @@ pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> StateWrit
 }
 
 /// The end of a command to this node, or a step on the way to it.
-pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer) -> Txn {
+pub fn answer(layout: &Layout, node: &NodeId, answer: &CommandAck) -> Txn {
     let order = layout.encode(&Key::NodeCommand(node.clone(), answer.order.clone()));
     let frozen = layout.encode(&Key::Frozen(node.clone()));
     let mut txn = Txn::new().when(Condition::modified_at(order.clone(), answer.modified));
     match &answer.mark {
-        Mark::Keep => {}
-        Mark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
-        Mark::Unfreeze => txn = txn.then(Op::delete(frozen)),
+        FreezeMark::Keep => {}
+        FreezeMark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
+        FreezeMark::Unfreeze => txn = txn.then(Op::delete(frozen)),
     }
     if let Some(result) = &answer.result {
         let key = layout.encode(&Key::CommandResult(answer.order.clone()));
@@ -230,11 +232,11 @@ pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer) -> Txn {
 }
 
 /// What came of it. One that may have been done is done again: it is guarded by the command itself.
-pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> CommandResultReply {
+pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> CommandAckReply {
     match reply {
-        Ok(reply) if reply.succeeded => CommandResultReply::Applied,
-        Ok(_) => CommandResultReply::Changed,
-        Err(_) => CommandResultReply::NotDone,
+        Ok(reply) if reply.succeeded => CommandAckReply::Applied,
+        Ok(_) => CommandAckReply::Changed,
+        Err(_) => CommandAckReply::NotDone,
     }
 }
 

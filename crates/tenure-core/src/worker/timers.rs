@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::TaskId;
 use crate::time::Moment;
 
-use super::peers::Behind;
+use super::peers::RankDelay;
 
 /// What a node can be waiting for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -15,7 +15,7 @@ pub(super) enum Timer {
     /// A task that nobody owns is looked at again.
     Offer(TaskId),
     /// Those who come before this node for some tasks have had their time.
-    Behind(Behind),
+    Behind(RankDelay),
     /// A handler's grace is over, or its abort should have worked by now.
     Stop(TaskId),
     /// A save is asked again.

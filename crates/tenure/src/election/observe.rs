@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
+use tenure_core::id::InvalidName;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
 use tenure_core::vacancy::{Front, LeaderView, Vacancy};
 use tokio::time::Sleep;
 
-use super::{Election, Leader};
+use super::{ElectionQueue, Leader};
 use crate::clock::Clock;
+use crate::error::Error;
 use crate::feed::{Feed, FeedItem};
 use crate::store::{KeyValue, LeaseView, Revision, Selection, StoreError};
 
@@ -55,10 +57,10 @@ pub struct Observation {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let session = Session::open(Store::memory())?;
-/// let election = Elections::new(&session, &Namespace::parse("shop")?).election("scheduler")?;
+/// let election = Elections::new(&session, &Namespace::parse("shop")?).election("scheduler");
 /// let mut observe = election.observe();
 /// assert_eq!(observe.next().await.ok_or("it does not end")??.leader, None);
-/// let _term = election.campaign("10.0.0.7:80").await?;
+/// let _term = election.campaign().value("10.0.0.7:80").await?;
 /// let seen = observe.next().await.ok_or("it does not end")??;
 /// assert_eq!(seen.leader.map(|leader| leader.record.value), Some("10.0.0.7:80".to_owned()));
 /// # Ok(())
@@ -88,9 +90,35 @@ pub struct Observation {
 /// # Errors
 ///
 /// Only what no trying can mend, as the last item; see [`Feed`].
-#[must_use = "an observer does nothing unless it is read"]
+#[must_use = "an observer does nothing unless it is polled"]
 pub struct Observe {
-    election: Election,
+    /// The observer; or the error that is the only item, once.
+    observer: Result<Box<Observer>, Option<InvalidName>>,
+}
+
+impl Observe {
+    pub(super) fn new(queue: Result<ElectionQueue, InvalidName>) -> Observe {
+        Observe { observer: queue.map(|queue| Box::new(Observer::new(&queue))).map_err(Some) }
+    }
+}
+
+impl Stream for Observe {
+    type Item = Result<Observation, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match &mut self.observer {
+            Ok(observer) => {
+                let item = std::task::ready!(Pin::new(&mut **observer).poll_next(context));
+                Poll::Ready(item.map(|item| item.map_err(Error::from)))
+            }
+            Err(invalid) => Poll::Ready(invalid.take().map(|invalid| Err(invalid.into()))),
+        }
+    }
+}
+
+/// The observer of an election whose name is valid.
+pub(super) struct Observer {
+    election: ElectionQueue,
     feed: Result<Feed, Option<StoreError>>,
     clock: Arc<dyn Clock>,
     /// The candidates of the picture so far.
@@ -105,24 +133,24 @@ pub struct Observe {
     /// When the queue was last read completely.
     whole_at: Revision,
     /// A read of the lease of the first key.
-    reading: Option<Reading>,
+    reading: Option<LeaseRead>,
     wake: Option<(Moment, Pin<Box<Sleep>>)>,
     is_whole: bool,
     /// Whether what is asked of a leader is news too.
-    tells_wishes: bool,
+    shows_requests: bool,
 }
 
 /// A read of a lease in flight.
-struct Reading {
+struct LeaseRead {
     token: Token,
     sent_at: Moment,
     reply: Pin<Box<dyn Future<Output = Option<LeaseView>> + Send>>,
 }
 
-impl Observe {
-    pub(super) fn new(election: &Election) -> Observe {
-        let feed = Feed::open(election.store().clone(), Selection::Prefix(election.queue.clone()));
-        Observe {
+impl Observer {
+    fn new(election: &ElectionQueue) -> Observer {
+        let feed = Feed::open(election.store().clone(), Selection::Prefix(election.prefix.clone()));
+        Observer {
             feed: feed.map_err(Some),
             clock: election.elections.clock.clone(),
             election: election.clone(),
@@ -136,13 +164,13 @@ impl Observe {
             reading: None,
             wake: None,
             is_whole: false,
-            tells_wishes: false,
+            shows_requests: false,
         }
     }
 
-    /// One that also tells when something is asked of a leader, or no more.
-    pub(super) fn with_wishes(election: &Election) -> Observe {
-        Observe { tells_wishes: true, ..Observe::new(election) }
+    /// An observer that also shows when a request to step down is stored or deleted.
+    pub(super) fn of_requests(election: &ElectionQueue) -> Observer {
+        Observer { shows_requests: true, ..Observer::new(election) }
     }
 
     fn take(&mut self, item: FeedItem) -> Option<Observation> {
@@ -264,7 +292,7 @@ impl Observe {
                     let read = tokio::time::timeout(LEASE_READ_MAX, store.lease(place.lease));
                     read.await.ok().and_then(Result::ok).flatten()
                 };
-                self.reading = Some(Reading { token, sent_at: now, reply: Box::pin(read) });
+                self.reading = Some(LeaseRead { token, sent_at: now, reply: Box::pin(read) });
                 continue;
             }
             if self.vacancy.nobody_at().is_some_and(|at| at <= now) {
@@ -292,7 +320,7 @@ impl Observe {
             (Some(before), Some(now)) => {
                 before.token == now.token
                     && before.record.value == now.record.value
-                    && (!self.tells_wishes || before.record.asked == now.record.asked)
+                    && (!self.shows_requests || before.record.asked == now.record.asked)
             }
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
@@ -300,7 +328,7 @@ impl Observe {
     }
 }
 
-impl Stream for Observe {
+impl Stream for Observer {
     type Item = Result<Observation, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

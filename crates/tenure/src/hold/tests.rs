@@ -205,7 +205,7 @@ async fn blocked_work(guard: &Guard) -> std::sync::mpsc::Sender<()> {
 /// The lock is still stored after everything that was sent before has been answered, and is released when the work has ended.
 async fn assert_stays_until_unblocked(process: &LocalProcess, block: std::sync::mpsc::Sender<()>) {
     process.locks().lock("y").await.unwrap().release().await.unwrap();
-    let refused = process.locks().lock("x").try_once().await;
+    let refused = process.locks().lock("x").try_now().await;
     assert!(matches!(refused, Err(LockError::Held { .. })), "{refused:?}");
     drop(block);
     process.lock().await.release().await.unwrap();

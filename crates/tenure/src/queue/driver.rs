@@ -25,11 +25,11 @@ use super::watches::{QueueChange, QueueWatches};
 use super::{QueueArrival, WaiterHandle, WaiterStatus};
 use crate::clock::Clock;
 use crate::driver::requests::{BatchId, DirectSend, Inbox};
-use crate::driver::{self, Drive, Event, Next};
+use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::hold::Subject;
 use crate::ordered_watch;
 use crate::rng;
-use crate::session::{LendError, Loan, Session};
+use crate::session::{LeaseError, LeaseHandle, Session};
 use crate::store::{LeaseId, Store};
 
 /// The queues of a process, of one kind. Cheap to clone; all clones are one driver.
@@ -68,11 +68,11 @@ pub(super) struct QueueShared {
     pub(super) requests: Arc<QueueRequests>,
     inner: Mutex<QueueInner>,
     /// A task that has locked `inner` must not wait for the lock of this.
-    inbox: Inbox<Batch>,
+    inbox: Inbox<AnsweredBatch>,
 }
 
 /// A batch that was answered.
-type Batch = (BatchId, Responses);
+type AnsweredBatch = (BatchId, Responses);
 
 struct QueueInner {
     kind: QueueKind,
@@ -81,9 +81,9 @@ struct QueueInner {
     waiters_len: usize,
     pending: PendingRequests,
     /// The lease that is lent for each TTL.
-    loans: BTreeMap<Option<Duration>, Loan>,
+    loans: BTreeMap<Option<Duration>, LeaseHandle>,
     /// Leases whose end the driver does not wait for yet.
-    new_loans: Vec<Loan>,
+    new_loans: Vec<LeaseHandle>,
     /// Whether the driver was woken, or is at work: it looks at everything here before it waits.
     is_awake: bool,
     is_closing: bool,
@@ -107,12 +107,12 @@ impl QueueDriver {
         &self,
         ttl: Option<Duration>,
         within: Duration,
-    ) -> Result<(Loan, BatchHint), LendError> {
+    ) -> Result<(LeaseHandle, BatchHint), LeaseError> {
         let shared = &self.handle.shared;
         if let Some(loan) = shared.lock().loans.get(&ttl).filter(|loan| loan.is_valid()) {
             return Ok((loan.clone(), BatchHint::Alone));
         }
-        let lend = shared.session.lend().within(within);
+        let lend = shared.session.lease().timeout(within);
         let loan = match ttl {
             Some(ttl) => lend.ttl(ttl).await?,
             None => lend.await?,
@@ -130,7 +130,7 @@ impl QueueDriver {
         queue: Bytes,
         (mode, class): (LockMode, PriorityClass),
         value: Bytes,
-        (loan, hint): (Loan, BatchHint),
+        (loan, hint): (LeaseHandle, BatchHint),
         subject: Subject,
     ) -> WaiterHandle {
         let shared = &self.handle.shared;
@@ -239,7 +239,7 @@ impl QueueShared {
     fn send_directly(
         &self,
         mut inner: MutexGuard<'_, QueueInner>,
-        direct: DirectSend<'_, Batch>,
+        direct: DirectSend<'_, AnsweredBatch>,
         slot: QueueSlot,
         now: Moment,
     ) {
@@ -269,7 +269,11 @@ impl QueueShared {
         }
     }
 
-    fn request(&self, id: BatchId, batch: Vec<Request>) -> impl Future<Output = Batch> + Send + 'static {
+    fn request(
+        &self,
+        id: BatchId,
+        batch: Vec<Request>,
+    ) -> impl Future<Output = AnsweredBatch> + Send + 'static {
         let sending = requests::send(self.session.clone(), self.requests.clone(), batch);
         async move { (id, sending.await) }
     }
@@ -304,23 +308,23 @@ impl QueueShared {
         may_grow
     }
 
-    /// What the driver does now. No caller wakes it before it has returned [`Next::Wait`].
-    fn next(&self) -> Next {
+    /// What the driver does now. No caller wakes it before it has returned [`NextStep::Wait`].
+    fn next(&self) -> NextStep {
         let now = self.clock.now();
         let mut inner = self.lock();
         let has_outputs = inner.queues.ready_len() > 0 && !inner.waits_for_reply(now);
         if has_outputs || !inner.new_loans.is_empty() || inner.pending.allowance(now) > 0 {
-            return Next::Step;
+            return NextStep::Step;
         }
         if inner.is_closing && inner.pending.is_idle() && inner.queues.is_empty() {
-            return Next::End;
+            return NextStep::End;
         }
         inner.is_awake = false;
         let wakes = [inner.queues.next_wake(), inner.pending.next_wake(now)];
-        Next::Wait(wakes.into_iter().flatten().min())
+        NextStep::Wait(wakes.into_iter().flatten().min())
     }
 
-    fn handle_replies(&self, (id, responses): Batch) {
+    fn handle_replies(&self, (id, responses): AnsweredBatch) {
         let now = self.clock.now();
         let mut inner = self.lock();
         inner.is_awake = true;
@@ -412,7 +416,7 @@ struct QueueTask {
 }
 
 /// What happens outside.
-enum Input {
+enum QueueInput {
     LeaseLost(LeaseId),
     Changed(QueueChange),
 }
@@ -429,10 +433,10 @@ async fn drive(shared: Arc<QueueShared>) {
 }
 
 impl Drive for QueueTask {
-    type Input = Input;
-    type Reply = Batch;
+    type Input = QueueInput;
+    type Reply = AnsweredBatch;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         let QueueTask { shared, lease_ends, watches, wakeups } = self;
         if shared.step(watches, wakeups) {
             // A caller that was woken and enters or leaves a queue now joins the batch.
@@ -450,34 +454,36 @@ impl Drive for QueueTask {
         shared.next()
     }
 
-    fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
+    fn inputs(
+        &mut self,
+    ) -> (impl Future<Output = QueueInput> + Send, impl Future<Output = QueueInput> + Send) {
         let QueueTask { lease_ends, watches, .. } = self;
         let lost = async move {
             match lease_ends.next().await {
-                Some(lease) => Input::LeaseLost(lease),
+                Some(lease) => QueueInput::LeaseLost(lease),
                 None => std::future::pending().await,
             }
         };
-        (lost, async move { Input::Changed(watches.next().await) })
+        (lost, async move { QueueInput::Changed(watches.next().await) })
     }
 
-    fn handle(&mut self, event: Event<Input, Batch>) {
+    fn handle(&mut self, event: DriverEvent<QueueInput, AnsweredBatch>) {
         let shared = &self.shared;
         let input = match event {
-            Event::Reply(batch) => return shared.handle_replies(batch),
-            Event::Input(input) => Some(input),
-            Event::Wake => None,
+            DriverEvent::Reply(batch) => return shared.handle_replies(batch),
+            DriverEvent::Input(input) => Some(input),
+            DriverEvent::Wake => None,
         };
         let now = shared.clock.now();
         let mut inner = shared.lock();
         inner.is_awake = true;
         match input {
             None => {}
-            Some(Input::LeaseLost(lease)) => {
+            Some(QueueInput::LeaseLost(lease)) => {
                 inner.loans.retain(|_, loan| loan.lease() != lease);
                 inner.queues.lose_lease(lease, now);
             }
-            Some(Input::Changed(QueueChange { queue, observed })) => {
+            Some(QueueInput::Changed(QueueChange { queue, observed })) => {
                 // The queue may be left since, and another one be in its slot.
                 if let Some(slot) = inner.queues.slot(&queue) {
                     inner.queues.feed(slot, |local| local.observe(observed, shared.kind, now));

@@ -16,7 +16,7 @@ use crate::hold::{LossReason, Validity};
 use crate::identity::Identity;
 use crate::ordered_watch;
 use crate::retry;
-use crate::session::Loan;
+use crate::session::LeaseHandle;
 use crate::store::{KeyValue, LeaseId, StoreError};
 
 /// A waiter, as its caller sees it. Dropping it leaves the queue, once the work that runs under its hold has ended.
@@ -26,7 +26,7 @@ pub(crate) struct WaiterHandle {
     pub(super) queue: Bytes,
     pub(super) slot: QueueSlot,
     pub(super) id: WaiterId,
-    pub(super) loan: Loan,
+    pub(super) loan: LeaseHandle,
     /// The validity of its hold, once it holds.
     pub(super) validity: Validity,
     pub(super) status: ordered_watch::OrderedReceiver<WaiterStatus>,
@@ -213,7 +213,7 @@ pub(super) struct LocalWaiter {
     pub(super) status: ordered_watch::OrderedSender<WaiterStatus>,
     /// What its enter puts.
     pub(super) value: Bytes,
-    pub(super) loan: Loan,
+    pub(super) loan: LeaseHandle,
     /// The validity of its hold, once it holds.
     pub(super) validity: Validity,
     /// The preferred candidates when its key was seen to be the first.
@@ -226,7 +226,7 @@ impl LocalWaiter {
     pub(super) fn new(
         status: ordered_watch::OrderedSender<WaiterStatus>,
         value: Bytes,
-        loan: Loan,
+        loan: LeaseHandle,
         validity: Validity,
     ) -> LocalWaiter {
         LocalWaiter { status, value, loan, validity, priority_waiters: None, changed: None }

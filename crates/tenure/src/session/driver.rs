@@ -11,11 +11,11 @@ use tenure_core::time::Moment;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::own_keys::{OwnKeys, Sighting};
-use super::perform;
-use super::shared::{Inner, Shared};
-use super::{LeftBehind, SessionState, measure};
-use crate::driver::{self, Drive, Event, Next};
+use super::own_key_watch::{OwnKeyChange, OwnKeyWatches};
+use super::shared::{SessionInner, SessionShared};
+use super::{SessionState, metrics, requests};
+use crate::driver::{self, Drive, DriverEvent, NextStep};
+use crate::error::CloseError;
 use crate::rng;
 use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
@@ -31,7 +31,7 @@ const BACK_EVERY: Duration = Duration::from_millis(250);
 const FOLLOW_WITHIN: Duration = Duration::from_millis(500);
 
 /// The reply to a request.
-pub(super) enum Reply {
+pub(super) enum SessionReply {
     Granted {
         slot: LeaseSlotId,
         epoch: RequestId,
@@ -46,17 +46,17 @@ pub(super) enum Reply {
 }
 
 /// What happens outside.
-enum Input {
+enum SessionInput {
     CloseIsLate,
     StoreLost(StoreError),
     StoreBack,
-    Seen(Vec<Sighting>),
+    Seen(Vec<OwnKeyChange>),
 }
 
 /// The driver's task.
 struct SessionTask {
-    shared: Arc<Shared>,
-    own_keys: OwnKeys,
+    shared: Arc<SessionShared>,
+    own_keys: OwnKeyWatches,
     back: StoreBack,
     /// Completes once at most, and is not polled again: a session ends with its store.
     lost: Pin<Box<dyn Future<Output = StoreError> + Send>>,
@@ -68,10 +68,10 @@ struct SessionTask {
 }
 
 /// Runs until the session is closed and its leases are revoked, or left to end.
-pub(super) async fn drive(shared: Arc<Shared>) {
+pub(super) async fn drive(shared: Arc<SessionShared>) {
     let store = shared.store.clone();
     let mut task = SessionTask {
-        own_keys: OwnKeys::new(store.clone()),
+        own_keys: OwnKeyWatches::new(store.clone()),
         back: StoreBack::new(store.clone()),
         lost: Box::pin(async move { store.lost().await }),
         is_lost: false,
@@ -86,12 +86,12 @@ pub(super) async fn drive(shared: Arc<Shared>) {
 }
 
 impl Drive for SessionTask {
-    type Input = Input;
-    type Reply = Reply;
+    type Input = SessionInput;
+    type Reply = SessionReply;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         if self.is_late {
-            return Next::End;
+            return NextStep::End;
         }
         let shared = &self.shared;
         let step = shared.step();
@@ -106,45 +106,49 @@ impl Drive for SessionTask {
             shared.follow(&mut self.own_keys);
         }
         if step.is_over {
-            return Next::End;
+            return NextStep::End;
         }
         if step.is_closing {
             self.close_by.get_or_insert_with(|| Instant::now() + CLOSE_WITHIN);
         }
         self.is_waiting = step.is_waiting;
-        Next::Wait(step.wake)
+        NextStep::Wait(step.wake)
     }
 
-    fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
+    fn inputs(
+        &mut self,
+    ) -> (impl Future<Output = SessionInput> + Send, impl Future<Output = SessionInput> + Send) {
         let SessionTask { own_keys, back, lost, is_lost, is_waiting, close_by, .. } = self;
         let rare = async move {
             tokio::select! {
                 biased;
-                () = at(*close_by) => Input::CloseIsLate,
-                error = lost, if !*is_lost => Input::StoreLost(error),
-                () = back.next(), if *is_waiting => Input::StoreBack,
+                () = at(*close_by) => SessionInput::CloseIsLate,
+                error = lost, if !*is_lost => SessionInput::StoreLost(error),
+                () = back.next(), if *is_waiting => SessionInput::StoreBack,
             }
         };
-        (rare, async move { Input::Seen(own_keys.next().await) })
+        (rare, async move { SessionInput::Seen(own_keys.next().await) })
     }
 
-    fn handle(&mut self, event: Event<Input, Reply>) {
+    fn handle(&mut self, event: DriverEvent<SessionInput, SessionReply>) {
         let shared = &self.shared;
         let input = match event {
-            Event::Reply(reply) => return shared.handle_reply(reply),
-            Event::Input(input) => input,
-            Event::Wake => return,
+            DriverEvent::Reply(reply) => return shared.handle_reply(reply),
+            DriverEvent::Input(input) => input,
+            DriverEvent::Wake => return,
         };
         let now = shared.clock.now();
         let mut inner = shared.lock();
         match input {
-            Input::CloseIsLate => self.is_late = true,
-            Input::StoreLost(error) => {
+            SessionInput::CloseIsLate => self.is_late = true,
+            SessionInput::StoreLost(error) => {
                 self.is_lost = true;
                 inner.note(Some(&error), now);
             }
-            Input::StoreBack => inner.machine.handle_store_reachable(now),
-            Input::Seen(sightings) => sightings.into_iter().for_each(|sighting| inner.see(sighting, now)),
+            SessionInput::StoreBack => inner.machine.handle_store_reachable(now),
+            SessionInput::Seen(sightings) => {
+                sightings.into_iter().for_each(|sighting| inner.see(sighting, now))
+            }
         }
     }
 }
@@ -182,7 +186,7 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-async fn perform(shared: Arc<Shared>, action: SessionOutput) -> Reply {
+async fn perform(shared: Arc<SessionShared>, action: SessionOutput) -> SessionReply {
     let store = &shared.store;
     match action {
         SessionOutput::Grant { slot, epoch, ttl } => {
@@ -191,17 +195,21 @@ async fn perform(shared: Arc<Shared>, action: SessionOutput) -> Reply {
                 Ok(id) => (id, store.grant(ttl, Some(id)).await),
                 Err(error) => (LeaseId::from_random([0; 8]), Err(error)),
             };
-            Reply::Granted { slot, epoch, id, ttl, answer }
+            SessionReply::Granted { slot, epoch, id, ttl, answer }
         }
-        SessionOutput::Renew { slot, epoch, lease } => Reply::Renewed(slot, epoch, store.renew(lease).await),
+        SessionOutput::Renew { slot, epoch, lease } => {
+            SessionReply::Renewed(slot, epoch, store.renew(lease).await)
+        }
         SessionOutput::Put { slot, epoch, lease, own_leases, entries } => {
             let is_held = || shared.is_held(lease);
-            Reply::Put(slot, epoch, perform::put(store, lease, own_leases, entries, &is_held).await)
+            SessionReply::Put(slot, epoch, requests::put(store, lease, own_leases, entries, &is_held).await)
         }
         SessionOutput::Delete { slot, epoch, own_leases, keys } => {
-            Reply::Deleted(slot, epoch, perform::delete(store, own_leases, keys).await)
+            SessionReply::Deleted(slot, epoch, requests::delete(store, own_leases, keys).await)
         }
-        SessionOutput::Revoke { epoch, lease } => Reply::Revoked(lease, epoch, store.revoke(lease).await),
+        SessionOutput::Revoke { epoch, lease } => {
+            SessionReply::Revoked(lease, epoch, store.revoke(lease).await)
+        }
     }
 }
 
@@ -210,7 +218,7 @@ fn random_id() -> Result<LeaseId, StoreError> {
 }
 
 /// What the machine wants next.
-struct Step {
+struct SessionStep {
     actions: Vec<SessionOutput>,
     wake: Option<Moment>,
     /// Something waits for the store to come back.
@@ -224,9 +232,9 @@ struct Step {
     is_over: bool,
 }
 
-impl Shared {
+impl SessionShared {
     /// Shows the machine the time, publishes its events, and takes its requests.
-    fn step(&self) -> Step {
+    fn step(&self) -> SessionStep {
         let mut inner = self.lock();
         let now = self.clock.now();
         inner.machine.handle_time(now);
@@ -238,7 +246,7 @@ impl Shared {
             self.tell(&mut inner, notice);
         }
         let may_follow = inner.may_follow(now);
-        let step = Step {
+        let step = SessionStep {
             actions: std::iter::from_fn(|| inner.machine.poll_output()).collect(),
             wake: inner.machine.next_wake().into_iter().chain(inner.follow_by).min(),
             may_follow,
@@ -263,37 +271,37 @@ impl Shared {
         step
     }
 
-    fn handle_reply(&self, reply: Reply) {
+    fn handle_reply(&self, reply: SessionReply) {
         let mut inner = self.lock();
         let now = self.clock.now();
         let jitter = rng::jitter();
         match reply {
-            Reply::Granted { slot, epoch, id, ttl, answer } => {
-                measure::granted(&answer);
+            SessionReply::Granted { slot, epoch, id, ttl, answer } => {
+                metrics::granted(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
                 if matches!(answer, Err(StoreError::Ambiguous(_))) {
                     inner.machine.handle_ambiguous_grant(id, ttl, now);
                 }
             }
-            Reply::Renewed(slot, epoch, answer) => {
-                measure::renewed(&answer);
+            SessionReply::Renewed(slot, epoch, answer) => {
+                metrics::renewed(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_renewed(slot, epoch, &answer, jitter, now);
             }
-            Reply::Put(slot, epoch, put) => {
+            SessionReply::Put(slot, epoch, put) => {
                 // Who may not write one key may still write others.
                 inner.note(put.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(), now);
                 inner.machine.handle_put(slot, epoch, put.outcomes, put.lease, jitter, now);
             }
-            Reply::Deleted(slot, epoch, deleted) => {
+            SessionReply::Deleted(slot, epoch, deleted) => {
                 inner.note(
                     deleted.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(),
                     now,
                 );
                 inner.machine.handle_deleted(slot, epoch, deleted.outcomes, jitter, now);
             }
-            Reply::Revoked(lease, epoch, answer) => {
+            SessionReply::Revoked(lease, epoch, answer) => {
                 if let Err(error) = &answer {
                     debug!(%lease, %error, "lease not revoked");
                 }
@@ -303,7 +311,7 @@ impl Shared {
     }
 
     /// Begins and ends the watching of keys.
-    fn follow(&self, own_keys: &mut OwnKeys) {
+    fn follow(&self, own_keys: &mut OwnKeyWatches) {
         let mut inner = self.lock();
         for key in std::mem::take(&mut inner.follow) {
             match inner.machine.registration(&key) {
@@ -317,17 +325,18 @@ impl Shared {
     fn end(&self) {
         let mut inner = self.lock();
         let unreleased = inner.machine.unreleased(self.clock.now());
-        let left = LeftBehind {
-            leases: unreleased.leases,
-            keys: unreleased.keys,
-            loans: unreleased.users,
-            holds: std::mem::take(&mut inner.unreleased)
-                .into_iter()
-                .filter_map(|(name, owner)| owner.is_alive().then_some(name))
-                .collect(),
-            within: unreleased.within,
+        let holds: Vec<String> = std::mem::take(&mut inner.unreleased)
+            .into_iter()
+            .filter_map(|(name, owner)| owner.is_alive().then_some(name))
+            .collect();
+        let (leases, keys, ttl) = (unreleased.leases, unreleased.keys, unreleased.within);
+        let report = match leases {
+            0 => Ok(()),
+            _ if unreleased.users == 0 && holds.is_empty() => {
+                Err(CloseError::NotConfirmed { leases, keys, ttl })
+            }
+            _ => Err(CloseError::StillHeld { holds, leases: unreleased.users, ttl }),
         };
-        let report = if left.leases == 0 { Ok(()) } else { Err(left) };
         let why = inner.fatal.clone();
         self.farewell(&mut inner, &report);
         drop(inner);
@@ -337,7 +346,7 @@ impl Shared {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Whether the watching of keys may follow what is wanted: once everything is stored, or has taken long enough.
     fn may_follow(&mut self, now: Moment) -> bool {
         if self.follow.is_empty() {
@@ -351,13 +360,13 @@ impl Inner {
         may_follow
     }
 
-    fn see(&mut self, sighting: Sighting, now: Moment) {
+    fn see(&mut self, sighting: OwnKeyChange, now: Moment) {
         match sighting {
-            Sighting::Put { key, value, lease, revision } => {
+            OwnKeyChange::Put { key, value, lease, revision } => {
                 self.machine.handle_key_put(&key, &value, lease, revision, now);
             }
-            Sighting::Deleted { key, revision } => self.machine.handle_key_deleted(&key, revision, now),
-            Sighting::Listed { select, present, revision } => {
+            OwnKeyChange::Deleted { key, revision } => self.machine.handle_key_deleted(&key, revision, now),
+            OwnKeyChange::Listed { select, present, revision } => {
                 let keys = self.machine.keys();
                 let absent: Vec<_> =
                     keys.filter(|key| select.contains(key) && !present.contains(*key)).cloned().collect();
@@ -365,7 +374,7 @@ impl Inner {
                     self.machine.handle_key_deleted(&key, revision, now);
                 }
             }
-            Sighting::Blind(error) => self.note(Some(&error), now),
+            OwnKeyChange::Blind(error) => self.note(Some(&error), now),
         }
     }
 }

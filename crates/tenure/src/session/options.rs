@@ -8,8 +8,8 @@ use tenure_core::keepalive::TtlTooShort;
 use tenure_core::session::{Session as Machine, SessionConfig};
 use thiserror::Error;
 
-use super::shared::Shared;
-use super::{Handle, Session, driver, measure};
+use super::shared::SessionShared;
+use super::{Session, SessionHandle, driver, metrics};
 use crate::clock::{BootClock, Clock};
 use crate::store::Store;
 
@@ -59,10 +59,10 @@ impl SessionOptions {
     pub fn open(self, store: Store) -> Result<Session, InvalidOptions> {
         self.plan.retry.check()?;
         let machine = Machine::new(self.plan)?;
-        measure::register();
-        let shared = Arc::new(Shared::new(store, self.clock, machine, self.plan.ttl));
+        metrics::register();
+        let shared = Arc::new(SessionShared::new(store, self.clock, machine, self.plan.ttl));
         tokio::spawn(driver::drive(shared.clone()));
-        Ok(Session { handle: Arc::new(Handle { shared }) })
+        Ok(Session { handle: Arc::new(SessionHandle { shared }) })
     }
 }
 

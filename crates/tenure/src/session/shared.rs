@@ -9,12 +9,13 @@ use tenure_core::session::{LeaseInfo, LeaseUserId, RegistrationId, Session as Ma
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use super::driver::Reply;
-use super::loan::Answer;
-use super::measure::Gauge;
-use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
+use super::driver::SessionReply;
+use super::lease::LeaseReply;
+use super::metrics::KeyGauge;
+use super::{Health, KeyEvent, LeaseError, RegisterError, RegisteredKey, SessionState};
 use crate::clock::Clock;
 use crate::driver::requests::Inbox;
+use crate::error::CloseError;
 use crate::hold::LeaseCell;
 use crate::ordered_watch::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
@@ -23,28 +24,28 @@ use crate::store::{LeaseId, Store, StoreError};
 const EVENTS_LEN: usize = 1_024;
 
 /// What the handles and the task have in common.
-pub(super) struct Shared {
+pub(super) struct SessionShared {
     pub(super) store: Store,
     pub(super) clock: Arc<dyn Clock>,
     /// The TTL of what does not ask for another.
     pub(super) ttl: Duration,
-    inner: Mutex<Inner>,
+    inner: Mutex<SessionInner>,
     /// Notified when a caller has changed the machine.
-    pub(super) inbox: Inbox<Reply>,
+    pub(super) inbox: Inbox<SessionReply>,
     pub(super) state: watch::Sender<SessionState>,
     pub(super) events: broadcast::Sender<KeyEvent>,
     /// Whether the store holds what is wanted, and nothing else of ours.
     pub(super) settled: ordered_watch::OrderedSender<bool>,
     /// What came of closing, once it is over.
-    pub(super) ended: ordered_watch::OrderedSender<Option<Result<(), LeftBehind>>>,
+    pub(super) ended: ordered_watch::OrderedSender<Option<Result<(), CloseError>>>,
 }
 
-pub(super) struct Inner {
+pub(super) struct SessionInner {
     pub(super) machine: Machine,
     /// Who waits for a wish to come true.
-    pub(super) waiters: BTreeMap<RegistrationId, oneshot::Sender<Result<Registration, RegisterError>>>,
+    pub(super) waiters: BTreeMap<RegistrationId, oneshot::Sender<Result<RegisteredKey, RegisterError>>>,
     /// Who waits for a lease.
-    pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<Answer>>,
+    pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<LeaseReply>>,
     /// Who has one.
     pub(super) loans: BTreeMap<LeaseUserId, (LeaseId, Arc<LeaseCell>)>,
     /// What all loans of a lease share, as long as there are any: a renewal tells it to a thousand of them at once.
@@ -61,12 +62,12 @@ pub(super) struct Inner {
     /// What went wrong last, for the log.
     pub(super) last_error: Option<(Moment, StoreError)>,
     /// How many keys are wanted, as far as the metrics know.
-    pub(super) gauge: Gauge,
+    pub(super) gauge: KeyGauge,
 }
 
-impl Shared {
-    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, machine: Machine, ttl: Duration) -> Shared {
-        let inner = Inner {
+impl SessionShared {
+    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, machine: Machine, ttl: Duration) -> SessionShared {
+        let inner = SessionInner {
             machine,
             waiters: BTreeMap::new(),
             borrowers: BTreeMap::new(),
@@ -78,9 +79,9 @@ impl Shared {
             unreleased: Vec::new(),
             fatal: None,
             last_error: None,
-            gauge: Gauge::default(),
+            gauge: KeyGauge::default(),
         };
-        Shared {
+        SessionShared {
             store,
             clock,
             ttl,
@@ -93,7 +94,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SessionInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,7 +141,7 @@ impl Shared {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Whoever waits for a key's last wish waits in vain.
     pub(super) fn forget_waiter(&mut self, key: &Bytes) {
         if let Some(registration) = self.machine.registration(key) {
@@ -182,12 +183,12 @@ impl Inner {
         }
         self.machine.close(now);
         for (_, waiter) in std::mem::take(&mut self.waiters) {
-            let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Refused);
+            let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Store);
             // One who does not wait any more has dropped the other end.
             let _ = waiter.send(Err(why));
         }
         for (_, borrower) in std::mem::take(&mut self.borrowers) {
-            let why = self.fatal.clone().map_or(LendError::Closed, LendError::Store);
+            let why = self.fatal.clone().map_or(LeaseError::Closed, LeaseError::Store);
             let _ = borrower.send(Err(why));
         }
     }

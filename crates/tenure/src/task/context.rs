@@ -16,14 +16,14 @@ use tenure_core::id::TaskId;
 use tenure_core::revision::Token;
 use tenure_core::task::{Checkpoint, CheckpointTooLarge};
 use tenure_core::time::Moment;
-use tenure_core::worker::Start;
+use tenure_core::worker::HandlerStart;
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::handler::StopCause;
 use crate::hold::{Hold, LossReason, Lost, Subject, Validity};
 use crate::ordered_watch;
-use crate::session::Loan;
+use crate::session::LeaseHandle;
 use crate::tenure::Tenure;
 
 pub use tenure_core::worker::StopReason;
@@ -62,11 +62,11 @@ pub struct TaskContext {
 }
 
 struct ContextState {
-    start: Start,
+    start: HandlerStart,
     hold: Hold,
     tenure: Tenure,
     /// Keeps the lease while the handler, or a clone of its context, is alive.
-    _loan: Loan,
+    _loan: LeaseHandle,
     stop: ordered_watch::OrderedReceiver<Option<Stop>>,
     checkpoint_requested: Arc<Notify>,
     saves: mpsc::UnboundedSender<SaveCheckpoint>,
@@ -104,10 +104,10 @@ impl Drop for Controls {
 
 impl TaskContext {
     pub(crate) fn new(
-        start: Start,
+        start: HandlerStart,
         fence: Fence,
         tenure: Tenure,
-        loan: Loan,
+        loan: LeaseHandle,
         saves: mpsc::UnboundedSender<SaveCheckpoint>,
     ) -> (TaskContext, Controls) {
         let (stop, stopped) = ordered_watch::channel(None);

@@ -202,7 +202,7 @@ impl TenureBuilder {
         match Session::options().ttl(ttl).clock(clock).open(store.clone()) {
             Ok(session) => {
                 let identity = identity.unwrap_or_else(identity::current);
-                Ok(Tenure::new(session, namespace, (identity, ttl), owns_store))
+                Ok(Tenure::new(session, namespace, identity, owns_store))
             }
             Err(error) => {
                 if owns_store {

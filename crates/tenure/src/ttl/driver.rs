@@ -17,7 +17,7 @@ use super::elections::TtlShared;
 use super::storage::{StorageError, TtlStorage};
 use super::term::TtlTerm;
 use super::term_state::{TtlStep, TtlTermState};
-use crate::driver::{self, Drive, Event, Next};
+use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::hold::LossReason;
 use crate::rng;
 
@@ -111,9 +111,9 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
     type Input = TtlInput;
     type Reply = StorageResponse;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         if self.is_stopped {
-            return Next::End;
+            return NextStep::End;
         }
         let TtlStep { requests, status, wake, failures } = self.term.step();
         self.failures = failures;
@@ -139,10 +139,10 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
             (TtlStatus::Over(end), _) => {
                 self.end = Some(end);
                 log_end(key, end);
-                Next::End
+                NextStep::End
             }
-            (_, Some(wake)) => Next::Wait(Some(wake)),
-            (_, None) => Next::End,
+            (_, Some(wake)) => NextStep::Wait(Some(wake)),
+            (_, None) => NextStep::End,
         }
     }
 
@@ -160,22 +160,22 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
         (rare, std::future::pending())
     }
 
-    fn handle(&mut self, event: Event<TtlInput, StorageResponse>) {
+    fn handle(&mut self, event: DriverEvent<TtlInput, StorageResponse>) {
         match event {
-            Event::Input(TtlInput::Stop) => self.is_stopped = true,
-            Event::Input(TtlInput::Release) => {
+            DriverEvent::Input(TtlInput::Stop) => self.is_stopped = true,
+            DriverEvent::Input(TtlInput::Release) => {
                 self.is_released = true;
                 let is_closed = self.shared.is_closed();
                 self.term.leave(if is_closed { LossReason::Closed } else { LossReason::Released });
             }
             // The next step sees it.
-            Event::Input(TtlInput::WorkEnded) => {}
-            Event::Reply(reply) => {
+            DriverEvent::Input(TtlInput::WorkEnded) => {}
+            DriverEvent::Reply(reply) => {
                 let StorageResponse { request, sent_at, result } = reply;
                 let result = self.storage_reply(result);
                 self.term.handle_reply(request, sent_at, result, rng::jitter());
             }
-            Event::Wake => {}
+            DriverEvent::Wake => {}
         }
     }
 }

@@ -30,9 +30,9 @@ async fn every_destructive_call_is_recorded(store: Store) {
     let locks = Locks::new(&session, &namespace());
     let held = locks.lock("x").await.unwrap();
     let name = LockName::parse("x").unwrap();
-    let holder = locks.view(&name).await.unwrap().holders.remove(0);
-    assert!(locks.evict(&name, &holder, "it hangs").await.unwrap());
-    assert!(!locks.evict(&name, &holder, "again").await.unwrap());
+    let holder = locks.get(&name).await.unwrap().holders.remove(0);
+    assert!(locks.break_hold(&name, &holder, "it hangs").await.unwrap());
+    assert!(!locks.break_hold(&name, &holder, "again").await.unwrap());
     let client = Client::new(store.clone(), &namespace());
     let task = TaskId::parse("job").unwrap();
     client.submit(NewTask::new(task.clone())).await.unwrap();

@@ -49,8 +49,8 @@ impl Claim {
         match kind {
             Kind::Lock => Claim::Lock(Box::new(Locks::new(session, &namespace).lock(name).await.unwrap())),
             Kind::Election => {
-                let election = Elections::new(session, &namespace).election(name).unwrap();
-                Claim::Election(Box::new(election.campaign("v").await.unwrap()))
+                let election = Elections::new(session, &namespace).election(name);
+                Claim::Election(Box::new(election.campaign().value("v").await.unwrap()))
             }
         }
     }

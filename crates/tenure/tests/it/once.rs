@@ -228,8 +228,8 @@ async fn work_is_dropped_when_the_lock_is_lost() {
     let operator = Session::open(world.process("operator").store()).unwrap();
     let locks = Locks::new(&operator, &namespace());
     let name = lock_of(&"backup".parse().unwrap());
-    let holder = locks.view(&name).await.unwrap().holders.remove(0);
-    assert!(locks.evict(&name, &holder, "stuck").await.unwrap());
+    let holder = locks.get(&name).await.unwrap().holders.remove(0);
+    assert!(locks.break_hold(&name, &holder, "stuck").await.unwrap());
     let lost = running.await.unwrap();
     assert!(
         matches!(lost, Err(OnceError::Lost(Lost { reason: tenure::LossReason::Deleted, .. }))),

@@ -1,4 +1,4 @@
-//! Two candidates, and the worst happening to the first: their commands, grandchildren included, never run at the same time.
+//! A leader is killed or stopped: its command, grandchildren included, never overlaps the command of the next leader.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,15 @@ use super::{on, sandbox, start_candidate, wait};
 use crate::ledger::{beating, intervals, overlap};
 use crate::sandbox::{Running, Sandbox};
 
-/// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.
+/// Short, so that a run takes seconds. Without a renewal the command gets SIGTERM after 1.5 s and SIGKILL after 2.5 s.
 const TTL: Duration = Duration::from_secs(3);
 
-/// One run in every check, fifty only when it is asked for: `TENURE_SOAK=1`.
+/// One run in every check, fifty with `TENURE_SOAK=1`.
 fn runs() -> usize {
     if std::env::var_os("TENURE_SOAK").is_some() { 50 } else { 1 }
 }
 
-/// Lets one lead and one wait, does something bad, and looks at what both wrote when the second has begun. Gives how long that took.
+/// Starts a leader and a waiting candidate, injects a fault, and compares the beats of both once the second leads. Returns the failover time.
 async fn after(sandbox: &Sandbox, bad: impl AsyncFn(&Running)) -> Duration {
     let script = beating(sandbox);
     let mut first = start_candidate(sandbox, "first", &["--ttl", "3s"], &script);
@@ -28,7 +28,7 @@ async fn after(sandbox: &Sandbox, bad: impl AsyncFn(&Running)) -> Duration {
     second.hear("leading 'a'").await;
     let took = begin.elapsed();
     assert_eq!(second.line().await, "up");
-    // Whatever of the first were left would beat again in this time.
+    // A remaining process of the first would beat again within this time.
     tokio::time::sleep(Duration::from_millis(300)).await;
     second.signal(Signal::KILL);
     second.silence(Duration::from_secs(10)).await;

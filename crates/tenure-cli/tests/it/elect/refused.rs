@@ -1,4 +1,4 @@
-//! What is refused, and what is given up.
+//! Input that is refused, and waits that end without a term.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ async fn bad_input_exits_125_and_runs_nothing() {
     let before = sandbox.ok(&["kv", "put", "/a", "1"]).await;
     let marker = sandbox.path("marker");
     let long = "n".repeat(300);
-    for (args, said) in [
+    for (args, expected) in [
         (&[""][..], "must not be empty"),
         (&[&long], "300 bytes"),
         (&["a\nb"], "control characters"),
@@ -53,21 +53,21 @@ async fn bad_input_exits_125_and_runs_nothing() {
     ] {
         let ran = sandbox.run(&[&["elect"], args, &["--", "touch", &marker]].concat()).await;
         assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
         assert!(ran.stdout.is_empty(), "{args:?} {ran:?}");
     }
     let grace = sandbox.run(&["elect", "a", "--grace", "9s", "--", "touch", &marker]).await;
     for number in ["750ms", "5.25s", "6.25s", "--grace 8000ms"] {
         assert!(grace.stderr.contains(number), "{grace:?} lacks {number}");
     }
-    for (args, said) in [
+    for (args, expected) in [
         (&["elect", "a", "--"][..], "no command after --"),
         (&["elect", "a", "--frobnicate"], "has no flag"),
         (&["elect"], "NAME"),
     ] {
         let ran = sandbox.run(args).await;
         assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
     }
     assert_eq!(sandbox.json(&["kv", "range", ""]).await["revision"], before.as_str());
     assert!(!Path::new(&marker).exists());
@@ -77,7 +77,7 @@ async fn bad_input_exits_125_and_runs_nothing() {
 #[tokio::test]
 async fn unreachable_store_exits_125_within_6_seconds() {
     let sandbox = sandbox();
-    // Nothing listens at the first; the second swallows every byte, because nobody accepts.
+    // No process listens at the first address; the second accepts no connection, so the kernel takes every byte and no reply comes.
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = deaf.local_addr().unwrap().to_string();
     let marker = sandbox.path("marker");
@@ -93,7 +93,7 @@ async fn unreachable_store_exits_125_within_6_seconds() {
     assert!(!Path::new(&marker).exists() && !Path::new(&sandbox.path(".local")).exists());
 }
 
-/// One member of three answers, and can decide nothing. With authentication, signing in is part of connecting, so the test names its limit.
+/// One member of three is alive and has no quorum. With authentication, signing in is part of connecting, so the test sets its limit.
 #[tokio::test]
 async fn etcd_without_majority_exits_125_within_6_seconds() {
     let etcd = Etcd::cluster(3);
@@ -129,11 +129,11 @@ async fn expired_wait_exits_124_and_runs_nothing() {
     assert_eq!(
         leader_and_waiters(&sandbox).await,
         (json!("web-7"), vec![]),
-        "nobody who gave up is a candidate"
+        "an expired wait leaves no candidate"
     );
     assert_eq!(finish(first).await.0, Some(7));
     let ran = sandbox.run(&["elect", "a", "--wait", "0s", "--", "true"]).await;
-    assert_eq!(ran.code, Some(0), "nobody else wants to: {ran:?}");
+    assert_eq!(ran.code, Some(0), "the election is free: {ran:?}");
 }
 
 #[tokio::test]
@@ -142,14 +142,14 @@ async fn waiting_candidate_names_leader_and_obeys_signals() {
     let (first, token) = lead(&sandbox, "web-7", &[], SCRIPT).await;
     let second = wait(&sandbox, "b", &[], SCRIPT).await;
     let mut third = super::start_candidate(&sandbox, "c", &[], SCRIPT);
-    let told = third.hear("waiting to lead").await;
+    let output = third.hear("waiting to lead").await;
     assert!(
-        told.ends_with(&format!("waiting to lead 'a': led by web-7, token {token}, 1 ahead of you")),
-        "{told}"
+        output.ends_with(&format!("waiting to lead 'a': led by web-7, token {token}, 1 ahead of you")),
+        "{output}"
     );
     for (waiting, signal, code) in [(second, Signal::INT, 130), (third, Signal::TERM, 143)] {
         waiting.signal(signal);
-        assert_eq!(waiting.end().await.0, Some(code), "asked to end while it waits");
+        assert_eq!(waiting.end().await.0, Some(code), "a signal ends the wait");
     }
     assert_eq!(leader_and_waiters(&sandbox).await, (json!("web-7"), vec![]));
     assert_eq!(finish(first).await.0, Some(7));

@@ -1,4 +1,4 @@
-//! Leaders that somebody asks to go.
+//! Leaders that resign or transfer on request.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{SCRIPT, finish, lead, leader_and_waiters, on, sandbox, wait};
 use crate::ledger::{beating, intervals, overlap};
 use crate::sandbox::Sandbox;
 
-/// Says `bye` when it is asked to stop, and goes on until it reads a line.
+/// Prints `bye` on SIGTERM and continues until it reads a line.
 const SLOW: &str =
     "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCING_TOKEN; while :; do sleep 0.1; done";
 
@@ -28,7 +28,7 @@ async fn resigning_leader_stops_its_command_first(sandbox: &Sandbox) {
     assert!(next > token);
     assert_eq!(resign.end().await.0, Some(0));
     first.hear("requested it; entering the queue again").await;
-    // It is behind the other now, and leads again after it.
+    // The first candidate is behind the second in the queue, and leads again after it.
     assert_eq!(finish(second).await.0, Some(7));
     let again: i64 = first.line().await.parse().unwrap();
     assert!(again > next);
@@ -48,7 +48,7 @@ async fn resigning_leader_stops_its_command_first_on_etcd() {
     resigning_leader_stops_its_command_first(&on(&etcd)).await;
 }
 
-/// Deaf to every polite signal, down to the grandchild: killed after the grace, and only then somebody else leads.
+/// The command and its grandchild ignore SIGTERM: they are killed after the grace period, and only then another candidate leads.
 #[tokio::test]
 async fn deaf_command_is_killed_before_resignation() {
     let sandbox = sandbox();
@@ -58,7 +58,7 @@ async fn deaf_command_is_killed_before_resignation() {
     let mut second = wait(&sandbox, "second", &[], &script).await;
     let begin = Instant::now();
     let resigned = sandbox.json(&["election", "resign", "a"]).await;
-    assert!(begin.elapsed() >= Duration::from_secs(1), "it had its grace: {:?}", begin.elapsed());
+    assert!(begin.elapsed() >= Duration::from_secs(1), "the grace period passed: {:?}", begin.elapsed());
     assert_eq!(
         (&resigned["former"]["candidate"], &resigned["leader"]["candidate"]),
         (&json!("first"), &json!("second"))
@@ -95,7 +95,7 @@ async fn resigned_only_term_exits_122() {
     assert_eq!(leader_and_waiters(&sandbox).await, (Value::Null, vec![]));
 }
 
-/// From the first to the last of three: the one between is passed over, and nobody ever leads not.
+/// From the first to the last of three candidates: the transfer skips the middle one, and the election always has a leader.
 async fn transfer_is_never_leaderless(sandbox: &Sandbox) {
     let (mut first, _) = lead(sandbox, "first", &[], SCRIPT).await;
     let between = wait(sandbox, "between", &[], SCRIPT).await;
@@ -103,17 +103,17 @@ async fn transfer_is_never_leaderless(sandbox: &Sandbox) {
     let mut watch = sandbox.start(&["election", "watch", "a", "--json", "--count", "2"]);
     let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     assert_eq!(event(watch.line().await)["candidate"], "first");
-    let told = sandbox.json(&["election", "transfer", "a", "heir"]).await;
-    assert_eq!(told["leader"]["candidate"], "heir");
+    let output = sandbox.json(&["election", "transfer", "a", "heir"]).await;
+    assert_eq!(output["leader"]["candidate"], "heir");
     let token = heir.line().await;
-    assert_eq!(told["leader"]["token"], token.as_str());
+    assert_eq!(output["leader"]["token"], token.as_str());
     let seen = event(watch.line().await);
     assert_eq!(
         (&seen["event"], &seen["candidate"], &seen["token"], &seen["leaderless_min_seconds"]),
         (&json!("leader"), &json!("heir"), &json!(token), &json!(0.0)),
-        "no moment without a leader, and nobody between: {seen}"
+        "no leaderless moment, and no leader between: {seen}"
     );
-    // Both who gave way are candidates again; one of them leads next.
+    // The former leader and the skipped candidate are in the queue again; one of them leads next.
     assert_eq!(finish(heir).await.0, Some(7));
     assert_eq!(event(watch.line().await)["event"], "leader");
     assert_eq!(watch.end().await.0, Some(0));

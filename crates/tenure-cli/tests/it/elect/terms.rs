@@ -9,13 +9,13 @@ use tenure_fixture::Etcd;
 use super::{SCRIPT, finish, lead, leader_and_waiters, on, sandbox, show, start_candidate, wait};
 use crate::sandbox::Sandbox;
 
-/// Ends the lease that the leader has.
+/// Revokes the leader's lease.
 async fn revoke(sandbox: &Sandbox) {
     let lease = show(sandbox).await["leader"]["lease"].as_str().unwrap().to_owned();
     sandbox.ok(&["lease", "revoke", &lease, "--yes"]).await;
 }
 
-/// Deaf to SIGTERM or not, it is gone before it is started anew.
+/// The old command has ended before the next one starts, even if it ignores SIGTERM.
 async fn revoked_leader_stops_and_leads_again(sandbox: &Sandbox) {
     for script in [
         "echo $TENURE_FENCING_TOKEN; sleep 25; exit 1",
@@ -26,11 +26,11 @@ async fn revoked_leader_stops_and_leads_again(sandbox: &Sandbox) {
         let again: i64 = running.line().await.parse().unwrap();
         assert!(again > token, "{again} after {token}");
         assert_eq!(show(sandbox).await["leader"]["token"], again.to_string());
-        let said = running.hear("'a' was lost").await;
-        assert!(said.contains("and the command was stopped; entering the queue again"), "{said}");
+        let line = running.hear("'a' was lost").await;
+        assert!(line.contains("and the command was stopped; entering the queue again"), "{line}");
         running.signal(Signal::KILL);
         running.silence(Duration::from_secs(10)).await;
-        // The next round needs the place; nobody is left who would give it back.
+        // The killed process released nothing, and the next round needs the election free.
         revoke(sandbox).await;
     }
 }
@@ -46,7 +46,7 @@ async fn revoked_leader_stops_and_leads_again_on_etcd() {
     revoked_leader_stops_and_leads_again(&on(&etcd)).await;
 }
 
-/// The key is deleted by hand, the lease lives.
+/// An operator deletes the queue key; the lease stays alive.
 #[tokio::test]
 async fn leader_without_queue_key_leads_again() {
     let sandbox = sandbox();
@@ -77,7 +77,7 @@ async fn lost_only_term_exits_122() {
     assert_eq!(leader_and_waiters(&sandbox).await, (Value::Null, vec![]));
 }
 
-/// Told to end and then lost: it ends, and does not stand again.
+/// A leader that received SIGTERM and then loses its lease exits instead of queueing again.
 #[tokio::test]
 async fn stopped_candidate_stays_out_after_loss() {
     let sandbox = sandbox();
@@ -104,7 +104,7 @@ async fn signal_ends_term_and_next_leads() {
     let begin = Instant::now();
     assert_eq!(finish(first).await.0, Some(9));
     second.hear("leading 'a'").await;
-    // Far below the TTL of 15 s: nobody waits for a lease to end.
+    // Far below the TTL of 15 s: the successor does not wait for a lease to expire.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     assert!(second.line().await.parse::<i64>().unwrap() > token);
     assert_eq!(finish(second).await.0, Some(7));
@@ -137,14 +137,14 @@ async fn election_without_command_prints_each_term() {
     assert_eq!(leader_and_waiters(&sandbox).await, (Value::Null, vec![]));
 
     let mut running = sandbox.start(&["elect", "a", "--one-term"]);
-    let told = running.line().await;
-    assert!(told.starts_with("leading\ta\t") && told.contains("\t/tenure/elections/a/"), "{told}");
+    let output = running.line().await;
+    assert!(output.starts_with("leading\ta\t") && output.contains("\t/tenure/elections/a/"), "{output}");
     revoke(&sandbox).await;
     assert!(running.line().await.ends_with("\tlost"));
     assert_eq!(running.end().await.0, Some(122));
 }
 
-/// etcd is away for longer than the TTL: the command is asked first, and runs again when etcd is back.
+/// etcd is unreachable for longer than the TTL: the command gets SIGTERM first, and runs again once etcd is back.
 #[tokio::test]
 async fn long_outage_ends_term_then_another_begins() {
     let etcd = Etcd::start();
@@ -154,7 +154,7 @@ async fn long_outage_ends_term_then_another_begins() {
     etcd.member(0).kill();
     assert_eq!(running.line().await, "asked");
     running.hear("entering the queue again").await;
-    // Longer than scripts wait at the start: whoever was a candidate stays one.
+    // Longer than the limit for connecting at the start: a candidate that is connected keeps trying.
     tokio::time::sleep(Duration::from_secs(7)).await;
     etcd.member(0).restart();
     let again: i64 = running.line().await.parse().unwrap();

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::sandbox::Sandbox;
 
-/// Puts the history into a store. Revisions are different in each run: `r3` is that of the third transaction.
+/// Writes the history into a store. Revisions differ between runs: `r3` is that of the third transaction.
 struct History {
     sandbox: Sandbox,
     revisions: Vec<String>,
@@ -55,13 +55,13 @@ fn id(n: u32) -> String {
 
 fn audit(n: u32, record: &serde_json::Value) -> serde_json::Value {
     let mut record = record.clone();
-    record["by"] = json!({"node": "desk", "host": "desk", "pid": 7, "user": "ann", "program": "tenure"});
+    record["by"] = json!({"node": "ops", "host": "ops", "pid": 7, "user": "ann", "program": "tenure"});
     record["at"] = json!(90_000);
     put(&format!("audit/{}", id(n)), &record)
 }
 
 async fn tasks_and_nodes(history: &mut History) {
-    let command = |n, word: &str| json!({"command": word, "id": id(n), "by": "ann@desk", "sent_at": 9_000});
+    let command = |n, word: &str| json!({"command": word, "id": id(n), "by": "ann@ops", "sent_at": 9_000});
     let ended = json!({"state": "failed", "by": "w", "updated_at": 12_000, "reason": "disk full"});
     let refused = json!({"handled_by": "w", "outcome": "refused", "at": 14_000, "why": "it does not own it"});
     for ops in [
@@ -105,7 +105,7 @@ async fn tasks_and_nodes(history: &mut History) {
     }
 }
 
-/// A place in the queue of a lock or an election.
+/// The queue key of the n-th waiter of a lock or an election.
 fn queue_key(queue: &str, n: u32) -> String {
     format!("{queue}/{n:x}-{n:016x}")
 }
@@ -156,7 +156,7 @@ async fn elections(history: &mut History) {
     history.txn(&[delete(&queue_key("elections/e", 9))]).await;
 }
 
-/// On a file, because its revisions have sixteen digits and can be told from all other numbers.
+/// On a store file, because its revisions have sixteen digits and differ from all other numbers in the output.
 #[tokio::test]
 async fn events_output_is_stable() {
     let mut history = History { sandbox: Sandbox::new(), revisions: Vec::new() };
@@ -167,7 +167,7 @@ async fn events_output_is_stable() {
     let lines = history.stable(&history.sandbox.ok(&["events", "--json"]).await);
     assert_eq!(text, include_str!("stable.txt").trim_end(), "\n{text}");
     assert_eq!(lines, include_str!("stable.jsonl").trim_end(), "\n{lines}");
-    // From the middle of it: the holders and leaders of before are known.
+    // With --after from the middle: earlier holders and leaders are known.
     let after = history.revisions[28].clone();
     let from_there = history.stable(&history.sandbox.ok(&["events", "--after", &after]).await);
     let expected: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Two under one name, and the worst happening to the first: their commands, grandchildren included, never run at the same time.
+//! A fault hits a holder or its store: the commands of two holders, grandchildren included, never overlap.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use super::on;
 use crate::ledger::{beating, intervals, overlap};
 use crate::sandbox::{Running, Sandbox};
 
-/// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.
+/// Short, so that a run takes seconds. Without a renewal the command gets SIGTERM after 1.5 s and SIGKILL after 2.5 s.
 const TTL: &str = "3s";
 
-/// One run in every check, fifty only when it is asked for: `TENURE_SOAK=1`.
+/// One run in every check, fifty with `TENURE_SOAK=1`.
 fn runs() -> usize {
     if std::env::var_os("TENURE_SOAK").is_some() { 50 } else { 1 }
 }
@@ -21,7 +21,7 @@ fn start(sandbox: &Sandbox, script: &str) -> Running {
     sandbox.start(&["lock", "a", "--ttl", TTL, "--", "sh", "-c", script])
 }
 
-/// Lets one hold and one wait, does something bad, and looks at what both wrote when the second has begun.
+/// Starts a holder and a waiter, injects a fault, and compares the beats of both once the second holds.
 async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
     let etcd = Etcd::start();
     let (mut run, mut spoilt) = (0, 0);
@@ -39,7 +39,7 @@ async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
             }
             Err(line) => assert_eq!(line, "up"),
         }
-        // Whatever of the first were left would beat again in this time.
+        // A remaining process of the first would beat again within this time.
         tokio::time::sleep(Duration::from_millis(300)).await;
         second.signal(Signal::KILL);
         second.silence(Duration::from_secs(10)).await;
@@ -50,7 +50,7 @@ async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
         let intervals = intervals(&sandbox);
         assert_eq!(intervals.len(), 2, "run {run}: {intervals:?}");
         assert_eq!(overlap(&intervals), None, "run {run}");
-        // The next run needs the lock; nobody is left who would give it back.
+        // The killed holder released nothing, and the next run needs the lock free.
         sandbox.ok(&["locks", "break", "a", "--force", "--yes"]).await;
         if waits.is_ok() {
             run += 1;
@@ -60,7 +60,7 @@ async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
         let (code, stderr) = first.end().await;
         assert_eq!(code, Some(122), "run {run}: {stderr}");
         spoilt += 1;
-        assert!(spoilt <= runs(), "too busy a sandbox: {spoilt} of {run} runs");
+        assert!(spoilt <= runs(), "the test host is too busy: {spoilt} of {run} runs");
     }
 }
 
@@ -94,7 +94,7 @@ async fn soak_killed_etcd_never_overlaps() {
     .await;
 }
 
-/// etcd is away for longer than the TTL: the command is asked first, and the exit code says why.
+/// etcd is unreachable for longer than the TTL: the command gets SIGTERM first, and the exit code is 122.
 #[tokio::test]
 async fn long_outage_stops_command_and_exits_122() {
     let etcd = Etcd::start();
@@ -112,7 +112,7 @@ async fn long_outage_stops_command_and_exits_122() {
     assert!(stderr.contains("not renewed in time"), "{stderr}");
 }
 
-/// etcd is away for less than that: nobody notices.
+/// etcd is unreachable for less than the TTL: the holder keeps the lock and the command its exit code.
 #[tokio::test]
 async fn etcd_restart_within_ttl_is_invisible() {
     let etcd = Etcd::start();

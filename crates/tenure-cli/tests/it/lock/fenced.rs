@@ -1,6 +1,6 @@
-//! etcd's own example, a counter in a file under a lock, while leases are revoked under it.
+//! etcd's own example: a counter in a file under a lock, while leases of holders are revoked.
 //!
-//! The command looks at its fence together with every read and write, so a revoked holder that comes late changes nothing.
+//! The command checks its fencing token with every read and write, so a late write of a revoked holder is refused.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use tenure_fixture::Etcd;
 use super::on;
 use crate::sandbox::Sandbox;
 
-/// How many start together: more would only wait for each other.
+/// Concurrent commands; more would only wait for each other.
 const AT_ONCE: usize = 8;
 
-/// Reads the counter, and writes it increased if nobody with a later fence has read since. A victim waits for its lease to be revoked,
-/// before its write or after it, deaf to SIGTERM.
+/// Reads the counter, and writes it increased if no later token has read it since. A revoked holder waits for the revocation
+/// before or after its write, and ignores SIGTERM.
 fn script(sandbox: &Sandbox, kind: Kind) -> String {
     let [state, file, seen] = ["state", "file", "seen"].map(|name| sandbox.path(name));
     let revoked = sandbox.path("revoked");
@@ -45,7 +45,7 @@ enum Kind {
     RevokedAfter,
 }
 
-/// One increment; gives its token and its exit code.
+/// Runs one increment; returns its token and its exit code.
 async fn increment(sandbox: &Sandbox, kind: Kind) -> (String, Option<i32>) {
     let script = script(sandbox, kind);
     let mut running = sandbox.start(&["lock", "counter", "-q", "--", "sh", "-c", &script]);
@@ -57,12 +57,12 @@ async fn increment(sandbox: &Sandbox, kind: Kind) -> (String, Option<i32>) {
     }
     let (code, stderr) = running.end().await;
     if kind != Kind::Plain {
-        assert_eq!(code, Some(122), "a revoked holder says so: {stderr}");
+        assert_eq!(code, Some(122), "a revoked holder exits with 122: {stderr}");
     }
     (token.to_owned(), code)
 }
 
-async fn story(etcd: &Etcd, count: usize) {
+async fn count_under_lock(etcd: &Etcd, count: usize) {
     let sandbox = on(etcd);
     sandbox.file("file", "0 0\n");
     let kind = |index: usize| match index % 8 {
@@ -75,23 +75,23 @@ async fn story(etcd: &Etcd, count: usize) {
     let text = std::fs::read_to_string(sandbox.path("file")).unwrap();
     let writers: BTreeSet<&str> = text.lines().skip(1).map(|line| line.split_once(' ').unwrap().1).collect();
     let value: usize = text.lines().last().unwrap().split_once(' ').unwrap().0.parse().unwrap();
-    let said = |code| ends.iter().filter(move |(_, got)| *got == Some(code));
-    let done = said(0).count();
-    let late = said(122).filter(|(token, _)| writers.contains(token.as_str())).count();
-    assert_eq!(done + said(122).count(), count, "{ends:?}");
-    assert_eq!(said(122).count(), count / 4, "{ends:?}");
-    assert!(said(0).all(|(token, _)| writers.contains(token.as_str())), "{ends:?}\n{text}");
+    let with_code = |code| ends.iter().filter(move |(_, got)| *got == Some(code));
+    let done = with_code(0).count();
+    let late = with_code(122).filter(|(token, _)| writers.contains(token.as_str())).count();
+    assert_eq!(done + with_code(122).count(), count, "{ends:?}");
+    assert_eq!(with_code(122).count(), count / 4, "{ends:?}");
+    assert!(with_code(0).all(|(token, _)| writers.contains(token.as_str())), "{ends:?}\n{text}");
     assert_eq!(value, done + late, "an update was lost:\n{text}\n{ends:?}");
 }
 
-/// Sixteen once, a hundred twenty times only when it is asked for: `TENURE_SOAK=1`.
+/// 16 increments once; 100 increments, twenty times, with `TENURE_SOAK=1`. A quarter of the leases is revoked.
 #[tokio::test]
 async fn soak_revoked_leases_lose_no_fenced_update() {
     let etcd = Etcd::start();
     if std::env::var_os("TENURE_SOAK").is_none() {
-        return story(&etcd, 16).await;
+        return count_under_lock(&etcd, 16).await;
     }
     for _ in 0..20 {
-        story(&etcd, 100).await;
+        count_under_lock(&etcd, 100).await;
     }
 }

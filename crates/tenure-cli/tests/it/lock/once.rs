@@ -1,4 +1,4 @@
-//! At most one run per period.
+//! `tenure once`: at most one run per period.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tenure_fixture::{Etcd, Mode, Proxy};
 use super::{finish, on, sandbox};
 use crate::sandbox::RUN_DEADLINE;
 
-/// Long enough that no test crosses its end: a century.
+/// A century: no test crosses the end of such a period.
 const EVER: &str = "36500d";
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn command_runs_once_per_period() {
     let again = runs().await;
     assert_eq!(again.code, Some(124));
     assert!(again.error()["message"].as_str().unwrap().contains("on web-1 pid"), "{again:?}");
-    // The same run, looked at with a period that has passed since.
+    // The same record, with a start one period ago.
     let stored = sandbox.ok(&["kv", "get", "/tenure/once/a"]).await;
     let mut record: serde_json::Value = serde_json::from_str(&stored).unwrap();
     assert_eq!(record["exit_code"], 0);
@@ -65,14 +65,14 @@ async fn running_and_killed_runs_both_count() {
     }
     first.signal(rustix::process::Signal::KILL);
     first.silence(Duration::from_secs(10)).await;
-    // Its lock would keep others away for a while; what counts is that the run was noted.
+    // The killed run's lock would block others until its lease expires; the record of the run blocks them for the period.
     sandbox.ok(&["locks", "break", "once/a", "--yes"]).await;
     let again = sandbox.run(&["once", "a", "--every", EVER, "--json", "--", "true"]).await;
     assert_eq!(again.code, Some(124), "{again:?}");
     assert!(again.error()["message"].as_str().unwrap().contains("its end was not recorded"), "{again:?}");
 }
 
-/// One looks, and is so slow that another has run and ended before it has the lock: it must look again.
+/// A slow host reads the record, another host runs and ends before the slow one has the lock: the slow one must re-read the record.
 #[tokio::test]
 async fn stale_read_causes_no_second_run() {
     let etcd = Etcd::start();
@@ -85,10 +85,10 @@ async fn stale_read_causes_no_second_run() {
     let late = async {
         let deadline = Instant::now() + RUN_DEADLINE;
         while reads() <= before {
-            assert!(Instant::now() < deadline, "the slow one does not look");
+            assert!(Instant::now() < deadline, "the slow host sends no read");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Its answer, the lease and the lock take the slow one four times the delay.
+        // The reply, the lease and the lock take the slow host four times the delay.
         quick.run(&args).await
     };
     let (slow, quick) = tokio::join!(slow.run(&args), late);
@@ -113,7 +113,7 @@ async fn exit_code_survives_silent_etcd() {
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 
-/// A host whose clock was ten days ahead has run it: nothing would run until then.
+/// A host with a clock ten days ahead recorded a run: every run until then was once blocked.
 #[tokio::test]
 async fn future_run_record_is_listed_and_ignored() {
     let sandbox = sandbox();
@@ -129,7 +129,7 @@ async fn future_run_record_is_listed_and_ignored() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ran\n"), "{ran:?}");
     assert_eq!(ran.stderr.matches("recorded in the future").count(), 1, "{ran:?}");
     assert!(ran.stderr.contains("recorded in the future") && ran.stderr.contains("web-2 pid 7"), "{ran:?}");
-    // Its own record is right, and counts. At the end of an hour it is of the period before.
+    // The new record has the correct time and counts. At the end of an hour it belongs to the period before.
     let listed = sandbox.json(&["once", "ls"]).await;
     let run = &listed["runs"][0];
     assert_eq!(
@@ -139,7 +139,7 @@ async fn future_run_record_is_listed_and_ignored() {
     );
 }
 
-/// Clocks that differ by a little at the change of a period agree on one run.
+/// Hosts with slightly different clocks agree on one run at the start of a period.
 #[tokio::test]
 async fn run_recorded_slightly_ahead_counts() {
     let sandbox = sandbox();

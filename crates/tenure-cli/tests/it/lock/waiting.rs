@@ -1,4 +1,4 @@
-//! Those who come second: refused, waiting, sharing, and looked at from outside.
+//! Requests for a held lock: refused, waiting, sharing, and listed by other commands.
 
 use std::time::{Duration, Instant};
 
@@ -25,12 +25,12 @@ async fn held_lock_exits_124_without_wait() {
         assert!(ran.error()["message"].as_str().unwrap().contains("held by web-1 pid"), "{ran:?}");
     }
     let shown = sandbox.json(&["locks", "show", "a"]).await;
-    assert_eq!(shown["waiters"], json!([]), "nobody who was refused stands in line");
+    assert_eq!(shown["waiters"], json!([]), "a refused request leaves no waiter");
     assert_eq!(finish(first).await.0, Some(7));
     assert_eq!(sandbox.run(&["lock", "a", "--wait", "0s", "--", "true"]).await.code, Some(0), "it is free");
 }
 
-/// `locks ls` counted the time in the queue: 8 s for a holder of 1.2 s.
+/// `locks ls` once included the time in the queue: 8 s for a holder of 1.2 s.
 #[tokio::test]
 async fn held_time_excludes_the_wait() {
     let sandbox = sandbox();
@@ -38,9 +38,9 @@ async fn held_time_excludes_the_wait() {
     let mut second = sandbox.start_with_open_stdin(&[&["lock", "a"][..], &super::SCRIPT].concat());
     let until = Instant::now() + Duration::from_secs(10);
     while sandbox.json(&["locks", "show", "a"]).await["waiters"] == json!([]) {
-        assert!(Instant::now() < until, "it waits");
+        assert!(Instant::now() < until, "the waiter is not in the queue");
     }
-    // The time in the queue is what is measured.
+    // This sleep is the time in the queue that must not be counted.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let waiter = sandbox.json(&["locks", "show", "a"]).await["waiters"][0].clone();
     assert_eq!(finish(first).await.0, Some(7));
@@ -56,7 +56,7 @@ async fn held_time_excludes_the_wait() {
     assert_eq!(finish(second).await.0, Some(7));
 }
 
-/// A try was refused although permits were free, and a caller with another count was admitted.
+/// A `--try` was once refused although permits were free, and a caller with another count was admitted.
 #[tokio::test]
 async fn try_takes_free_permits_and_shared_locks() {
     let sandbox = sandbox();
@@ -78,7 +78,7 @@ async fn try_takes_free_permits_and_shared_locks() {
     assert!(is_free(&sandbox).await);
 }
 
-/// It was three seconds more, and the reason was that somebody else had it, which nobody could know.
+/// The wait once took three seconds more, and reported another holder although the store did not reply.
 #[tokio::test]
 async fn wait_ends_on_time_despite_silent_store() {
     let etcd = Etcd::start();
@@ -87,7 +87,7 @@ async fn wait_ends_on_time_despite_silent_store() {
     let begin = Instant::now();
     let second = sandbox.start(&["lock", "a", "--json", "--wait", "2s", "--", "true"]);
     while sandbox.json(&["locks", "show", "a"]).await["waiters"] == json!([]) {
-        assert!(begin.elapsed() < Duration::from_secs(1), "too late to fall silent in time");
+        assert!(begin.elapsed() < Duration::from_secs(1), "the waiter queued too late for this test");
     }
     etcd.member(0).pause();
     let (code, stderr) = second.end().await;
@@ -101,13 +101,13 @@ async fn waiter_names_holder_and_acquires_next() {
     let sandbox = sandbox();
     let first = hold(&sandbox, &[]).await;
     let mut second = sandbox.start(&["lock", "a", "--", "echo", "second"]);
-    let told = second.hear("waiting for 'a'").await;
+    let output = second.hear("waiting for 'a'").await;
     let pid = first.pid().as_raw_nonzero();
     assert!(
-        told.contains(&format!("held by web-1 pid {pid} (sh -c echo up; read x; exit 7) for ")),
-        "{told}"
+        output.contains(&format!("held by web-1 pid {pid} (sh -c echo up; read x; exit 7) for ")),
+        "{output}"
     );
-    assert!(told.ends_with(", you are next"), "{told}");
+    assert!(output.ends_with(", you are next"), "{output}");
     let mut third = sandbox.start(&["lock", "a", "--", "echo", "third"]);
     assert!(third.hear("waiting for 'a'").await.ends_with(", 1 ahead of you"));
     let shown = sandbox.json(&["locks", "show", "a"]).await;
@@ -122,7 +122,7 @@ async fn waiter_names_holder_and_acquires_next() {
         (&json!("a"), &shown["waiters"])
     );
     third.signal(Signal::INT);
-    assert_eq!(third.end().await.0, Some(130), "asked to end while it waits");
+    assert_eq!(third.end().await.0, Some(130), "a signal ends the wait");
     assert_eq!(finish(first).await.0, Some(7));
     assert_eq!(second.line().await, "second");
     assert_eq!(second.end().await.0, Some(0));
@@ -138,8 +138,8 @@ async fn waiter_with_lost_session_queues_again() {
     let mut second = sandbox.start(&["lock", "a", "--", "echo", "second"]);
     second.hear("you are next").await;
     let leases = sandbox.json(&["lease", "ls"]).await["leases"].clone();
-    let theirs = leases.as_array().unwrap().iter().find(|lease| lease["lease"] != held).unwrap();
-    sandbox.ok(&["lease", "revoke", theirs["lease"].as_str().unwrap(), "--yes"]).await;
+    let waiting_lease = leases.as_array().unwrap().iter().find(|lease| lease["lease"] != held).unwrap();
+    sandbox.ok(&["lease", "revoke", waiting_lease["lease"].as_str().unwrap(), "--yes"]).await;
     second.hear("entering the queue again").await;
     assert_eq!(finish(first).await.0, Some(7));
     assert_eq!(second.line().await, "second");

@@ -1,4 +1,4 @@
-//! The worst happening to a worker: its tasks, grandchildren included, never run beside those of the next owner.
+//! A fault hits a worker: its task processes, grandchildren included, never overlap those of the next owner.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::ledger::{beating, beating_file, intervals, overlap};
 use crate::sandbox::{Running, Sandbox};
 use crate::supervise::{gone, helpers_of};
 
-/// Short, so that a run takes seconds; asked to stop after 1.5 s without a renewal, killed after 2.5 s.
+/// Short, so that a run takes seconds. Without a renewal the task gets SIGTERM after 1.5 s and SIGKILL after 2.5 s.
 const SHORT: [&str; 2] = ["--ttl", "3s"];
 
-/// Lets a worker run a task, does something bad, and looks at what both owners wrote when the second has begun.
+/// Starts a task on one worker, injects a fault, and compares the beats of both owners once the second runs it.
 async fn after(sandbox: &Sandbox, bad: impl AsyncFn(&Running)) {
     after_running(sandbox, &beating(sandbox), bad).await;
 }
 
-/// The same with a script of one's own.
+/// The same with this script.
 async fn after_running(sandbox: &Sandbox, script: &str, bad: impl AsyncFn(&Running)) {
     let mut first = start(sandbox, "first", script, &SHORT).await;
     sandbox.ok(&["submit", "x"]).await;
@@ -26,7 +26,7 @@ async fn after_running(sandbox: &Sandbox, script: &str, bad: impl AsyncFn(&Runni
     let mut second = start(sandbox, "second", script, &SHORT).await;
     bad(&first).await;
     assert!(second.line().await.starts_with("up"));
-    // Whatever of the first were left would beat again in this time.
+    // A remaining process of the first would beat again within this time.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for worker in [&mut second, &mut first] {
         let _ = kill_process(worker.pid(), Signal::KILL);
@@ -94,7 +94,7 @@ async fn killed_sentinel_is_replaced() {
     worker.silence(SOON).await;
 }
 
-/// The sentinel ends the task meanwhile, and the worker must not take that for the task's own doing.
+/// The sentinel ends the task while the worker is stopped, and the worker must not count that as a fault of the task.
 #[tokio::test]
 async fn paused_worker_blames_no_task() {
     let sandbox = on_file();
@@ -111,7 +111,7 @@ async fn paused_worker_blames_no_task() {
     assert_eq!(worker.end().await.0, Some(0));
 }
 
-/// The store is away for longer than the TTL: tasks are asked first, then ended, and nothing is written about them.
+/// The store is unreachable for longer than the TTL: tasks get SIGTERM, then SIGKILL, and no state of them is written.
 #[tokio::test]
 async fn long_outage_stops_tasks_without_faults() {
     let etcd = Etcd::start();
@@ -126,7 +126,7 @@ async fn long_outage_stops_tasks_without_faults() {
     etcd.member(0).resume();
     let shown = super::until(&sandbox, "x", |shown| shown["owner"] == "w" || shown["owner"].is_null()).await;
     assert_eq!((&shown["state"], &shown["faults"]), (&"runnable".into(), &0.into()), "{shown}");
-    assert_eq!(worker.line().await, "up", "and it is taken up again");
+    assert_eq!(worker.line().await, "up", "the task is claimed again");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }

@@ -1,4 +1,4 @@
-//! What a task is given, and what its end means.
+//! The environment and stdin of a task, and the meaning of its exit code.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tenure_fixture::Etcd;
 use super::{is, on_both, on_etcd, on_file, start, until};
 use crate::sandbox::Sandbox;
 
-/// Does what its props say.
+/// Runs its props as a shell command.
 const OBEDIENT: &str = "eval \"$(tr -d '\"')\"";
 
 async fn exit_codes_decide_task_state(sandbox: &Sandbox) {
@@ -25,9 +25,17 @@ async fn exit_codes_decide_task_state(sandbox: &Sandbox) {
     }
     is(sandbox, "done", "completed").await;
     let paused = is(sandbox, "enough", "paused").await;
-    assert_eq!((&paused["owner"], &paused["attempt"]), (&json!("w"), &json!(1)), "it is still owned");
+    assert_eq!(
+        (&paused["owner"], &paused["attempt"]),
+        (&json!("w"), &json!(1)),
+        "a paused task keeps its owner"
+    );
     let later = is(sandbox, "later", "sleeping").await;
-    assert_eq!((&later["faults"], &later["errors"]), (&json!(0), &json!([])), "that is no fault");
+    assert_eq!(
+        (&later["faults"], &later["errors"]),
+        (&json!(0), &json!([])),
+        "a requested sleep is no fault"
+    );
     for (id, message) in [
         ("broken", "exit code 3: no disk"),
         ("silent", "exit code 255"),
@@ -171,7 +179,7 @@ async fn worker_events_leave_stdout_to_tasks() {
 async fn every_balancer_serves_lone_worker() {
     let sandbox = on_file();
     for how in ["fair", "all", "capacity", "rendezvous", "weighted"] {
-        // Memory may be nearly full where tests run.
+        // The memory of a test host may be nearly full.
         let limits: &[&str] = match how {
             "capacity" => &["--claim-below", "99", "--release-above", "100"],
             _ => &[],
@@ -184,7 +192,7 @@ async fn every_balancer_serves_lone_worker() {
     }
 }
 
-/// As another client of the layout does: a task without a value, a command with a name of its own; and garbage among them.
+/// Keys of another client: a task without a value, a command with another id, and invalid records among them.
 #[tokio::test]
 async fn foreign_tasks_run_and_garbage_is_skipped() {
     on_both(async |sandbox| {

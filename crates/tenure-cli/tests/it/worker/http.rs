@@ -1,4 +1,4 @@
-//! The pages of a worker, for whoever watches over it.
+//! The HTTP pages of a worker: health, readiness and metrics.
 
 use serde_json::Value;
 use tenure_fixture::Etcd;
@@ -70,21 +70,21 @@ async fn pages_report_health_readiness_and_counts() {
         assert_eq!(figure(&metrics, series), expected, "{series}\n{metrics}");
     }
     sandbox.ok(&["task", "pause", "stay"]).await;
-    // The client can read the new state before the worker has the reply to its write.
+    // This client can read the new state before the worker has the reply to its write.
     let series = r#"tenure_node_moves_total{node="w",to="paused"}"#;
     let counted = async { while figure(&page(&address, "/metrics").await.1, series) != 1.0 {} };
     tokio::time::timeout(RUN_DEADLINE, counted).await.expect("the pause is not counted");
-    // The store is away for longer than the lease: it lives, and is not ready.
+    // The store is silent for longer than the lease: the worker is healthy and not ready.
     etcd.member(0).pause();
     worker.hear(r#""event":"lost""#).await;
-    // The node's own place is lost a moment before or after its tasks.
+    // The worker loses its node key a moment before or after its tasks.
     let not_ready = async { while page(&address, "/readyz").await.0 != 503 {} };
-    tokio::time::timeout(RUN_DEADLINE, not_ready).await.expect("it is ready without a place");
+    tokio::time::timeout(RUN_DEADLINE, not_ready).await.expect("it is ready without its node key");
     assert_eq!(page(&address, "/healthz").await.0, 200);
     etcd.member(0).resume();
     worker.hear(r#""event":"claimed""#).await;
     let ready = async { while page(&address, "/readyz").await.0 != 200 {} };
-    tokio::time::timeout(RUN_DEADLINE, ready).await.expect("it is not ready with its place");
+    tokio::time::timeout(RUN_DEADLINE, ready).await.expect("it is not ready with its node key");
     let (_, metrics) = page(&address, "/metrics").await;
     assert!(metrics.contains("# TYPE tenure_lease_renewals_total counter"), "{metrics}");
     assert!(figure(&metrics, r#"tenure_node_lost_total{node="w",reason="lapsed"}"#) >= 1.0, "{metrics}");
@@ -92,7 +92,7 @@ async fn pages_report_health_readiness_and_counts() {
     assert_eq!(worker.end().await.0, Some(0));
 }
 
-/// 300 connections that send nothing: when each took one of 32 slots for five seconds, a probe behind them waited for most of a minute.
+/// 300 connections send nothing: when each took one of 32 slots for five seconds, a probe behind them waited for most of a minute.
 #[tokio::test]
 async fn health_probe_outruns_idle_connections() {
     let sandbox = super::on_file();

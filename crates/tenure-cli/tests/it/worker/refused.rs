@@ -1,4 +1,4 @@
-//! What a worker does not do, and how it says so: before any task is taken.
+//! Input and conditions that a worker refuses before it claims a task.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -60,9 +60,9 @@ async fn unmatched_selector_lists_existing_kinds() {
         sandbox.ok(&["submit", "plain"]).await;
         let mut worker =
             sandbox.start(&["worker", "--exec", "true", "--match", "kind=mail", "--match", "zone=eu"]);
-        let told = worker.hear("matches none of the 3 tasks").await;
-        assert!(told.contains("--match kind=mail --match zone=eu"), "{told}");
-        assert!(told.contains("1 without a kind, 2 of kind report"), "{told}");
+        let output = worker.hear("matches none of the 3 tasks").await;
+        assert!(output.contains("--match kind=mail --match zone=eu"), "{output}");
+        assert!(output.contains("1 without a kind, 2 of kind report"), "{output}");
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
     })
@@ -113,7 +113,7 @@ async fn unreachable_store_exits_5_in_time() {
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 }
 
-/// It was there when the worker started.
+/// The file exists when the worker starts, and is removed before a task runs.
 #[tokio::test]
 async fn vanished_command_fails_no_task() {
     let sandbox = on_file();
@@ -122,16 +122,16 @@ async fn vanished_command_fails_no_task() {
     let mut worker = start(&sandbox, "w", &job, &[]).await;
     std::fs::remove_file(&job).unwrap();
     sandbox.ok(&["submit", "x"]).await;
-    let told = worker.hear("'x' was not started and is given back").await;
-    assert!(told.contains("job.sh"), "{told}");
+    let output = worker.hear("'x' was not started and is given back").await;
+    assert!(output.contains("job.sh"), "{output}");
     let shown = sandbox.json(&["task", "show", "x"]).await;
     assert_eq!((&shown["state"], &shown["faults"]), (&json!("runnable"), &json!(0)));
-    assert_eq!(dead_children_of(worker.pid()), 0, "nobody is left to be reaped");
+    assert_eq!(dead_children_of(worker.pid()), 0, "no child waits to be reaped");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }
 
-/// How many children of a process have ended and wait to be reaped.
+/// The number of children of a process that have ended and wait to be reaped.
 fn dead_children_of(parent: Pid) -> usize {
     let parent = format!("PPid:\t{}\n", parent.as_raw_nonzero());
     let processes = std::fs::read_dir("/proc").unwrap().flatten();

@@ -1,4 +1,4 @@
-//! Tasks that have ended: shown as they were submitted, run again, and deleted when they were kept long enough.
+//! Ended tasks: shown as submitted, run again, and deleted after `--keep`.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{is, on_both, on_file, start};
 use crate::sandbox::{RUN_DEADLINE, Sandbox};
 
-/// Fails as long as the file `broken` is there.
+/// Fails while the file `broken` exists.
 fn script(sandbox: &Sandbox) -> String {
     format!("if test -e {}; then echo no disk >&2; exit 3; fi", sandbox.path("broken"))
 }
@@ -17,7 +17,7 @@ async fn ended_ids(sandbox: &Sandbox, flags: &[&str]) -> Vec<Value> {
     listed["tasks"].as_array().unwrap().iter().map(|task| task["id"].clone()).collect()
 }
 
-/// An ended task showed no kind, labels and props, and could not be run again.
+/// An ended task once showed no kind, labels and props, and could not be run again.
 #[tokio::test]
 async fn failed_task_is_shown_whole_and_retried() {
     on_both(async |sandbox| {
@@ -65,7 +65,7 @@ async fn task_that_has_not_ended_is_not_retried() {
     assert!(refused.stderr.contains("hint: "), "{refused:?}");
 }
 
-/// The states of ended tasks stayed for ever.
+/// The states of ended tasks once stayed for ever.
 #[tokio::test]
 async fn ended_tasks_are_deleted_after_keep() {
     on_both(async |sandbox| {

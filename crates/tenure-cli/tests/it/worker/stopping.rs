@@ -1,4 +1,4 @@
-//! Tasks that are told to stop, and workers that are.
+//! Stopping tasks and workers: signals, grace periods and commands.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use tenure_fixture::Etcd;
 use super::{SOON, is, on_both, on_etcd, on_file, shown, start, until};
 use crate::sandbox::Sandbox;
 
-/// Says that it is up and that it was asked, and ends with 0 as most programs do.
+/// Prints `up` and, on SIGTERM, `asked`; exits with 0 as most programs do.
 const POLITE: &str = "trap 'echo asked; exit 0' TERM; echo up; sleep 25 & wait";
 
-/// Hears nothing, and neither does what it starts.
+/// Ignores SIGTERM, and so does its child.
 const DEAF: &str = "trap '' TERM; sh -c 'trap \"\" TERM; echo up; sleep 25' & wait; wait";
 
 async fn paused_task_stops_and_resumes(sandbox: &Sandbox) {
@@ -27,7 +27,7 @@ async fn paused_task_stops_and_resumes(sandbox: &Sandbox) {
     assert_eq!(
         (&paused["state"], &paused["owner"], &paused["faults"]),
         (&json!("paused"), &json!("w"), &json!(0)),
-        "stopped with 0 is not completed"
+        "a stopped task with exit code 0 is not completed"
     );
     sandbox.ok(&["task", "resume", "x"]).await;
     assert_eq!(worker.line().await, "up");
@@ -57,10 +57,10 @@ async fn deaf_task_is_killed_with_its_children() {
     assert_eq!(worker.line().await, "up");
     let begin = Instant::now();
     sandbox.ok(&["task", "kill", "x"]).await;
-    assert!(begin.elapsed().as_millis() >= 500, "it had its grace: {:?}", begin.elapsed());
+    assert!(begin.elapsed().as_millis() >= 500, "the grace period passed: {:?}", begin.elapsed());
     assert_eq!(shown(&sandbox, "x").await["state"], "killed");
     worker.interrupt();
-    // Whoever were left would hold stdout.
+    // A remaining process would keep stdout open.
     worker.silence(SOON).await;
     assert_eq!(worker.end().await.0, Some(0));
 }

@@ -6,20 +6,20 @@ use crate::id::{ClaimId, NodeId, TaskId};
 use crate::layout::Layout;
 use crate::revision::Token;
 use crate::txn::{Txn, TxnReply};
-use crate::worker::input::Event;
-use crate::worker::output::{Answer, RetentionAsk, Save};
+use crate::worker::input::WorkerInput;
+use crate::worker::output::{CommandAck, RetentionRequest, StateWrite};
 
 /// One write.
 #[derive(Clone, Debug)]
 pub enum NodeWrite {
-    /// [`Action::Save`](crate::worker::Action::Save).
-    Save(Box<Save>),
-    /// [`Action::GiveBack`](crate::worker::Action::GiveBack).
+    /// [`WorkerOutput::Save`](crate::worker::WorkerOutput::Save).
+    Save(Box<StateWrite>),
+    /// [`WorkerOutput::GiveBack`](crate::worker::WorkerOutput::GiveBack).
     GiveBack(TaskId, Token, ClaimId),
-    /// [`Action::Answer`](crate::worker::Action::Answer).
-    Answer(Box<Answer>),
-    /// [`Action::Retain`](crate::worker::Action::Retain).
-    Retain(Box<RetentionAsk>),
+    /// [`WorkerOutput::Answer`](crate::worker::WorkerOutput::Answer).
+    Answer(Box<CommandAck>),
+    /// [`WorkerOutput::Retain`](crate::worker::WorkerOutput::Retain).
+    Retain(Box<RetentionRequest>),
 }
 
 impl NodeWrite {
@@ -34,18 +34,20 @@ impl NodeWrite {
     }
 
     /// What its reply means to the machine.
-    pub fn read(self, layout: &Layout, reply: Result<TxnReply, StoreError>) -> Event {
+    pub fn read(self, layout: &Layout, reply: Result<TxnReply, StoreError>) -> WorkerInput {
         match self {
             NodeWrite::Save(save) => {
-                Event::Saved { answer: read_saved(&save, reply), task: save.task, epoch: save.epoch }
+                WorkerInput::Saved { answer: read_saved(&save, reply), task: save.task, epoch: save.epoch }
             }
             NodeWrite::GiveBack(task, token, _) => {
-                Event::GivenBack { task, token, answer: read_given_back(&reply) }
+                WorkerInput::GivenBack { task, token, answer: read_given_back(&reply) }
             }
             NodeWrite::Answer(answer) => {
-                Event::Answered { epoch: answer.epoch, answer: read_answered(&reply) }
+                WorkerInput::Answered { epoch: answer.epoch, answer: read_answered(&reply) }
             }
-            NodeWrite::Retain(ask) => Event::Retained { reply: read_retained(layout, &ask, reply), ask },
+            NodeWrite::Retain(ask) => {
+                WorkerInput::Retained { reply: read_retained(layout, &ask, reply), ask }
+            }
         }
     }
 }

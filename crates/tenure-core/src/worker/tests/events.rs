@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::World;
+use super::world::WorkerWorld;
 use crate::audit::AuditEntry;
 use crate::client::{DeleteTask, NewTask, Origin, SendCommand, SendNodeCommand, SubmitError, SubmitTasks};
 use crate::command::NodeCommand;
@@ -14,9 +14,9 @@ use crate::layout::{COMMAND_EXPIRES_AFTER, Key};
 use crate::record::{
     AuditRecord, CommandOutcome, CommandRecord, OwnerRecord, Record, ResultRecord, Timestamp,
 };
-use crate::task::{State, TaskMessage};
+use crate::task::{TaskMessage, TaskStatus};
 use crate::txn::{Condition, Op, Txn};
-use crate::worker::{Event, Notice, Outcome};
+use crate::worker::{HandlerEnd, WorkerEvent, WorkerInput};
 
 pub(super) fn task(name: &str) -> TaskId {
     TaskId::parse(name).unwrap()
@@ -30,10 +30,10 @@ pub(super) fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-impl World {
+impl WorkerWorld {
     /// A world with these nodes, all joined and at rest.
-    pub(super) fn calm(nodes: usize) -> World {
-        let mut world = World::new(nodes, 7);
+    pub(super) fn calm(nodes: usize) -> WorkerWorld {
+        let mut world = WorkerWorld::new(nodes, 7);
         world.settle();
         world
     }
@@ -180,14 +180,14 @@ impl World {
     }
 
     /// A handler returns.
-    pub(super) fn finish(&mut self, name: &str, outcome: Outcome) {
+    pub(super) fn finish(&mut self, name: &str, outcome: HandlerEnd) {
         let n = self.runs_on(name).expect("it runs");
         let token = self.processes[n].handlers[&task(name)].token;
         self.end_handler(n, task(name), token, outcome);
     }
 
     /// How a task stands; none if nothing is stored.
-    pub(super) fn stands(&mut self, name: &str) -> Option<State> {
+    pub(super) fn stands(&mut self, name: &str) -> Option<TaskStatus> {
         self.state(name).map(|record| record.state)
     }
 
@@ -199,7 +199,7 @@ impl World {
         self.result(id).map(|result| result.outcome)
     }
 
-    pub(super) fn has_noticed(&self, n: usize, is_it: impl Fn(&Notice) -> bool) -> bool {
+    pub(super) fn has_noticed(&self, n: usize, is_it: impl Fn(&WorkerEvent) -> bool) -> bool {
         self.processes[n].notices.iter().any(is_it)
     }
 
@@ -223,7 +223,7 @@ impl World {
 
     pub(super) fn shut_down(&mut self, n: usize, within: Duration) {
         let deadline = self.now + within;
-        self.tell(n, Event::Shutdown { deadline });
+        self.tell(n, WorkerInput::Shutdown { deadline });
     }
 
     pub(super) fn in_ms(&self, ms: u64) -> Timestamp {

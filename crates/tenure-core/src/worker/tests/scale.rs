@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::World;
+use super::world::WorkerWorld;
 use crate::id::{NodeId, TaskId};
 use crate::layout::Key;
 use crate::txn::{Op, Txn};
@@ -10,7 +10,7 @@ use crate::worker::WorkerStats;
 
 /// Submits many tasks at once to eight nodes, and says how much all of them have worked.
 fn claim_all(tasks: usize) -> WorkerStats {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     let before = total(&world);
     submit_all(&mut world, tasks);
     world.pass(Duration::from_secs(12));
@@ -22,7 +22,7 @@ fn claim_all(tasks: usize) -> WorkerStats {
 }
 
 /// How much all nodes have worked since.
-fn since(world: &World, before: WorkerStats) -> WorkerStats {
+fn since(world: &WorkerWorld, before: WorkerStats) -> WorkerStats {
     let after = total(world);
     WorkerStats {
         weighed: after.weighed - before.weighed,
@@ -33,7 +33,7 @@ fn since(world: &World, before: WorkerStats) -> WorkerStats {
     }
 }
 
-fn submit_all(world: &mut World, tasks: usize) {
+fn submit_all(world: &mut WorkerWorld, tasks: usize) {
     for chunk in (0..tasks).collect::<Vec<_>>().chunks(100) {
         let mut txn = Txn::new();
         for n in chunk {
@@ -45,7 +45,7 @@ fn submit_all(world: &mut World, tasks: usize) {
 }
 
 /// Freezes all nodes, or lets all of them go on, at one revision.
-fn freeze_all(world: &mut World, freeze: bool) {
+fn freeze_all(world: &mut WorkerWorld, freeze: bool) {
     let mut txn = Txn::new();
     for n in 0..world.processes.len() {
         let key = world.layout.encode(&Key::Frozen(NodeId::parse(&format!("n{n}")).unwrap()));
@@ -57,7 +57,7 @@ fn freeze_all(world: &mut World, freeze: bool) {
 /// They had waited longer than anybody has patience, so everybody tried for all of them at once.
 #[test]
 fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     freeze_all(&mut world, true);
     world.pass(Duration::from_secs(1));
     submit_all(&mut world, 400);
@@ -73,7 +73,7 @@ fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
 /// What ranks first at a node that has its share already was left for a quarter of a second or more, though everybody could see that.
 #[test]
 fn what_is_above_one_nodes_share_goes_to_the_next_at_once() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     submit_all(&mut world, 1_001);
     world.pass(Duration::from_millis(100));
     let shares = world.shares();
@@ -86,7 +86,7 @@ fn what_is_above_one_nodes_share_goes_to_the_next_at_once() {
 /// After three seconds everybody lost patience with everybody, and until then each looked four times a second at all that was not its own.
 #[test]
 fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     world.operations_take = Some(Duration::from_millis(1));
     let before = total(&world);
     submit_all(&mut world, 6_000);
@@ -102,7 +102,7 @@ fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
 /// saw all of them work, and took whatever was left.
 #[test]
 fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     (world.operations_take, world.swift) = (Some(Duration::from_millis(1)), Some(3));
     let before = total(&world);
     submit_all(&mut world, 8_000);
@@ -113,7 +113,7 @@ fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through()
     assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
 }
 
-fn total(world: &World) -> WorkerStats {
+fn total(world: &WorkerWorld) -> WorkerStats {
     world.processes.iter().map(|process| process.machine.tally()).fold(WorkerStats::default(), |sum, one| {
         WorkerStats {
             weighed: sum.weighed + one.weighed,

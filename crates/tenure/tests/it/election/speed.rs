@@ -25,7 +25,7 @@ async fn a_resigned_leader_is_followed_within_twice_a_transaction_and_a_watch() 
     let mut watch =
         two.watch(Selection::key("/probe"), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     let (mut references, mut handovers) = (Vec::new(), Vec::new());
-    let mut term = first.campaign("0").await.unwrap();
+    let mut term = first.campaign().value("0").await.unwrap();
     for round in 0..ROUNDS {
         let next = if round % 2 == 0 { &second } else { &first };
         let waiting = stand(&one, next, "next", 2).await;

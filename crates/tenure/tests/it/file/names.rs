@@ -112,8 +112,8 @@ async fn session_ends_at_once_when_its_files_are_renamed() {
         let home = Home::new();
         let store = home.store().await;
         let session = Session::options().ttl(Duration::from_secs(60)).open(store.clone()).unwrap();
-        session.register("/held", "").await.unwrap();
-        session.settled().await;
+        session.register_raw("/held", "").await.unwrap();
+        session.synced().await;
         damage(&home);
         let lost = timeout(Duration::from_secs(2), store.lost()).await.expect(what);
         assert!(matches!(lost, StoreError::Replaced(StoreReplaced::Files)), "{what}: {lost}");

@@ -57,7 +57,7 @@ async fn successful_bounded_requests_read_no_holder() {
     let (_session, locks) = process(&connect(&etcd).await);
     locks.lock("warm").await.unwrap().release().await.unwrap();
     let before = requests(&etcd);
-    for acquire in [locks.lock("x").try_once(), locks.lock("x").wait_up_to(Duration::from_secs(5))] {
+    for acquire in [locks.lock("x").try_now(), locks.lock("x").timeout(Duration::from_secs(5))] {
         acquire.await.unwrap().release().await.unwrap();
     }
     assert_eq!(requests(&etcd).1, before.1, "nothing but enters and leaves");

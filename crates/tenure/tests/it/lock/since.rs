@@ -15,7 +15,7 @@ on_every_engine! {
 pub(super) async fn recorded(locks: &Locks, lock: &str) -> (Holder, Timestamp) {
     soon(async {
         loop {
-            let view = locks.view(&name(lock)).await.unwrap();
+            let view = locks.get(&name(lock)).await.unwrap();
             if let Some(holder) = view.holders.first().cloned()
                 && let Some(acquired) = holder.record.acquired
             {
@@ -53,7 +53,7 @@ mod claims {
     pub(super) async fn library_lock_names_its_process(store: Store) {
         let (_session, locks) = process(&store);
         let _held = soon(locks.lock("x").into_future()).await.unwrap();
-        let view = locks.view(&name("x")).await.unwrap();
+        let view = locks.get(&name("x")).await.unwrap();
         let identity = view.holders[0].record.identity();
         assert_eq!(identity, tenure::identity::current());
         assert_eq!(identity.pid, std::process::id());
@@ -81,10 +81,10 @@ async fn hold_after_a_wait_counts_from_acquisition() {
     world.advance(Duration::from_secs(8)).await;
     held.release().await.unwrap();
     let _held = waiting.await.unwrap().unwrap();
-    let view = first.view(&name("x")).await.unwrap();
+    let view = first.get(&name("x")).await.unwrap();
     assert_eq!(view.holders[0].record.acquired, None, "not known yet, and no wrong time before that");
     world.advance(Duration::from_millis(1_200)).await;
-    let holder = first.view(&name("x")).await.unwrap().holders.remove(0);
+    let holder = first.get(&name("x")).await.unwrap().holders.remove(0);
     assert_eq!(holder.record.acquired.unwrap().0 - holder.record.queued.0, 8_000);
     assert_eq!(tenure::clock::wall_time().0 - holder.record.acquired.unwrap().0, 1_200);
 }
@@ -129,9 +129,9 @@ async fn unanswered_recording_is_retried() {
     let _held = locks.lock("x").await.unwrap();
     world.process("a").refuse_connections();
     world.advance(Duration::from_millis(500)).await;
-    assert_eq!(onlooker.view(&name("x")).await.unwrap().holders[0].record.acquired, None);
+    assert_eq!(onlooker.get(&name("x")).await.unwrap().holders[0].record.acquired, None);
     world.process("a").heal();
     world.advance(Duration::from_secs(1)).await;
-    let holder = onlooker.view(&name("x")).await.unwrap().holders.remove(0);
+    let holder = onlooker.get(&name("x")).await.unwrap().holders.remove(0);
     assert_eq!(holder.record.acquired, Some(holder.record.queued), "it counts from the acquisition");
 }

@@ -49,7 +49,7 @@ async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told
         let replaced = pauses.iter().filter(|outcome| **outcome == CommandOutcome::Replaced).count();
         eprintln!("200 killed; {replaced} pauses were replaced before anybody had read them");
         for id in &ids {
-            until("it is killed", async || shop.state(id).await.state == State::Killed).await;
+            until("it is killed", async || shop.state(id).await.state == TaskStatus::Killed).await;
         }
         until("nothing runs", async || shop.ledger.running().is_empty()).await;
         assert_eq!(shop.store.list(shop.layout.tasks()).await.unwrap().pairs.len(), 0);
@@ -72,7 +72,7 @@ async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
             async |message| client.command(&task("t"), message).await.unwrap().wait(PATIENCE).await.unwrap();
         let paused = say(TaskMessage::Pause).await;
         assert_eq!((paused.by.as_str(), paused.to), ("a", Some(TaskState::Paused)));
-        assert_eq!((shop.ledger.running().len(), shop.state("t").await.state), (0, State::Paused));
+        assert_eq!((shop.ledger.running().len(), shop.state("t").await.state), (0, TaskStatus::Paused));
         assert!(shop.owner("t").await.is_some(), "a paused task has an owner");
         let refused = say(TaskMessage::Complete).await;
         assert_eq!(refused.outcome, CommandOutcome::Refused);
@@ -271,7 +271,7 @@ async fn a_command_under_a_lease_of_somebody_else_takes_nothing_else_with_it() {
             lease,
         ));
         shop.store.txn(txn).await.unwrap();
-        until("it is paused", async || shop.state("t").await.state == State::Paused).await;
+        until("it is paused", async || shop.state("t").await.state == TaskStatus::Paused).await;
         worker.end().await;
         assert!(shop.store.get_key(command).await.unwrap().is_none(), "it was handled");
         assert!(shop.store.get_key(theirs).await.unwrap().is_some(), "what else was there stays");

@@ -52,7 +52,7 @@ fn is_lost(state: &SessionState) -> bool {
 async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_ends() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     // Renewed at a third of the TTL, exactly.
     world.advance(ms(3_334)).await;
     let renewed_at = world.elapsed();
@@ -80,8 +80,8 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
 async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
-    session.register("/r/b", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
+    session.register_raw("/r/b", "v").await.unwrap();
     world.process("a").partition();
     world.advance(s(30)).await;
     session.unregister("/r/b");
@@ -96,7 +96,7 @@ async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
 async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let mut watch = watch_all(&world.process("onlooker").store()).await;
     for _ in 0..10 {
         world.process("a").partition();
@@ -112,7 +112,7 @@ async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
 async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
     let world = World::new();
     let session = session(&world, "a");
-    let lease = session.register("/r/a", "v").await.unwrap().lease;
+    let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
     world.process("a").drop_responses();
     when(&world, &session, is_lost).await;
     // The renewals have arrived, so the store keeps it; the session cannot know that.
@@ -125,7 +125,7 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
         let world = World::new();
         let session = session(&world, "a");
         world.process("a").set_clock_skew(ClockSkew::Drift { ppm });
-        session.register("/r/a", "v").await.unwrap();
+        session.register_raw("/r/a", "v").await.unwrap();
         let mut watch = watch_all(&world.process("onlooker").store()).await;
         world.process("a").partition();
         let lost = when(&world, &session, is_lost).await;
@@ -138,7 +138,7 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
 async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let before = world.process("a").clock().now();
     world.process("a").set_clock_skew(ClockSkew::Ahead(s(20)));
     assert_eq!(world.process("a").clock().now(), before + s(20));
@@ -156,7 +156,7 @@ async fn a_constant_offset_changes_nothing() {
     let world = World::new();
     let session = session(&world, "a");
     world.process("a").set_clock_skew(ClockSkew::Ahead(s(1_000_000)));
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     world.advance(s(100)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 1 }));
 }
@@ -165,7 +165,7 @@ async fn a_constant_offset_changes_nothing() {
 async fn a_stalled_session_is_lost_before_it_does_anything_else() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let mut states = session.state();
     states.mark_unchanged();
     world.process("a").pause();
@@ -190,7 +190,7 @@ async fn a_stalled_session_is_lost_before_it_does_anything_else() {
 async fn an_expired_lease_is_seen_at_once_and_replaced() {
     let world = World::new();
     let session = session(&world, "a");
-    let lease = session.register("/r/a", "v").await.unwrap().lease;
+    let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
     let mut watch = watch_all(&world.process("onlooker").store()).await;
     world.run_until_idle().await;
     assert!(world.expire_lease(lease));

@@ -11,20 +11,20 @@ use crate::time::Moment;
 
 const NOW: Moment = Moment::ORIGIN;
 
-struct World {
+struct ClaimWorld {
     store: Keyspace,
     layout: Layout,
     lease: LeaseId,
 }
 
-impl World {
+impl ClaimWorld {
     /// A store with tasks in it that nobody owns.
-    fn with(tasks: &[&str]) -> World {
+    fn with(tasks: &[&str]) -> ClaimWorld {
         let layout = Layout::new(&Namespace::parse("ns").unwrap());
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let lease = LeaseId::new(7).unwrap();
         store.grant(lease, Duration::from_secs(60), NOW).unwrap();
-        let mut world = World { store, layout, lease };
+        let mut world = ClaimWorld { store, layout, lease };
         for name in tasks {
             world.put(&Key::Task(task(name)), "{}");
         }
@@ -60,13 +60,13 @@ impl World {
 
     fn request(&mut self, names: &[&str]) -> ClaimBatch {
         let asks = names.iter().map(|name| self.ask(name)).collect();
-        ClaimBatch::new(asks, Reading::Together)
+        ClaimBatch::new(asks, ClaimReadMode::Together)
     }
 
     /// The same claims in a bundle.
     fn one(&mut self, names: &[&str]) -> ClaimBatch {
         let asks = names.iter().map(|name| self.ask(name)).collect();
-        let request = ClaimBatch::new(asks, Reading::Bundled);
+        let request = ClaimBatch::new(asks, ClaimReadMode::Bundled);
         assert_eq!(request.txns(&self.layout).len(), 1);
         request
     }
@@ -101,14 +101,14 @@ fn words(answers: &[ClaimReply]) -> Vec<String> {
 
 #[test]
 fn new_tasks_are_claimed_in_one_go_and_only_one_of_them_reads() {
-    let mut world = World::with(&["a", "b", "c"]);
+    let mut world = ClaimWorld::with(&["a", "b", "c"]);
     let mut request = world.request(&["a", "b", "c"]);
     let reads = |txn: &Txn| txn.then.iter().filter(|op| matches!(op, Op::Get(_))).count();
     assert_eq!(request.txns(&world.layout).iter().map(reads).collect::<Vec<_>>(), [0, 0, 2]);
     assert_eq!(world.settle(&mut request), 1);
-    let mut habit = Habit::default();
+    let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
-    assert_eq!(habit.next_reading(), Reading::Bundled);
+    assert_eq!(habit.next_reading(), ClaimReadMode::Bundled);
     let answers = request.into_answers();
     assert_eq!(words(&answers), ["ours - -"; 3]);
     for (answer, name) in answers.iter().zip(["a", "b", "c"]) {
@@ -124,15 +124,15 @@ fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
         (Key::TaskCommand(task("a")), ["ours - {}", "ours - -", "ours - -"]),
         (Key::TaskState(task("c")), ["ours - -", "ours - -", "ours {} -"]),
     ] {
-        let mut world = World::with(&["a", "b", "c"]);
+        let mut world = ClaimWorld::with(&["a", "b", "c"]);
         world.put(&key, "{}");
         let mut request = world.request(&["a", "b", "c"]);
         assert_eq!(world.settle(&mut request), 2, "{key:?}");
-        let mut habit = Habit::default();
+        let mut habit = ClaimModeHistory::default();
         habit.learn(&request);
         assert_eq!(
             habit.next_reading(),
-            Reading::Each,
+            ClaimReadMode::Each,
             "what has just been found is not asked for in vain again"
         );
         let answers = request.into_answers();
@@ -147,7 +147,7 @@ fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
 #[test]
 fn a_claim_that_fails_says_why_at_once_and_harms_no_other() {
     for (first, last) in [("taken", "b"), ("b", "taken"), ("gone", "b"), ("b", "gone")] {
-        let mut world = World::with(&["taken", "b"]);
+        let mut world = ClaimWorld::with(&["taken", "b"]);
         world.put(&Key::TaskOwner(task("taken")), r#"{"node":"you"}"#);
         let mut request = world.request(&[first, last]);
         assert_eq!(world.settle(&mut request), 1);
@@ -167,7 +167,7 @@ fn a_claim_that_fails_says_why_at_once_and_harms_no_other() {
 /// The store may carry out transactions that travel together in any order, and others between them.
 #[test]
 fn that_there_was_nothing_before_a_claim_does_not_count_for_it() {
-    let mut world = World::with(&["a", "b"]);
+    let mut world = ClaimWorld::with(&["a", "b"]);
     let mut request = world.request(&["a", "b"]);
     let txns = request.txns(&world.layout);
     let last = world.apply(&txns[1]);
@@ -181,7 +181,7 @@ fn that_there_was_nothing_before_a_claim_does_not_count_for_it() {
 
 #[test]
 fn what_may_be_ours_is_never_said_not_to_be_done() {
-    let mut world = World::with(&["a", "b", "c"]);
+    let mut world = ClaimWorld::with(&["a", "b", "c"]);
     world.put(&Key::TaskState(task("c")), "{}");
     let mut request = world.request(&["a", "b", "c"]);
     let replies = request.txns(&world.layout).iter().map(|txn| world.apply(txn)).collect();
@@ -197,7 +197,7 @@ fn what_may_be_ours_is_never_said_not_to_be_done() {
 
 #[test]
 fn without_the_answer_of_the_one_who_reads_the_others_read_for_themselves() {
-    let mut world = World::with(&["a", "b"]);
+    let mut world = ClaimWorld::with(&["a", "b"]);
     let mut request = world.request(&["a", "b"]);
     let txns = request.txns(&world.layout);
     let first = world.apply(&txns[0]);
@@ -209,7 +209,7 @@ fn without_the_answer_of_the_one_who_reads_the_others_read_for_themselves() {
 
 #[test]
 fn props_are_read_by_the_claims_of_tasks_that_have_some() {
-    let mut world = World::with(&["a", "b"]);
+    let mut world = ClaimWorld::with(&["a", "b"]);
     for state in [None, Some("{}")] {
         world.put(&Key::TaskProps(task("a")), r#"{"to":"a"}"#);
         if let Some(state) = state {
@@ -232,7 +232,7 @@ fn props_are_read_by_the_claims_of_tasks_that_have_some() {
 
 #[test]
 fn one_claim_by_itself_reads_for_itself() {
-    let mut world = World::with(&["a"]);
+    let mut world = ClaimWorld::with(&["a"]);
     world.put(&Key::TaskState(task("a")), "{}");
     let mut request = world.request(&["a"]);
     assert_eq!(world.settle(&mut request), 1);
@@ -241,25 +241,25 @@ fn one_claim_by_itself_reads_for_itself() {
 
 #[test]
 fn asking_together_is_tried_again_after_a_while() {
-    let mut world = World::with(&["a", "b"]);
+    let mut world = ClaimWorld::with(&["a", "b"]);
     world.put(&Key::TaskState(task("a")), "{}");
     let mut request = world.request(&["a", "b"]);
     world.settle(&mut request);
-    let mut habit = Habit::default();
+    let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
-    let each = (0..).take_while(|_| habit.next_reading() == Reading::Each).count();
+    let each = (0..).take_while(|_| habit.next_reading() == ClaimReadMode::Each).count();
     assert_eq!(each, usize::try_from(EACH_FOR).unwrap());
 }
 
 #[test]
 fn claims_that_all_succeed_are_one_transaction() {
-    let mut world = World::with(&["a", "b", "c"]);
+    let mut world = ClaimWorld::with(&["a", "b", "c"]);
     world.put(&Key::TaskProps(task("b")), r#"{"to":"b"}"#);
     let mut request = world.one(&["a", "b", "c"]);
     assert_eq!(world.settle(&mut request), 1);
-    let mut habit = Habit::default();
+    let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
-    assert_eq!(habit.next_reading(), Reading::Bundled);
+    assert_eq!(habit.next_reading(), ClaimReadMode::Bundled);
     for (answer, (name, props)) in request.into_answers().into_iter().zip([
         ("a", None),
         ("b", Some(r#"{"to":"b"}"#.into())),
@@ -273,30 +273,30 @@ fn claims_that_all_succeed_are_one_transaction() {
 
 #[test]
 fn whoever_was_faster_fails_all_once_and_then_each_is_asked_for_itself_for_a_while() {
-    let mut world = World::with(&["a", "taken", "c"]);
+    let mut world = ClaimWorld::with(&["a", "taken", "c"]);
     world.put(&Key::TaskOwner(task("taken")), r#"{"node":"you"}"#);
     let mut request = world.one(&["a", "taken", "gone", "c"]);
     assert_eq!(world.settle(&mut request), 2);
-    let mut habit = Habit::default();
+    let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
     assert_eq!(words(&request.into_answers()), ["ours - -", "Taken", "Gone", "ours - -"]);
-    let apart = (0..).take_while(|_| habit.next_reading() == Reading::Together).count();
+    let apart = (0..).take_while(|_| habit.next_reading() == ClaimReadMode::Together).count();
     assert_eq!(apart, usize::try_from(APART_FOR).unwrap());
 }
 
 #[test]
 fn a_lease_that_is_over_ends_only_its_own_claims() {
-    let mut world = World::with(&["a", "b"]);
+    let mut world = ClaimWorld::with(&["a", "b"]);
     let ((first, _), second) = (world.ask("a"), world.ask("b"));
     let asks = vec![(first, LeaseId::new(99).unwrap()), second];
-    let mut request = ClaimBatch::new(asks, Reading::Bundled);
+    let mut request = ClaimBatch::new(asks, ClaimReadMode::Bundled);
     assert_eq!(world.settle(&mut request), 2);
     assert_eq!(words(&request.into_answers()), ["LeaseOver", "ours - -"]);
 }
 
 #[test]
 fn a_state_that_one_transaction_finds_is_read_by_each_claim() {
-    let mut world = World::with(&["a", "b"]);
+    let mut world = ClaimWorld::with(&["a", "b"]);
     world.put(&Key::TaskState(task("b")), "{}");
     let mut request = world.one(&["a", "b"]);
     assert_eq!(world.settle(&mut request), 2);
@@ -305,7 +305,7 @@ fn a_state_that_one_transaction_finds_is_read_by_each_claim() {
 
 #[test]
 fn what_came_of_one_transaction_came_of_all_claims() {
-    let mut world = World::with(&["a", "b"]);
+    let mut world = ClaimWorld::with(&["a", "b"]);
     for (error, answer) in [
         (StoreError::Ambiguous(Cause::new("lost")), ClaimReply::Unknown),
         (StoreError::Unavailable(Cause::new("down")), ClaimReply::NotDone),
@@ -320,14 +320,14 @@ fn what_came_of_one_transaction_came_of_all_claims() {
 fn a_bundle_has_an_end_and_what_was_asked_before_is_in_none() {
     let names: Vec<String> = (0..BUNDLE * 2).map(|n| format!("t{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut world = World::with(&names);
+    let mut world = ClaimWorld::with(&names);
     for name in &names {
         world.put(&Key::TaskProps(task(name)), "{}");
     }
-    let txns = |world: &mut World, names: &[&str], is_again: bool| {
+    let txns = |world: &mut ClaimWorld, names: &[&str], is_again: bool| {
         let mut asks: Vec<_> = names.iter().map(|name| world.ask(name)).collect();
         asks[0].0.is_again = is_again;
-        ClaimBatch::new(asks, Reading::Bundled).txns(&world.layout)
+        ClaimBatch::new(asks, ClaimReadMode::Bundled).txns(&world.layout)
     };
     assert_eq!(txns(&mut world, &names[..2], true).len(), 2);
     assert_eq!(txns(&mut world, &names[..1], false).len(), 1);
@@ -340,10 +340,10 @@ fn a_bundle_has_an_end_and_what_was_asked_before_is_in_none() {
 fn a_bundle_that_is_refused_harms_no_other() {
     let names: Vec<String> = (0..BUNDLE + 2).map(|n| format!("t{n:03}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut world = World::with(&names);
+    let mut world = ClaimWorld::with(&names);
     world.put(&Key::TaskOwner(task(names[BUNDLE])), r#"{"node":"you"}"#);
     let asks = names.iter().map(|name| world.ask(name)).collect();
-    let mut request = ClaimBatch::new(asks, Reading::Bundled);
+    let mut request = ClaimBatch::new(asks, ClaimReadMode::Bundled);
     assert_eq!(world.settle(&mut request), 2);
     let words = words(&request.into_answers());
     assert!(words.iter().enumerate().all(|(n, word)| (word == "Taken") == (n == BUNDLE)), "{words:?}");

@@ -1,9 +1,11 @@
 //! Who leads and who wants to, for anybody who wants to know.
 
+use tenure_core::backoff::Backoff;
 use tenure_core::cluster::elections_in;
 use tenure_core::layout::{Key, QueueKey};
 
-use super::Election;
+use super::ElectionQueue;
+use crate::retry::Attempts;
 use crate::store::{Get, KeyValue, Revision, SortOrder, StoreError};
 
 pub use tenure_core::cluster::{Candidate, ElectionSnapshot, Leader};
@@ -17,26 +19,21 @@ pub struct ElectionList {
     pub revision: Revision,
 }
 
-impl Election {
+impl ElectionQueue {
     /// Who leads now.
-    pub async fn leader(&self) -> Result<Option<Leader>, StoreError> {
-        let oldest = Get::prefix(self.queue.clone()).order(SortOrder::Created).limit(1);
+    pub(super) async fn leader(&self) -> Result<Option<Leader>, StoreError> {
+        let oldest = Get::prefix(self.prefix.clone()).order(SortOrder::Created).limit(1);
         let page = self.store().get(oldest).await?;
         let Some(first) = page.pairs.first() else { return Ok(None) };
         match self.place(first) {
             Some(place) => Ok(Some(Leader::of(place, first))),
             // A stranger's key is in nobody's line.
-            None => Ok(self.view().await?.leader),
+            None => Ok(self.snapshot().await?.leader),
         }
     }
 
-    /// Who waits to lead, the next first.
-    pub async fn candidates(&self) -> Result<Vec<Candidate>, StoreError> {
-        Ok(self.view().await?.candidates)
-    }
-
     /// Who leads and who waits, at one revision.
-    pub async fn view(&self) -> Result<ElectionSnapshot, StoreError> {
+    pub(super) async fn snapshot(&self) -> Result<ElectionSnapshot, StoreError> {
         let layout = &self.elections.layout;
         let page = self.store().list(layout.candidates(&self.name)).await?;
         let revision = page.revision;
@@ -46,14 +43,21 @@ impl Election {
     }
 
     /// The candidate at a place; none if it is not there.
-    pub async fn candidate(&self, place: QueueKey) -> Result<Option<Candidate>, StoreError> {
+    pub(super) async fn candidate(&self, place: QueueKey) -> Result<Option<Candidate>, StoreError> {
         let key = self.elections.layout.encode(&Key::Candidate(self.name.clone(), place));
         Ok(self.store().get_key(key).await?.map(|pair| Candidate::of(place, &pair)))
     }
 
-    /// Everything below its prefix, at one revision.
-    pub(super) async fn line(&self) -> Result<Vec<KeyValue>, StoreError> {
-        Ok(self.store().list(self.elections.layout.candidates(&self.name)).await?.pairs)
+    /// All keys of the queue, at one revision. Retries until the store replies.
+    pub(super) async fn read_candidates(&self) -> Result<Vec<KeyValue>, StoreError> {
+        let mut attempts = Attempts::new(&self.elections.clock, Backoff::REQUEST);
+        loop {
+            match self.store().list(self.elections.layout.candidates(&self.name)).await {
+                Ok(page) => return Ok(page.pairs),
+                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) => attempts.wait("read candidates", &error).await,
+            }
+        }
     }
 
     /// The candidate that a key is; none if it is a stranger's.

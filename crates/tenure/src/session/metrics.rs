@@ -94,11 +94,11 @@ pub(super) fn retried() {
 
 /// One session's part in the number of keys of the whole process.
 #[derive(Default)]
-pub(super) struct Gauge {
+pub(super) struct KeyGauge {
     told: u32,
 }
 
-impl Gauge {
+impl KeyGauge {
     pub(super) fn set(&mut self, keys: usize) {
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);
         if keys != self.told {

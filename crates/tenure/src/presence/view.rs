@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 
-use super::{Follower, PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, lock};
+use super::{PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, PresenceWatch, lock};
 use crate::clock::Clock;
 use crate::ordered_watch;
 use crate::store::{Revision, StoreError};
@@ -18,7 +18,7 @@ use crate::store::{Revision, StoreError};
 /// # Guarantees
 ///
 /// * What is shown is what the store held at one revision, never half of a listing.
-/// * The last picture stays when the store cannot be reached; [`View::age`] says how old it is.
+/// * The last picture stays when the store cannot be reached; [`PresenceView::age`] says how old it is.
 ///
 /// # Not guaranteed
 ///
@@ -27,12 +27,12 @@ use crate::store::{Revision, StoreError};
 /// # Cancellation
 ///
 /// Dropping a waiting future leaves nothing behind. Dropping the last clone ends the watch.
-pub struct View<K: PresenceKind> {
-    shared: Arc<Shared<K>>,
-    seen: ordered_watch::OrderedReceiver<Progress>,
+pub struct PresenceView<K: PresenceKind> {
+    shared: Arc<ViewShared<K>>,
+    seen: ordered_watch::OrderedReceiver<ViewProgress>,
 }
 
-struct Shared<K: PresenceKind> {
+struct ViewShared<K: PresenceKind> {
     roster: Arc<Mutex<PresenceSet<K>>>,
     clock: Arc<dyn Clock>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -40,14 +40,14 @@ struct Shared<K: PresenceKind> {
 
 /// What the clones of a view wait for.
 #[derive(Clone, Debug, Default)]
-struct Progress {
+struct ViewProgress {
     /// How many pieces of news there were.
     count: u64,
     /// Why nothing will come any more.
     end: Option<StoreError>,
 }
 
-impl<K: PresenceKind> Drop for Shared<K> {
+impl<K: PresenceKind> Drop for ViewShared<K> {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(task) = task.take() {
@@ -56,16 +56,16 @@ impl<K: PresenceKind> Drop for Shared<K> {
     }
 }
 
-impl<K: PresenceKind> Clone for View<K> {
-    fn clone(&self) -> View<K> {
-        View { shared: self.shared.clone(), seen: self.seen.clone() }
+impl<K: PresenceKind> Clone for PresenceView<K> {
+    fn clone(&self) -> PresenceView<K> {
+        PresenceView { shared: self.shared.clone(), seen: self.seen.clone() }
     }
 }
 
-impl<K: PresenceKind> View<K> {
+impl<K: PresenceKind> PresenceView<K> {
     /// A view that a follower keeps up to date. Must be called inside a tokio runtime.
-    pub fn new(mut follower: Follower<K>) -> View<K> {
-        let (progress, seen) = ordered_watch::channel(Progress::default());
+    pub fn new(mut follower: PresenceWatch<K>) -> PresenceView<K> {
+        let (progress, seen) = ordered_watch::channel(ViewProgress::default());
         let (roster, clock) = (follower.roster.clone(), follower.clock.clone());
         let task = tokio::spawn(async move {
             while let Some(news) = follower.next().await {
@@ -78,7 +78,7 @@ impl<K: PresenceKind> View<K> {
                 }
             }
         });
-        View { shared: Arc::new(Shared { roster, clock, task: Mutex::new(Some(task)) }), seen }
+        PresenceView { shared: Arc::new(ViewShared { roster, clock, task: Mutex::new(Some(task)) }), seen }
     }
 
     /// The whole picture as last known; none before the first one has come.
@@ -172,8 +172,8 @@ impl<K: PresenceKind> View<K> {
     }
 }
 
-impl<K: PresenceKind> fmt::Debug for View<K> {
+impl<K: PresenceKind> fmt::Debug for PresenceView<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "View({} members at {:?}, {:?} old)", self.len(), self.revision(), self.age())
+        write!(f, "PresenceView({} members at {:?}, {:?} old)", self.len(), self.revision(), self.age())
     }
 }

@@ -24,7 +24,7 @@ pub use tenure_core::presence::{
     PresenceKind, PresenceOf, PresenceSet, PresenceSnapshot, PresenceSnapshotOf, UnreadableKey,
 };
 
-pub use view::View;
+pub use view::PresenceView;
 
 /// How long a follower may hear nothing before it asks whether the store still answers. Five hundred quiet followers ask a hundred
 /// times a second all together, as much as their renewals; halved, they would be the larger part. Doubled, an outage is told later,
@@ -62,7 +62,7 @@ pub async fn list<K: PresenceKind>(
     roster.snapshot().ok_or_else(|| StoreError::Corrupt("a listing without a revision".into()))
 }
 
-/// News of who is there: the whole picture first, then every difference.
+/// PresenceEvent of who is there: the whole picture first, then every difference.
 ///
 /// # Guarantees
 ///
@@ -87,25 +87,25 @@ pub async fn list<K: PresenceKind>(
 /// A store that cannot be reached is not an error. What no trying can mend (a closed, replaced or corrupt store, a denied access) is
 /// the last item.
 #[must_use = "a follower does nothing unless it is read"]
-pub struct Follower<K: PresenceKind> {
+pub struct PresenceWatch<K: PresenceKind> {
     store: Store,
     clock: Arc<dyn Clock>,
     feed: Feed,
     roster: Arc<Mutex<PresenceSet<K>>>,
-    question: Question,
+    question: LivenessProbe,
     /// Told by the roster, not yet read.
     ready: VecDeque<PresenceEventOf<K>>,
 }
 
 /// Whether the store still answers.
-enum Question {
+enum LivenessProbe {
     /// Not asked until then.
     Resting(Sleep),
     /// Asked at that moment.
     Asked(Moment, Pin<Box<dyn Future<Output = bool> + Send>>),
 }
 
-impl<K: PresenceKind> Follower<K> {
+impl<K: PresenceKind> PresenceWatch<K> {
     /// Follows the members of a kind; the listing begins when the follower is first read.
     ///
     /// # Errors
@@ -116,11 +116,11 @@ impl<K: PresenceKind> Follower<K> {
         select: Selection,
         kind: K,
         clock: Arc<dyn Clock>,
-    ) -> Result<Follower<K>, StoreError> {
+    ) -> Result<PresenceWatch<K>, StoreError> {
         let feed = Feed::open(store.clone(), select)?;
-        let question = Question::Resting(clock.sleep_until(clock.now() + ASK_AFTER));
+        let question = LivenessProbe::Resting(clock.sleep_until(clock.now() + ASK_AFTER));
         let roster = Arc::new(Mutex::new(PresenceSet::new(kind)));
-        Ok(Follower { store, clock, feed, roster, question, ready: VecDeque::new() })
+        Ok(PresenceWatch { store, clock, feed, roster, question, ready: VecDeque::new() })
     }
 
     fn roster(&self) -> MutexGuard<'_, PresenceSet<K>> {
@@ -137,7 +137,7 @@ impl<K: PresenceKind> Follower<K> {
     fn step_question(&mut self, context: &mut Context<'_>) -> bool {
         let now = self.clock.now();
         match &mut self.question {
-            Question::Resting(rest) => {
+            LivenessProbe::Resting(rest) => {
                 if rest.as_mut().poll(context).is_pending() {
                     return false;
                 }
@@ -148,14 +148,16 @@ impl<K: PresenceKind> Follower<K> {
                 self.question = match heard {
                     // Somebody spoke meanwhile, so there is no need to ask yet.
                     Some(heard) if heard + ASK_AFTER > now && !is_broken => {
-                        Question::Resting(self.clock.sleep_until(heard + ASK_AFTER))
+                        LivenessProbe::Resting(self.clock.sleep_until(heard + ASK_AFTER))
                     }
-                    Some(_) => Question::Asked(now, ask(self.store.clone(), self.feed.selection().clone())),
+                    Some(_) => {
+                        LivenessProbe::Asked(now, ask(self.store.clone(), self.feed.selection().clone()))
+                    }
                     // Without a picture the feed is busy getting one.
-                    None => Question::Resting(self.clock.sleep_until(now + ASK_AFTER)),
+                    None => LivenessProbe::Resting(self.clock.sleep_until(now + ASK_AFTER)),
                 };
             }
-            Question::Asked(asked, answer) => {
+            LivenessProbe::Asked(asked, answer) => {
                 let Poll::Ready(is_answered) = answer.as_mut().poll(context) else { return false };
                 let asked = *asked;
                 let mut roster = lock(&self.roster);
@@ -166,14 +168,14 @@ impl<K: PresenceKind> Follower<K> {
                 }
                 let rest = if is_answered { ASK_AFTER } else { ASK_AGAIN_AFTER };
                 drop(roster);
-                self.question = Question::Resting(self.clock.sleep_until(now + rest));
+                self.question = LivenessProbe::Resting(self.clock.sleep_until(now + rest));
             }
         }
         true
     }
 }
 
-impl<K: PresenceKind> Stream for Follower<K> {
+impl<K: PresenceKind> Stream for PresenceWatch<K> {
     type Item = Result<PresenceEventOf<K>, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -196,14 +198,14 @@ impl<K: PresenceKind> Stream for Follower<K> {
 }
 
 // The future inside is not pinned in place, it is boxed.
-impl<K: PresenceKind> Unpin for Follower<K> {}
+impl<K: PresenceKind> Unpin for PresenceWatch<K> {}
 
-impl<K: PresenceKind> std::fmt::Debug for Follower<K> {
+impl<K: PresenceKind> std::fmt::Debug for PresenceWatch<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let roster = self.roster();
         write!(
             f,
-            "Follower({:?}, {} members at {:?})",
+            "PresenceWatch({:?}, {} members at {:?})",
             self.feed.selection(),
             roster.len(),
             roster.whole_at()

@@ -5,15 +5,16 @@ use std::sync::Weak;
 use tenure_core::session::SessionEvent;
 use tracing::{debug, info, warn};
 
-use super::shared::{Inner, Shared};
-use super::{KeyEvent, LeftBehind, RegisterError, Registration, SessionState, measure};
+use super::shared::{SessionInner, SessionShared};
+use super::{KeyEvent, RegisterError, RegisteredKey, SessionState, metrics};
+use crate::error::CloseError;
 use crate::hold::LossReason;
 
-impl Shared {
-    pub(super) fn tell(&self, inner: &mut Inner, notice: SessionEvent) {
+impl SessionShared {
+    pub(super) fn tell(&self, inner: &mut SessionInner, notice: SessionEvent) {
         let event = match notice {
             SessionEvent::Registered { key, registration: id, lease, revision, ttl } => {
-                let registration = Registration { key, lease, revision, ttl };
+                let registration = RegisteredKey { key, lease, revision, ttl };
                 if let Some(waiter) = inner.waiters.remove(&id) {
                     // One who does not wait any more has dropped the other end.
                     let _ = waiter.send(Ok(registration.clone()));
@@ -21,7 +22,7 @@ impl Shared {
                 KeyEvent::Registered(registration)
             }
             SessionEvent::Refused { key, registration, why } => {
-                let error = why.map_or(RegisterError::Taken, RegisterError::Refused);
+                let error = why.map_or(RegisterError::Held { by: None }, RegisterError::Store);
                 // The owner of the registration gets the error; a warning would report it twice.
                 info!(?key, %error, "registration refused");
                 if let Some(waiter) = inner.waiters.remove(&registration) {
@@ -48,7 +49,7 @@ impl Shared {
                 return;
             }
             SessionEvent::Lost { lease, why, users: loans } => {
-                measure::lost(why);
+                metrics::lost(why);
                 warn!(%lease, %why, keys = inner.machine.keys().len(), loans = loans.len(), "lease lost");
                 for loan in loans {
                     if let Some((_, cell)) = inner.loans.get(&loan) {
@@ -62,7 +63,7 @@ impl Shared {
                 return;
             }
             SessionEvent::Renewed { lease, remained } => {
-                measure::remained(remained);
+                metrics::remained(remained);
                 if let Some(until) = inner.machine.valid_until(lease)
                     && let Some(cell) = inner.cells.get(&lease).and_then(Weak::upgrade)
                 {
@@ -71,7 +72,7 @@ impl Shared {
                 return;
             }
             SessionEvent::Failing { what, lease, attempt, next, is_worth_logging } => {
-                measure::retried();
+                metrics::retried();
                 let keys = inner.machine.keys().len();
                 let error = inner.last_error.as_ref().map(|(_, error)| tracing::field::display(error));
                 let lease = lease.as_ref().map(tracing::field::display);
@@ -83,7 +84,7 @@ impl Shared {
                 return;
             }
             SessionEvent::Recovered { attempts, after } => {
-                measure::recovered();
+                metrics::recovered();
                 let lease = inner.machine.leases().next();
                 let lease = lease.as_ref().map(tracing::field::display);
                 let (keys, incarnation) = (inner.machine.keys().len(), inner.machine.incarnation());
@@ -97,7 +98,7 @@ impl Shared {
     }
 
     /// Ends what is still lent, and says what is left in the store.
-    pub(super) fn farewell(&self, inner: &mut Inner, report: &Result<(), LeftBehind>) {
+    pub(super) fn farewell(&self, inner: &mut SessionInner, report: &Result<(), CloseError>) {
         for (_, cell) in std::mem::take(&mut inner.loans).into_values() {
             cell.end(LossReason::Closed);
         }
@@ -105,14 +106,8 @@ impl Shared {
         if let Some(why) = &inner.fatal {
             warn!(%why, "session ended by its store");
         }
-        if let Err(left) = report {
-            warn!(
-                leases = left.leases,
-                keys = left.keys,
-                loans = left.loans,
-                holds = ?left.holds,
-                "leases left to end by themselves"
-            );
+        if let Err(error) = report {
+            warn!(%error, "session leases not revoked");
         }
     }
 }

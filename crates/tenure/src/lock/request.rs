@@ -1,37 +1,73 @@
-//! Asking for a lock: how long to wait, on which terms, and how it can end.
+//! Requests for locks and permits: the mode, the TTL, how long to wait, and why nothing was acquired.
 
-use std::future::{Future, IntoFuture};
 use std::num::NonZeroU32;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::id::InvalidName;
+use tenure_core::id::{InvalidName, LockName};
 use tenure_core::layout::PriorityClass;
 use tenure_core::queue::LockMode;
 use tenure_core::record::{HolderRecord, Record};
 use thiserror::Error;
 
-use super::Guard;
+use super::{Guard, Locks};
 use crate::clock::wall_time;
+use crate::error::{ErrorClass, classified};
 use crate::hold::{Lost, Subject};
 use crate::identity::{Identity, described};
 use crate::queue::{AcquireOptions, QueueDriver, QueueError, WaitPolicy};
 use crate::session::InvalidTtl;
 use crate::store::StoreError;
+use crate::tenure::request;
 
-/// A lock that is about to be asked for.
+/// A lock or a permit that is about to be requested. Awaiting it returns a [`Guard`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::{LockError, Tenure};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let guard = tenure.lock("deploy").reason("release 4.2").timeout(Duration::from_secs(60)).await?;
+/// assert!(matches!(tenure.lock("deploy").try_now().await, Err(LockError::Held { .. })));
+/// guard.release().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// Those of [`Locks`]: at most one exclusive holder of a name is valid at a time, first come, first served, and tokens only grow.
+///
+/// # Cancellation
+///
+/// Dropping the future deletes the queue key in the background.
+///
+/// # Errors
+///
+/// [`LockError`]; a wrong name and a TTL that no lease can have are reported when it is awaited.
 #[must_use = "nothing is locked before this is awaited"]
-pub struct Acquire {
+pub struct LockRequest {
     queues: QueueDriver,
     holder: Arc<HolderRecord>,
-    mode: LockMode,
     reason: Option<String>,
-    queue: Result<(Subject, Bytes), InvalidName>,
+    /// What is requested of which queue. An error is reported when the request is awaited.
+    target: Result<LockTarget, LockError>,
     ttl: Option<Duration>,
     wait_policy: WaitPolicy,
 }
+
+struct LockTarget {
+    subject: Subject,
+    /// The prefix of the queue.
+    queue: Bytes,
+    mode: LockMode,
+}
+
+request!(LockRequest => Result<Guard, LockError>);
 
 /// Why a lock is not held.
 #[derive(Clone, Debug, Error)]
@@ -46,7 +82,7 @@ pub enum LockError {
     /// No lease can have the requested TTL. Nothing was sent.
     #[error(transparent)]
     InvalidTtl(#[from] InvalidTtl),
-    /// Another holder has it; only after [`Acquire::try_once`].
+    /// Another holder has it; only after [`LockRequest::try_now`].
     #[error("{subject} is held by {}", described(by.as_ref()))]
     Held {
         /// What was requested, such as `lock 'deploy'`.
@@ -54,7 +90,7 @@ pub enum LockError {
         /// The first holder; none if the store does not show it any more, or its record is unreadable.
         by: Option<Identity>,
     },
-    /// The wait of [`Acquire::wait_up_to`] is over.
+    /// The wait of [`LockRequest::timeout`] is over.
     #[error("timed out after {after:?} waiting for {subject} (held by {})", described(by.as_ref()))]
     Timeout {
         /// What was requested, such as `lock 'deploy'`.
@@ -91,22 +127,24 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Whether the same request may succeed later.
-    pub fn is_retryable(&self) -> bool {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            LockError::Held { .. }
-            | LockError::Timeout { .. }
-            | LockError::Lost(_)
-            | LockError::Unavailable { .. } => true,
-            LockError::Store(error) => error.is_retryable(),
             LockError::InvalidName(_)
             | LockError::InvalidPermits
             | LockError::InvalidTtl(_)
-            | LockError::PermitsDiffer { .. }
-            | LockError::Closed => false,
+            | LockError::PermitsDiffer { .. } => ErrorClass::Invalid,
+            LockError::Held { .. } => ErrorClass::Conflict,
+            LockError::Timeout { .. } => ErrorClass::Timeout,
+            LockError::Lost(lost) => lost.into(),
+            LockError::Unavailable { .. } => ErrorClass::Unavailable,
+            LockError::Store(error) => error.into(),
+            LockError::Closed => ErrorClass::Closed,
         }
     }
 }
+
+classified!(LockError);
 
 impl From<QueueError> for LockError {
     fn from(error: QueueError) -> LockError {
@@ -125,73 +163,82 @@ impl From<QueueError> for LockError {
     }
 }
 
-impl Acquire {
-    pub(super) fn new(
-        queues: QueueDriver,
-        (holder, mode): (Arc<HolderRecord>, LockMode),
-        queue: Result<(Subject, Bytes), InvalidName>,
-    ) -> Acquire {
-        Acquire { queues, holder, mode, reason: None, queue, ttl: None, wait_policy: WaitPolicy::Endless }
+impl LockRequest {
+    pub(super) fn new(locks: &Locks, name: Result<LockName, InvalidName>, mode: LockMode) -> LockRequest {
+        let target = name.map(|name| {
+            let (subject, queue) = locks.queue(&name);
+            LockTarget { subject, queue, mode }
+        });
+        LockRequest {
+            queues: locks.queues.clone(),
+            holder: locks.holder.clone(),
+            reason: None,
+            target: target.map_err(LockError::InvalidName),
+            ttl: None,
+            wait_policy: WaitPolicy::Endless,
+        }
     }
 
-    /// With a lease of its own length; the session's otherwise.
-    pub fn ttl(mut self, ttl: Duration) -> Acquire {
+    /// A request that fails when it is awaited.
+    pub(super) fn invalid(locks: &Locks, error: LockError) -> LockRequest {
+        LockRequest {
+            queues: locks.queues.clone(),
+            holder: locks.holder.clone(),
+            reason: None,
+            target: Err(error),
+            ttl: None,
+            wait_policy: WaitPolicy::Endless,
+        }
+    }
+
+    /// With a lease of this TTL; that of the session otherwise.
+    pub fn ttl(mut self, ttl: Duration) -> LockRequest {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Waits this long for the current holders and for earlier waiters. A wait of zero is [`Acquire::try_once`].
-    pub fn wait_up_to(mut self, wait: Duration) -> Acquire {
-        self.wait_policy = WaitPolicy::up_to(wait);
+    /// Waits at most this long for the current holders and for earlier waiters, then fails with [`LockError::Timeout`]. Zero is
+    /// [`LockRequest::try_now`].
+    pub fn timeout(mut self, timeout: Duration) -> LockRequest {
+        self.wait_policy = WaitPolicy::up_to(timeout);
         self
     }
 
     /// Does not wait: [`LockError::Held`] if the store's complete reply shows that it cannot be acquired now.
     /// A free permit or a lock that only shared holders have is acquired.
-    pub fn try_once(mut self) -> Acquire {
+    pub fn try_now(mut self) -> LockRequest {
         self.wait_policy = WaitPolicy::Try;
         self
     }
 
-    /// Why it is locked, for those who look.
-    pub fn reason(mut self, reason: impl Into<String>) -> Acquire {
+    /// The reason that readers of the lock see.
+    pub fn reason(mut self, reason: impl Into<String>) -> LockRequest {
         self.reason = Some(reason.into());
         self
     }
 
-    async fn ask(self) -> Result<Guard, LockError> {
-        let value = self.record();
-        let Acquire { queues, mode, ttl, wait_policy, queue, .. } = self;
-        let (subject, queue) = queue?;
+    async fn send(self) -> Result<Guard, LockError> {
+        let LockRequest { queues, holder, reason, target, ttl, wait_policy } = self;
+        let LockTarget { subject, queue, mode } = target?;
         let options = AcquireOptions {
             subject,
             queue,
             mode,
             class: PriorityClass::Ordinary,
-            value,
+            value: record(&holder, mode, reason),
             ttl,
             wait: wait_policy,
             former: None,
         };
         Ok(Guard::new(queues.acquire(options).await?))
     }
-
-    /// What others see of us.
-    fn record(&self) -> Bytes {
-        let mut holder = (*self.holder).clone();
-        (holder.mode, holder.queued) = (self.mode, wall_time());
-        if let Some(reason) = &self.reason {
-            holder.reason.clone_from(reason);
-        }
-        holder.encode()
-    }
 }
 
-impl IntoFuture for Acquire {
-    type Output = Result<Guard, LockError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.ask())
+/// The record that readers see under the queue key.
+fn record(holder: &HolderRecord, mode: LockMode, reason: Option<String>) -> Bytes {
+    let mut record = HolderRecord { mode, queued: wall_time(), ..holder.clone() };
+    if let Some(reason) = reason {
+        record.reason = reason;
     }
+    record.encode()
 }

@@ -15,14 +15,15 @@ use tenure_core::session::{LeaseInfo, LeaseUserId};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::shared::Shared;
+use super::shared::SessionShared;
 use crate::clock::Clock;
+use crate::error::{ErrorClass, classified};
 use crate::hold::{LeaseCell, LossReason, Subject, Validity};
 use crate::ordered_watch::Liveness;
 use crate::store::{InvalidRequest, LeaseId, StoreError};
 
 /// How long `lend` waits for a lease unless told otherwise; as long as `register` does.
-const LEND_WITHIN: Duration = Duration::from_secs(10);
+const LEASE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A lease of a session's, for keys that its holder puts itself. Cheap to clone; all clones are one loan.
 ///
@@ -34,7 +35,7 @@ const LEND_WITHIN: Duration = Duration::from_secs(10);
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = Store::memory();
 /// let session = Session::open(store.clone())?;
-/// let loan = session.lend().await?;
+/// let loan = session.lease().await?;
 /// store.put_leased("/shop/locks/till/1", "web-1", loan.lease()).await?;
 /// assert!(loan.is_valid());
 /// # Ok(())
@@ -49,24 +50,24 @@ const LEND_WITHIN: Duration = Duration::from_secs(10);
 ///
 /// # Not guaranteed
 ///
-/// * That a lease revoked by hand is foreseen: it is seen at the next renewal, or when somebody says so with [`Loan::report_gone`].
+/// * That a lease revoked by hand is foreseen: it is seen at the next renewal, or when somebody says so with [`LeaseHandle::report_gone`].
 ///
 /// # Cancellation
 ///
 /// Dropping the future of `lend` gives back what it was waiting for. Dropping the last clone gives the lease back and never blocks;
 /// what was put under it should be deleted before, because the lease may live on for others.
 #[derive(Clone)]
-pub struct Loan {
-    inner: Arc<Borrowed>,
+pub struct LeaseHandle {
+    inner: Arc<LeaseHandleInner>,
 }
 
-struct Borrowed {
-    shared: Arc<Shared>,
+struct LeaseHandleInner {
+    shared: Arc<SessionShared>,
     lent: LeaseInfo,
     validity: Validity,
 }
 
-impl Loan {
+impl LeaseHandle {
     /// A hold on this lease lasted when the session was closed.
     pub(crate) fn report_unreleased(&self, name: String, owner: Liveness) {
         let mut inner = self.inner.shared.lock();
@@ -75,18 +76,18 @@ impl Loan {
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for LeaseHandleInner {
     fn drop(&mut self) {
         self.validity.end(LossReason::Released);
         self.shared.give_back(self.lent.user);
     }
 }
 
-impl Loan {
-    fn new(shared: Arc<Shared>, lent: LeaseInfo, cell: Arc<LeaseCell>) -> Loan {
+impl LeaseHandle {
+    fn new(shared: Arc<SessionShared>, lent: LeaseInfo, cell: Arc<LeaseCell>) -> LeaseHandle {
         let subject = Subject { kind: "lease", name: lent.lease.to_string().into() };
         let validity = Validity::new(subject, cell, shared.clock.clone(), lent.ttl);
-        Loan { inner: Arc::new(Borrowed { shared, lent, validity }) }
+        LeaseHandle { inner: Arc::new(LeaseHandleInner { shared, lent, validity }) }
     }
 
     /// The lease.
@@ -118,7 +119,7 @@ impl Loan {
     }
 }
 
-impl Deref for Loan {
+impl Deref for LeaseHandle {
     type Target = Validity;
 
     fn deref(&self) -> &Validity {
@@ -126,21 +127,21 @@ impl Deref for Loan {
     }
 }
 
-impl fmt::Debug for Loan {
+impl fmt::Debug for LeaseHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Loan({}, {:?} left)", self.lease(), self.remaining())
+        write!(f, "LeaseHandle({}, {:?} left)", self.lease(), self.remaining())
     }
 }
 
 /// Why no lease is lent.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
-pub enum LendError {
+pub enum LeaseError {
     /// No lease could be had in time. Nothing is waited for any more: ask again.
-    #[error("no lease could be had within {within:?}")]
-    NotYet {
-        /// How long was waited.
-        within: Duration,
+    #[error("the store did not grant a lease within {after:?}")]
+    Unavailable {
+        /// How long the caller waited.
+        after: Duration,
     },
     /// The store can never be used again, and so the session was closed.
     #[error("the store cannot be used any more")]
@@ -152,6 +153,20 @@ pub enum LendError {
     #[error(transparent)]
     InvalidTtl(#[from] InvalidTtl),
 }
+
+impl LeaseError {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            LeaseError::Unavailable { .. } => ErrorClass::Unavailable,
+            LeaseError::Store(error) => error.into(),
+            LeaseError::Closed => ErrorClass::Closed,
+            LeaseError::InvalidTtl(_) => ErrorClass::Invalid,
+        }
+    }
+}
+
+classified!(LeaseError);
 
 /// A TTL that no lease can have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -166,34 +181,34 @@ pub enum InvalidTtl {
 }
 
 /// What a borrower is told.
-pub(super) type Answer = Result<(LeaseInfo, Arc<LeaseCell>), LendError>;
+pub(super) type LeaseReply = Result<(LeaseInfo, Arc<LeaseCell>), LeaseError>;
 
 /// A loan that is about to be asked for.
 #[must_use = "nothing is lent before this is awaited"]
-pub struct Lend {
-    shared: Arc<Shared>,
+pub struct LeaseRequest {
+    shared: Arc<SessionShared>,
     ttl: Option<Duration>,
-    within: Duration,
+    timeout: Duration,
 }
 
-impl Lend {
-    pub(super) fn new(shared: Arc<Shared>) -> Lend {
-        Lend { shared, ttl: None, within: LEND_WITHIN }
+impl LeaseRequest {
+    pub(super) fn new(shared: Arc<SessionShared>) -> LeaseRequest {
+        LeaseRequest { shared, ttl: None, timeout: LEASE_WITHIN }
     }
 
     /// With a TTL of its own.
-    pub fn ttl(mut self, ttl: Duration) -> Lend {
+    pub fn ttl(mut self, ttl: Duration) -> LeaseRequest {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Waits this long for a lease.
-    pub fn within(mut self, within: Duration) -> Lend {
-        self.within = within;
+    /// Waits at most this long for a lease; 10 s.
+    pub fn timeout(mut self, timeout: Duration) -> LeaseRequest {
+        self.timeout = timeout;
         self
     }
 
-    async fn ask(self) -> Result<Loan, LendError> {
+    async fn ask(self) -> Result<LeaseHandle, LeaseError> {
         let ttl = self.ttl.unwrap_or(self.shared.ttl);
         if let Err(StoreError::Invalid(invalid)) = self.shared.store.info().limits.grant_ttl(ttl) {
             return Err(InvalidTtl::Refused(invalid).into());
@@ -202,48 +217,48 @@ impl Lend {
         let waiting = {
             let mut inner = self.shared.lock();
             if let Some(error) = &inner.fatal {
-                return Err(LendError::Store(error.clone()));
+                return Err(LeaseError::Store(error.clone()));
             }
             if inner.is_closing {
-                return Err(LendError::Closed);
+                return Err(LeaseError::Closed);
             }
             let loan =
                 inner.machine.request_lease(self.ttl, self.shared.clock.now()).map_err(InvalidTtl::from)?;
             if let Some(lent) = inner.machine.lease_info(loan) {
                 let cell = inner.begin_loan(&lent);
                 drop(inner);
-                return Ok(Loan::new(self.shared, lent, cell));
+                return Ok(LeaseHandle::new(self.shared, lent, cell));
             }
             inner.borrowers.insert(loan, tell);
             self.shared.settled.send_replace(false);
-            Waiting { shared: &self.shared, loan: Some(loan) }
+            PendingLease { shared: &self.shared, loan: Some(loan) }
         };
         self.shared.inbox.notify();
-        let answer = match tokio::time::timeout(self.within, told).await {
+        let answer = match tokio::time::timeout(self.timeout, told).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(LendError::Closed),
-            Err(_) => Err(LendError::NotYet { within: self.within }),
+            Ok(Err(_)) => Err(LeaseError::Closed),
+            Err(_) => Err(LeaseError::Unavailable { after: self.timeout }),
         };
         let (lent, cell) = answer?;
         waiting.end();
-        Ok(Loan::new(self.shared, lent, cell))
+        Ok(LeaseHandle::new(self.shared, lent, cell))
     }
 }
 
 /// Gives back what is not waited for any more.
-struct Waiting<'a> {
-    shared: &'a Shared,
+struct PendingLease<'a> {
+    shared: &'a SessionShared,
     loan: Option<LeaseUserId>,
 }
 
-impl Waiting<'_> {
+impl PendingLease<'_> {
     /// Whoever waited has it now.
     fn end(mut self) {
         self.loan = None;
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingLease<'_> {
     fn drop(&mut self) {
         if let Some(loan) = self.loan {
             self.shared.give_back(loan);
@@ -251,8 +266,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl IntoFuture for Lend {
-    type Output = Result<Loan, LendError>;
+impl IntoFuture for LeaseRequest {
+    type Output = Result<LeaseHandle, LeaseError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -260,8 +275,8 @@ impl IntoFuture for Lend {
     }
 }
 
-impl fmt::Debug for Lend {
+impl fmt::Debug for LeaseRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lend({:?}, within {:?})", self.ttl, self.within)
+        write!(f, "LeaseRequest({:?}, within {:?})", self.ttl, self.timeout)
     }
 }

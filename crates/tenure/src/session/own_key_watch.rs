@@ -27,7 +27,7 @@ const SIGHTINGS_LEN: usize = 256;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// What was seen of a key.
-pub(super) enum Sighting {
+pub(super) enum OwnKeyChange {
     /// It was put, under this lease.
     Put { key: Bytes, value: Bytes, lease: Option<LeaseId>, revision: Revision },
     /// It was deleted.
@@ -39,8 +39,8 @@ pub(super) enum Sighting {
 }
 
 /// What a watch says.
-enum Said {
-    Saw(Sighting),
+enum WatchMessage {
+    Saw(OwnKeyChange),
     /// Its last word.
     Ended {
         select: Selection,
@@ -49,12 +49,12 @@ enum Said {
 }
 
 /// The watches of a session's own keys; dropping it ends them.
-pub(super) struct OwnKeys {
+pub(super) struct OwnKeyWatches {
     store: Store,
     parents: BTreeMap<Bytes, Parent>,
     tasks: JoinSet<()>,
-    sender: mpsc::Sender<Said>,
-    said: mpsc::Receiver<Said>,
+    sender: mpsc::Sender<WatchMessage>,
+    said: mpsc::Receiver<WatchMessage>,
 }
 
 #[derive(Default)]
@@ -65,10 +65,10 @@ struct Parent {
     is_private: bool,
 }
 
-impl OwnKeys {
-    pub(super) fn new(store: Store) -> OwnKeys {
+impl OwnKeyWatches {
+    pub(super) fn new(store: Store) -> OwnKeyWatches {
         let (sender, said) = mpsc::channel(SIGHTINGS_LEN);
-        OwnKeys { store, parents: BTreeMap::new(), tasks: JoinSet::new(), sender, said }
+        OwnKeyWatches { store, parents: BTreeMap::new(), tasks: JoinSet::new(), sender, said }
     }
 
     /// Watches a key from now on.
@@ -106,7 +106,7 @@ impl OwnKeys {
     }
 
     /// The next sightings, at least one. Never ends: a watch that ended is opened again, or has said why that is of no use.
-    pub(super) async fn next(&mut self) -> Vec<Sighting> {
+    pub(super) async fn next(&mut self) -> Vec<OwnKeyChange> {
         loop {
             let mut said = Vec::new();
             tokio::select! {
@@ -118,8 +118,8 @@ impl OwnKeys {
             let mut sightings = Vec::with_capacity(said.len());
             for said in said {
                 match said {
-                    Said::Saw(sighting) => sightings.push(sighting),
-                    Said::Ended { select, error } => sightings.extend(self.on_end(select, error)),
+                    WatchMessage::Saw(sighting) => sightings.push(sighting),
+                    WatchMessage::Ended { select, error } => sightings.extend(self.on_end(select, error)),
                 }
             }
             if !sightings.is_empty() {
@@ -129,7 +129,7 @@ impl OwnKeys {
     }
 
     /// A watch ended for good.
-    fn on_end(&mut self, select: Selection, error: Option<StoreError>) -> Option<Sighting> {
+    fn on_end(&mut self, select: Selection, error: Option<StoreError>) -> Option<OwnKeyChange> {
         match (error, select) {
             // Who may read each key need not be allowed to read what is beside it.
             (Some(StoreError::Denied(_)), Selection::Prefix(name)) => {
@@ -144,7 +144,7 @@ impl OwnKeys {
                 warn!(?select, %error, "own key must not be read, so nobody sees when it is deleted");
                 None
             }
-            (Some(error), _) if error.is_fatal() => Some(Sighting::Blind(error)),
+            (Some(error), _) if error.is_fatal() => Some(OwnKeyChange::Blind(error)),
             (error, select) => {
                 let error = error.map(tracing::field::display);
                 debug!(?select, error, "own keys are watched anew");
@@ -180,18 +180,18 @@ fn parent_of(key: &Bytes) -> Bytes {
     key.slice(..end)
 }
 
-async fn look(store: Store, select: Selection, rest: Duration, said: mpsc::Sender<Said>) {
+async fn look(store: Store, select: Selection, rest: Duration, said: mpsc::Sender<WatchMessage>) {
     tokio::time::sleep(rest).await;
     let error = match Feed::open(store, select.clone()) {
         Ok(feed) => follow(feed, &select, &said).await,
         Err(error) => Some(error),
     };
     // If nobody listens any more, nobody has to know.
-    let _ = said.send(Said::Ended { select, error }).await;
+    let _ = said.send(WatchMessage::Ended { select, error }).await;
 }
 
 /// Passes on what a feed shows; returns why it ended.
-async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<Said>) -> Option<StoreError> {
+async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<WatchMessage>) -> Option<StoreError> {
     let mut listing = Some(BTreeSet::new());
     while let Some(item) = feed.next().await {
         let sighting = match item {
@@ -199,17 +199,22 @@ async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<Said>) -
                 if let Some(listing) = &mut listing {
                     listing.insert(pair.key.clone());
                 }
-                Sighting::Put { key: pair.key, value: pair.value, lease: pair.lease, revision: pair.modified }
+                OwnKeyChange::Put {
+                    key: pair.key,
+                    value: pair.value,
+                    lease: pair.lease,
+                    revision: pair.modified,
+                }
             }
-            Ok(FeedItem::Delete { key, revision }) => Sighting::Deleted { key, revision },
+            Ok(FeedItem::Delete { key, revision }) => OwnKeyChange::Deleted { key, revision },
             Ok(FeedItem::Synced(revision)) => match listing.take() {
-                Some(present) => Sighting::Listed { select: select.clone(), present, revision },
+                Some(present) => OwnKeyChange::Listed { select: select.clone(), present, revision },
                 None => continue,
             },
             Ok(FeedItem::SnapshotBegin) => continue,
             Err(error) => return Some(error),
         };
-        if said.send(Said::Saw(sighting)).await.is_err() {
+        if said.send(WatchMessage::Saw(sighting)).await.is_err() {
             return None;
         }
     }

@@ -23,7 +23,7 @@ pub struct LockList {
 
 impl Locks {
     /// Who holds a lock and who waits for it.
-    pub async fn view(&self, name: &LockName) -> Result<LockSnapshot, StoreError> {
+    pub async fn get(&self, name: &LockName) -> Result<LockSnapshot, StoreError> {
         let page = self.store.list(self.layout.waiters(name)).await?;
         let mut views = locks_in(&self.layout, page.pairs, page.revision);
         let nobody = || LockSnapshot {
@@ -47,7 +47,12 @@ impl Locks {
     /// A holder is told within a round trip; what it does until then only its token can keep harmless. One who waits stands in line again.
     ///
     /// The same transaction puts an [audit record](crate::audit) with the identity of these locks and the reason.
-    pub async fn evict(&self, name: &LockName, holder: &Holder, reason: &str) -> Result<bool, StoreError> {
+    pub async fn break_hold(
+        &self,
+        name: &LockName,
+        holder: &Holder,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
         let key = self.layout.encode(&Key::Waiter(name.clone(), holder.place));
         let record = AuditRecord {
             action: AuditAction::BreakLock,

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::loss::LossReason;
-use thiserror::Error;
 
-use super::Registration;
+use super::RegisteredKey;
 use crate::store::StoreError;
 
 /// How a session stands.
@@ -42,7 +41,7 @@ pub enum SessionState {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyEvent {
     /// It is in the store: for the first time, or back after it was missing or its lease lost.
-    Registered(Registration),
+    Registered(RegisteredKey),
     /// It was deleted behind our back and is being put back.
     Missing(Bytes),
     /// Somebody else put it; it comes back when they leave.
@@ -68,28 +67,4 @@ pub struct Health {
     pub keys: usize,
     /// Grows when a lease replaces one that was lost.
     pub incarnation: u64,
-}
-
-/// A session that could not tidy up; what is left ends by itself within its TTL.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error(
-    "{leases} leases with {keys} keys are left to expire within {within:?}: {}",
-    match (&holds[..], *loans) {
-        ([], 0) => "the store did not answer".to_owned(),
-        ([], loans) => format!("{loans} lease handles were not dropped"),
-        ([hold], _) => format!("{hold} was not released"),
-        (holds, _) => format!("{} were not released", holds.join(", ")),
-    }
-)]
-pub struct LeftBehind {
-    /// How many leases may still be there.
-    pub leases: usize,
-    /// How many keys may still be there.
-    pub keys: usize,
-    /// How many loans were not given back. Their leases were not revoked, because somebody may still rely on them.
-    pub loans: usize,
-    /// The locks and elections whose guard or term was not released: `lock 'deploy'`, in the order of their names.
-    pub holds: Vec<String>,
-    /// When they are gone at the latest, if the store is up.
-    pub within: Duration,
 }
