@@ -251,7 +251,7 @@ impl WorkerMachine {
                 self.handle_checkpoint(task, token, ask, blob, now);
             }
             WorkerInput::StateWritten { task, epoch, reply } => {
-                self.handle_state_written(&task, epoch, reply, now)
+                self.handle_state_written(&task, epoch, reply, now);
             }
             WorkerInput::CommandAcked { epoch, reply } => self.handle_command_acked(epoch, reply, now),
             WorkerInput::Retained { ask, reply } => self.handle_retained(&ask, reply, now),

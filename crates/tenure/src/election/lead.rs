@@ -48,7 +48,7 @@ classified!(LeadError);
 enum ServedTerm<T> {
     Done(T),
     Lost(Lost),
-    StepDown(StepDownRequest),
+    StepDown(Box<StepDownRequest>),
     /// The connection is closing.
     Closing,
 }
@@ -169,7 +169,7 @@ async fn serve<T>(
             biased;
             done = work => ServedTerm::Done(done),
             () = closing => ServedTerm::Closing,
-            request = term.step_down_requested() => ServedTerm::StepDown(request),
+            request = term.step_down_requested() => ServedTerm::StepDown(Box::new(request)),
         }
     };
     term.run(working).await.unwrap_or_else(ServedTerm::Lost)

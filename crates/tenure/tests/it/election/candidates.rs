@@ -24,7 +24,7 @@ mod claims {
     use tenure::election::{AnnounceError, CampaignError, Elections, Lost, ReleaseError};
     use tenure::store::{Op, Store, Txn};
 
-    use super::super::{keys, namespace, next_value, process, soon, enter, wait_for_keys};
+    use super::super::{enter, keys, namespace, next_value, process, soon, wait_for_keys};
 
     pub(super) async fn next_candidate_follows_the_leader(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
@@ -74,9 +74,7 @@ mod claims {
     }
 
     /// etcd issue 19597: there, a candidate with an expired lease won the election when its predecessor resigned.
-    pub(super) async fn candidate_with_revoked_lease_never_leads(
-        store: Store,
-    ) {
+    pub(super) async fn candidate_with_revoked_lease_never_leads(store: Store) {
         let ((_a, first), (session, second)) = (process(&store, "a"), process(&store, "b"));
         let term = first.campaign().value("1").await.unwrap();
         let waiting = enter(&store, &second, "2", 2).await;

@@ -13,7 +13,7 @@ use tenure_fixture::Etcd;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
-use super::{connect, namespace, process, soon, enter, wait_for_keys};
+use super::{connect, enter, namespace, process, soon, wait_for_keys};
 
 const ROLE: &str = "TENURE_ELECTION_ROLE";
 const STORE: &str = "TENURE_ELECTION_STORE";

@@ -15,7 +15,7 @@ mod claims {
     use tenure::identity::{self, Identity};
     use tenure::store::{Op, Store, Txn};
 
-    use super::super::{process, soon, enter, wait_for_keys};
+    use super::super::{enter, process, soon, wait_for_keys};
 
     const WAIT: Duration = Duration::from_secs(1);
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::LossReason;
-use tenure::election::{Election, Elections, LeadError, Lost};
+use tenure::election::{Election, Elections, LeadError};
 use tenure::session::Session;
 use tenure::testing::World;
 

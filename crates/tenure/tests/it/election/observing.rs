@@ -22,7 +22,7 @@ mod claims {
     use tenure::election::{Observe, TermEnd};
     use tenure::store::Store;
 
-    use super::super::{next, next_value, process, soon, enter};
+    use super::super::{enter, next, next_value, process, soon};
 
     pub(super) async fn observer_sees_each_leader_and_gap(store: Store) {
         let ((_a, first), (_b, second), (_c, onlooker)) =

@@ -16,7 +16,7 @@ mod claims {
     use tenure::store::Store;
     use tokio::sync::mpsc;
 
-    use super::super::{next_value, process, soon, enter, wait_for_keys};
+    use super::super::{enter, next_value, process, soon, wait_for_keys};
 
     pub(super) async fn leader_receives_step_down_requests(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =

@@ -16,7 +16,7 @@ mod claims {
     use tenure::store::Store;
     use tokio::task::JoinSet;
 
-    use super::super::{keys, next, process, soon, enter, wait_for_keys};
+    use super::super::{enter, keys, next, process, soon, wait_for_keys};
 
     pub(super) async fn transfer_to_last_leaves_no_gap(store: Store) {
         let everybody: Vec<(Session, Election)> = (0..5).map(|n| process(&store, &n.to_string())).collect();

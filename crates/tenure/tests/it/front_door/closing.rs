@@ -83,7 +83,7 @@ async fn leads_resign_before_the_session_closes() {
                 began.take().map(|began| began.send(()));
                 async move {
                     std::future::pending::<()>().await;
-                    drop(term)
+                    drop(term);
                 }
             });
             lead.await

@@ -22,9 +22,11 @@ async fn lost_lease_gives_node_a_new_token() {
         hear(&mut watch, &["snapshot of 1"]).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is reported");
-        let RegistrationStatus::Member(second) =
-            wait_for_status(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > first))
-                .await
+        let RegistrationStatus::Member(second) = wait_for_status(
+            &a,
+            |standing| matches!(standing, RegistrationStatus::Member(token) if *token > first),
+        )
+        .await
         else {
             unreachable!("that was waited for")
         };
@@ -32,7 +34,11 @@ async fn lost_lease_gives_node_a_new_token() {
         assert_eq!((a.token(), a.token().unwrap()), (Some(second), second));
         // A key that an operator deletes is a loss too.
         store.txn(Txn::new().then(Op::delete("/shop/nodes/a"))).await.unwrap();
-        wait_for_status(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > second)).await;
+        wait_for_status(
+            &a,
+            |standing| matches!(standing, RegistrationStatus::Member(token) if *token > second),
+        )
+        .await;
         hear(&mut watch, &["-a", "+a"]).await;
         a.unregister().await.unwrap();
         session.close().await.unwrap();
@@ -46,7 +52,8 @@ async fn displaced_member_leaves_other_record_alone() {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
         let usurper = store.put("/shop/nodes/a", r#"{"address":"usurper"}"#).await.unwrap();
-        let standing = wait_for_status(&a, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
+        let standing =
+            wait_for_status(&a, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
         let RegistrationStatus::Displaced(other) = standing else { unreachable!("that was waited for") };
         assert_eq!(other.value(), r#"{"address":"usurper"}"#);
         assert_eq!(a.token(), None);
@@ -78,7 +85,8 @@ async fn replaced_member_learns_it_after_partition() {
     assert_eq!(victim.token(), None, "it is no member before another process can join");
     assert!(heir.token().unwrap() > first);
     proxy.set(Mode::Pass);
-    let standing = wait_for_status(&victim, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
+    let standing =
+        wait_for_status(&victim, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
     let RegistrationStatus::Displaced(successor) = standing else { unreachable!("that was waited for") };
     assert_eq!(successor.token(), heir.token().unwrap());
     assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
