@@ -202,7 +202,13 @@ impl<K: PresenceKind> Unpin for PresenceWatch<K> {}
 impl<K: PresenceKind> std::fmt::Debug for PresenceWatch<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let set = self.set();
-        write!(f, "PresenceWatch({:?}, {} members at {:?})", self.feed.selection(), set.len(), set.synced_at())
+        write!(
+            f,
+            "PresenceWatch({:?}, {} members at {:?})",
+            self.feed.selection(),
+            set.len(),
+            set.synced_at()
+        )
     }
 }
 
