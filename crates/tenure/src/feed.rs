@@ -25,8 +25,8 @@ pub use tenure_core::snapshot::FeedItem;
 
 /// What a selection of keys holds, and every change of it, for as long as you like.
 ///
-/// The only sound way to follow a prefix: it is listed at one revision, watched from there, and listed again whenever the
-/// watch breaks off; what changed or vanished meanwhile is found by comparing and told as puts and deletes.
+/// Follows a prefix without a gap: it lists the prefix at one revision, watches it from there, and lists it again whenever the
+/// watch breaks. The feed compares the listings, and reports the differences as puts and deletes.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -56,15 +56,15 @@ pub use tenure_core::snapshot::FeedItem;
 /// # Guarantees
 ///
 /// * At every [`FeedItem::Synced`] the items so far add up to exactly what the store held at that revision.
-/// * Revisions of `Synced` only grow. A transaction is never shown by half: its changes stand between two `Synced`s.
-/// * A key that is gone is told as a delete, also when it went while nobody was watching. What did not change is not told again.
-/// * [`FeedItem::SnapshotBegin`] comes first, and later exactly when a whole picture is no longer kept up to date.
+/// * Revisions of `Synced` only grow. A transaction is never shown by half: its changes are between two `Synced`s.
+/// * A key that no longer exists is reported as a delete, also if it was deleted during a gap. Unchanged keys are not repeated.
+/// * [`FeedItem::SnapshotBegin`] comes first, and later exactly when the snapshot is no longer kept current.
 ///
 /// # Not guaranteed
 ///
-/// * *Every change*: after a new listing, what happened meanwhile is told as one step. A key that was deleted and put again
+/// * *Every change*: after a new listing, all changes of the gap are reported as one step. A key that was deleted and put again
 ///   shows as a put with another `created`, and the revision of a delete is then that of the listing.
-/// * *How fresh* the picture is: without changes there is no news. `Synced` comes again as progress where the engine knows more.
+/// * *The age* of the snapshot: without changes there are no items. `Synced` comes again as progress where the engine knows more.
 ///
 /// # Cancellation
 ///
@@ -72,8 +72,8 @@ pub use tenure_core::snapshot::FeedItem;
 ///
 /// # Errors
 ///
-/// A store that cannot be reached is not an error: the feed says `SnapshotBegin` and tries again, resting longer and longer up to 5 s.
-/// What no trying can mend (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
+/// A store that cannot be reached is not an error: the feed returns `SnapshotBegin` and retries, with a backoff of up to 5 s.
+/// An error that no retry can fix (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
 #[must_use = "a feed does nothing unless it is read"]
 pub struct Feed {
     store: Store,
@@ -83,24 +83,24 @@ pub struct Feed {
     page_len: PageLen,
     backoff: BackoffState,
     opened: Instant,
-    /// Told by the picture, not yet read.
+    /// Items that are not yet read.
     ready: VecDeque<FeedItem>,
 }
 
-/// A request under way, kept here so that a dropped `next` does not ask again.
+/// A request in flight, kept here so that a dropped `next` does not repeat it.
 type FeedRequest<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
-/// What the feed is waiting for.
+/// What the feed waits for.
 enum FeedState {
-    /// The end of a rest after a break.
-    Resting(Pin<Box<Sleep>>),
+    /// The end of the backoff after an error.
+    BackingOff(Pin<Box<Sleep>>),
     /// A page of the listing, of these keys; its revision is known from the second page on.
     Listing { request: FeedRequest<Page>, select: Selection, at: Option<Revision> },
     /// A watch after the listing.
     Opening(FeedRequest<WatchStream>),
     /// A change.
     Watching(WatchStream),
-    /// Nothing, but this has still to be said.
+    /// Nothing; this error is still to be returned.
     Failed(StoreError),
     /// Nothing.
     Over,
@@ -141,7 +141,7 @@ impl Feed {
     /// Waits for one thing and takes it in.
     fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.state {
-            FeedState::Resting(rest) => {
+            FeedState::BackingOff(rest) => {
                 ready!(rest.as_mut().poll(context));
                 self.state = list(&self.store, self.select.clone(), None, self.page_len);
             }
@@ -196,7 +196,7 @@ impl Feed {
         };
     }
 
-    /// Rests and lists again, unless nothing could be gained by it.
+    /// Backs off and lists again, unless no retry can fix the error.
     fn on_break(&mut self, error: StoreError) {
         if error.is_fatal() || matches!(error, StoreError::Invalid(_)) {
             self.state = FeedState::Failed(error);
@@ -204,14 +204,14 @@ impl Feed {
         }
         self.picture.handle_break(&mut self.ready);
         let now = Moment::after_origin(self.opened.elapsed());
-        let rest = self.backoff.after_failure(now, rng::jitter(), None);
+        let backoff = self.backoff.after_failure(now, rng::jitter(), None);
         let failures = self.backoff.failures();
         if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_logging() {
             debug!(select = ?self.select, %error, failures, "feed lists again");
         } else {
             warn!(select = ?self.select, %error, failures, "feed broke off");
         }
-        self.state = FeedState::Resting(Box::pin(tokio::time::sleep(rest)));
+        self.state = FeedState::BackingOff(Box::pin(tokio::time::sleep(backoff)));
     }
 }
 

@@ -72,6 +72,8 @@ pub mod service;
 
 mod retry;
 
+mod closing;
+
 mod driver;
 
 mod queue;
@@ -106,7 +108,7 @@ pub mod conformance;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use self::tenure::{Source, Tenure, TenureBuilder};
+pub use self::tenure::{Close, Source, Tenure, TenureBuilder};
 pub use client::{NewTask, SubmitError, Submitted};
 pub use clock::{BootClock, Clock};
 pub use election::{Campaign, CampaignError, Candidate, Election, LeadError, Leader, Term};

@@ -1,8 +1,8 @@
 //! The etcd engine: the contract on real etcd.
 //!
-//! The client does the hard part (members that die, answers that get lost, streams that break); this file only says
-//! every verb of the contract in etcd's words. What differs between the two lies in `etcd/translate.rs`, what goes wrong in
-//! `etcd/failure.rs`, and how independent transactions share a request in `etcd/batch.rs`.
+//! The client does the hard part: members that die, responses that are lost, streams that break. This file maps the contract
+//! to etcd's requests. The differences between the two are in `etcd/translate.rs`, the errors in
+//! `etcd/error.rs`, and how independent transactions share a request in `etcd/batch.rs`.
 
 mod batch;
 mod error;
@@ -45,7 +45,7 @@ const TTL_MAX: Duration = Duration::from_secs(9_000_000_000);
 ///
 /// # Guarantees
 ///
-/// Those of [`Engine`], and those of [`Client`]: one member of three may be gone, and nobody notices more than a moment.
+/// Those of [`Engine`], and those of [`Client`]: one member of three may fail, which delays requests for a moment.
 ///
 /// # Not guaranteed
 ///
@@ -171,7 +171,7 @@ impl Engine for EtcdEngine {
 
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
         self.info.limits.grant_ttl(ttl)?;
-        // The id is always ours: after a lost answer it is known what to look for.
+        // The client chooses the id: after a lost response it knows which lease to look for.
         let id = match id {
             Some(id) => id,
             None => random_id()?,

@@ -227,7 +227,7 @@ fn outcome(
         | TtlStatus::Over(TtlEnd::Held | TtlEnd::Replaced) => {
             Err(TtlCampaignError::Held { subject: term.subject().to_string().into() })
         }
-        // Only a close releases a term whose caller still waits.
+        // While the caller still waits, only a close releases the term.
         TtlStatus::Stopping
         | TtlStatus::Leaving(TtlEnd::Released(_))
         | TtlStatus::Over(TtlEnd::Released(_)) => Err(TtlCampaignError::Closed),

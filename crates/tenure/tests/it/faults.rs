@@ -78,7 +78,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_partition_ends_it_before_anybody_else_can_hold() {
+async fn partition_ends_hold_before_next() {
     for kind in KINDS {
         let world = World::new();
         let (first, second) = (session(&world, "a"), session(&world, "b"));
@@ -95,7 +95,7 @@ async fn a_partition_ends_it_before_anybody_else_can_hold() {
 }
 
 #[tokio::test]
-async fn a_partition_shorter_than_the_ttl_is_not_noticed() {
+async fn short_partition_keeps_hold() {
     for kind in KINDS {
         let world = World::new();
         let first = session(&world, "a");
@@ -109,7 +109,7 @@ async fn a_partition_shorter_than_the_ttl_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_past_the_end_ends_it_at_once() {
+async fn clock_jump_past_ttl_ends_hold() {
     for kind in KINDS {
         let world = World::new();
         let first = session(&world, "a");
@@ -125,7 +125,7 @@ async fn a_clock_that_jumps_past_the_end_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_paused_does_nothing_before_it_knows_that_it_is_over() {
+async fn paused_holder_learns_loss_before_acting() {
     for kind in KINDS {
         let world = World::new();
         let (first, second) = (session(&world, "a"), session(&world, "b"));
@@ -146,7 +146,7 @@ async fn connect(etcd: &Etcd) -> Store {
 
 /// Both at once, because starting etcd is what takes the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_etcd_shorter_than_the_ttl_is_not_noticed_and_a_longer_outage_ends_it_in_time() {
+async fn etcd_outage_ends_hold_only_after_ttl() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let session = Session::options().ttl(Duration::from_secs(5)).open(store.clone()).unwrap();
@@ -270,14 +270,14 @@ async fn a_stopped_holder_never_works_beside_the_next(url: &str, store: Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_holder_never_works_beside_the_next_on_etcd() {
+async fn stopped_holder_never_overlaps_next_on_etcd() {
     let etcd = Etcd::start();
     let url = format!("etcd://{}", etcd.endpoints());
     a_stopped_holder_never_works_beside_the_next(&url, connect(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn a_stopped_holder_never_works_beside_the_next_on_a_file() {
+async fn stopped_holder_never_overlaps_next_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}/store.db", folder.path().display());
     let store = Store::open(&url.parse().unwrap()).await.unwrap();
@@ -300,14 +300,14 @@ async fn a_killed_holder_is_followed_in_time(url: &str, store: Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_holder_is_followed_in_time_on_etcd() {
+async fn killed_holder_is_followed_on_etcd() {
     let etcd = Etcd::start();
     let url = format!("etcd://{}", etcd.endpoints());
     a_killed_holder_is_followed_in_time(&url, connect(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn a_killed_holder_is_followed_in_time_on_a_file() {
+async fn killed_holder_is_followed_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}/store.db", folder.path().display());
     let store = Store::open(&url.parse().unwrap()).await.unwrap();

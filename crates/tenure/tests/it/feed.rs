@@ -165,7 +165,7 @@ impl Twist for Interrupted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
+async fn feed_matches_store_at_every_synced() {
     for how in [Cut::Lost, Cut::Compacted, Cut::Silent] {
         for after in 0..12 {
             let memory = TokioClock::memory();
@@ -185,7 +185,7 @@ async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
+async fn slow_feed_survives_compaction() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     for name in ["a", "b", "c", "d"] {
@@ -234,7 +234,7 @@ async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
 }
 
 #[tokio::test]
-async fn a_feed_of_a_file_follows_another_handle() {
+async fn feed_of_a_file_follows_another_handle() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state").join("store.db");
     let open = async || Store::new(FileEngine::options().open(path.clone()).await.unwrap());
@@ -245,7 +245,7 @@ async fn a_feed_of_a_file_follows_another_handle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_feed_of_etcd_survives_a_network_that_breaks() {
+async fn feed_survives_broken_network_on_etcd() {
     let server = Server::start();
     let proxy = Proxy::to(server.member(0).client_addr());
     let writer = Store::new(EtcdEngine::connect(Config::new(server.client_urls())).await.unwrap());
@@ -267,7 +267,7 @@ async fn a_feed_of_etcd_survives_a_network_that_breaks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_of_many_pages_is_of_one_revision() {
+async fn listing_of_many_pages_has_one_revision() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     let puts = |value: &'static str| (0..2_500).map(move |n| Op::put(format!("/f/{n:05}"), value));
@@ -297,7 +297,7 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
 
 /// A page of tasks with long props was more than an answer carries. The feed took that for a mistake of its own and ended, and the node with it.
 #[tokio::test(start_paused = true)]
-async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
+async fn too_large_page_is_requested_smaller() {
     struct Narrow(Arc<AtomicUsize>);
     impl Twist for Narrow {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -327,7 +327,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
+async fn unreachable_store_is_retried_with_backoff() {
     struct Down(Arc<AtomicUsize>);
     impl Twist for Down {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -354,7 +354,7 @@ async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
+async fn dropped_next_loses_and_repeats_nothing() {
     struct Slow(Arc<AtomicUsize>);
     impl Twist for Slow {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -384,7 +384,7 @@ async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_trying_can_mend_is_the_last_item() {
+async fn fatal_error_is_the_last_item() {
     let store = TokioClock::store();
     let mut feed = Feed::open(store.clone(), Selection::prefix("/f/")).unwrap();
     assert_eq!(feed.next().await.unwrap().unwrap(), FeedItem::SnapshotBegin);
@@ -396,7 +396,7 @@ async fn what_no_trying_can_mend_is_the_last_item() {
 }
 
 #[test]
-fn an_open_prefix_cannot_be_followed() {
+fn open_prefix_cannot_be_followed() {
     let refusal = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(async { Feed::open(Store::memory(), Selection::prefix("/f")).map(drop) });
@@ -425,26 +425,26 @@ async fn reader_of_many_changes_lets_other_tasks_run(store: Store) {
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_memory() {
+async fn busy_reader_yields_on_memory() {
     reader_of_many_changes_lets_other_tasks_run(Store::memory()).await;
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_file() {
+async fn busy_reader_yields_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let engine = FileEngine::open(&folder.path().join("store.db")).await.unwrap();
     reader_of_many_changes_lets_other_tasks_run(Store::new(engine)).await;
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_etcd() {
+async fn busy_reader_yields_on_etcd() {
     let server = Server::start();
     let store = Store::open(&format!("etcd://{}", server.endpoints()).parse().unwrap()).await.unwrap();
     reader_of_many_changes_lets_other_tasks_run(store).await;
 }
 
 #[tokio::test]
-async fn reader_of_a_large_snapshot_lets_other_tasks_run() {
+async fn reader_of_large_snapshot_yields() {
     const KEYS: usize = 1_000;
     let store = Store::memory();
     for n in 0..KEYS {

@@ -121,7 +121,7 @@ impl Occupancy {
         for folder in &self.folders {
             lock(&folder.file, folder.first + offset(&files)).map_err(|error| cannot_lock(&error))?;
         }
-        // Two processes may have looked at the same time. Of two that have marked, at least the later one sees the other.
+        // Two processes may have checked at the same time. Of two that have marked, at least the later one sees the other.
         match self.others(Some(files))? {
             Occupied::No => Ok(()),
             Occupied::ByOthers => Err(StoreError::Replaced(StoreReplaced::Files)),

@@ -79,7 +79,7 @@ const DAMAGES: [(&str, Damage); 8] = [
 
 /// A3. A stopped holder notices nothing, so only the second process can keep the two apart.
 #[tokio::test]
-async fn second_owner_is_refused_while_a_holder_lives_and_tokens_grow() {
+async fn second_owner_is_refused_while_holder_lives() {
     join_all(DAMAGES.map(|(what, damage)| async move {
         let home = Home::new();
         let mut holder = Process::start("keep", &home.path());
@@ -107,7 +107,7 @@ async fn second_owner_is_refused_while_a_holder_lives_and_tokens_grow() {
 
 /// A3. Without a request or a watch, and long before the next renewal.
 #[tokio::test]
-async fn session_ends_at_once_when_its_files_are_renamed() {
+async fn renamed_files_end_session_at_once() {
     for (what, damage) in DAMAGES {
         let home = Home::new();
         let store = home.store().await;
@@ -123,7 +123,7 @@ async fn session_ends_at_once_when_its_files_are_renamed() {
 
 /// A process whose store was lost stays marked while a holder in it may still act, and no longer.
 #[tokio::test]
-async fn lost_handle_blocks_its_path_until_it_is_closed_or_its_leases_are_over() {
+async fn lost_handle_blocks_path_until_leases_end() {
     let home = Home::new();
     let store = home.store().await;
     store.grant(Duration::from_secs(60), None).await.unwrap();
@@ -145,7 +145,7 @@ async fn lost_handle_blocks_its_path_until_it_is_closed_or_its_leases_are_over()
 
 /// A4.
 #[tokio::test]
-async fn database_with_a_second_link_is_refused_under_both_names() {
+async fn hard_linked_database_is_refused() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();
@@ -167,7 +167,7 @@ async fn database_with_a_second_link_is_refused_under_both_names() {
 
 /// A4. Needs the right to mount.
 #[tokio::test]
-async fn bind_mount_of_the_database_is_refused_and_of_its_folder_shared() {
+async fn bind_mounted_database_is_refused() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
@@ -216,7 +216,7 @@ impl Drop for Mount {
 
 /// A5.
 #[tokio::test]
-async fn folder_that_every_user_may_write_is_refused_without_the_sticky_bit() {
+async fn open_folder_needs_sticky_bit() {
     let home = Home::new();
     let folder = home.path().parent().unwrap().to_owned();
     std::fs::create_dir(&folder).unwrap();
@@ -281,7 +281,7 @@ async fn side_file_of_another_user_is_refused() {
 
 /// A6.
 #[tokio::test]
-async fn garbage_in_the_notifier_never_makes_the_store_unusable() {
+async fn garbage_in_notifier_keeps_store_usable() {
     for garbage in [&[0xFF; 4_096][..], &[0x7F; 8], b"", b"text"] {
         let home = Home::new();
         let store = home.store().await;
@@ -296,7 +296,7 @@ async fn garbage_in_the_notifier_never_makes_the_store_unusable() {
 
 /// A copy of a store may be older than the original: tokens go on above all that the original can have handed out.
 #[tokio::test]
-async fn restored_copy_of_all_files_goes_on_above_every_later_token() {
+async fn restored_copy_continues_above_later_tokens() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();

@@ -49,7 +49,7 @@ fn is_lost(state: &SessionState) -> bool {
 }
 
 #[tokio::test]
-async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_ends() {
+async fn partitioned_session_is_lost_before_lease_ends() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -77,7 +77,7 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
 }
 
 #[tokio::test]
-async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
+async fn healed_session_returns_with_new_incarnation() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -93,7 +93,7 @@ async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
 }
 
 #[tokio::test]
-async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
+async fn short_partition_is_invisible_to_others() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -109,7 +109,7 @@ async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
 }
 
 #[tokio::test]
-async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
+async fn lost_renewal_responses_end_session_only() {
     let world = World::new();
     let session = session(&world, "a");
     let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
@@ -120,7 +120,7 @@ async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
 }
 
 #[tokio::test]
-async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not() {
+async fn slow_clock_within_margin_is_lost_in_time() {
     for (ppm, lost_after, is_in_time) in [(-40_000, ms(9_896), true), (-100_000, ms(10_556), false)] {
         let world = World::new();
         let session = session(&world, "a");
@@ -135,7 +135,7 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
+async fn clock_jump_past_ttl_loses_session() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -152,7 +152,7 @@ async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
 }
 
 #[tokio::test]
-async fn a_constant_offset_changes_nothing() {
+async fn constant_offset_changes_nothing() {
     let world = World::new();
     let session = session(&world, "a");
     world.process("a").set_clock_skew(ClockSkew::Ahead(s(1_000_000)));
@@ -162,7 +162,7 @@ async fn a_constant_offset_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_stalled_session_is_lost_before_it_does_anything_else() {
+async fn paused_session_is_lost_before_it_acts() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -187,7 +187,7 @@ async fn a_stalled_session_is_lost_before_it_does_anything_else() {
 }
 
 #[tokio::test]
-async fn an_expired_lease_is_seen_at_once_and_replaced() {
+async fn expired_lease_is_seen_and_replaced() {
     let world = World::new();
     let session = session(&world, "a");
     let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
