@@ -54,7 +54,7 @@ use crate::time::Moment;
 pub use accept_all::AcceptAll;
 pub use capacity::{Capacity, InvalidCapacity, ResourceUsage};
 pub use class::{Class, Demand, Profiles};
-pub use cooldown::{COOL_DOWN, Cooldowns, ReleasedBy, TAKE_BACK_AFTER};
+pub use cooldown::{COOLDOWN, Cooldowns, ReleasedBy, TAKE_BACK_AFTER};
 pub use decision::{ClaimDecision, DecisionReason, Release};
 pub use fair::Fair;
 pub use owned_tasks::{OwnedTask, OwnedTasks, weight_of};
@@ -124,7 +124,7 @@ pub struct ClusterLoad<'a> {
     /// What this node has, tasks that it is just claiming among them.
     pub own: &'a OwnedTasks,
     /// What this node has just given away.
-    pub cooling: &'a Cooldowns,
+    pub cooldowns: &'a Cooldowns,
     /// How much of a resource is used, if somebody measures one.
     pub resource: Option<ResourceUsage>,
     /// Whether this node is giving tasks away already and could not give them all at once. Then it goes on down to its share, although it may be
@@ -168,7 +168,7 @@ pub fn consider(
         return ClaimDecision::Wait { retry_after: PATIENCE, reason: DecisionReason::TakesNoTasks };
     }
     let can_others = cluster.workers.takers(cluster.me, LoadMetric::Tasks, offer.class).next().is_some();
-    match cluster.cooling.remaining(offer, can_others, cluster) {
+    match cluster.cooldowns.remaining(offer, can_others, cluster) {
         Some(retry_after) => ClaimDecision::Wait { retry_after, reason: DecisionReason::CoolingDown },
         None => balancer.claim(offer, cluster),
     }

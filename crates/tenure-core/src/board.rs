@@ -168,32 +168,37 @@ impl Board {
             FeedItem::SnapshotBegin => self.is_fresh = false,
             FeedItem::Put(pair) => match self.layout.parse(&pair.key) {
                 Some(Key::Task(task)) => {
-                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Here(read_card(&pair))))));
+                    self.pending
+                        .push((task, BoardUpdate::Task(Box::new(KeyUpdate::Present(read_card(&pair))))));
                 }
                 Some(Key::TaskOwner(task)) => {
                     let mut owner = read_owner(&pair);
                     self.loads.share_name(&mut owner);
-                    self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Here(owner))));
+                    self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Present(owner))));
                 }
                 // What they say is read with the claim.
                 Some(Key::TaskProps(task)) => {
-                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Here(()))))
+                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Present(()))));
                 }
                 Some(Key::TaskAttempt(task, claim)) => {
                     let attempt = AttemptRecord::decode(&pair.value).ok();
-                    self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Here(attempt))));
+                    self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Present(attempt))));
                 }
                 // A foreign key concerns nobody.
                 Some(_) | None => {}
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
                 Some(Key::Task(task)) => {
-                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Gone))))
+                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Deleted))));
                 }
-                Some(Key::TaskOwner(task)) => self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Gone))),
-                Some(Key::TaskProps(task)) => self.pending.push((task, BoardUpdate::Props(KeyUpdate::Gone))),
+                Some(Key::TaskOwner(task)) => {
+                    self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Deleted)));
+                }
+                Some(Key::TaskProps(task)) => {
+                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Deleted)));
+                }
                 Some(Key::TaskAttempt(task, claim)) => {
-                    self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Gone)));
+                    self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Deleted)));
                 }
                 Some(_) | None => {}
             },
@@ -316,16 +321,16 @@ impl Board {
 
     fn apply(&mut self, task: TaskId, mut pending: TaskUpdates, told: &mut impl Extend<BoardChange>) {
         match pending.props.take() {
-            Some(KeyUpdate::Here(())) => drop(self.with_props.insert(task.clone())),
-            Some(KeyUpdate::Gone) => drop(self.with_props.remove(&task)),
+            Some(KeyUpdate::Present(())) => drop(self.with_props.insert(task.clone())),
+            Some(KeyUpdate::Deleted) => drop(self.with_props.remove(&task)),
             None => {}
         }
         for (claim, seen) in pending.attempts.drain(..) {
             match seen {
-                KeyUpdate::Here(attempt) => {
+                KeyUpdate::Present(attempt) => {
                     self.attempts.entry(task.clone()).or_default().insert(claim, attempt);
                 }
-                KeyUpdate::Gone => {
+                KeyUpdate::Deleted => {
                     if let Some(attempts) = self.attempts.get_mut(&task) {
                         attempts.remove(&claim);
                         if attempts.is_empty() {
@@ -353,8 +358,8 @@ impl Board {
         let is_owner_told = pending.owner.is_some();
         let token_before = owner_before.as_ref().map(|owner| owner.token);
         let is_other_owner = match &pending.owner {
-            Some(KeyUpdate::Here(owner)) => owner_before.as_ref() != Some(owner),
-            Some(KeyUpdate::Gone) | None => false,
+            Some(KeyUpdate::Present(owner)) => owner_before.as_ref() != Some(owner),
+            Some(KeyUpdate::Deleted) | None => false,
         };
         let owner = KeyUpdate::over(pending.owner, owner_before);
         let card = KeyUpdate::over(pending.task.map(|seen| *seen), before);
@@ -399,8 +404,8 @@ impl Board {
         let Some(card) = self.tasks.get_mut(task) else { return Some(seen) };
         let (load, was_unowned, class) = (Load::of_one(card.weight()), card.is_unowned(), card.class);
         let before = match seen {
-            KeyUpdate::Here(owner) => card.owner.replace(owner),
-            KeyUpdate::Gone => card.owner.take(),
+            KeyUpdate::Present(owner) => card.owner.replace(owner),
+            KeyUpdate::Deleted => card.owner.take(),
         };
         let token = card.owner.as_ref().map(|owner| owner.token);
         if let Some(before) = before.as_ref().filter(|before| Some(before.token) != token) {

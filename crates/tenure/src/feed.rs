@@ -251,7 +251,7 @@ impl std::fmt::Debug for Feed {
             "Feed({:?}, {} keys, synced at {:?})",
             self.select,
             self.snapshot.len(),
-            self.snapshot.whole_at()
+            self.snapshot.synced_at()
         )
     }
 }

@@ -240,14 +240,14 @@ fn releases_of(me: &NodeId, choice: PlanBalancer, board: &Board, loads: &WorkerL
             OwnedTask { kind, weight: card.weight(), class: card.class, cost: 0, since },
         );
     }
-    let (cooling, claiming) = (Cooldowns::new(), Demand::default());
+    let (cooldowns, claiming) = (Cooldowns::new(), Demand::default());
     let cluster = ClusterLoad {
         me,
         workers: loads,
         unowned: board.demand(),
         claiming: &claiming,
         own: &own,
-        cooling: &cooling,
+        cooldowns: &cooldowns,
         resource: None,
         is_releasing: false,
         now: Moment::ORIGIN,

@@ -144,7 +144,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             attempt: Some(*attempt),
             ..none()
         },
-        WorkerEvent::Moved { task, from, to } => WorkerLine {
+        WorkerEvent::StateChanged { task, from, to } => WorkerLine {
             event: "moved",
             task: Some(task.as_str()),
             from: Some(from.as_str()),
@@ -194,7 +194,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             )),
             ..none()
         },
-        WorkerEvent::GivenBack { task, token } => WorkerLine {
+        WorkerEvent::LateClaimReleased { task, token } => WorkerLine {
             event: "given_back",
             task: Some(task.as_str()),
             token: Some(token.to_string()),
@@ -212,7 +212,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             )),
             ..none()
         },
-        WorkerEvent::SaveRefused { task, why } => WorkerLine {
+        WorkerEvent::WriteRefused { task, why } => WorkerLine {
             event: "save_refused",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
@@ -222,7 +222,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
         WorkerEvent::Balanced { parting, .. } => {
             WorkerLine { event: "balanced", tasks: Some(*parting), ..none() }
         }
-        WorkerEvent::OrderHandled { why, .. } => {
+        WorkerEvent::NodeCommandHandled { why, .. } => {
             WorkerLine { event: "order_handled", reason: why.clone(), ..none() }
         }
         WorkerEvent::Frozen => {

@@ -103,7 +103,7 @@ async fn mistyped_path_names_missing_folder() {
 }
 
 #[tokio::test]
-async fn memory_store_is_refused_by_commands_that_exclude_others() {
+async fn memory_store_is_refused_for_exclusive_commands() {
     let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
     let commands: [(&[&str], i32); 6] = [
         (&["lock", "a", "--", "touch", "ran"], 125),

@@ -20,7 +20,7 @@ struct BalanceCase {
     me: NodeId,
     workers: WorkerLoads,
     own: OwnedTasks,
-    cooling: Cooldowns,
+    cooldowns: Cooldowns,
     claiming: Demand,
     unowned: Demand,
     resource: Option<ResourceUsage>,
@@ -33,7 +33,7 @@ impl BalanceCase {
             me: node("a"),
             workers: WorkerLoads::new(),
             own: OwnedTasks::new(),
-            cooling: Cooldowns::new(),
+            cooldowns: Cooldowns::new(),
             claiming: Demand::default(),
             unowned: Demand::default(),
             resource: None,
@@ -75,7 +75,7 @@ impl BalanceCase {
             unowned: &self.unowned,
             claiming: &self.claiming,
             own: &self.own,
-            cooling: &self.cooling,
+            cooldowns: &self.cooldowns,
             resource: self.resource,
             is_releasing: false,
             now: self.now,
@@ -191,7 +191,7 @@ fn a_node_gives_away_at_most_what_it_has() {
 #[test]
 fn released_task_is_left_to_peers_by_every_balancer() {
     let mut scene = BalanceCase::of(&[("a", 0), ("b", 9)]).unowned(1);
-    scene.cooling.note(&task(9_999), COOL_DOWN, ReleasedBy::Node, scene.now);
+    scene.cooldowns.note(&task(9_999), COOLDOWN, ReleasedBy::Node, scene.now);
     let mut all: [Box<dyn Balancer>; 4] =
         [Box::new(AcceptAll), Box::new(Fair::new()), Box::new(Weighted::new()), Box::new(Rendezvous::new())];
     for balancer in &mut all {

@@ -36,15 +36,15 @@ impl TaskUpdates {
 
 #[derive(Clone, Debug)]
 pub(super) enum KeyUpdate<T> {
-    Here(T),
-    Gone,
+    Present(T),
+    Deleted,
 }
 
 impl<T> KeyUpdate<T> {
     pub(super) fn over(seen: Option<KeyUpdate<T>>, before: Option<T>) -> Option<T> {
         match seen {
-            Some(KeyUpdate::Here(now)) => Some(now),
-            Some(KeyUpdate::Gone) => None,
+            Some(KeyUpdate::Present(now)) => Some(now),
+            Some(KeyUpdate::Deleted) => None,
             None => before,
         }
     }

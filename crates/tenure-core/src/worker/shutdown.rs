@@ -1,6 +1,8 @@
-//! How a node ends: drained by an order, or shut down with its process.
+//! The end of a worker: drained by a command, or shut down with its process.
 //!
-//! Stop, join, then release. What does not stop is named and not released: its claim lapses with its lease, and nobody else begins before that.
+//! Handlers are stopped and joined, then tasks are released. A task with a handler that does not
+//! stop is reported and not released. Its claim lapses with its lease, and no other handler starts
+//! before that.
 
 use crate::record::MemberState;
 use crate::time::Moment;
@@ -12,47 +14,52 @@ use super::timers::Timer;
 use super::{WorkerMachine, WorkerPhase};
 
 impl WorkerMachine {
-    /// Everything is given away, and then the node leaves.
+    /// Releases all tasks, then leaves.
     pub(super) fn begin_drain(&mut self, now: InputTime) {
-        self.standing = WorkerPhase::Draining;
-        self.actions.push_back(WorkerOutput::Announce(MemberState::Draining));
-        self.notices.push_back(WorkerEvent::Draining { left: self.held.len() });
-        self.weigh_in(now);
+        self.phase = WorkerPhase::Draining;
+        self.outputs.push_back(WorkerOutput::Announce(MemberState::Draining));
+        self.events.push_back(WorkerEvent::Draining { left: self.held.len() });
+        self.update_own_load(now);
         self.release_all(ReleaseReason::Drain, now);
     }
 
-    /// The process wants to end. Asked again, the earlier deadline counts.
+    /// Shuts down. A second call can only make the deadline earlier.
     pub(super) fn begin_shutdown(&mut self, deadline: Moment, now: InputTime) {
-        let deadline = match self.standing {
+        let deadline = match self.phase {
             WorkerPhase::Working | WorkerPhase::Draining => {
-                self.actions.push_back(WorkerOutput::Announce(MemberState::Draining));
-                self.notices.push_back(WorkerEvent::ShuttingDown { left: self.held.len() });
+                self.outputs.push_back(WorkerOutput::Announce(MemberState::Draining));
+                self.events.push_back(WorkerEvent::ShuttingDown { left: self.held.len() });
                 deadline
             }
             WorkerPhase::Ending { deadline: before } => before.min(deadline),
             WorkerPhase::Leaving | WorkerPhase::Finished => return,
         };
-        self.standing = WorkerPhase::Ending { deadline };
+        self.phase = WorkerPhase::Ending { deadline };
+        // `Ending` replaces `Draining`: the deadline of the process counts more than the
+        // acknowledgement of the drain.
         self.timers.set(Timer::Deadline, deadline);
-        self.weigh_in(now);
+        self.update_own_load(now);
         self.release_all(ReleaseReason::Shutdown, now);
     }
 
-    /// Goes on with ending, if everything is gone that has to be.
+    /// Continues the drain or shutdown if nothing is left to release.
     pub(super) fn check_ending(&mut self, now: InputTime) {
+        // A claim in flight may still be won, and would leave a task without its worker.
         let is_empty = self.held.is_empty() && !self.is_claiming();
-        match self.standing {
+        match self.phase {
             WorkerPhase::Working | WorkerPhase::Leaving | WorkerPhase::Finished => {}
             WorkerPhase::Draining => {
-                if self.held.len() < self.drain_told {
-                    self.drain_told = self.held.len();
-                    self.notices.push_back(WorkerEvent::Draining { left: self.held.len() });
+                if self.held.len() < self.drain_reported {
+                    self.drain_reported = self.held.len();
+                    self.events.push_back(WorkerEvent::Draining { left: self.held.len() });
                 }
                 if is_empty {
                     self.finish_drain(now);
                 }
             }
             WorkerPhase::Ending { deadline } => {
+                // At the deadline the worker leaves although handlers run: the process is about to
+                // end.
                 if is_empty || deadline <= now.at {
                     self.leave();
                 }
@@ -61,15 +68,15 @@ impl WorkerMachine {
     }
 
     pub(super) fn leave(&mut self) {
-        self.standing = WorkerPhase::Leaving;
+        self.phase = WorkerPhase::Leaving;
         self.timers.clear(&Timer::Deadline);
-        self.actions.push_back(WorkerOutput::Leave);
+        self.outputs.push_back(WorkerOutput::Leave);
     }
 
     pub(super) fn handle_left(&mut self) {
-        if self.standing == WorkerPhase::Leaving {
-            self.standing = WorkerPhase::Finished;
-            self.actions.push_back(WorkerOutput::Finish { running: self.running() });
+        if self.phase == WorkerPhase::Leaving {
+            self.phase = WorkerPhase::Finished;
+            self.outputs.push_back(WorkerOutput::Finish { running: self.running() });
         }
     }
 }

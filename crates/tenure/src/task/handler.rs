@@ -207,7 +207,7 @@ impl StdError for StopCause {}
 /// What the machine stores for the end of a handler.
 pub(crate) fn reported(result: Result<Outcome, TaskError>) -> HandlerEnd {
     match result {
-        Ok(Outcome::Complete) => HandlerEnd::Done,
+        Ok(Outcome::Complete) => HandlerEnd::Completed,
         Ok(Outcome::Release) => HandlerEnd::Release,
         Ok(Outcome::Pause) => HandlerEnd::Pause,
         Ok(Outcome::Sleep(time)) => HandlerEnd::Sleep { until: after(time) },

@@ -120,7 +120,7 @@ impl WorkerBuilder {
 
     /// Claims only tasks with this label; called again, with this one too.
     pub fn match_label(self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.config(|config| drop(config.wanted.labels.insert(name.into(), value.into())))
+        self.config(|config| drop(config.selector.labels.insert(name.into(), value.into())))
     }
 
     /// How many tasks it runs at a time; no limit unless set. Sleeping and paused tasks do not count.
@@ -143,7 +143,7 @@ impl WorkerBuilder {
     /// For handlers with work that goes on elsewhere, such as in a child process: dropped, they would leave it behind, and the task would be
     /// released while it still runs. They must end it themselves within the grace.
     pub fn never_abort(self) -> Self {
-        self.config(|config| config.insistence = StopMode::Wait)
+        self.config(|config| config.stop_mode = StopMode::Wait)
     }
 
     /// Decides which tasks it claims and releases; [`Fair`] unless set.
@@ -153,12 +153,12 @@ impl WorkerBuilder {
 
     /// How often the balancer is asked what to release, beside when workers join and leave; 15 min.
     pub fn rebalance_every(self, every: Duration) -> Self {
-        self.config(|config| config.balance_every = every)
+        self.config(|config| config.rebalance_every = every)
     }
 
     /// How long it does not claim again what it has released; 60 s.
     pub fn cooldown(self, cooldown: Duration) -> Self {
-        self.config(|config| config.cool_down = cooldown)
+        self.config(|config| config.cooldown = cooldown)
     }
 
     /// What follows failed attempts. Unless set they are repeated after 10 min, and the eighth within 4 h fails the task.
@@ -265,10 +265,10 @@ impl Start {
             return Err(JoinError::NoHandler);
         }
         if routes.any.is_none() {
-            config.wanted.kinds.extend(routes.by_kind.keys().cloned());
+            config.selector.kinds.extend(routes.by_kind.keys().cloned());
         }
         let (session, namespace) = (tenure.session().clone(), tenure.current_namespace());
-        let node = node.balancer(balancer.name()).accepts(config.wanted.clone(), config.capacity);
+        let node = node.balancer(balancer.name()).accepts(config.selector.clone(), config.capacity);
         let mut join = Members::new(session.store().clone(), namespace).join_as(&session, node);
         if wait.is_zero() {
             join = join.try_now();

@@ -53,12 +53,12 @@ pub(super) async fn ask(
         }
     }
     let mut request = ClaimBatch::new(asked, lock(&habit).next_reading());
-    while !request.is_answered() {
+    while !request.has_reply() {
         let replies = store.batch(request.txns(&layout)).await;
         request.handle(replies);
     }
     lock(&habit).learn(&request);
-    let mut answers = request.into_answers().into_iter();
+    let mut answers = request.into_replies().into_iter();
     let answer = |has_lease| if has_lease { answers.next() } else { None };
     let answers = has_lease.into_iter().map(answer).map(|answer| answer.unwrap_or(ClaimReply::NotDone));
     Claimed { epoch, answers: answers.collect(), loans }

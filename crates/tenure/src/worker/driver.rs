@@ -174,7 +174,7 @@ impl Driver {
             Done::Claimed(mut claimed) => {
                 under_way.loans.end(&mut claimed);
                 let Claimed { epoch, answers, .. } = claimed;
-                self.handle(WorkerInput::ClaimsAnswered { epoch, answers }, clock);
+                self.handle(WorkerInput::ClaimReplies { epoch, replies: answers }, clock);
             }
             Done::Written(events) => {
                 under_way.writes -= 1;
@@ -182,13 +182,13 @@ impl Driver {
                     self.handle(event, clock);
                 }
             }
-            Done::Left => self.handle(WorkerInput::Left, clock),
+            Done::Left => self.handle(WorkerInput::OwnKeyDeleted, clock),
         }
     }
 
     /// Carries out what the machine wants, and tells what it has to say.
     fn act(&mut self, under_way: &mut UnderWay) {
-        while let Some(action) = self.machine.poll_action() {
+        while let Some(action) = self.machine.poll_output() {
             self.carry_out(action, under_way);
         }
         while under_way.writes < WRITES_IN_FLIGHT && !under_way.outbox.is_empty() {
@@ -198,7 +198,7 @@ impl Driver {
             under_way.inbox.send(async move { Done::Written(sending.await) });
             under_way.writes += 1;
         }
-        while let Some(notice) = self.machine.poll_notice() {
+        while let Some(notice) = self.machine.poll_event() {
             log(&self.node, &notice);
             self.measure.noticed(&notice);
             if let WorkerEvent::Lost { task, token, why } = &notice {
@@ -218,7 +218,7 @@ impl Driver {
             *shown = status;
             is_news
         });
-        self.stats.send_replace(self.machine.tally());
+        self.stats.send_replace(self.machine.stats());
     }
 
     fn carry_out(&mut self, action: WorkerOutput, under_way: &mut UnderWay) {
@@ -231,9 +231,9 @@ impl Driver {
                 let asking = claims::ask(store, session, self.layout.clone(), epoch, claims, habit);
                 under_way.inbox.send(async move { Done::Claimed(asking.await) });
             }
-            WorkerOutput::LetGo { nonce } => under_way.loans.let_go(&nonce),
-            WorkerOutput::GiveBack { task, token, claim } => {
-                under_way.outbox.push(NodeWrite::GiveBack(task, token, claim));
+            WorkerOutput::EndClaim { nonce } => under_way.loans.let_go(&nonce),
+            WorkerOutput::ReleaseClaim { task, token, claim } => {
+                under_way.outbox.push(NodeWrite::ReleaseClaim(task, token, claim));
             }
             WorkerOutput::Start(start) => {
                 let key = self.layout.encode(&Key::TaskOwner(start.task.clone()));
@@ -245,12 +245,12 @@ impl Driver {
             }
             WorkerOutput::Stop { task, token, why, until } => self.handlers.stop(task, token, why, until),
             WorkerOutput::Abort { task, token } => self.handlers.abort(task, token),
-            WorkerOutput::AskCheckpoint { task, token } => self.handlers.request_checkpoint(task, token),
-            WorkerOutput::CheckpointAnswered { asks, result, .. } => {
+            WorkerOutput::RequestCheckpoint { task, token } => self.handlers.request_checkpoint(task, token),
+            WorkerOutput::CheckpointReply { checkpoint_requests: asks, result, .. } => {
                 self.handlers.reply_saved(&asks, &result);
             }
-            WorkerOutput::Save(save) => under_way.outbox.push(NodeWrite::Save(save)),
-            WorkerOutput::Answer(answer) => under_way.outbox.push(NodeWrite::Answer(answer)),
+            WorkerOutput::WriteState(save) => under_way.outbox.push(NodeWrite::WriteState(save)),
+            WorkerOutput::AckCommand(answer) => under_way.outbox.push(NodeWrite::AckCommand(answer)),
             WorkerOutput::Retain(ask) => under_way.outbox.push(NodeWrite::Retain(ask)),
             // The key is kept until the machine is done with it, so this is received.
             WorkerOutput::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
@@ -303,7 +303,7 @@ impl Drive for NodeTask {
         match event {
             Woken::Reply(done) => driver.finish(done, under_way, clock),
             Woken::Input(Input::LeaseOver(lease, why)) => {
-                driver.handle(WorkerInput::LeaseOver { lease, why }, clock);
+                driver.handle(WorkerInput::LeaseLost { lease, why }, clock);
             }
             Woken::Input(Input::Wish(Wish::Shutdown(deadline))) => {
                 driver.handle(WorkerInput::Shutdown { deadline }, clock);
@@ -337,7 +337,7 @@ impl NodeTask {
         let NodeTask { driver, clock, .. } = self;
         let at = now(clock);
         for item in news.items {
-            driver.machine.handle(WorkerInput::Seen(feed, item), at);
+            driver.machine.handle(WorkerInput::FeedItem(feed, item), at);
         }
         let Some(error) = news.end else { return };
         warn!(node = %driver.node, %error, "the store cannot be followed any more: the node ends");

@@ -94,7 +94,7 @@ impl Measure {
         match notice {
             WorkerEvent::Claimed { .. } => counter!(CLAIMS, "node" => node()).increment(1),
             WorkerEvent::Started { .. } => counter!(STARTS, "node" => node()).increment(1),
-            WorkerEvent::Moved { to, .. } => {
+            WorkerEvent::StateChanged { to, .. } => {
                 counter!(MOVES, "node" => node(), "to" => to.as_str()).increment(1);
             }
             WorkerEvent::Ended { state, .. } => {
@@ -109,12 +109,12 @@ impl Measure {
             WorkerEvent::Forgotten { .. }
             | WorkerEvent::SetAside { .. }
             | WorkerEvent::CommandSetAside { .. }
-            | WorkerEvent::GivenBack { .. }
+            | WorkerEvent::LateClaimReleased { .. }
             | WorkerEvent::CommandHandled { .. }
             | WorkerEvent::Stuck { .. }
-            | WorkerEvent::SaveRefused { .. }
+            | WorkerEvent::WriteRefused { .. }
             | WorkerEvent::Balanced { .. }
-            | WorkerEvent::OrderHandled { .. }
+            | WorkerEvent::NodeCommandHandled { .. }
             | WorkerEvent::Frozen
             | WorkerEvent::Unfrozen
             | WorkerEvent::Draining { .. }

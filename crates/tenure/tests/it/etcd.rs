@@ -78,7 +78,7 @@ async fn invalid_transaction_fails_alone_in_batch() {
         match n {
             3 => assert!(matches!(outcome, Err(StoreError::LeaseNotFound)), "{outcome:?}"),
             11 => {
-                assert!(matches!(outcome, Err(StoreError::Invalid(InvalidRequest::EmptyKey))), "{outcome:?}")
+                assert!(matches!(outcome, Err(StoreError::Invalid(InvalidRequest::EmptyKey))), "{outcome:?}");
             }
             _ => assert!(outcome.as_ref().is_ok_and(|reply| reply.succeeded), "{n}: {outcome:?}"),
         }

@@ -316,29 +316,3 @@ async fn killed_holder_is_followed_on_file() {
     let store = Store::open(&url.parse().unwrap()).await.unwrap();
     killed_holder_is_followed(&url, store).await;
 }
-
-/// Every test that the page names exists, in the file of its path.
-#[test]
-fn tests_named_by_the_guarantees_exist() {
-    let page = include_str!("../../../../docs/guarantees.md");
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let names: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect();
-    assert!(names.len() > 30, "{} names", names.len());
-    for name in names {
-        let (module, claim) = name.rsplit_once("::").unwrap();
-        let (folders, module) = match module.split_once("::") {
-            Some(("cli", module)) => (&["../tenure-cli/tests/it", "../tenure-cli/src"][..], module),
-            Some(("core", module)) => (&["../tenure-core/src"][..], module),
-            _ => (&["tests/it"][..], module),
-        };
-        // Unit tests are in a file `tests.rs` or at the end of what they test.
-        let files = folders.iter().flat_map(|folder| {
-            [module, module.trim_end_matches("::tests")]
-                .map(|module| root.join(folder).join(format!("{}.rs", module.replace("::", "/"))))
-        });
-        let sources: Vec<String> = files.filter_map(|file| std::fs::read_to_string(file).ok()).collect();
-        assert!(!sources.is_empty(), "{name}: no such file");
-        let is_there = sources.iter().any(|source| source.contains(&format!("fn {claim}(")));
-        assert!(is_there, "{name}: no such test");
-    }
-}

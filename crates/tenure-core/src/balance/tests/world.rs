@@ -20,7 +20,7 @@ struct WorldWorker {
     balancer: Box<dyn Balancer>,
     crowd: WorkerLoads,
     own: OwnedTasks,
-    cooling: Cooldowns,
+    cooldowns: Cooldowns,
 }
 
 struct BalanceWorld {
@@ -67,7 +67,7 @@ impl BalanceWorld {
             balancer: (self.new_balancer)(),
             crowd: WorkerLoads::new(),
             own: OwnedTasks::new(),
-            cooling: Cooldowns::new(),
+            cooldowns: Cooldowns::new(),
         };
         self.workers.entry(node(name)).or_insert(worker);
     }
@@ -132,7 +132,7 @@ impl BalanceWorld {
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
-                    cooling: &worker.cooling,
+                    cooldowns: &worker.cooldowns,
                     resource,
                     is_releasing: false,
                     now,
@@ -151,7 +151,7 @@ impl BalanceWorld {
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
-                    cooling: &worker.cooling,
+                    cooldowns: &worker.cooldowns,
                     resource,
                     is_releasing: false,
                     now,
@@ -159,7 +159,7 @@ impl BalanceWorld {
                 let cap = worker.own.len().div_ceil(10).max(1);
                 for parting in planned_releases(worker.balancer.as_mut(), &cluster).into_iter().take(cap) {
                     worker.own.remove(&parting.task).expect("it has what it gives away");
-                    worker.cooling.note(&parting.task, COOL_DOWN, ReleasedBy::Node, now);
+                    worker.cooldowns.note(&parting.task, COOLDOWN, ReleasedBy::Node, now);
                     self.unowned_since.insert(parting.task, self.step);
                     self.moves += 1;
                 }

@@ -1,6 +1,9 @@
-//! One write of a node, from the action that requests it to the event that reports it.
+//! One write of a worker, from the output that requests it to the input that reports its result.
 
-use super::{answer, give_back, read_answered, read_given_back, read_retained, read_saved, retention, save};
+use super::{
+    acknowledge, read_command_acked, read_released, read_retained, read_state_written, release_claim,
+    retention, save,
+};
 use crate::error::StoreError;
 use crate::id::{ClaimId, NodeId, TaskId};
 use crate::layout::Layout;
@@ -12,12 +15,12 @@ use crate::worker::output::{CommandAck, RetentionRequest, StateWrite};
 /// One write.
 #[derive(Clone, Debug)]
 pub enum NodeWrite {
-    /// [`WorkerOutput::Save`](crate::worker::WorkerOutput::Save).
-    Save(Box<StateWrite>),
-    /// [`WorkerOutput::GiveBack`](crate::worker::WorkerOutput::GiveBack).
-    GiveBack(TaskId, Token, ClaimId),
-    /// [`WorkerOutput::Answer`](crate::worker::WorkerOutput::Answer).
-    Answer(Box<CommandAck>),
+    /// [`WorkerOutput::WriteState`](crate::worker::WorkerOutput::WriteState).
+    WriteState(Box<StateWrite>),
+    /// [`WorkerOutput::ReleaseClaim`](crate::worker::WorkerOutput::ReleaseClaim).
+    ReleaseClaim(TaskId, Token, ClaimId),
+    /// [`WorkerOutput::AckCommand`](crate::worker::WorkerOutput::AckCommand).
+    AckCommand(Box<CommandAck>),
     /// [`WorkerOutput::Retain`](crate::worker::WorkerOutput::Retain).
     Retain(Box<RetentionRequest>),
 }
@@ -26,24 +29,26 @@ impl NodeWrite {
     /// The transaction of this node.
     pub fn txn(&self, layout: &Layout, node: &NodeId) -> Txn {
         match self {
-            NodeWrite::Save(asked) => save(layout, asked),
-            NodeWrite::GiveBack(task, token, claim) => give_back(layout, task, *token, claim),
-            NodeWrite::Answer(asked) => answer(layout, node, asked),
-            NodeWrite::Retain(asked) => retention(layout, asked),
+            NodeWrite::WriteState(requested) => save(layout, requested),
+            NodeWrite::ReleaseClaim(task, token, claim) => release_claim(layout, task, *token, claim),
+            NodeWrite::AckCommand(requested) => acknowledge(layout, node, requested),
+            NodeWrite::Retain(requested) => retention(layout, requested),
         }
     }
 
-    /// What its reply means to the machine.
+    /// The input of the machine that reports its reply.
     pub fn read(self, layout: &Layout, reply: Result<TxnReply, StoreError>) -> WorkerInput {
         match self {
-            NodeWrite::Save(save) => {
-                WorkerInput::Saved { answer: read_saved(&save, reply), task: save.task, epoch: save.epoch }
+            NodeWrite::WriteState(save) => WorkerInput::StateWritten {
+                reply: read_state_written(&save, reply),
+                task: save.task,
+                epoch: save.epoch,
+            },
+            NodeWrite::ReleaseClaim(task, token, _) => {
+                WorkerInput::ClaimReleased { task, token, reply: read_released(&reply) }
             }
-            NodeWrite::GiveBack(task, token, _) => {
-                WorkerInput::GivenBack { task, token, answer: read_given_back(&reply) }
-            }
-            NodeWrite::Answer(answer) => {
-                WorkerInput::Answered { epoch: answer.epoch, answer: read_answered(&reply) }
+            NodeWrite::AckCommand(ack) => {
+                WorkerInput::CommandAcked { epoch: ack.epoch, reply: read_command_acked(&reply) }
             }
             NodeWrite::Retain(ask) => {
                 WorkerInput::Retained { reply: read_retained(layout, &ask, reply), ask }

@@ -58,7 +58,7 @@ fn lost_claims_count_as_attempts() {
 #[test]
 fn unlimited_lost_claims_quarantine_nothing() {
     let mut world = WorkerWorld::calm(1);
-    world.processes[0].settings.lost_claims_max = None;
+    world.processes[0].config.lost_claims_max = None;
     world.crash(0);
     world.pass(seconds(20));
     world.submit("a");
@@ -135,7 +135,7 @@ fn claim_lost_by_living_worker_is_not_counted() {
     for starts in 2..6 {
         let lease = world.processes[0].lease.unwrap();
         world.lend_another(0);
-        world.tell(0, WorkerInput::LeaseOver { lease, why: LossReason::Lapsed });
+        world.tell(0, WorkerInput::LeaseLost { lease, why: LossReason::Lapsed });
         world.pass(seconds(30));
         assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), starts));
         assert_eq!(world.open_attempts("a"), 1, "only the running one");

@@ -97,7 +97,7 @@ fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
         world.is_stormy = false;
         world.pass(seconds(40));
         let is_stuck = |notice: &WorkerEvent| matches!(notice, WorkerEvent::Stuck { .. });
-        if world.processes.iter().any(|process| process.notices.iter().any(is_stuck)) {
+        if world.processes.iter().any(|process| process.events.iter().any(is_stuck)) {
             // A random handler may ignore its abort; then nothing may be stored for it.
             continue;
         }
@@ -112,7 +112,7 @@ fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
 #[test]
 fn a_kill_that_waits_wins_over_whatever_the_handler_returns() {
     for outcome in
-        [HandlerEnd::Done, HandlerEnd::Fault("f".to_owned()), HandlerEnd::Release, HandlerEnd::Pause]
+        [HandlerEnd::Completed, HandlerEnd::Fault("f".to_owned()), HandlerEnd::Release, HandlerEnd::Pause]
     {
         let mut world = WorkerWorld::calm(1);
         world.handling = HandlerScript::Deaf;
@@ -134,7 +134,7 @@ fn done_with_another_command_waiting_completes_and_the_command_is_refused() {
     world.settle();
     let id = world.command("a", TaskMessage::Pause);
     world.pass(ms(10));
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
     assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
     let result = world.result(&id).unwrap();
@@ -147,7 +147,7 @@ fn done_beside_a_command_that_nobody_has_seen_yet_completes_and_answers_it() {
     world.submit("a");
     world.settle();
     let id = world.command("a", kill());
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
     assert_eq!(world.stands("a"), Some(TaskStatus::Killed), "the save found the command, and a kill wins");
     assert_eq!(world.outcome(&id), Some(Done));
@@ -274,7 +274,7 @@ fn an_acknowledgement_whose_answer_was_lost_is_not_done_twice() {
     world.settle();
     let id = world.command("a", TaskMessage::Error { message: "from outside".to_owned() });
     world.pass(ms(2));
-    world.fate = WireFault::LosesAnswer;
+    world.fate = WireFault::LosesReply;
     world.pass(ms(4));
     world.fate = WireFault::Works;
     world.settle();
@@ -287,7 +287,7 @@ fn a_command_to_a_dead_task_waits_until_it_expires() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
     let id: CommandId = world.command("a", kill());
     world.settle();

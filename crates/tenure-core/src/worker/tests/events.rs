@@ -147,7 +147,7 @@ impl WorkerWorld {
     /// Sends a command to a node as clients do. One to a node that is not there is put as by an older program.
     pub(super) fn order(&mut self, n: usize, command: NodeCommand) -> CommandId {
         let id = self.next_id();
-        let node = self.processes[n].settings.node.clone();
+        let node = self.processes[n].config.node.clone();
         let origin = self.origin();
         let send = SendNodeCommand::new(&self.layout, &node, command.clone(), (id.clone(), &origin));
         if self.run(send).is_ok() {
@@ -200,7 +200,7 @@ impl WorkerWorld {
     }
 
     pub(super) fn has_noticed(&self, n: usize, is_it: impl Fn(&WorkerEvent) -> bool) -> bool {
-        self.processes[n].notices.iter().any(is_it)
+        self.processes[n].events.iter().any(is_it)
     }
 
     pub(super) fn starts_of(&self, name: &str) -> usize {
@@ -217,7 +217,7 @@ impl WorkerWorld {
             .filter(|pair| matches!(self.layout.parse(&pair.key), Some(Key::TaskOwner(_))))
             .map(|pair| OwnerRecord::decode(&pair.value).unwrap().node.to_string())
             .collect();
-        let nodes = self.processes.iter().map(|process| process.settings.node.to_string());
+        let nodes = self.processes.iter().map(|process| process.config.node.to_string());
         nodes.map(|node| owners.iter().filter(|owner| **owner == node).count()).collect()
     }
 

@@ -14,7 +14,7 @@ fn ending() -> (WorkerWorld, RequestId) {
     world.submit("a");
     world.settle();
     world.holds_answers = true;
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.pass(ms(5));
     let epoch = last_save(&world);
     (world, epoch)
@@ -23,7 +23,7 @@ fn ending() -> (WorkerWorld, RequestId) {
 fn last_save(world: &WorkerWorld) -> RequestId {
     let saves = world.withheld.iter().rev();
     let mut epochs = saves.filter_map(|(_, _, event)| match event {
-        WorkerInput::Saved { epoch, .. } => Some(*epoch),
+        WorkerInput::StateWritten { epoch, .. } => Some(*epoch),
         _ => None,
     });
     epochs.next().expect("a save was requested")
@@ -39,10 +39,10 @@ fn reply_of_earlier_save_is_ignored() {
     let applied = StateWriteReply::Applied { revision: Revision(99) };
     world.tell(
         0,
-        WorkerInput::Saved { task: task("a"), epoch: RequestId(epoch.0 - 1), answer: applied.clone() },
+        WorkerInput::StateWritten { task: task("a"), epoch: RequestId(epoch.0 - 1), reply: applied.clone() },
     );
     assert!(!has_ended(&world) && world.processes[0].machine.owned() == 1);
-    world.tell(0, WorkerInput::Saved { task: task("a"), epoch, answer: applied });
+    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: applied });
     assert!(has_ended(&world), "the reply that was waited for counts");
 }
 
@@ -50,11 +50,11 @@ fn reply_of_earlier_save_is_ignored() {
 #[test]
 fn ambiguous_save_with_other_state_is_lost() {
     let (mut world, epoch) = ending();
-    world.tell(0, WorkerInput::Saved { task: task("a"), epoch, answer: StateWriteReply::Unknown });
+    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: StateWriteReply::Ambiguous });
     world.pass(seconds(5));
     let epoch = last_save(&world);
-    let answer = StateWriteReply::NotOwner { state: Some(r#"{"state":"paused"}"#.into()) };
-    world.tell(0, WorkerInput::Saved { task: task("a"), epoch, answer });
+    let reply = StateWriteReply::NotOwner { state: Some(r#"{"state":"paused"}"#.into()) };
+    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply });
     assert!(!has_ended(&world));
     assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Lost { .. })));
 }
@@ -72,11 +72,11 @@ fn stopping_handler_is_notified_of_lost_lease() {
         let lease = world.processes[0].lease.unwrap();
         let now = world.clock(0);
         let machine = &mut world.processes[0].machine;
-        machine.handle(WorkerInput::LeaseOver { lease, why: LossReason::Lapsed }, now);
-        let actions: Vec<WorkerOutput> = std::iter::from_fn(|| machine.poll_action()).collect();
+        machine.handle(WorkerInput::LeaseLost { lease, why: LossReason::Lapsed }, now);
+        let outputs: Vec<WorkerOutput> = std::iter::from_fn(|| machine.poll_output()).collect();
         let is_lost =
             |action: &WorkerOutput| matches!(action, WorkerOutput::Stop { why: StopReason::Lost, .. });
-        assert!(actions.iter().any(is_lost), "{actions:?}");
+        assert!(outputs.iter().any(is_lost), "{outputs:?}");
     }
 }
 
@@ -86,7 +86,7 @@ fn outcome_of_earlier_claim_is_ignored() {
     world.submit("a");
     world.settle();
     let token = Token(Revision(1));
-    world.tell(0, WorkerInput::HandlerEnded { task: task("a"), token, outcome: HandlerEnd::Done });
+    world.tell(0, WorkerInput::HandlerEnded { task: task("a"), token, outcome: HandlerEnd::Completed });
     world.settle();
     assert_eq!((world.runs_on("a"), world.exists("a"), has_ended(&world)), (Some(0), true, false));
 }

@@ -10,10 +10,10 @@ use crate::worker::{HandlerEnd, WorkerConfig};
 /// A node that accepts one kind and has a capacity.
 fn join(world: &mut WorkerWorld, kind: &str, capacity: Option<usize>) -> usize {
     let n = world.processes.len();
-    let mut settings = WorkerConfig::new(NodeId::parse(&format!("n{n}")).unwrap(), 77 + n as u64);
-    settings.wanted.kinds.insert(kind.to_owned());
-    settings.capacity = capacity;
-    world.processes.push(WorkerProcess::new(settings, world.layout.clone()));
+    let mut config = WorkerConfig::new(NodeId::parse(&format!("n{n}")).unwrap(), 77 + n as u64);
+    config.selector.kinds.insert(kind.to_owned());
+    config.capacity = capacity;
+    world.processes.push(WorkerProcess::new(config, world.layout.clone()));
     world.boot(n);
     n
 }

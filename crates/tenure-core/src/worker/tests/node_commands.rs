@@ -26,7 +26,7 @@ fn a_frozen_node_takes_nothing_new_and_keeps_what_it_has() {
     world.settle();
     assert_eq!((world.outcome(&id), world.runs_on("b")), (Some(Done), Some(0)));
     let frozen = |notice: &&WorkerEvent| matches!(notice, WorkerEvent::Frozen | WorkerEvent::Unfrozen);
-    let told: Vec<_> = world.processes[0].notices.iter().filter(frozen).collect();
+    let told: Vec<_> = world.processes[0].events.iter().filter(frozen).collect();
     assert_eq!(told, [&WorkerEvent::Frozen, &WorkerEvent::Unfrozen]);
 }
 
@@ -80,7 +80,7 @@ fn a_task_stopped_by_order_that_returns_done_is_done() {
     world.settle();
     world.order(0, NodeCommand::StopTask(task("a")));
     world.pass(ms(10));
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
     assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
 }
@@ -103,7 +103,7 @@ fn an_order_about_a_handler_that_does_not_stop_is_refused_and_the_next_has_its_t
 #[test]
 fn orders_are_handled_in_the_order_of_their_ids_while_tasks_are_claimed() {
     let mut world = WorkerWorld::calm(1);
-    let orders: Vec<_> =
+    let node_commands: Vec<_> =
         [NodeCommand::Freeze, NodeCommand::Unfreeze, NodeCommand::Freeze, NodeCommand::Unfreeze]
             .into_iter()
             .map(|command| world.order(0, command))
@@ -112,12 +112,12 @@ fn orders_are_handled_in_the_order_of_their_ids_while_tasks_are_claimed() {
         world.submit(&format!("t{n}"));
     }
     world.settle();
-    assert!(orders.iter().all(|id| world.outcome(id) == Some(Done)));
-    let handled = world.processes[0].notices.iter().filter_map(|notice| match notice {
-        WorkerEvent::OrderHandled { id, .. } => Some(id.clone()),
+    assert!(node_commands.iter().all(|id| world.outcome(id) == Some(Done)));
+    let handled = world.processes[0].events.iter().filter_map(|notice| match notice {
+        WorkerEvent::NodeCommandHandled { id, .. } => Some(id.clone()),
         _ => None,
     });
-    assert_eq!(handled.collect::<Vec<_>>(), orders);
+    assert_eq!(handled.collect::<Vec<_>>(), node_commands);
     assert_eq!((world.shares(), world.processes[0].machine.is_frozen()), (vec![50], false));
 }
 
@@ -125,7 +125,7 @@ fn orders_are_handled_in_the_order_of_their_ids_while_tasks_are_claimed() {
 fn an_order_that_makes_no_sense_is_answered() {
     let mut world = WorkerWorld::calm(1);
     let id = world.next_id();
-    let node = world.processes[0].settings.node.clone();
+    let node = world.processes[0].config.node.clone();
     world.put_raw(&Key::NodeCommand(node, id.clone()), r#"{"command":"melt"}"#);
     world.settle();
     assert_eq!(world.outcome(&id), Some(Malformed));
@@ -144,7 +144,7 @@ fn drained_node_releases_all_tasks_and_leaves() {
     world.pass(seconds(5));
     assert_eq!((world.outcome(&id), world.shares()), (Some(Done), vec![0, 6]));
     assert_eq!(world.processes[0].finished, Some(Vec::new()));
-    let node = world.processes[0].settings.node.clone();
+    let node = world.processes[0].config.node.clone();
     assert!(world.get(&Key::Node(node.clone())).is_none() && world.get(&Key::Frozen(node)).is_none());
     assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Draining { .. })));
     assert!(world.has_noticed(0, |notice| *notice == WorkerEvent::Drained));
@@ -227,7 +227,7 @@ fn command_with_any_name_is_handled_in_order() {
     let mut world = WorkerWorld::calm(1);
     let put = |world: &mut WorkerWorld, name: &str, command: &str| {
         let id = CommandId::parse(name).unwrap();
-        let node = world.processes[0].settings.node.clone();
+        let node = world.processes[0].config.node.clone();
         world.put_raw(&Key::NodeCommand(node, id.clone()), &format!("{{\"command\":\"{command}\"}}"));
         id
     };
@@ -252,7 +252,7 @@ fn command_with_an_unreadable_name_is_set_aside_and_blocks_nothing() {
     assert_eq!(world.outcome(&id), Some(Done));
     world.break_feed(0, FeedId::Nodes);
     world.settle();
-    let aside = |notice: &&WorkerEvent| matches!(notice, WorkerEvent::CommandSetAside { .. });
-    let told: Vec<_> = world.processes[0].notices.iter().filter(aside).collect();
+    let postponed = |notice: &&WorkerEvent| matches!(notice, WorkerEvent::CommandSetAside { .. });
+    let told: Vec<_> = world.processes[0].events.iter().filter(postponed).collect();
     assert_eq!(told, [&WorkerEvent::CommandSetAside { key: "/t/nodes/n0/commands/a\\nb".to_owned() }]);
 }

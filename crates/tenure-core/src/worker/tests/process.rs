@@ -46,7 +46,7 @@ pub(super) struct HandlerRun {
 }
 
 pub(super) struct WorkerProcess {
-    pub(super) settings: WorkerConfig,
+    pub(super) config: WorkerConfig,
     pub(super) machine: WorkerMachine,
     /// Which life of the process this is; what belongs to an earlier one is dropped.
     pub(super) life: u64,
@@ -69,7 +69,7 @@ pub(super) struct WorkerProcess {
     pub(super) retained: Vec<RetentionStep>,
     pub(super) announced: MemberState,
     pub(super) load: NodeLoad,
-    pub(super) notices: Vec<WorkerEvent>,
+    pub(super) events: Vec<WorkerEvent>,
     pub(super) nudged: Vec<TaskId>,
     pub(super) kept: Vec<(TaskId, u64, Result<(), String>)>,
     pub(super) finished: Option<Vec<TaskId>>,
@@ -77,15 +77,11 @@ pub(super) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    pub(super) fn new(settings: WorkerConfig, layout: Layout) -> WorkerProcess {
-        let machine = WorkerMachine::new(
-            settings.clone(),
-            layout,
-            Box::new(Fair::new()),
-            Box::new(ErrorRate::default()),
-        );
+    pub(super) fn new(config: WorkerConfig, layout: Layout) -> WorkerProcess {
+        let machine =
+            WorkerMachine::new(config.clone(), layout, Box::new(Fair::new()), Box::new(ErrorRate::default()));
         WorkerProcess {
-            settings,
+            config,
             machine,
             life: 0,
             lease: None,
@@ -103,7 +99,7 @@ impl WorkerProcess {
             retained: Vec::new(),
             announced: MemberState::Starting,
             load: NodeLoad::default(),
-            notices: Vec::new(),
+            events: Vec::new(),
             nudged: Vec::new(),
             kept: Vec::new(),
             finished: None,
@@ -114,8 +110,8 @@ impl WorkerProcess {
     pub(super) fn node_record(&self) -> Bytes {
         let mut record = MemberRecord::decode(b"{}").unwrap();
         record.state = self.announced;
-        record.accepts = Some(self.settings.wanted.clone());
-        record.capacity = self.settings.capacity.map(|capacity| capacity as u64);
+        record.accepts = Some(self.config.selector.clone());
+        record.capacity = self.config.capacity.map(|capacity| capacity as u64);
         record.load = Some(self.load);
         record.encode()
     }
@@ -170,7 +166,7 @@ impl WorkerWorld {
 
     pub(super) fn random_outcome(&mut self) -> HandlerEnd {
         match self.dice.below(6) {
-            0 | 1 => HandlerEnd::Done,
+            0 | 1 => HandlerEnd::Completed,
             2 => HandlerEnd::Release,
             3 => HandlerEnd::Fault("as it happens".to_owned()),
             4 => HandlerEnd::Pause,
@@ -208,7 +204,7 @@ impl WorkerWorld {
             return;
         }
         self.processes[n].handlers.remove(&task);
-        if outcome == HandlerEnd::Done {
+        if outcome == HandlerEnd::Completed {
             self.done.insert(task.clone());
         }
         self.tell(n, WorkerInput::HandlerEnded { task, token, outcome });

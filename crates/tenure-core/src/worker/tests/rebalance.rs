@@ -62,10 +62,10 @@ fn a_node_above_its_limit_gives_away_soon_after_each_measurement_that_says_so() 
     let mut world = WorkerWorld::calm(2);
     submit(&mut world, 10);
     world.settle();
-    world.processes[0].machine.scales.balancer = Box::new(Capacity::new(50, 80).unwrap());
+    world.processes[0].machine.balance.balancer = Box::new(Capacity::new(50, 80).unwrap());
     let released = |world: &WorkerWorld| {
-        let notices = world.processes[0].notices.iter();
-        notices.filter(|notice| matches!(notice, WorkerEvent::Released { .. })).count()
+        let events = world.processes[0].events.iter();
+        events.filter(|notice| matches!(notice, WorkerEvent::Released { .. })).count()
     };
     for (used, expected) in [(60, 0), (80, 0), (81, 1), (95, 2), (80, 2)] {
         let resource = ResourceUsage { used, total: 100, read_at: world.now };
@@ -85,8 +85,8 @@ fn no_task_bounces_between_two_nodes() {
     assert_eq!(world.shares(), [10, 10]);
     let why = ReleaseReason::Balance;
     let moves = |n: usize| {
-        let notices = world.processes[n].notices.iter();
-        notices
+        let events = world.processes[n].events.iter();
+        events
             .filter(|notice| matches!(notice, WorkerEvent::Released { why: said, .. } if *said == why))
             .count()
     };

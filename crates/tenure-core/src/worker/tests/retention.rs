@@ -18,7 +18,7 @@ impl WorkerWorld {
     /// Lets all nodes keep ended tasks like this.
     fn keep(&mut self, keep: Keep) {
         for n in 0..self.processes.len() {
-            self.processes[n].settings.keep = keep;
+            self.processes[n].config.keep = keep;
             self.crash(n);
         }
         self.pass(seconds(30));
@@ -27,7 +27,7 @@ impl WorkerWorld {
     fn run_to_end(&mut self, name: &str) {
         self.submit_as(name, RECORD, Some(PROPS));
         self.pass(seconds(1));
-        self.finish(name, HandlerEnd::Done);
+        self.finish(name, HandlerEnd::Completed);
         self.pass(Duration::from_millis(100));
     }
 
@@ -43,7 +43,7 @@ impl WorkerWorld {
 
     fn forgotten(&self, n: usize) -> usize {
         let is_it = |notice: &&WorkerEvent| matches!(notice, WorkerEvent::Forgotten { .. });
-        self.processes[n].notices.iter().filter(is_it).count()
+        self.processes[n].events.iter().filter(is_it).count()
     }
 }
 
@@ -101,7 +101,7 @@ fn newest_tasks_stay_when_there_are_too_many() {
     }
     world.pass(seconds(5));
     for n in 0..300 {
-        world.finish(&format!("t{n:03}"), HandlerEnd::Done);
+        world.finish(&format!("t{n:03}"), HandlerEnd::Completed);
         world.pass(Duration::from_millis(5));
     }
     world.pass(seconds(130));

@@ -17,7 +17,7 @@ fn a_task_that_is_done_is_deleted_with_its_claim_and_its_state_stays() {
         world.submit_as(name, "{}", Some("{}"));
     }
     world.settle();
-    world.finish("t1", HandlerEnd::Done);
+    world.finish("t1", HandlerEnd::Completed);
     world.settle();
     assert_eq!(world.stands("t1"), Some(TaskStatus::Completed));
     assert_eq!((world.exists("t1"), world.owner("t1")), (false, None));
@@ -192,7 +192,7 @@ fn a_save_that_fails_is_tried_again_while_the_claim_is_valid() {
     world.submit("a");
     world.settle();
     world.fate = WireFault::NotDone;
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.pass(seconds(4));
     assert!(world.exists("a"));
     world.fate = WireFault::Works;
@@ -206,12 +206,12 @@ fn a_save_that_fails_is_tried_again_while_the_claim_is_valid() {
 #[test]
 fn a_save_whose_answer_was_lost_knows_itself_again() {
     for outcome in
-        [HandlerEnd::Done, HandlerEnd::Release, HandlerEnd::Pause, HandlerEnd::Fault("f".to_owned())]
+        [HandlerEnd::Completed, HandlerEnd::Release, HandlerEnd::Pause, HandlerEnd::Fault("f".to_owned())]
     {
         let mut world = WorkerWorld::calm(1);
         world.submit("a");
         world.settle();
-        world.fate = WireFault::LosesAnswer;
+        world.fate = WireFault::LosesReply;
         world.finish("a", outcome.clone());
         world.pass(ms(3));
         world.fate = WireFault::Works;
@@ -246,7 +246,7 @@ fn a_session_lost_in_the_middle_of_a_save_loses_neither_the_task_nor_its_state()
     world.pass(ms(10));
     let first = world.runs_on("a").unwrap();
     world.processes[first].is_cut = true;
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.pass(seconds(30));
     assert!(world.exists("a"), "nobody could say that it was done");
     assert_eq!(world.runs_on("a"), Some(1 - first), "so it is run again: at least once");
@@ -283,7 +283,7 @@ fn a_record_that_becomes_unreadable_does_not_end_the_task() {
     world.put_raw(&Key::Task(task("a")), "?");
     world.settle();
     assert_eq!(world.runs_on("a"), Some(0));
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
     assert_eq!((world.stands("a"), world.exists("a")), (Some(TaskStatus::Completed), false));
 }
@@ -308,7 +308,7 @@ fn task_with_an_empty_value_runs() {
     world.submit_as("a", "", Some("{\"n\":1}"));
     world.settle();
     assert_eq!(world.runs_on("a"), Some(0));
-    world.finish("a", HandlerEnd::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
     assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
 }
@@ -321,7 +321,7 @@ fn unreadable_task_is_reported_and_blocks_nothing() {
     world.settle();
     assert_eq!((world.runs_on("a"), world.runs_on("b")), (None, Some(0)));
     let is_it = |notice: &WorkerEvent| matches!(notice, WorkerEvent::SetAside { task, why } if task.as_str() == "a" && why.contains("cannot be read"));
-    assert_eq!(world.processes[0].notices.iter().filter(|notice| is_it(notice)).count(), 1);
+    assert_eq!(world.processes[0].events.iter().filter(|notice| is_it(notice)).count(), 1);
     world.put_raw(&Key::Task(task("a")), "{}");
     world.settle();
     assert_eq!(world.runs_on("a"), Some(0), "mended");

@@ -27,7 +27,7 @@ fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
         (state.state, state.attempt(), &ends[..]),
         (TaskStatus::Runnable, 1, &[AttemptEnd::Released][..])
     );
-    let node = world.processes[0].settings.node.clone();
+    let node = world.processes[0].config.node.clone();
     assert!(world.get(&Key::Node(node)).is_none());
 }
 
@@ -50,7 +50,7 @@ fn a_handler_that_ignores_stop_is_named_at_the_deadline_and_not_released() {
 #[test]
 fn a_handler_that_is_never_aborted_is_waited_for_and_released_only_then() {
     let mut world = WorkerWorld::calm(1);
-    world.processes[0].settings.insistence = StopMode::Wait;
+    world.processes[0].config.stop_mode = StopMode::Wait;
     world.crash(0);
     world.handling = HandlerScript::Stubborn;
     world.submit("a");
@@ -131,6 +131,6 @@ fn a_finished_node_asks_nothing_more() {
     world.tell(0, WorkerInput::Time);
     let now = world.clock(0);
     let machine = &mut world.processes[0].machine;
-    assert!(machine.is_finished() && machine.poll_action().is_none());
+    assert!(machine.is_finished() && machine.poll_output().is_none());
     assert_eq!(machine.next_wake(now), None, "a driver would spin");
 }

@@ -186,7 +186,7 @@ impl WorkerWorld {
                 let owner = owner.unwrap_or_else(|| panic!("nobody owns {task}, which stands {state:?}"));
                 let holder = self.owner(task.as_str()).unwrap();
                 let process =
-                    self.processes.iter().find(|process| process.settings.node.as_str() == holder).unwrap();
+                    self.processes.iter().find(|process| process.config.node.as_str() == holder).unwrap();
                 assert!(process.valid_until.is_some(), "{task} is owned by {holder}, who is not there");
                 let runs = process.handlers.get(&task).map(|run| run.token.0);
                 match state {
@@ -222,7 +222,7 @@ impl WorkerWorld {
     }
 
     fn waits_as_order(&mut self, id: &crate::id::CommandId) -> bool {
-        let nodes: Vec<_> = self.processes.iter().map(|process| process.settings.node.clone()).collect();
+        let nodes: Vec<_> = self.processes.iter().map(|process| process.config.node.clone()).collect();
         nodes.into_iter().any(|node| self.get(&Key::NodeCommand(node, id.clone())).is_some())
     }
 }

@@ -100,7 +100,7 @@ fn command_read_in_time_counts_although_handler_stops_late() {
 fn expired_command_to_node_is_not_executed() {
     let mut world = WorkerWorld::calm(1);
     let id = world.next_id();
-    let node = world.processes[0].settings.node.clone();
+    let node = world.processes[0].config.node.clone();
     let expires_at = Some(world.in_ms(0));
     let record = CommandRecord { id: Some(id.clone()), expires_at, ..NodeCommand::Freeze.into_command() };
     let key = world.layout.encode(&Key::NodeCommand(node, id.clone()));

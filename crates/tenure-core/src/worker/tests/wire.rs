@@ -19,7 +19,7 @@ pub(super) enum WireFault {
     Works,
     NotDone,
     /// It is carried out; the answer is lost.
-    LosesAnswer,
+    LosesReply,
     /// The answer is lost, and it is carried out much later.
     Late,
 }
@@ -37,7 +37,7 @@ impl WorkerWorld {
     pub(super) fn arrive(&mut self, n: usize, life: u64, ask: WireRequest) {
         let mut fate = self.fate;
         if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
-            fate = [WireFault::NotDone, WireFault::LosesAnswer, WireFault::Late][self.dice.index(3)];
+            fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.dice.index(3)];
         }
         let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
         // What was on its way when the line was cut may have passed; its answer has not.
@@ -72,7 +72,7 @@ impl WorkerWorld {
         let reading = if epoch.0.is_multiple_of(4) { ClaimReadMode::Each } else { ClaimReadMode::Together };
         let mut request = ClaimBatch::new(claims, reading);
         let mut fate = fate;
-        while !request.is_answered() {
+        while !request.has_reply() {
             let txns = request.txns(&self.layout);
             if fate == WireFault::Late {
                 let delay = Duration::from_millis(self.dice.below(LATE_MAX));
@@ -81,11 +81,11 @@ impl WorkerWorld {
             let replies = self.replies(&txns, fate);
             request.handle(replies);
             if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
-                fate = [WireFault::NotDone, WireFault::LosesAnswer, WireFault::Late][self.dice.index(3)];
+                fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.dice.index(3)];
             }
         }
         if self.processes[n].life == life {
-            self.answer(n, life, WorkerInput::ClaimsAnswered { epoch, answers: request.into_answers() });
+            self.answer(n, life, WorkerInput::ClaimReplies { epoch, replies: request.into_replies() });
         }
     }
 
@@ -95,7 +95,7 @@ impl WorkerWorld {
             replies.push(match fate {
                 WireFault::Works => self.store.apply(txn, self.now),
                 WireFault::NotDone => Err(StoreError::Unavailable(cause())),
-                WireFault::LosesAnswer => {
+                WireFault::LosesReply => {
                     let _ = self.store.apply(txn, self.now);
                     Err(StoreError::Ambiguous(cause()))
                 }
@@ -128,7 +128,7 @@ impl WorkerWorld {
     }
 
     fn txns(&self, n: usize, ask: &WireRequest) -> Vec<Txn> {
-        let node = &self.processes[n].settings.node;
+        let node = &self.processes[n].config.node;
         match ask {
             WireRequest::Claim { .. } => unreachable!("claims arrive by themselves"),
             WireRequest::Write(write) => vec![write.txn(&self.layout, node)],
@@ -145,7 +145,7 @@ fn read(layout: &Layout, ask: WireRequest, replies: Vec<Result<TxnReply, StoreEr
     match ask {
         WireRequest::Claim { .. } => unreachable!("claims arrive by themselves"),
         WireRequest::Write(write) => write.read(layout, first(replies)),
-        WireRequest::Leave => WorkerInput::Left,
+        WireRequest::Leave => WorkerInput::OwnKeyDeleted,
     }
 }
 

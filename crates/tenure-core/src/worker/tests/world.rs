@@ -138,12 +138,12 @@ impl WorkerWorld {
     /// The process is gone at once, with everything that ran in it; and another begins in its place.
     pub(super) fn crash(&mut self, n: usize) {
         let seed = self.dice.throw();
-        let settings = WorkerConfig { seed, ..self.processes[n].settings.clone() };
+        let config = WorkerConfig { seed, ..self.processes[n].config.clone() };
         let life = self.processes[n].life + 1;
         for feed in FEEDS {
             self.unfollow(n, feed);
         }
-        self.processes[n] = WorkerProcess { life, ..WorkerProcess::new(settings, self.layout.clone()) };
+        self.processes[n] = WorkerProcess { life, ..WorkerProcess::new(config, self.layout.clone()) };
         self.boot(n);
     }
 
@@ -186,7 +186,7 @@ impl WorkerWorld {
 
     fn show(&mut self, n: usize, feed: FeedId, items: Vec<FeedItem>) {
         for item in items {
-            self.tell(n, WorkerInput::Seen(feed, item));
+            self.tell(n, WorkerInput::FeedItem(feed, item));
         }
     }
 
@@ -205,13 +205,13 @@ impl WorkerWorld {
     pub(super) fn tell(&mut self, n: usize, event: WorkerInput) {
         let now = self.clock(n);
         self.processes[n].machine.handle(event, now);
-        while let Some(action) = self.processes[n].machine.poll_action() {
+        while let Some(action) = self.processes[n].machine.poll_output() {
             self.trace = self.trace.wrapping_mul(31).wrapping_add(self.counter);
             self.act(n, action);
         }
         self.processes[n].wake = self.processes[n].machine.next_wake(now);
-        while let Some(notice) = self.processes[n].machine.poll_notice() {
-            self.processes[n].notices.push(notice);
+        while let Some(notice) = self.processes[n].machine.poll_event() {
+            self.processes[n].events.push(notice);
         }
         self.announce_reads();
     }
@@ -239,13 +239,13 @@ impl WorkerWorld {
                     Some(_) | None => self.soon(WorldItem::Arrive(n, ask), n),
                 }
             }
-            WorkerOutput::LetGo { nonce } => {
+            WorkerOutput::EndClaim { nonce } => {
                 let loan = self.processes[n].loans.remove(&nonce);
                 assert!(loan.is_some(), "{nonce} is let go twice");
             }
-            WorkerOutput::GiveBack { task, token, claim } => {
+            WorkerOutput::ReleaseClaim { task, token, claim } => {
                 self.soon(
-                    WorldItem::Arrive(n, WireRequest::Write(NodeWrite::GiveBack(task, token, claim))),
+                    WorldItem::Arrive(n, WireRequest::Write(NodeWrite::ReleaseClaim(task, token, claim))),
                     n,
                 );
             }
@@ -258,17 +258,17 @@ impl WorkerWorld {
                 assert_eq!(token_of(&self.processes[n], &task), Some(token), "aborts what runs");
                 self.abort_handler(n, &task);
             }
-            WorkerOutput::AskCheckpoint { task, .. } => self.processes[n].nudged.push(task),
-            WorkerOutput::CheckpointAnswered { task, asks, result, .. } => {
+            WorkerOutput::RequestCheckpoint { task, .. } => self.processes[n].nudged.push(task),
+            WorkerOutput::CheckpointReply { task, checkpoint_requests, result, .. } => {
                 self.processes[n]
                     .kept
-                    .extend(asks.into_iter().map(|ask| (task.clone(), ask, result.clone())));
+                    .extend(checkpoint_requests.into_iter().map(|ask| (task.clone(), ask, result.clone())));
             }
-            WorkerOutput::Save(save) => {
-                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::Save(save))), n)
+            WorkerOutput::WriteState(save) => {
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::WriteState(save))), n);
             }
-            WorkerOutput::Answer(answer) => {
-                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::Answer(answer))), n)
+            WorkerOutput::AckCommand(answer) => {
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::AckCommand(answer))), n);
             }
             WorkerOutput::Retain(ask) => {
                 self.processes[n].retained.push(ask.step.clone());
@@ -291,7 +291,7 @@ impl WorkerWorld {
     fn put_node(&mut self, n: usize) {
         let process = &self.processes[n];
         let (Some(lease), Some(token)) = (process.lease, process.incarnation) else { return };
-        let key = self.layout.encode(&Key::Node(process.settings.node.clone()));
+        let key = self.layout.encode(&Key::Node(process.config.node.clone()));
         let txn = Txn::new().when(Condition::created_at(key.clone(), token.0)).then(Op::put_leased(
             key,
             process.node_record(),

@@ -88,7 +88,7 @@ impl FileWatch {
                         }
                     }
                     NextChange::Behind { after, up_to } => {
-                        self.state = FileWatchState::Reading(self.read(after, up_to))
+                        self.state = FileWatchState::Reading(self.read(after, up_to));
                     }
                 },
             }

@@ -182,7 +182,7 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
             match notice {
                 WorkerEvent::SetAside { task, .. } => told.push(format!("aside {task}")),
                 WorkerEvent::CommandHandled { outcome, .. } => told.push(format!("command {outcome:?}")),
-                WorkerEvent::OrderHandled { outcome, .. } => told.push(format!("order {outcome:?}")),
+                WorkerEvent::NodeCommandHandled { outcome, .. } => told.push(format!("order {outcome:?}")),
                 _ => {}
             }
         }

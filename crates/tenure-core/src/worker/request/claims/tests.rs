@@ -59,14 +59,14 @@ impl ClaimWorld {
     }
 
     fn request(&mut self, names: &[&str]) -> ClaimBatch {
-        let asks = names.iter().map(|name| self.ask(name)).collect();
-        ClaimBatch::new(asks, ClaimReadMode::Together)
+        let checkpoint_requests = names.iter().map(|name| self.ask(name)).collect();
+        ClaimBatch::new(checkpoint_requests, ClaimReadMode::Together)
     }
 
     /// The same claims in a bundle.
     fn one(&mut self, names: &[&str]) -> ClaimBatch {
-        let asks = names.iter().map(|name| self.ask(name)).collect();
-        let request = ClaimBatch::new(asks, ClaimReadMode::Bundled);
+        let checkpoint_requests = names.iter().map(|name| self.ask(name)).collect();
+        let request = ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled);
         assert_eq!(request.txns(&self.layout).len(), 1);
         request
     }
@@ -74,7 +74,7 @@ impl ClaimWorld {
     /// Asks until everything is answered; says how often that was.
     fn settle(&mut self, request: &mut ClaimBatch) -> usize {
         let mut rounds = 0;
-        while !request.is_answered() {
+        while !request.has_reply() {
             let replies = request.txns(&self.layout).iter().map(|txn| self.apply(txn)).collect();
             request.handle(replies);
             rounds += 1;
@@ -88,15 +88,15 @@ fn task(name: &str) -> TaskId {
 }
 
 /// What was won, in short: the state and the command that were found.
-fn words(answers: &[ClaimReply]) -> Vec<String> {
+fn words(replies: &[ClaimReply]) -> Vec<String> {
     let text = |pair: &Option<crate::kv::KeyValue>| {
         pair.as_ref().map_or("-".to_owned(), |pair| String::from_utf8_lossy(&pair.value).into_owned())
     };
-    let word = |answer: &ClaimReply| match answer {
-        ClaimReply::Ours(won) => format!("ours {} {}", text(&won.state), text(&won.command)),
+    let word = |reply: &ClaimReply| match reply {
+        ClaimReply::Won(won) => format!("ours {} {}", text(&won.state), text(&won.command)),
         other => format!("{other:?}"),
     };
-    answers.iter().map(word).collect()
+    replies.iter().map(word).collect()
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn new_tasks_are_claimed_in_one_go_and_only_one_of_them_reads() {
     let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
     assert_eq!(habit.next_reading(), ClaimReadMode::Bundled);
-    let answers = request.into_answers();
-    assert_eq!(words(&answers), ["ours - -"; 3]);
-    for (answer, name) in answers.iter().zip(["a", "b", "c"]) {
-        let ClaimReply::Ours(won) = answer else { panic!("{answer:?}") };
+    let replies = request.into_replies();
+    assert_eq!(words(&replies), ["ours - -"; 3]);
+    for (reply, name) in replies.iter().zip(["a", "b", "c"]) {
+        let ClaimReply::Won(won) = reply else { panic!("{reply:?}") };
         assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
     }
 }
@@ -135,10 +135,10 @@ fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
             ClaimReadMode::Each,
             "what has just been found is not asked for in vain again"
         );
-        let answers = request.into_answers();
-        assert_eq!(words(&answers), found, "{key:?}");
-        for (answer, name) in answers.iter().zip(["a", "b", "c"]) {
-            let ClaimReply::Ours(won) = answer else { panic!("{answer:?}") };
+        let replies = request.into_replies();
+        assert_eq!(words(&replies), found, "{key:?}");
+        for (reply, name) in replies.iter().zip(["a", "b", "c"]) {
+            let ClaimReply::Won(won) = reply else { panic!("{reply:?}") };
             assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
         }
     }
@@ -160,7 +160,7 @@ fn a_claim_that_fails_says_why_at_once_and_harms_no_other() {
                 "Taken"
             }
         };
-        assert_eq!(words(&request.into_answers()), [of(first), of(last)]);
+        assert_eq!(words(&request.into_replies()), [of(first), of(last)]);
     }
 }
 
@@ -174,9 +174,9 @@ fn that_there_was_nothing_before_a_claim_does_not_count_for_it() {
     world.put(&Key::TaskState(task("a")), r#"{"by":"its former owner"}"#);
     let first = world.apply(&txns[0]);
     request.handle(vec![first, last]);
-    assert!(!request.is_answered());
+    assert!(!request.has_reply());
     world.settle(&mut request);
-    assert_eq!(words(&request.into_answers()), [r#"ours {"by":"its former owner"} -"#, "ours - -"]);
+    assert_eq!(words(&request.into_replies()), [r#"ours {"by":"its former owner"} -"#, "ours - -"]);
 }
 
 #[test]
@@ -188,11 +188,11 @@ fn what_may_be_ours_is_never_said_not_to_be_done() {
     request.handle(replies);
     let down = || Err(StoreError::Unavailable(Cause::new("down")));
     request.handle(vec![down(), Err(StoreError::Ambiguous(Cause::new("lost"))), down()]);
-    assert_eq!(request.into_answers(), [ClaimReply::Unknown, ClaimReply::Unknown, ClaimReply::Unknown]);
+    assert_eq!(request.into_replies(), [ClaimReply::Ambiguous, ClaimReply::Ambiguous, ClaimReply::Ambiguous]);
 
     let mut request = world.request(&["a", "b", "c"]);
     request.handle(vec![down(), down(), down()]);
-    assert_eq!(request.into_answers(), [ClaimReply::NotDone, ClaimReply::NotDone, ClaimReply::NotDone]);
+    assert_eq!(request.into_replies(), [ClaimReply::NotDone, ClaimReply::NotDone, ClaimReply::NotDone]);
 }
 
 #[test]
@@ -202,9 +202,9 @@ fn without_the_answer_of_the_one_who_reads_the_others_read_for_themselves() {
     let txns = request.txns(&world.layout);
     let first = world.apply(&txns[0]);
     request.handle(vec![first, Err(StoreError::Unavailable(Cause::new("down")))]);
-    assert!(!request.is_answered());
+    assert!(!request.has_reply());
     assert_eq!(world.settle(&mut request), 1);
-    assert_eq!(words(&request.into_answers()), ["ours - -", "NotDone"]);
+    assert_eq!(words(&request.into_replies()), ["ours - -", "NotDone"]);
 }
 
 #[test]
@@ -221,11 +221,11 @@ fn props_are_read_by_the_claims_of_tasks_that_have_some() {
         }
         let mut request = world.request(&["a", "b"]);
         world.settle(&mut request);
-        let props = |answer: ClaimReply| match answer {
-            ClaimReply::Ours(won) => won.props,
+        let props = |reply: ClaimReply| match reply {
+            ClaimReply::Won(won) => won.props,
             other => panic!("{other:?}"),
         };
-        let props: Vec<_> = request.into_answers().into_iter().map(props).collect();
+        let props: Vec<_> = request.into_replies().into_iter().map(props).collect();
         assert_eq!(props, [Some(r#"{"to":"a"}"#.into()), None]);
     }
 }
@@ -236,7 +236,7 @@ fn one_claim_by_itself_reads_for_itself() {
     world.put(&Key::TaskState(task("a")), "{}");
     let mut request = world.request(&["a"]);
     assert_eq!(world.settle(&mut request), 1);
-    assert_eq!(words(&request.into_answers()), ["ours {} -"]);
+    assert_eq!(words(&request.into_replies()), ["ours {} -"]);
 }
 
 #[test]
@@ -260,12 +260,12 @@ fn claims_that_all_succeed_are_one_transaction() {
     let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
     assert_eq!(habit.next_reading(), ClaimReadMode::Bundled);
-    for (answer, (name, props)) in request.into_answers().into_iter().zip([
+    for (reply, (name, props)) in request.into_replies().into_iter().zip([
         ("a", None),
         ("b", Some(r#"{"to":"b"}"#.into())),
         ("c", None),
     ]) {
-        let ClaimReply::Ours(won) = answer else { panic!("{answer:?}") };
+        let ClaimReply::Won(won) = reply else { panic!("{reply:?}") };
         assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
         assert_eq!((won.props, won.state, won.command), (props, None, None));
     }
@@ -279,7 +279,7 @@ fn whoever_was_faster_fails_all_once_and_then_each_is_asked_for_itself_for_a_whi
     assert_eq!(world.settle(&mut request), 2);
     let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
-    assert_eq!(words(&request.into_answers()), ["ours - -", "Taken", "Gone", "ours - -"]);
+    assert_eq!(words(&request.into_replies()), ["ours - -", "Taken", "Gone", "ours - -"]);
     let apart = (0..).take_while(|_| habit.next_reading() == ClaimReadMode::Together).count();
     assert_eq!(apart, usize::try_from(APART_FOR).unwrap());
 }
@@ -288,10 +288,10 @@ fn whoever_was_faster_fails_all_once_and_then_each_is_asked_for_itself_for_a_whi
 fn a_lease_that_is_over_ends_only_its_own_claims() {
     let mut world = ClaimWorld::with(&["a", "b"]);
     let ((first, _), second) = (world.ask("a"), world.ask("b"));
-    let asks = vec![(first, LeaseId::new(99).unwrap()), second];
-    let mut request = ClaimBatch::new(asks, ClaimReadMode::Bundled);
+    let checkpoint_requests = vec![(first, LeaseId::new(99).unwrap()), second];
+    let mut request = ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled);
     assert_eq!(world.settle(&mut request), 2);
-    assert_eq!(words(&request.into_answers()), ["LeaseOver", "ours - -"]);
+    assert_eq!(words(&request.into_replies()), ["LeaseOver", "ours - -"]);
 }
 
 #[test]
@@ -300,19 +300,19 @@ fn a_state_that_one_transaction_finds_is_read_by_each_claim() {
     world.put(&Key::TaskState(task("b")), "{}");
     let mut request = world.one(&["a", "b"]);
     assert_eq!(world.settle(&mut request), 2);
-    assert_eq!(words(&request.into_answers()), ["ours - -", "ours {} -"]);
+    assert_eq!(words(&request.into_replies()), ["ours - -", "ours {} -"]);
 }
 
 #[test]
 fn what_came_of_one_transaction_came_of_all_claims() {
     let mut world = ClaimWorld::with(&["a", "b"]);
-    for (error, answer) in [
-        (StoreError::Ambiguous(Cause::new("lost")), ClaimReply::Unknown),
+    for (error, reply) in [
+        (StoreError::Ambiguous(Cause::new("lost")), ClaimReply::Ambiguous),
         (StoreError::Unavailable(Cause::new("down")), ClaimReply::NotDone),
     ] {
         let mut request = world.one(&["a", "b"]);
         request.handle(vec![Err(error)]);
-        assert_eq!(request.into_answers(), [answer.clone(), answer]);
+        assert_eq!(request.into_replies(), [reply.clone(), reply]);
     }
 }
 
@@ -325,9 +325,9 @@ fn a_bundle_has_an_end_and_what_was_asked_before_is_in_none() {
         world.put(&Key::TaskProps(task(name)), "{}");
     }
     let txns = |world: &mut ClaimWorld, names: &[&str], is_again: bool| {
-        let mut asks: Vec<_> = names.iter().map(|name| world.ask(name)).collect();
-        asks[0].0.is_again = is_again;
-        ClaimBatch::new(asks, ClaimReadMode::Bundled).txns(&world.layout)
+        let mut checkpoint_requests: Vec<_> = names.iter().map(|name| world.ask(name)).collect();
+        checkpoint_requests[0].0.is_again = is_again;
+        ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled).txns(&world.layout)
     };
     assert_eq!(txns(&mut world, &names[..2], true).len(), 2);
     assert_eq!(txns(&mut world, &names[..1], false).len(), 1);
@@ -342,9 +342,9 @@ fn a_bundle_that_is_refused_harms_no_other() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = ClaimWorld::with(&names);
     world.put(&Key::TaskOwner(task(names[BUNDLE])), r#"{"node":"you"}"#);
-    let asks = names.iter().map(|name| world.ask(name)).collect();
-    let mut request = ClaimBatch::new(asks, ClaimReadMode::Bundled);
+    let checkpoint_requests = names.iter().map(|name| world.ask(name)).collect();
+    let mut request = ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled);
     assert_eq!(world.settle(&mut request), 2);
-    let words = words(&request.into_answers());
+    let words = words(&request.into_replies());
     assert!(words.iter().enumerate().all(|(n, word)| (word == "Taken") == (n == BUNDLE)), "{words:?}");
 }

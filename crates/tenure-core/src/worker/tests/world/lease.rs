@@ -26,7 +26,7 @@ impl WorkerWorld {
         process.incarnation = None;
         // The driver is told of its loans first. What the node asks for until it hears the rest is asked under a lease that is over.
         if let Some(lease) = process.lease {
-            self.tell(n, WorkerInput::LeaseOver { lease, why: LossReason::Lapsed });
+            self.tell(n, WorkerInput::LeaseLost { lease, why: LossReason::Lapsed });
         }
         self.processes[n].lease = None;
         self.tell(n, WorkerInput::SessionLost);
@@ -62,7 +62,7 @@ impl WorkerWorld {
         self.leases += 1;
         let lease = LeaseId::new(self.leases).unwrap();
         let ttl = self.store.grant(lease, TTL, self.now).unwrap();
-        let key = self.layout.encode(&Key::Node(self.processes[n].settings.node.clone()));
+        let key = self.layout.encode(&Key::Node(self.processes[n].config.node.clone()));
         let txn = Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(
             key,
             self.processes[n].node_record(),
