@@ -188,7 +188,7 @@ async fn wrong_task_file_reports_what_why_and_next() {
         (
             "csv",
             "id,kind\na,mail\n",
-            ["nothing was submitted", "line 1: \"id,kind\" is no JSON object", "each line is an object"],
+            ["nothing was submitted", "line 1: \"id,kind\" is not a JSON object", "each line is an object"],
         ),
         ("number", "{\"id\":7}\n", ["nothing was submitted", "the id is a number", "each line is an object"]),
         (

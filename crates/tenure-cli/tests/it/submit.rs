@@ -74,7 +74,7 @@ async fn a_file_of_tasks_is_submitted_whole_or_not_at_all() {
         "line 3: 'c' is on line 1",
         "line 4: ",
         "line 5: ",
-        "line 6: the id: a name must not contain control characters",
+        "line 6: invalid id: a name must not contain control characters",
         "nothing was submitted",
     ] {
         assert!(ran.stderr.contains(said), "{said}: {ran:?}");
@@ -84,7 +84,7 @@ async fn a_file_of_tasks_is_submitted_whole_or_not_at_all() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "from stdin\n"), "{ran:?}");
     for empty in ["", "\n \n"] {
         let ran = crew.machine.run_with(&["submit", "--file", "-"], empty.as_bytes()).await;
-        assert!(ran.code == Some(2) && ran.stderr.contains("no task in it"), "{ran:?}");
+        assert!(ran.code == Some(2) && ran.stderr.contains("the file has no task"), "{ran:?}");
     }
     }).await;
 }

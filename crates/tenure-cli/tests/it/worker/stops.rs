@@ -160,7 +160,7 @@ async fn a_drained_worker_is_seen_to_empty_and_ends_by_itself() {
         let ran = machine.run(&["node", "drain", "w", "--wait", "60s"]).await;
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(ran.stderr.contains("draining 'w': 5 tasks left"), "{ran:?}");
-        assert!(ran.stderr.contains("node 'w' is empty and gone; it gave 5 tasks away"), "{ran:?}");
+        assert!(ran.stderr.contains("node 'w' released 5 tasks and has left"), "{ran:?}");
         assert_eq!(worker.end().await.0, Some(0));
     })
     .await;
