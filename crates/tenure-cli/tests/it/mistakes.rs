@@ -53,7 +53,7 @@ const COMMAND_LINES: &[Row] = &[
         "given with --exec",
         "`tenure worker --exec './job.sh'`",
     ),
-    ("task ls --state running", 2, "--state running", "no task is ever", "runnable"),
+    ("task ls --state running", 2, "--state running", "there is no state", "runnable"),
     (
         "lock a --ttl 200ms -- true",
         125,
