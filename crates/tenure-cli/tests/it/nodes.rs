@@ -45,7 +45,7 @@ async fn nodes_are_listed_with_what_scripts_rely_on() {
         let ran = machine.run(&["node", "ls"]).await;
         let cells: Vec<&str> = ran.stdout.lines().nth(1).unwrap().split('\t').collect();
         assert_eq!((cells[0], cells[1], cells[2], cells[3]), ("web/1", "10.0.0.7:80", "ready", "3"));
-        assert!(ran.stderr.contains("node broken is set aside"), "{ran:?}");
+        assert!(ran.stderr.contains("node broken is not listed"), "{ran:?}");
         assert_eq!(machine.json(&["node", "ls", "--namespace", "tenure/other"]).await["nodes"][0]["id"], "x");
     }
 }

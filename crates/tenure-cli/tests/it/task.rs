@@ -240,7 +240,7 @@ async fn bad_input_is_2_and_misspelt_words_get_a_suggestion() {
         (&["wait", "a", ""], "must not be empty"),
         (
             &["ls", "--state", "dead"],
-            "states are runnable, sleeping, fault, paused, completed, failed, killed",
+            "use one of runnable, sleeping, fault, paused, completed, failed, killed",
         ),
         (&["ls", "--node", ""], "must not be empty"),
         (&["pause", "a", "--wait", "5"], "did you mean 5s"),

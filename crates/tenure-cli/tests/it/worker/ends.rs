@@ -197,7 +197,7 @@ async fn hand_made_tasks_and_commands_are_handled_and_garbage_set_aside() {
         is(&machine, "plain", "completed").await;
         machine.ok(&["task", "retry", "plain"]).await;
         machine.ok(&["kv", "put", "/tenure/nodes/w/commands/hold on", r#"{"command":"freeze"}"#]).await;
-        worker.hear("frozen: no new tasks are taken").await;
+        worker.hear("frozen: no new tasks are claimed").await;
         machine.ok(&["kv", "put", "/tenure/nodes/w/commands/nonsense", "not JSON"]).await;
         let events = until_events(&machine, "malformed").await;
         for event in ["set_aside\tbad\t", "set_aside\t/tenure/nodes/w/commands/a/b\t"] {

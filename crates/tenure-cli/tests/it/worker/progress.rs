@@ -79,7 +79,7 @@ async fn progress_that_is_too_large_is_told_and_the_task_goes_its_way() {
     let script = "head -c 300000 /dev/zero >$TENURE_CHECKPOINT";
     let mut worker = start(&machine, "w", script, &[]).await;
     assert_eq!(machine.run(&["submit", "x", "--wait=60s"]).await.code, Some(0));
-    let told = worker.hear("the checkpoint of 'x' is not kept").await;
+    let told = worker.hear("the checkpoint of 'x' was not saved").await;
     assert!(told.contains("262144"), "{told}");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));

@@ -13,7 +13,7 @@ async fn bad_input_is_refused_with_its_own_words_and_takes_nothing() {
     on_both(async |machine| {
         machine.ok(&["submit", "x"]).await;
         for (flags, code, words) in [
-            (&["--exec", "true", "--capacity", "0"][..], 2, "room for 0 tasks"),
+            (&["--exec", "true", "--capacity", "0"][..], 2, "capacity of 0"),
             (&["--exec", "true", "--capacity", "many"], 2, "a number from 1"),
             (&["--exec", "true", "--match", "mail"], 2, "hint: write it as kind=mail"),
             (&["--exec", "true", "--match", "zone=eu", "--match", "zone=us"], 2, "no task matches"),
@@ -31,7 +31,7 @@ async fn bad_input_is_refused_with_its_own_words_and_takes_nothing() {
             (&["--exec", "true", "--retries", "8"], 2, "use 0 to 7"),
             (&["--exec", "true", "--ttl", "15s", "--grace", "14s"], 2, "too long for a TTL"),
             (&["--exec", "true", "--ttl", "15"], 2, "did you mean 15s?"),
-            (&["--exec", "true", "--node", ""], 2, "the node's id"),
+            (&["--exec", "true", "--node", ""], 2, "invalid node id"),
             (&["--exec", "true", "--label", "zone"], 2, "has no '='"),
             (&["--exec", ""], 2, "--exec is empty"),
             (&[], 2, "--exec <CMD>"),
@@ -53,7 +53,7 @@ async fn bad_input_is_refused_with_its_own_words_and_takes_nothing() {
 async fn a_match_that_nothing_has_is_told_with_the_kinds_there_are() {
     on_both(async |machine| {
         let mut worker = machine.start(&["worker", "--exec", "true", "--match", "kind=mail"]);
-        worker.hear("--match kind=mail matches nothing now, because there are no tasks").await;
+        worker.hear("--match kind=mail matches no task, because there are none").await;
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
         machine.ok(&["submit", "r", "--kind", "report", "--count", "2"]).await;
@@ -122,7 +122,7 @@ async fn a_command_that_vanishes_makes_no_task_fail() {
     let mut worker = start(&machine, "w", &job, &[]).await;
     std::fs::remove_file(&job).unwrap();
     machine.ok(&["submit", "x"]).await;
-    let told = worker.hear("'x' was not started and is given back").await;
+    let told = worker.hear("'x' was not started and is released").await;
     assert!(told.contains("job.sh"), "{told}");
     let shown = machine.json(&["task", "show", "x"]).await;
     assert_eq!((&shown["state"], &shown["faults"]), (&json!("runnable"), &json!(0)));

@@ -117,7 +117,7 @@ async fn an_address_that_cannot_be_had_is_told_before_anything_is_taken() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (address, code, words) in [
-        (address.as_str(), 4, "somebody else listens"),
+        (address.as_str(), 4, "another process listens"),
         ("9464", 2, "has no port"),
         ("nowhere:x", 2, "--http nowhere:x"),
     ] {
