@@ -373,6 +373,6 @@ async fn a_command_whose_time_is_over_is_not_started() {
         ["internal", "supervise", "--term-after", "0ms", "--kill-after", "10s", "--", "touch", &marker];
     let ran = machine.run(&args).await;
     assert_eq!(ran.code, Some(122), "{ran:?}");
-    assert!(ran.stderr.contains("ended before it was started"), "{ran:?}");
+    assert!(ran.stderr.contains("ended before the command was started"), "{ran:?}");
     assert!(!Path::new(&marker).exists());
 }

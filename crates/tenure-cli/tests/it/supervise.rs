@@ -266,7 +266,7 @@ async fn what_the_command_leaves_running_is_named_and_waited_for() {
     let script = format!("mkfifo {fifo}; timeout --foreground 25 cat {fifo} & echo $!; exit 3");
     let mut running = start(&machine, &[], &script);
     let left = running.line().await;
-    let named = running.hear("waiting for what it left running").await;
+    let named = running.hear("waiting for the processes that it left running").await;
     assert!(named.contains(&format!("{left} (")), "{named}");
     let feeding = tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap());
     assert_eq!(running.end().await.0, Some(3));
@@ -277,7 +277,7 @@ async fn what_the_command_leaves_running_is_named_and_waited_for() {
 async fn signals_still_reach_what_the_command_left_running() {
     let machine = machine();
     let mut running = start(&machine, &[], "sleep 25 & exit 3");
-    running.hear("waiting for what it left running").await;
+    running.hear("waiting for the processes that it left running").await;
     running.signal(Signal::TERM);
     assert_eq!(running.end().await.0, Some(3));
 }
@@ -303,7 +303,7 @@ async fn stop_reaches_what_left_the_process_group() {
 async fn daemon_of_the_command_is_named_and_waited_for() {
     let machine = machine();
     let mut running = start(&machine, &[], "(setsid sleep 25 &); exit 3");
-    let named = running.hear("waiting for what it left running").await;
+    let named = running.hear("waiting for the processes that it left running").await;
     // It may be listed before it has become `sleep`.
     assert!(named.contains("(sleep)") || named.contains("(setsid)"), "{named}");
     running.signal(Signal::TERM);

@@ -87,7 +87,7 @@ async fn a_sentinel_that_somebody_kills_is_replaced_and_still_guards_everybody()
     }
     let first = helpers_of(&worker, "sentinel")[0];
     kill_process(first, Signal::KILL).unwrap();
-    worker.hear("another one guards").await;
+    worker.hear("sentinel replaced").await;
     let second = helpers_of(&worker, "sentinel");
     assert!(second.len() == 1 && second[0] != first, "{second:?}");
     worker.signal(Signal::KILL);

@@ -172,7 +172,7 @@ async fn what_a_task_leaves_running_is_waited_for_before_it_is_over() {
     let mut worker = start(&machine, "w", "sleep 2 & echo up; exit 0", &[]).await;
     machine.ok(&["submit", "x"]).await;
     assert_eq!(worker.line().await, "up");
-    worker.hear("waiting for what it left running").await;
+    worker.hear("waiting for the processes that it left running").await;
     assert_eq!(shown(&machine, "x").await["state"], "runnable");
     is(&machine, "x", "completed").await;
     worker.interrupt();
