@@ -63,7 +63,7 @@ async fn the_keys_live_as_long_as_the_command(machine: &Machine) {
         (&json!("1"), &json!("10.0.0.7:80"))
     );
     let leases = machine.json(&["lease", "ls"]).await["leases"].clone();
-    assert_eq!((leases.as_array().unwrap().len(), &leases[0]["keys"]), (1, &json!(3)), "one shared lease");
+    assert_eq!((leases.as_array().unwrap().len(), &leases[0]["keys"]), (1, &json!(3)), "under one lease");
     let (code, stderr) = finish(running).await;
     assert_eq!(code, Some(7), "{stderr}");
     assert_eq!(stored(machine).await, "");
