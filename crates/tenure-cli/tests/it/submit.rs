@@ -179,7 +179,7 @@ async fn bad_input_is_2_and_nothing_is_asked_of_the_store() {
         (&["submit", "a", "--count", "-1"], "-1"),
         (&["submit", "a", "--count", "many"], "many"),
         (&["submit", "a", "--label", "x"], "x=VALUE"),
-        (&["submit", "a", "--label", "=x"], "missing in front of '='"),
+        (&["submit", "a", "--label", "=x"], "before '=' is missing"),
         (&["submit", "a", "--label", "x=1", "--label", "x=2"], "twice"),
         (&["submit", "a", "--wait=5"], "did you mean 5s"),
         (&["submit", "a", "--file", "x"], "exclude each other"),

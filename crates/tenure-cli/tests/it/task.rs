@@ -216,8 +216,8 @@ async fn what_cannot_be_read_is_named_and_never_shown() {
         crew.machine.ok(&["kv", "put", "/tenure/state/odd", "s3cret"]).await;
         let ran = crew.machine.run(&["task", "ls"]).await;
         assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 3), "{ran:?}");
-        assert!(ran.stderr.contains("task 'bad' cannot be read whole: its record: not JSON"), "{ran:?}");
-        assert!(ran.stderr.contains("task 'odd' cannot be read whole: its state: not JSON"), "{ran:?}");
+        assert!(ran.stderr.contains("task 'bad' cannot be read completely: its record: not JSON"), "{ran:?}");
+        assert!(ran.stderr.contains("task 'odd' cannot be read completely: its state: not JSON"), "{ran:?}");
         assert!(!format!("{ran:?}").contains("s3cret"), "{ran:?}");
         let shown = crew.machine.json(&["task", "show", "odd"]).await;
         assert_eq!(shown["state"], Value::Null);

@@ -191,7 +191,7 @@ async fn a_lock_is_broken_only_for_the_holder_that_was_meant() {
     assert!(!is_free(&machine).await);
     let ran = machine.run(&["locks", "break", "a", "--token", &token, "--yes"]).await;
     assert_eq!((ran.code, ran.stdout.trim()), (Some(0), &*token), "{ran:?}");
-    assert!(ran.stderr.contains("took 'a' away from web-1 pid"), "{ran:?}");
+    assert!(ran.stderr.contains("broke 'a', held by web-1 pid"), "{ran:?}");
     assert_eq!(first.end().await.0, Some(122));
     assert_eq!(machine.run(&["locks", "show", ""]).await.code, Some(2));
 }
