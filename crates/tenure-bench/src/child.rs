@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::internal::Ready;
 
 /// A second process of this program.
@@ -25,8 +25,8 @@ const START_WITHIN: Duration = Duration::from_secs(20);
 
 impl HelperProcess {
     /// Starts a process with a hidden command.
-    pub(crate) fn start(args: &[&str]) -> Result<HelperProcess, Failure> {
-        let trouble = |error| Failure::new(format!("a second process cannot be started: {error}"));
+    pub(crate) fn start(args: &[&str]) -> Result<HelperProcess, BenchFailure> {
+        let trouble = |error| BenchFailure::new(format!("a second process cannot be started: {error}"));
         let program = std::env::current_exe().map_err(trouble)?;
         let mut child = Command::new(program)
             .arg("internal")
@@ -42,19 +42,19 @@ impl HelperProcess {
     }
 
     /// Waits until it is ready.
-    pub(crate) async fn ready(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn ready(&mut self) -> Result<(), BenchFailure> {
         self.say::<Ready>(START_WITHIN).await.map(drop)
     }
 
     /// Tells it to go.
-    pub(crate) async fn go(&mut self) -> Result<(), Failure> {
-        let ended = |error| Failure::new(format!("the second process has ended: {error}"));
+    pub(crate) async fn go(&mut self) -> Result<(), BenchFailure> {
+        let ended = |error| BenchFailure::new(format!("the second process has ended: {error}"));
         self.stdin.write_all(b"go\n").await.map_err(ended)
     }
 
     /// Waits for what it says next.
-    pub(crate) async fn say<T: DeserializeOwned>(&mut self, within: Duration) -> Result<T, Failure> {
-        let failed = |what: String| Failure::new(what);
+    pub(crate) async fn say<T: DeserializeOwned>(&mut self, within: Duration) -> Result<T, BenchFailure> {
+        let failed = |what: String| BenchFailure::new(what);
         let line = tokio::time::timeout(within, self.lines.next_line())
             .await
             .map_err(|_| failed(format!("the second process said nothing for {within:?}")))?
@@ -65,8 +65,8 @@ impl HelperProcess {
     }
 
     /// Waits until it has ended by itself.
-    pub(crate) async fn ended(&mut self, within: Duration) -> Result<(), Failure> {
-        let failed = |what: String| Failure::new(what);
+    pub(crate) async fn ended(&mut self, within: Duration) -> Result<(), BenchFailure> {
+        let failed = |what: String| BenchFailure::new(what);
         let status = tokio::time::timeout(within, self.child.wait())
             .await
             .map_err(|_| failed(format!("the second process is still there after {within:?}")))?
@@ -75,10 +75,10 @@ impl HelperProcess {
     }
 
     /// Kills it with SIGKILL, so that it can neither clean up nor say goodbye, and waits until it is gone.
-    pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn kill(&mut self) -> Result<(), BenchFailure> {
         self.child
             .kill()
             .await
-            .map_err(|error| Failure::new(format!("the second process cannot be killed: {error}")))
+            .map_err(|error| BenchFailure::new(format!("the second process cannot be killed: {error}")))
     }
 }

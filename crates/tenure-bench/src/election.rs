@@ -12,12 +12,12 @@ use clap::Args;
 use tenure::store::StoreUrl;
 
 use super::options::{Engine, named, positive};
-use super::place::{Place, on_each};
-use super::report::{Found, Goal, Report, Row, Verdict};
+use super::report::{BenchReport, Found, Goal, GoalResult, ResultRow};
 use super::sample::{Sample, median};
+use super::store_under_test::{StoreUnderTest, on_each};
 use super::turns::{Side, order};
-use crate::failure::Failure;
-use turn::Turn;
+use crate::failure::BenchFailure;
+use turn::ElectionTurn;
 
 /// How many candidates.
 const CROWDS: [(&str, usize); 3] = [("resign_3", 3), ("resign_100", 100), ("resign_1000", 1_000)];
@@ -50,19 +50,20 @@ fn workload(text: &str) -> Result<&'static str, String> {
 
 /// How much is done.
 #[derive(Clone, Copy)]
-struct Size {
+struct ElectionSize {
     changes: usize,
     candidates: usize,
 }
 
-pub(super) async fn run(args: &ElectionArgs, etcd: Option<&StoreUrl>) -> Result<(), Failure> {
-    let mut report = Report::default();
+pub(super) async fn run(args: &ElectionArgs, etcd: Option<&StoreUrl>) -> Result<(), BenchFailure> {
+    let mut report = BenchReport::default();
     on_each(&args.engines, etcd, &mut report, async |place, report| {
         let has = |workload: &&'static str| args.workloads.is_empty() || args.workloads.contains(workload);
         for (workload, candidates) in CROWDS.into_iter().filter(|(workload, _)| has(workload)) {
             // Somebody must be there to follow.
             let candidates = candidates.min(args.candidates_max).max(2);
-            measure(place, workload, Size { changes: args.n, candidates }, args.rounds, report).await?;
+            measure(place, workload, ElectionSize { changes: args.n, candidates }, args.rounds, report)
+                .await?;
         }
         Ok(())
     })
@@ -70,29 +71,29 @@ pub(super) async fn run(args: &ElectionArgs, etcd: Option<&StoreUrl>) -> Result<
 }
 
 async fn measure(
-    place: &Place,
+    place: &StoreUnderTest,
     workload: &'static str,
-    size: Size,
+    size: ElectionSize,
     rounds: usize,
-    report: &mut Report,
-) -> Result<(), Failure> {
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let mut requests = [0, 0];
     for round in 0..rounds {
         for side in order(round) {
             let before = place.handled().await;
             match side {
-                Side::Ours => ours.push(Turn::take(place, side, size).await?),
+                Side::Ours => ours.push(ElectionTurn::take(place, side, size).await?),
                 Side::Reference if place.raw.is_none() => continue,
-                Side::Reference => theirs.push(Turn::take(place, side, size).await?),
+                Side::Reference => theirs.push(ElectionTurn::take(place, side, size).await?),
             }
             requests[usize::from(side == Side::Reference)] += place.handled().await.saturating_sub(before);
         }
     }
-    let row = |engine, turns: &[Turn], requests: u64| {
+    let row = |engine, turns: &[ElectionTurn], requests: u64| {
         let changes: Vec<Sample> = turns.iter().map(|turn| turn.changes.clone()).collect();
         let requests = place.counter.as_ref().map(|_| requests);
-        Row { requests, ..Row::new(workload, engine, &Sample::joined(&changes)) }
+        ResultRow { requests, ..ResultRow::new(workload, engine, &Sample::joined(&changes)) }
     };
     report.row(&row(place.engine, &ours, requests[0]))?;
     if place.raw.is_none() {
@@ -102,5 +103,5 @@ async fn measure(
     let p50 = |sample: &Sample| sample.p50_ms().unwrap_or(f64::NAN);
     let times = median(ours.iter().map(|turn| p50(&turn.changes) / p50(&turn.store)));
     let names = (workload, place.engine, "txn_and_watch");
-    report.verdict(&Verdict::new(names, "p50", Found::Ratio(times), Goal::AtMost(TIMES_MOST)))
+    report.goal(&GoalResult::new(names, "p50", Found::Ratio(times), Goal::AtMost(TIMES_MOST)))
 }

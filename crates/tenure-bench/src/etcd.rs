@@ -7,10 +7,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tenure::store::StoreUrl;
 
 use super::metrics::Counter;
-use super::report::{Found, Goal, Report, Row, Verdict};
-use super::sample::{Effort, Sample, in_flight, median, one_at_a_time};
+use super::report::{BenchReport, Found, Goal, GoalResult, ResultRow};
+use super::sample::{Sample, WorkAmount, in_flight, median, one_at_a_time};
 use super::workload::{Bench, wrong};
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::internal::VALUE;
 use crate::raw::{BoxError, Raw};
 
@@ -38,7 +38,7 @@ pub(super) struct Sides<'a> {
 
 /// A workload that both sides can do.
 #[derive(Clone, Copy)]
-enum Work {
+enum EtcdWorkload {
     Put,
     PutInFlight(usize),
     Get,
@@ -50,41 +50,43 @@ enum Work {
 
 impl Sides<'_> {
     /// Runs every workload on both sides, and judges.
-    pub(super) async fn run(&self, effort: Effort, report: &mut Report) -> Result<(), Failure> {
+    pub(super) async fn run(&self, effort: WorkAmount, report: &mut BenchReport) -> Result<(), BenchFailure> {
         let effort = effort.part(ROUNDS);
         let rate = |sample: &Sample| sample.ops_s();
-        for (name, work) in
-            [("put", Work::Put), ("put_64", Work::PutInFlight(64)), ("put_256", Work::PutInFlight(256))]
-        {
+        for (name, work) in [
+            ("put", EtcdWorkload::Put),
+            ("put_64", EtcdWorkload::PutInFlight(64)),
+            ("put_256", EtcdWorkload::PutInFlight(256)),
+        ] {
             let pair = self.pair(name, work, effort, report).await?;
             let ratio = pair.median_of(rate);
-            report.verdict(&Verdict::new(
+            report.goal(&GoalResult::new(
                 (name, "etcd", "raw"),
                 "ops_s",
                 Found::Ratio(ratio),
                 Goal::AtLeast(0.95),
             ))?;
         }
-        self.pair("get", Work::Get, effort, report).await?;
-        let bulk = self.pair("put_10000_in_txns", Work::Bulk, effort, report).await?;
+        self.pair("get", EtcdWorkload::Get, effort, report).await?;
+        let bulk = self.pair("put_10000_in_txns", EtcdWorkload::Bulk, effort, report).await?;
         let ratio = bulk.median_of(|sample| {
             sample.total.as_secs_f64() / f64::from(u32::try_from(sample.count).unwrap_or(1))
         });
-        report.verdict(&Verdict::new(
+        report.goal(&GoalResult::new(
             ("put_10000_in_txns", "etcd", "raw"),
             "total_s",
             Found::Ratio(ratio),
             Goal::AtMost(1.2),
         ))?;
-        let batches = self.pair("claims_batch_100", Work::Batches, effort, report).await?;
-        let single = self.pair("claims_one_by_one", Work::OneByOne, effort, report).await?;
+        let batches = self.pair("claims_batch_100", EtcdWorkload::Batches, effort, report).await?;
+        let single = self.pair("claims_one_by_one", EtcdWorkload::OneByOne, effort, report).await?;
         let ratio = median(batches.ours.iter().map(rate)) / median(single.ours.iter().map(rate));
         let names = ("claims_batch_100", "etcd", "claims_one_by_one");
-        report.verdict(&Verdict::new(names, "ops_s", Found::Ratio(ratio), Goal::AtLeast(10.0)))?;
-        let watch = self.pair("watch", Work::Watch, effort.part(4), report).await?;
+        report.goal(&GoalResult::new(names, "ops_s", Found::Ratio(ratio), Goal::AtLeast(10.0)))?;
+        let watch = self.pair("watch", EtcdWorkload::Watch, effort.part(4), report).await?;
         let p50 = |sample: &Sample| sample.p50_ms().unwrap_or(f64::NAN);
         let more = median(watch.ours.iter().zip(&watch.raw).map(|(ours, raw)| p50(ours) - p50(raw)));
-        report.verdict(&Verdict::new(
+        report.goal(&GoalResult::new(
             ("watch", "etcd", "raw"),
             "p50_more_than_raw",
             Found::Figure(more),
@@ -96,10 +98,10 @@ impl Sides<'_> {
     async fn pair(
         &self,
         name: &'static str,
-        work: Work,
-        effort: Effort,
-        report: &mut Report,
-    ) -> Result<Pair, Failure> {
+        work: EtcdWorkload,
+        effort: WorkAmount,
+        report: &mut BenchReport,
+    ) -> Result<Pair, BenchFailure> {
         let counter = Counter::of(self.url);
         let mut pair = Pair { ours: Vec::new(), raw: Vec::new() };
         let mut requests = [Some(0), Some(0)];
@@ -117,38 +119,38 @@ impl Sides<'_> {
         for (engine, samples, requests) in
             [("etcd", &pair.ours, requests[0]), ("raw", &pair.raw, requests[1])]
         {
-            let row = Row::new(name, engine, &Sample::joined(samples));
-            report.row(&Row { requests, ..row })?;
+            let row = ResultRow::new(name, engine, &Sample::joined(samples));
+            report.row(&ResultRow { requests, ..row })?;
         }
         Ok(pair)
     }
 
-    async fn ours(&self, work: Work, effort: Effort) -> Result<Sample, Failure> {
+    async fn ours(&self, work: EtcdWorkload, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         match work {
-            Work::Put => self.ours.put(effort).await,
-            Work::PutInFlight(width) => {
+            EtcdWorkload::Put => self.ours.put(effort).await,
+            EtcdWorkload::PutInFlight(width) => {
                 self.ours.put_in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width).await
             }
-            Work::Get => self.ours.get(effort).await,
-            Work::Bulk => self.ours.bulk(BULK.min(effort.n * ROUNDS)).await,
-            Work::Batches => self.ours.claims_in_batches(effort, CLAIMS).await,
-            Work::OneByOne => self.ours.claims_one_by_one(effort).await,
-            Work::Watch => self.ours.watch(effort).await,
+            EtcdWorkload::Get => self.ours.get(effort).await,
+            EtcdWorkload::Bulk => self.ours.bulk(BULK.min(effort.n * ROUNDS)).await,
+            EtcdWorkload::Batches => self.ours.claims_in_batches(effort, CLAIMS).await,
+            EtcdWorkload::OneByOne => self.ours.claims_one_by_one(effort).await,
+            EtcdWorkload::Watch => self.ours.watch(effort).await,
         }
     }
 
-    async fn raw(&self, work: Work, effort: Effort) -> Result<Sample, Failure> {
+    async fn raw(&self, work: EtcdWorkload, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let raw = self.raw;
         let put = |n: usize| async move {
             raw.put(self.key("put", n % 1_000), value()).await.map_err(failed)?;
             Ok(())
         };
         match work {
-            Work::Put => one_at_a_time(effort, put).await,
-            Work::PutInFlight(width) => {
+            EtcdWorkload::Put => one_at_a_time(effort, put).await,
+            EtcdWorkload::PutInFlight(width) => {
                 in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width, put).await
             }
-            Work::Get => {
+            EtcdWorkload::Get => {
                 put(0).await?;
                 one_at_a_time(effort, |_| async {
                     let found = raw.range(self.key("put", 0), Bytes::new()).await.map_err(failed)?;
@@ -156,9 +158,9 @@ impl Sides<'_> {
                 })
                 .await
             }
-            Work::Bulk => self.raw_bulk(BULK.min(effort.n * ROUNDS)).await,
-            Work::Batches => self.raw_batches(effort).await,
-            Work::OneByOne => {
+            EtcdWorkload::Bulk => self.raw_bulk(BULK.min(effort.n * ROUNDS)).await,
+            EtcdWorkload::Batches => self.raw_batches(effort).await,
+            EtcdWorkload::OneByOne => {
                 let round = Instant::now();
                 one_at_a_time(effort, |n| {
                     let key = self.key("owner", n).to_vec();
@@ -171,11 +173,11 @@ impl Sides<'_> {
                 })
                 .await
             }
-            Work::Watch => self.raw_watch(effort).await,
+            EtcdWorkload::Watch => self.raw_watch(effort).await,
         }
     }
 
-    async fn raw_bulk(&self, count: usize) -> Result<Sample, Failure> {
+    async fn raw_bulk(&self, count: usize) -> Result<Sample, BenchFailure> {
         let begin = Instant::now();
         let firsts = (0..count).step_by(TXN_OPS);
         let txns = firsts.map(|first| {
@@ -188,7 +190,7 @@ impl Sides<'_> {
         Ok(Sample::new(vec![total], total, count))
     }
 
-    async fn raw_batches(&self, effort: Effort) -> Result<Sample, Failure> {
+    async fn raw_batches(&self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let begin = Instant::now();
         let mut took = Vec::new();
         let mut count = 0;
@@ -207,7 +209,7 @@ impl Sides<'_> {
         Ok(Sample::new(took, begin.elapsed(), count))
     }
 
-    async fn raw_watch(&self, effort: Effort) -> Result<Sample, Failure> {
+    async fn raw_watch(&self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let key = self.key("watched", 0);
         let mut events = self.raw.watch(key.clone()).await.map_err(failed)?;
         let begin = Instant::now();
@@ -253,6 +255,6 @@ fn value() -> Bytes {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
-fn failed(error: BoxError) -> Failure {
+fn failed(error: BoxError) -> BenchFailure {
     wrong(format!("the raw reference failed: {error}"))
 }

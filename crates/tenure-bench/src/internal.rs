@@ -18,7 +18,7 @@ use tenure::session::Session;
 use tenure::store::{Change, PreviousValues, Selection, Store, StoreUrl, WatchItem, WatchStart};
 use tenure_core::id::{Namespace, NodeId};
 
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::lock::{Contender, Contending};
 use crate::options::duration;
 use crate::report::print;
@@ -104,7 +104,7 @@ pub(crate) struct Ready {
 
 /// A change that was seen.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct SeenChange {
     pub(crate) is_put: bool,
     pub(crate) key: String,
     pub(crate) revision: i64,
@@ -114,7 +114,7 @@ pub(crate) struct Seen {
 
 /// What writing was like.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Written {
+pub(crate) struct WriteSummary {
     pub(crate) count: u64,
     pub(crate) errors: u64,
     pub(crate) max_ms: f64,
@@ -122,19 +122,19 @@ pub(crate) struct Written {
 
 /// What doing nothing costs.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Idled {
+pub(crate) struct IdleCost {
     pub(crate) cpu_percent: f64,
 }
 
 /// What keeping keys registered costs.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct KeepCost {
     pub(crate) leases: usize,
     pub(crate) cpu_percent: f64,
 }
 
 /// Runs a hidden command until it is over or stdin ends.
-pub(crate) async fn run(command: &InternalCommand) -> Result<(), Failure> {
+pub(crate) async fn run(command: &InternalCommand) -> Result<(), BenchFailure> {
     let (go, mut told) = tokio::sync::mpsc::channel(WORDS_LEN);
     let stdin_ended = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
@@ -156,16 +156,16 @@ pub(crate) async fn run(command: &InternalCommand) -> Result<(), Failure> {
             InternalCommand::Keep { url, prefix, keys, ttl, span } => {
                 let store = Store::open(url).await?;
                 let session = Session::options().ttl(*ttl).open(store);
-                let session = session.map_err(|error| Failure::new(error.to_string()))?;
+                let session = session.map_err(|error| BenchFailure::new(error.to_string()))?;
                 let leases = register(&session, prefix, *keys).await?;
                 // The first renewal opens the stream for all that follow, and is over by then.
                 tokio::time::sleep(*ttl / 2).await;
                 print(&Ready { ready: true })?;
                 go_on(&mut told).await?;
-                print(&Kept { leases, cpu_percent: cpu_percent_for(*span).await })?;
+                print(&KeepCost { leases, cpu_percent: cpu_percent_for(*span).await })?;
                 // Whoever counts requests does so before the session is closed.
                 go_on(&mut told).await?;
-                session.close().await.map_err(|left| Failure::new(left.to_string()))
+                session.close().await.map_err(|left| BenchFailure::new(left.to_string()))
             }
             InternalCommand::Contend { url, prefix, side, span } => {
                 let contender = Contender::open(url, prefix, *side).await?;
@@ -192,8 +192,8 @@ pub(crate) async fn run(command: &InternalCommand) -> Result<(), Failure> {
 const WORDS_LEN: usize = 2;
 
 /// Waits for the word to go on.
-async fn go_on(told: &mut tokio::sync::mpsc::Receiver<()>) -> Result<(), Failure> {
-    told.recv().await.ok_or_else(|| Failure::new("nobody said go"))
+async fn go_on(told: &mut tokio::sync::mpsc::Receiver<()>) -> Result<(), BenchFailure> {
+    told.recv().await.ok_or_else(|| BenchFailure::new("nobody said go"))
 }
 
 /// Now, in nanoseconds since boot.
@@ -201,11 +201,11 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(BootClock.now().since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
-async fn open(file: &Path) -> Result<Store, Failure> {
+async fn open(file: &Path) -> Result<Store, BenchFailure> {
     Ok(Store::open(&StoreUrl::File(file.to_owned())).await?)
 }
 
-async fn watch(file: &Path, prefix: &str) -> Result<(), Failure> {
+async fn watch(file: &Path, prefix: &str) -> Result<(), BenchFailure> {
     let store = open(file).await?;
     let select = Selection::prefix(prefix.to_owned());
     let mut stream = store.watch(select, WatchStart::Now, PreviousValues::Omitted).await?;
@@ -214,7 +214,7 @@ async fn watch(file: &Path, prefix: &str) -> Result<(), Failure> {
         let WatchItem::Batch { changes, .. } = item? else { continue };
         let seen_ns = now_ns();
         for change in changes {
-            print(&Seen {
+            print(&SeenChange {
                 is_put: matches!(change, Change::Put { .. }),
                 key: String::from_utf8_lossy(change.key()).into_owned(),
                 revision: change.revision().0,
@@ -228,9 +228,9 @@ async fn watch(file: &Path, prefix: &str) -> Result<(), Failure> {
 /// 128 bytes, as the figures in the store's contract were measured with.
 pub(crate) const VALUE: [u8; 128] = [b'v'; 128];
 
-async fn write(store: &Store, key: &str, span: Duration) -> Result<(), Failure> {
+async fn write(store: &Store, key: &str, span: Duration) -> Result<(), BenchFailure> {
     let begin = std::time::Instant::now();
-    let mut written = Written { count: 0, errors: 0, max_ms: 0.0 };
+    let mut written = WriteSummary { count: 0, errors: 0, max_ms: 0.0 };
     while begin.elapsed() < span {
         let before = std::time::Instant::now();
         match store.put(key.to_owned(), &VALUE[..]).await {
@@ -242,7 +242,7 @@ async fn write(store: &Store, key: &str, span: Duration) -> Result<(), Failure> 
     print(&written)
 }
 
-async fn idle(file: &Path, span: Duration) -> Result<(), Failure> {
+async fn idle(file: &Path, span: Duration) -> Result<(), BenchFailure> {
     /// What opening the store set going has come to rest by then.
     const SETTLED_AFTER: Duration = Duration::from_millis(500);
     let store = open(file).await?;
@@ -250,16 +250,17 @@ async fn idle(file: &Path, span: Duration) -> Result<(), Failure> {
     tokio::time::sleep(SETTLED_AFTER).await;
     let cpu_percent = cpu_percent_for(span).await;
     drop(stream);
-    print(&Idled { cpu_percent })
+    print(&IdleCost { cpu_percent })
 }
 
 /// Registers keys and says how many leases they hang on.
-async fn register(session: &Session, prefix: &str, keys: usize) -> Result<usize, Failure> {
-    let registering = (0..keys).map(|n| session.register(format!("{prefix}{n}"), &VALUE[..]).into_future());
+async fn register(session: &Session, prefix: &str, keys: usize) -> Result<usize, BenchFailure> {
+    let registering =
+        (0..keys).map(|n| session.register_raw(format!("{prefix}{n}"), &VALUE[..]).into_future());
     let registered = try_join_all(registering)
         .await
-        .map_err(|error| Failure::new(format!("a key was not registered: {error}")))?;
-    session.settled().await;
+        .map_err(|error| BenchFailure::new(format!("a key was not registered: {error}")))?;
+    session.synced().await;
     Ok(registered.iter().map(|registration| registration.lease).collect::<BTreeSet<_>>().len())
 }
 

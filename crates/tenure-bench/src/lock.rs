@@ -13,13 +13,13 @@ use clap::Args;
 use tenure::store::StoreUrl;
 
 use super::options::{Engine, named, positive};
-use super::place::{Place, on_each};
-use super::report::{Found, Goal, Report, Verdict};
+use super::report::{BenchReport, Found, Goal, GoalResult};
+use super::store_under_test::{StoreUnderTest, on_each};
 use super::turns::Contest;
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 
 pub(crate) use processes::{Contender, Contending};
-pub(super) use reference::{Queue, Stand};
+pub(super) use reference::{QueuePosition, ReferenceQueue};
 
 #[derive(Args, Debug)]
 pub(crate) struct LockArgs {
@@ -49,22 +49,22 @@ fn workload(text: &str) -> Result<&'static str, String> {
 }
 
 /// How much is done.
-struct Size {
+struct LockSize {
     locks: usize,
     rounds: usize,
     /// All if it is empty.
     workloads: Vec<&'static str>,
 }
 
-impl Size {
+impl LockSize {
     fn has(&self, workload: &str) -> bool {
         self.workloads.is_empty() || self.workloads.contains(&workload)
     }
 }
 
-pub(super) async fn run(args: &LockArgs, etcd: Option<&StoreUrl>) -> Result<(), Failure> {
-    let size = Size { locks: args.n, rounds: args.rounds, workloads: args.workloads.clone() };
-    let mut report = Report::default();
+pub(super) async fn run(args: &LockArgs, etcd: Option<&StoreUrl>) -> Result<(), BenchFailure> {
+    let size = LockSize { locks: args.n, rounds: args.rounds, workloads: args.workloads.clone() };
+    let mut report = BenchReport::default();
     on_each(&args.engines, etcd, &mut report, async |place, report| {
         uncontended::run(place, &size, report).await?;
         handoff::run(place, &size, report).await?;
@@ -76,11 +76,11 @@ pub(super) async fn run(args: &LockArgs, etcd: Option<&StoreUrl>) -> Result<(), 
 /// Tells what both sides did, and whether it is good enough; a workload without a goal is a figure beside the others.
 fn tell(
     (workload, reference): (&'static str, &'static str),
-    place: &Place,
+    place: &StoreUnderTest,
     contest: &Contest,
     least: Option<f64>,
-    report: &mut Report,
-) -> Result<(), Failure> {
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     for row in contest.rows(workload, place, reference) {
         report.row(&row)?;
     }
@@ -88,7 +88,7 @@ fn tell(
         Some(least) => {
             let names = (workload, place.engine, reference);
             let ratio = Found::Ratio(contest.rate());
-            report.verdict(&Verdict::new(names, "ops_s", ratio, Goal::AtLeast(least)))
+            report.goal(&GoalResult::new(names, "ops_s", ratio, Goal::AtLeast(least)))
         }
         None => Ok(()),
     }

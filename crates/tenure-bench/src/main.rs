@@ -11,13 +11,13 @@ mod internal;
 mod lock;
 mod metrics;
 mod options;
-mod place;
 mod process;
 mod raw;
 mod report;
 mod sample;
 mod session;
 mod store;
+mod store_under_test;
 mod tasks;
 mod turns;
 mod workload;
@@ -29,7 +29,7 @@ use mimalloc::MiMalloc;
 use tenure::store::StoreUrl;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::internal::InternalCommand;
 
 /// The allocator of the `tenure` command, so that its figures are measured.
@@ -95,19 +95,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_to_end(cli: &Cli) -> Result<(), Failure> {
+fn run_to_end(cli: &Cli) -> Result<(), BenchFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cli.command.threads())
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(format!("the runtime cannot be started: {error}")))?;
+        .map_err(|error| BenchFailure::new(format!("the runtime cannot be started: {error}")))?;
     let done = runtime.block_on(async {
         match &cli.command {
             // Ctrl-C ends a helper process by the default action; its parent reports the interruption.
             Command::Internal(command) => internal::run(command).await,
             _ => tokio::select! {
                 biased;
-                _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+                _ = tokio::signal::ctrl_c() => Err(BenchFailure::interrupted()),
                 done = run(cli) => done,
             },
         }
@@ -117,7 +117,7 @@ fn run_to_end(cli: &Cli) -> Result<(), Failure> {
     done
 }
 
-async fn run(cli: &Cli) -> Result<(), Failure> {
+async fn run(cli: &Cli) -> Result<(), BenchFailure> {
     let etcd = cli.endpoints.as_ref();
     match &cli.command {
         Command::Store(args) => store::run(args, etcd).await,

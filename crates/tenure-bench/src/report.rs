@@ -6,11 +6,11 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::sample::Sample;
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 
 /// One measurement.
 #[derive(Serialize, Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct ResultRow {
     pub(super) workload: Cow<'static, str>,
     pub(super) engine: &'static str,
     pub(super) n: usize,
@@ -36,9 +36,13 @@ pub(super) struct Row {
     pub(super) tries: Option<f64>,
 }
 
-impl Row {
-    pub(super) fn new(workload: impl Into<Cow<'static, str>>, engine: &'static str, sample: &Sample) -> Row {
-        Row {
+impl ResultRow {
+    pub(super) fn new(
+        workload: impl Into<Cow<'static, str>>,
+        engine: &'static str,
+        sample: &Sample,
+    ) -> ResultRow {
+        ResultRow {
             workload: workload.into(),
             engine,
             n: sample.count,
@@ -59,7 +63,7 @@ impl Row {
 
 /// A goal, and whether it was met.
 #[derive(Serialize, Clone, Debug)]
-pub(super) struct Verdict {
+pub(super) struct GoalResult {
     pub(super) workload: Cow<'static, str>,
     pub(super) engine: &'static str,
     /// What it is measured against: `raw` calls, another way, or the figure of the store's contract.
@@ -87,13 +91,13 @@ pub(super) enum Goal {
     AtMost(f64),
 }
 
-impl Verdict {
+impl GoalResult {
     pub(super) fn new(
         (workload, engine, reference): (impl Into<Cow<'static, str>>, &'static str, &'static str),
         of: &'static str,
         found: Found,
         goal: Goal,
-    ) -> Verdict {
+    ) -> GoalResult {
         let (Found::Ratio(figure) | Found::Figure(figure)) = found;
         let found = match found {
             Found::Ratio(ratio) => Found::Ratio(round(ratio)),
@@ -103,21 +107,21 @@ impl Verdict {
             Goal::AtLeast(least) => (format!(">= {least}"), figure >= least),
             Goal::AtMost(most) => (format!("<= {most}"), figure <= most),
         };
-        Verdict { workload: workload.into(), engine, reference, of, found, goal, met }
+        GoalResult { workload: workload.into(), engine, reference, of, found, goal, met }
     }
 }
 
 /// Everything measured so far; printed as it comes.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct BenchReport {
     /// How many goals were missed.
     missed: usize,
 }
 
-impl Report {
-    pub(super) fn row(&self, row: &Row) -> Result<(), Failure> {
-        let Row { p50, max, min, tries, .. } = *row;
-        print(&Row {
+impl BenchReport {
+    pub(super) fn row(&self, row: &ResultRow) -> Result<(), BenchFailure> {
+        let ResultRow { p50, max, min, tries, .. } = *row;
+        print(&ResultRow {
             p50: p50.map(round),
             max: max.map(round),
             min: min.map(round),
@@ -126,7 +130,7 @@ impl Report {
         })
     }
 
-    pub(super) fn verdict(&mut self, verdict: &Verdict) -> Result<(), Failure> {
+    pub(super) fn goal(&mut self, verdict: &GoalResult) -> Result<(), BenchFailure> {
         self.missed += usize::from(!verdict.met);
         print(verdict)
     }
@@ -140,7 +144,7 @@ impl Report {
 }
 
 /// One JSON object on a line of its own, flushed, so that a reader at the other end of a pipe need not wait.
-pub(super) fn print(object: &impl Serialize) -> Result<(), Failure> {
+pub(super) fn print(object: &impl Serialize) -> Result<(), BenchFailure> {
     let mut line = serde_json::to_vec(object).map_err(std::io::Error::from)?;
     line.push(b'\n');
     let mut stdout = std::io::stdout().lock();
@@ -173,9 +177,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_the_promised_fields_in_their_order() {
+    fn row_has_documented_field_order() {
         let sample = Sample::new(vec![Duration::from_micros(1500)], Duration::from_millis(2), 1);
-        let json = serde_json::to_string(&Row::new("put", "memory", &sample)).unwrap();
+        let json = serde_json::to_string(&ResultRow::new("put", "memory", &sample)).unwrap();
         assert_eq!(
             json,
             r#"{"workload":"put","engine":"memory","n":1,"unit":"ms","p50":1.5,"p99":1.5,"total_s":0.002,"ops_s":500.0}"#
@@ -183,9 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_is_met_on_its_good_side_and_never_by_nothing() {
+    fn goal_needs_figure_on_its_good_side() {
         let verdict =
-            |ratio, goal| Verdict::new(("put", "etcd", "raw"), "ops_s", Found::Ratio(ratio), goal).met;
+            |ratio, goal| GoalResult::new(("put", "etcd", "raw"), "ops_s", Found::Ratio(ratio), goal).met;
         assert!(verdict(0.95, Goal::AtLeast(0.95)));
         assert!(!verdict(0.94, Goal::AtLeast(0.95)));
         assert!(verdict(1.2, Goal::AtMost(1.2)));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
 
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 
 /// What was measured.
 #[derive(Clone, Debug)]
@@ -66,28 +66,28 @@ pub(super) fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
 
 /// How much is done, and for how long at most.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct WorkAmount {
     pub(super) n: usize,
     pub(super) span_max: Duration,
 }
 
-impl Effort {
+impl WorkAmount {
     /// A part of it, and never nothing.
-    pub(super) fn part(self, divisor: usize) -> Effort {
-        Effort { n: (self.n / divisor).max(1), ..self }
+    pub(super) fn part(self, divisor: usize) -> WorkAmount {
+        WorkAmount { n: (self.n / divisor).max(1), ..self }
     }
 
     /// As much as several of it.
-    pub(super) fn times(self, factor: usize) -> Effort {
-        Effort { n: self.n.saturating_mul(factor), ..self }
+    pub(super) fn times(self, factor: usize) -> WorkAmount {
+        WorkAmount { n: self.n.saturating_mul(factor), ..self }
     }
 }
 
 /// Does things one after the other.
-pub(super) async fn one_at_a_time<F, Fut>(effort: Effort, act: F) -> Result<Sample, Failure>
+pub(super) async fn one_at_a_time<F, Fut>(effort: WorkAmount, act: F) -> Result<Sample, BenchFailure>
 where
     F: Fn(usize) -> Fut,
-    Fut: Future<Output = Result<(), Failure>>,
+    Fut: Future<Output = Result<(), BenchFailure>>,
 {
     let begin = Instant::now();
     let mut took = Vec::with_capacity(effort.n);
@@ -101,10 +101,14 @@ where
 }
 
 /// Does things with `width` of them under way at any time, from one task.
-pub(super) async fn in_flight<F, Fut>(effort: Effort, width: usize, act: F) -> Result<Sample, Failure>
+pub(super) async fn in_flight<F, Fut>(
+    effort: WorkAmount,
+    width: usize,
+    act: F,
+) -> Result<Sample, BenchFailure>
 where
     F: Fn(usize) -> Fut,
-    Fut: Future<Output = Result<(), Failure>>,
+    Fut: Future<Output = Result<(), BenchFailure>>,
 {
     let begin = Instant::now();
     let timed = |n| {
@@ -129,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_the_sorted_figures() {
+    fn percentiles_come_from_sorted_figures() {
         let took = (1..=100).rev().map(Duration::from_millis).collect();
         let sample = Sample::new(took, Duration::from_secs(2), 100);
         assert_eq!((sample.min_ms(), sample.p50_ms(), sample.p99_ms()), (Some(1.0), Some(50.0), Some(99.0)));
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_the_middle_one() {
+    fn median_is_middle_figure() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.0);
         assert!(median([]).is_nan());

@@ -16,10 +16,10 @@ use tenure::store::StoreUrl;
 
 use super::metrics::Counter;
 use super::options::{Engine, duration, positive};
-use super::place::on_each;
-use super::report::{Report, Row};
+use super::report::{BenchReport, ResultRow};
 use super::sample::{Sample, median};
-use crate::failure::Failure;
+use super::store_under_test::on_each;
+use crate::failure::BenchFailure;
 
 #[derive(Args, Debug)]
 pub(crate) struct SessionArgs {
@@ -39,15 +39,15 @@ pub(crate) struct SessionArgs {
 
 /// How much is done.
 #[derive(Clone, Copy)]
-struct Size {
+struct SessionSize {
     keys_max: usize,
     rounds: usize,
     idle: Duration,
 }
 
-pub(super) async fn run(args: &SessionArgs, etcd: Option<&StoreUrl>) -> Result<(), Failure> {
-    let mut report = Report::default();
-    let size = Size { keys_max: args.n, rounds: args.rounds, idle: args.idle };
+pub(super) async fn run(args: &SessionArgs, etcd: Option<&StoreUrl>) -> Result<(), BenchFailure> {
+    let mut report = BenchReport::default();
+    let size = SessionSize { keys_max: args.n, rounds: args.rounds, idle: args.idle };
     on_each(&args.engines, etcd, &mut report, async |place, report| {
         register::run(place, size, report).await?;
         recover::run(place, size, report).await?;
@@ -62,18 +62,18 @@ pub(super) async fn run(args: &SessionArgs, etcd: Option<&StoreUrl>) -> Result<(
 
 /// The turns of one side.
 #[derive(Default)]
-struct Turns {
+struct SessionTurns {
     samples: Vec<Sample>,
     requests: u64,
     leases: usize,
 }
 
-impl Turns {
-    fn row(&self, workload: &'static str, engine: &'static str, counter: Option<&Counter>) -> Row {
-        Row {
+impl SessionTurns {
+    fn row(&self, workload: &'static str, engine: &'static str, counter: Option<&Counter>) -> ResultRow {
+        ResultRow {
             requests: counter.map(|_| self.requests),
             leases: Some(self.leases),
-            ..Row::new(workload, engine, &Sample::joined(&self.samples))
+            ..ResultRow::new(workload, engine, &Sample::joined(&self.samples))
         }
     }
 
@@ -83,7 +83,7 @@ impl Turns {
     }
 
     /// The median over the rounds of ours by theirs: the two of a round had the same neighbours.
-    fn ratio_to(&self, other: &Turns) -> f64 {
+    fn ratio_to(&self, other: &SessionTurns) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
         median(pairs.map(|(ours, theirs)| ours.total.as_secs_f64() / theirs.total.as_secs_f64().max(1e-9)))
     }

@@ -9,12 +9,12 @@ use tenure::store::{Durability, Selection, Store, StoreUrl};
 
 use super::etcd::Sides;
 use super::options::Engine;
-use super::place::{connect_raw, is_wanted, root, temporary_folder, wanted_etcd};
 use super::process;
-use super::report::{self, Found, Goal, Report, Row, Verdict};
-use super::sample::{Effort, Sample};
+use super::report::{self, BenchReport, Found, Goal, GoalResult, ResultRow};
+use super::sample::{Sample, WorkAmount};
+use super::store_under_test::{connect_raw, is_wanted, root, temporary_folder, wanted_etcd};
 use super::workload::Bench;
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 
 #[derive(Args, Debug)]
 pub(crate) struct StoreArgs {
@@ -29,10 +29,12 @@ pub(crate) struct StoreArgs {
     seconds_max: u64,
 }
 
-pub(super) async fn run(args: &StoreArgs, etcd: Option<&StoreUrl>) -> Result<(), Failure> {
-    let mut report = Report::default();
-    let effort =
-        |n: usize| Effort { n: args.n.unwrap_or(n).max(1), span_max: Duration::from_secs(args.seconds_max) };
+pub(super) async fn run(args: &StoreArgs, etcd: Option<&StoreUrl>) -> Result<(), BenchFailure> {
+    let mut report = BenchReport::default();
+    let effort = |n: usize| WorkAmount {
+        n: args.n.unwrap_or(n).max(1),
+        span_max: Duration::from_secs(args.seconds_max),
+    };
     report::note_debug_build();
     if is_wanted(&args.engines, Engine::Memory) {
         memory(effort(200_000), &mut report).await?;
@@ -47,7 +49,7 @@ pub(super) async fn run(args: &StoreArgs, etcd: Option<&StoreUrl>) -> Result<(),
     Ok(())
 }
 
-async fn memory(effort: Effort, report: &mut Report) -> Result<(), Failure> {
+async fn memory(effort: WorkAmount, report: &mut BenchReport) -> Result<(), BenchFailure> {
     let store = Store::memory();
     let seen = each(Bench { store: &store, prefix: "/bench/" }, "memory", effort, report).await?;
     let goals = [
@@ -56,13 +58,13 @@ async fn memory(effort: Effort, report: &mut Report) -> Result<(), Failure> {
         ("watch", "p50", seen.watch.p50_ms().unwrap_or(f64::NAN), Goal::AtMost(0.08)),
     ];
     for (workload, of, figure, goal) in goals {
-        report.verdict(&Verdict::new((workload, "memory", "contract"), of, Found::Figure(figure), goal))?;
+        report.goal(&GoalResult::new((workload, "memory", "contract"), of, Found::Figure(figure), goal))?;
     }
     store.close().await;
     Ok(())
 }
 
-async fn file(effort: Effort, report: &mut Report) -> Result<(), Failure> {
+async fn file(effort: WorkAmount, report: &mut BenchReport) -> Result<(), BenchFailure> {
     let folder = temporary_folder()?;
     let path = folder.path().join("store.db");
     let store = Store::new(FileEngine::open(&path).await?);
@@ -73,23 +75,28 @@ async fn file(effort: Effort, report: &mut Report) -> Result<(), Failure> {
 }
 
 /// The same file engine when every commit waits for the disk: alone, and with 64 that share a commit.
-async fn file_to_disk(path: &Path, effort: Effort, report: &mut Report) -> Result<(), Failure> {
+async fn file_to_disk(path: &Path, effort: WorkAmount, report: &mut BenchReport) -> Result<(), BenchFailure> {
     let options = FileEngine::options().durability(Durability::PowerLoss);
     let store = Store::new(options.open(path).await?);
     let bench = Bench { store: &store, prefix: "/bench/" };
     let alone = bench.put(effort).await?;
-    report.row(&Row::new("put", "file_to_disk", &alone))?;
+    report.row(&ResultRow::new("put", "file_to_disk", &alone))?;
     let shared = bench.put_in_flight(effort, 64).await?;
-    report.row(&Row::new("put_64", "file_to_disk", &shared))?;
+    report.row(&ResultRow::new("put_64", "file_to_disk", &shared))?;
     for (workload, sample, least) in [("put", &alone, 1_000.0), ("put_64", &shared, 20_000.0)] {
         let names = (workload, "file_to_disk", "contract");
-        report.verdict(&Verdict::new(names, "ops_s", Found::Figure(sample.ops_s()), Goal::AtLeast(least)))?;
+        report.goal(&GoalResult::new(names, "ops_s", Found::Figure(sample.ops_s()), Goal::AtLeast(least)))?;
     }
     store.close().await;
     Ok(())
 }
 
-async fn file_at(store: &Store, path: &Path, effort: Effort, report: &mut Report) -> Result<(), Failure> {
+async fn file_at(
+    store: &Store,
+    path: &Path,
+    effort: WorkAmount,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let seen = each(Bench { store, prefix: "/bench/" }, "file", effort, report).await?;
     let goals = [
         ("put", "p50", seen.put.p50_ms().unwrap_or(f64::NAN), Goal::AtMost(0.12)),
@@ -97,12 +104,12 @@ async fn file_at(store: &Store, path: &Path, effort: Effort, report: &mut Report
         ("expiry_late", "p99", seen.expiry.p99_ms().unwrap_or(f64::NAN), Goal::AtMost(100.0)),
     ];
     for (workload, of, figure, goal) in goals {
-        report.verdict(&Verdict::new((workload, "file", "contract"), of, Found::Figure(figure), goal))?;
+        report.goal(&GoalResult::new((workload, "file", "contract"), of, Found::Figure(figure), goal))?;
     }
     process::run(store, path, effort.part(10), report).await
 }
 
-async fn on_etcd(url: &StoreUrl, effort: Effort, report: &mut Report) -> Result<(), Failure> {
+async fn on_etcd(url: &StoreUrl, effort: WorkAmount, report: &mut BenchReport) -> Result<(), BenchFailure> {
     let store = Store::open(url).await?;
     let prefix = format!("/{}/", root());
     let done = etcd_at(Bench { store: &store, prefix: &prefix }, url, effort, report).await;
@@ -115,13 +122,13 @@ async fn on_etcd(url: &StoreUrl, effort: Effort, report: &mut Report) -> Result<
 async fn etcd_at(
     ours: Bench<'_>,
     url: &StoreUrl,
-    effort: Effort,
-    report: &mut Report,
-) -> Result<(), Failure> {
+    effort: WorkAmount,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let raw = connect_raw(url).await?;
     Sides { ours, raw: &raw, url }.run(effort, report).await?;
     let effort = effort.part(5);
-    report.row(&Row::new("cas", "etcd", &ours.cas(effort).await?))?;
+    report.row(&ResultRow::new("cas", "etcd", &ours.cas(effort).await?))?;
     leases(ours, "etcd", effort, report).await.map(drop)
 }
 
@@ -137,22 +144,26 @@ struct Figures {
 async fn each(
     bench: Bench<'_>,
     engine: &'static str,
-    effort: Effort,
-    report: &mut Report,
-) -> Result<Figures, Failure> {
+    effort: WorkAmount,
+    report: &mut BenchReport,
+) -> Result<Figures, BenchFailure> {
     let put = bench.put(effort).await?;
-    report.row(&Row::new("put", engine, &put))?;
-    report.row(&Row::new("put_64", engine, &bench.put_in_flight(effort, 64).await?))?;
-    report.row(&Row::new("put_256", engine, &bench.put_in_flight(effort, 256).await?))?;
+    report.row(&ResultRow::new("put", engine, &put))?;
+    report.row(&ResultRow::new("put_64", engine, &bench.put_in_flight(effort, 64).await?))?;
+    report.row(&ResultRow::new("put_256", engine, &bench.put_in_flight(effort, 256).await?))?;
     let get = bench.get(effort).await?;
-    report.row(&Row::new("get", engine, &get))?;
-    report.row(&Row::new("cas", engine, &bench.cas(effort.part(4)).await?))?;
-    report.row(&Row::new("put_10000_in_txns", engine, &bench.bulk(effort.n.min(10_000)).await?))?;
+    report.row(&ResultRow::new("get", engine, &get))?;
+    report.row(&ResultRow::new("cas", engine, &bench.cas(effort.part(4)).await?))?;
+    report.row(&ResultRow::new("put_10000_in_txns", engine, &bench.bulk(effort.n.min(10_000)).await?))?;
     let batches = bench.claims_in_batches(effort.part(2), 100).await?;
-    report.row(&Row::new("claims_batch_100", engine, &batches))?;
-    report.row(&Row::new("claims_one_by_one", engine, &bench.claims_one_by_one(effort.part(2)).await?))?;
+    report.row(&ResultRow::new("claims_batch_100", engine, &batches))?;
+    report.row(&ResultRow::new(
+        "claims_one_by_one",
+        engine,
+        &bench.claims_one_by_one(effort.part(2)).await?,
+    ))?;
     let watch = bench.watch(effort.part(10)).await?;
-    report.row(&Row::new("watch", engine, &watch))?;
+    report.row(&ResultRow::new("watch", engine, &watch))?;
     let expiry = leases(bench, engine, effort.part(10), report).await?;
     Ok(Figures { put, get, watch, expiry })
 }
@@ -160,12 +171,12 @@ async fn each(
 async fn leases(
     bench: Bench<'_>,
     engine: &'static str,
-    effort: Effort,
-    report: &mut Report,
-) -> Result<Sample, Failure> {
-    report.row(&Row::new("lease_grant", engine, &bench.grant(effort).await?))?;
-    report.row(&Row::new("lease_renew", engine, &bench.renew(effort).await?))?;
+    effort: WorkAmount,
+    report: &mut BenchReport,
+) -> Result<Sample, BenchFailure> {
+    report.row(&ResultRow::new("lease_grant", engine, &bench.grant(effort).await?))?;
+    report.row(&ResultRow::new("lease_renew", engine, &bench.renew(effort).await?))?;
     let expiry = bench.expiry(effort.n.min(100)).await?;
-    report.row(&Row { min: expiry.min_ms(), ..Row::new("expiry_late", engine, &expiry) })?;
+    report.row(&ResultRow { min: expiry.min_ms(), ..ResultRow::new("expiry_late", engine, &expiry) })?;
     Ok(expiry)
 }

@@ -5,12 +5,12 @@
 //! killed, and what is asked for its memory and its CPU time, is a process of its own.
 
 mod claim;
-mod crew;
+mod context;
 mod grow;
-mod herd;
 mod kill;
-mod onlooker;
-mod scene;
+mod owner_watch;
+mod reference;
+mod workers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use tenure::store::{Store, StoreUrl};
 
 use super::metrics::Counter;
 use super::options::{Engine, duration, positive};
-use super::place::{is_wanted, root, temporary_folder, wanted_etcd};
-use super::report::{self, Report};
-use crate::failure::Failure;
+use super::report::{self, BenchReport};
+use super::store_under_test::{is_wanted, root, temporary_folder, wanted_etcd};
+use crate::failure::BenchFailure;
 
 #[derive(Args, Debug)]
 pub(crate) struct TasksArgs {
@@ -58,7 +58,7 @@ enum Workload {
 }
 
 /// Where a workload runs.
-struct Place {
+struct TaskStore {
     /// How every node reaches the store by itself.
     reach: Reach,
     engine: &'static str,
@@ -76,7 +76,7 @@ enum Reach {
     At(StoreUrl),
 }
 
-impl Place {
+impl TaskStore {
     /// Where hand-written calls reach the server, if there is one.
     fn server(&self) -> Option<String> {
         match &self.reach {
@@ -86,7 +86,7 @@ impl Place {
     }
 
     /// A store of its own: another connection, or another opening of the file.
-    async fn open(&self) -> Result<Store, Failure> {
+    async fn open(&self) -> Result<Store, BenchFailure> {
         match &self.reach {
             Reach::Here(store) => Ok(store.clone()),
             Reach::At(url) => Ok(Store::open(url).await?),
@@ -96,7 +96,7 @@ impl Place {
 
 /// How much is done.
 #[derive(Clone)]
-struct Size {
+struct TasksSize {
     tasks: usize,
     nodes: Vec<usize>,
     rounds: usize,
@@ -104,20 +104,20 @@ struct Size {
     only: Vec<Workload>,
 }
 
-impl Size {
+impl TasksSize {
     fn has(&self, workload: Workload) -> bool {
         self.only.is_empty() || self.only.contains(&workload)
     }
 }
 
-pub(super) async fn run(args: &TasksArgs, etcd: Option<&StoreUrl>) -> Result<(), Failure> {
-    let mut report = Report::default();
+pub(super) async fn run(args: &TasksArgs, etcd: Option<&StoreUrl>) -> Result<(), BenchFailure> {
+    let mut report = BenchReport::default();
     let (nodes, only) = (args.nodes.clone(), args.only.clone());
-    let size = Size { tasks: args.n, nodes, rounds: args.rounds, idle: args.idle, only };
+    let size = TasksSize { tasks: args.n, nodes, rounds: args.rounds, idle: args.idle, only };
     report::note_debug_build();
     if is_wanted(&args.engines, Engine::Memory) {
         let reach = Reach::Here(Store::memory());
-        let place = Place { reach, engine: "memory", counter: None, root: "bench".to_owned() };
+        let place = TaskStore { reach, engine: "memory", counter: None, root: "bench".to_owned() };
         if size.has(Workload::Claim) {
             claim::run(&place, &size, &mut report).await?;
         }
@@ -133,7 +133,7 @@ pub(super) async fn run(args: &TasksArgs, etcd: Option<&StoreUrl>) -> Result<(),
     Ok(())
 }
 
-async fn measure(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+async fn measure(place: &TaskStore, size: &TasksSize, report: &mut BenchReport) -> Result<(), BenchFailure> {
     if size.has(Workload::Claim) {
         claim::run(place, size, report).await?;
     }
@@ -146,13 +146,13 @@ async fn measure(place: &Place, size: &Size, report: &mut Report) -> Result<(), 
     Ok(())
 }
 
-fn in_file(folder: &Path) -> Place {
+fn in_file(folder: &Path) -> TaskStore {
     let reach = Reach::At(StoreUrl::File(folder.join("store.db")));
-    Place { reach, engine: "file", counter: None, root: "bench".to_owned() }
+    TaskStore { reach, engine: "file", counter: None, root: "bench".to_owned() }
 }
 
-fn on_etcd(url: &StoreUrl) -> Place {
-    Place { reach: Reach::At(url.clone()), engine: "etcd", counter: Counter::of(url), root: root() }
+fn on_etcd(url: &StoreUrl) -> TaskStore {
+    TaskStore { reach: Reach::At(url.clone()), engine: "etcd", counter: Counter::of(url), root: root() }
 }
 
 /// All requests that the server has answered so far; 0 where there is none.

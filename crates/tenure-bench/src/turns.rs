@@ -1,9 +1,9 @@
 //! Two sides that take turns in one run, so that a neighbour who takes the machine for a while takes it from both.
 
-use super::place::Place;
-use super::report::Row;
+use super::report::ResultRow;
 use super::sample::{Sample, median};
-use crate::failure::Failure;
+use super::store_under_test::StoreUnderTest;
+use crate::failure::BenchFailure;
 
 /// Who is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +36,10 @@ pub(super) struct Contest {
 impl Contest {
     /// Lets both sides take their turns, each with the number of its round. Where there is no reference, ours plays alone.
     pub(super) async fn hold(
-        place: &Place,
+        place: &StoreUnderTest,
         rounds: usize,
-        turn: impl AsyncFn(Side, usize) -> Result<Sample, Failure>,
-    ) -> Result<Contest, Failure> {
+        turn: impl AsyncFn(Side, usize) -> Result<Sample, BenchFailure>,
+    ) -> Result<Contest, BenchFailure> {
         let mut contest = Contest::default();
         for round in 0..rounds {
             for side in order(round) {
@@ -57,10 +57,15 @@ impl Contest {
     }
 
     /// The rows of both sides.
-    pub(super) fn rows(&self, workload: &'static str, place: &Place, reference: &'static str) -> Vec<Row> {
-        let row = |engine, turns: &Turns| Row {
+    pub(super) fn rows(
+        &self,
+        workload: &'static str,
+        place: &StoreUnderTest,
+        reference: &'static str,
+    ) -> Vec<ResultRow> {
+        let row = |engine, turns: &Turns| ResultRow {
             requests: place.counter.as_ref().map(|_| turns.requests),
-            ..Row::new(workload, engine, &Sample::joined(&turns.samples))
+            ..ResultRow::new(workload, engine, &Sample::joined(&turns.samples))
         };
         let theirs = place.raw.as_ref().map(|_| row(reference, &self.theirs));
         std::iter::once(row(place.engine, &self.ours)).chain(theirs).collect()

@@ -10,8 +10,8 @@ use tenure::store::{
     WatchItem, WatchStart,
 };
 
-use super::sample::{Effort, Sample, in_flight, one_at_a_time};
-use crate::failure::Failure;
+use super::sample::{Sample, WorkAmount, in_flight, one_at_a_time};
+use crate::failure::BenchFailure;
 use crate::internal::VALUE;
 
 /// Keys that puts go round in: many enough that no key is hot, few enough that the store stays small.
@@ -31,22 +31,26 @@ impl Bench<'_> {
     }
 
     /// Puts one at a time.
-    pub(super) async fn put(self, effort: Effort) -> Result<Sample, Failure> {
+    pub(super) async fn put(self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         one_at_a_time(effort, |n| self.put_one(n)).await
     }
 
     /// Puts with `width` of them in flight.
-    pub(super) async fn put_in_flight(self, effort: Effort, width: usize) -> Result<Sample, Failure> {
+    pub(super) async fn put_in_flight(
+        self,
+        effort: WorkAmount,
+        width: usize,
+    ) -> Result<Sample, BenchFailure> {
         in_flight(effort, width, |n| self.put_one(n)).await
     }
 
-    async fn put_one(self, n: usize) -> Result<(), Failure> {
+    async fn put_one(self, n: usize) -> Result<(), BenchFailure> {
         self.store.put(self.key("put", n % KEYS), &VALUE[..]).await?;
         Ok(())
     }
 
     /// Linearizable reads of one key, one at a time.
-    pub(super) async fn get(self, effort: Effort) -> Result<Sample, Failure> {
+    pub(super) async fn get(self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         self.put_one(0).await?;
         one_at_a_time(effort, |_| async move {
             let found = self.store.get_key(self.key("put", 0)).await?;
@@ -56,7 +60,7 @@ impl Bench<'_> {
     }
 
     /// Compare and set of one key, one at a time.
-    pub(super) async fn cas(self, effort: Effort) -> Result<Sample, Failure> {
+    pub(super) async fn cas(self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let key = self.key("cas", 0);
         let last = std::cell::Cell::new(self.store.put(key.clone(), &VALUE[..]).await?);
         one_at_a_time(effort, |_| {
@@ -73,7 +77,7 @@ impl Bench<'_> {
     }
 
     /// Many puts in transactions as long as the store takes, several under way: how a node registers its keys.
-    pub(super) async fn bulk(self, count: usize) -> Result<Sample, Failure> {
+    pub(super) async fn bulk(self, count: usize) -> Result<Sample, BenchFailure> {
         let puts = (0..count).map(|n| Op::put(self.key("bulk", n), &VALUE[..]));
         let begin = Instant::now();
         let outcomes = self.store.apply_all(puts).await?;
@@ -83,7 +87,11 @@ impl Bench<'_> {
     }
 
     /// Claims, each *if the owner is absent, put it*, in batches.
-    pub(super) async fn claims_in_batches(self, effort: Effort, len: usize) -> Result<Sample, Failure> {
+    pub(super) async fn claims_in_batches(
+        self,
+        effort: WorkAmount,
+        len: usize,
+    ) -> Result<Sample, BenchFailure> {
         let round = stamp();
         let begin = Instant::now();
         let mut took = Vec::new();
@@ -101,7 +109,7 @@ impl Bench<'_> {
     }
 
     /// The same claims, one transaction each.
-    pub(super) async fn claims_one_by_one(self, effort: Effort) -> Result<Sample, Failure> {
+    pub(super) async fn claims_one_by_one(self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let round = stamp();
         one_at_a_time(effort, |n| {
             let claim = self.claim(&round, n);
@@ -116,7 +124,7 @@ impl Bench<'_> {
     }
 
     /// From before a put until its event is here, in one process.
-    pub(super) async fn watch(self, effort: Effort) -> Result<Sample, Failure> {
+    pub(super) async fn watch(self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let key = self.key("watched", 0);
         let mut events =
             self.store.watch(Selection::key(key.clone()), WatchStart::Now, PreviousValues::Omitted).await?;
@@ -131,7 +139,7 @@ impl Bench<'_> {
                             return Ok((revision, before.elapsed()));
                         }
                         Some(Ok(WatchItem::Progress(_))) => {}
-                        Some(Err(end)) => return Err(Failure::from(end)),
+                        Some(Err(end)) => return Err(BenchFailure::from(end)),
                         None => return Err(wrong("the watch ended")),
                     }
                 }
@@ -146,7 +154,7 @@ impl Bench<'_> {
     }
 
     /// Lease grants, one at a time; the leases are ended again, which is not timed.
-    pub(super) async fn grant(self, effort: Effort) -> Result<Sample, Failure> {
+    pub(super) async fn grant(self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let granted = std::cell::RefCell::new(Vec::new());
         let sample = one_at_a_time(effort, |_| async {
             let grant = self.store.grant(LEASE, None).await?;
@@ -160,7 +168,7 @@ impl Bench<'_> {
     }
 
     /// Renewals of one lease, one at a time.
-    pub(super) async fn renew(self, effort: Effort) -> Result<Sample, Failure> {
+    pub(super) async fn renew(self, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         let lease = self.store.grant(LEASE, None).await?.id;
         let sample = one_at_a_time(effort, |_| async {
             match self.store.renew(lease).await? {
@@ -174,7 +182,7 @@ impl Bench<'_> {
     }
 
     /// How late leases end, counted from the moment before which they must not; an early end fails the benchmark.
-    pub(super) async fn expiry(self, count: usize) -> Result<Sample, Failure> {
+    pub(super) async fn expiry(self, count: usize) -> Result<Sample, BenchFailure> {
         let folder = format!("{}leased/", self.prefix);
         let mut events = self
             .store
@@ -222,14 +230,14 @@ fn stamp() -> String {
     format!("-{:x}", BootClock.now().since_origin().as_nanos())
 }
 
-fn won(reply: &TxnReply) -> Result<(), Failure> {
+fn won(reply: &TxnReply) -> Result<(), BenchFailure> {
     if reply.succeeded { Ok(()) } else { Err(wrong("a claim without rivals was lost")) }
 }
 
-fn same(put: Revision, seen: Revision) -> Result<(), Failure> {
+fn same(put: Revision, seen: Revision) -> Result<(), BenchFailure> {
     if put == seen { Ok(()) } else { Err(wrong(format!("revision {put} was put, {seen} was seen"))) }
 }
 
-pub(super) fn wrong(what: impl Into<String>) -> Failure {
-    Failure::new(what)
+pub(super) fn wrong(what: impl Into<String>) -> BenchFailure {
+    BenchFailure::new(what)
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tenure::store::etcd::EtcdEngine;
 use tenure::store::file::FileEngine;
-use tenure::store::{Store, StoreError, StoreUrl, Unusable};
+use tenure::store::{Store, StoreError, StoreUrl, UnusableStore};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
 pub(crate) use purpose::{StorePurpose, open_for};
@@ -108,10 +108,10 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
         (StoreError::Denied(_), StoreUrl::File(_)) => Some(
             "check the permissions of the file and its folder with `ls -ld`, and whether the disk is read-only",
         ),
-        (StoreError::Unusable(Unusable::SecondName(_)), StoreUrl::File(_)) => {
+        (StoreError::Unusable(UnusableStore::SecondName(_)), StoreUrl::File(_)) => {
             Some("use one name: remove the other hard link, or mount the folder instead of the file")
         }
-        (StoreError::Unusable(Unusable::Untrusted(_)), StoreUrl::File(_)) => {
+        (StoreError::Unusable(UnusableStore::Untrusted(_)), StoreUrl::File(_)) => {
             Some("use a folder that only you can write (chmod 700), and remove the files of other users")
         }
         (StoreError::Busy(_), StoreUrl::File(_)) => {

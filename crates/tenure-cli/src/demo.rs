@@ -346,9 +346,7 @@ impl<'a> DemoRun<'a> {
 
     /// The worker that leads now.
     async fn current_leader(&self, elections: &Elections) -> Result<Option<usize>, Failure> {
-        let election =
-            elections.election(ELECTION).map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-        let leader = election.leader().await?.map(|leader| leader.record.candidate);
+        let leader = elections.election(ELECTION).leader().await?.map(|leader| leader.record.candidate);
         Ok(self.workers.iter().position(|worker| Some(&worker.name) == leader.as_ref()))
     }
 

@@ -91,6 +91,12 @@ pub(crate) fn check(command: &ElectionCommand) -> Result<(), Failure> {
     }
 }
 
+/// The election of a verb, with its name.
+struct ElectionTarget {
+    name: ElectionName,
+    election: Election,
+}
+
 /// Runs a verb on an open store. `sender` is the author of requests.
 pub(crate) async fn run(
     command: &ElectionCommand,
@@ -101,14 +107,17 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     // A session without registrations sends no request, so it needs no lease and no close.
     let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-    let elections = Elections::new(&session, namespace).introduce(sender);
-    let open = |name: &str| Ok::<_, Failure>(elections.open(&parse(name)?));
+    let elections = Elections::new(&session, namespace).identity(sender);
+    let election = |name: &str| {
+        let name = parse(name)?;
+        Ok::<_, Failure>(ElectionTarget { election: elections.election(&name), name })
+    };
     match command {
         ElectionCommand::Ls => list(&elections, store, output).await,
-        ElectionCommand::Show { name } => show(&open(name)?, store, output).await,
-        ElectionCommand::Watch(args) => watch::watch(args, &open(&args.name)?, output).await,
-        ElectionCommand::Resign(args) => step_down::resign(args, &open(&args.name)?, output).await,
-        ElectionCommand::Transfer(args) => step_down::transfer(args, &open(&args.name)?, output).await,
+        ElectionCommand::Show { name } => show(&election(name)?, store, output).await,
+        ElectionCommand::Watch(args) => watch::watch(args, &election(&args.name)?, output).await,
+        ElectionCommand::Resign(args) => step_down::resign(args, &election(&args.name)?, output).await,
+        ElectionCommand::Transfer(args) => step_down::transfer(args, &election(&args.name)?, output).await,
     }
 }
 
@@ -143,7 +152,7 @@ async fn list(elections: &Elections, store: &Store, output: &Output) -> Result<(
     output.table(&["name", "token", "leader", "value", "candidates"], &rows)
 }
 
-async fn show(election: &Election, store: &Store, output: &Output) -> Result<(), Failure> {
+async fn show(target: &ElectionTarget, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct ElectionShowReport {
         schema: &'static str,
@@ -152,7 +161,7 @@ async fn show(election: &Election, store: &Store, output: &Output) -> Result<(),
         backend: &'static str,
         revision: String,
     }
-    let view = election.view().await?;
+    let view = target.election.snapshot().await?;
     let left = remaining(store, view.leader.iter().map(|leader| leader.place.lease)).await?;
     let shown = ElectionRow::new(&view, &left);
     if output.is_json {

@@ -198,7 +198,7 @@ async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) ->
         backend: &'static str,
         revision: String,
     }
-    let view = locks.view(name).await?;
+    let view = locks.get(name).await?;
     let leases = lease_remaining::views(store, view.holders.iter().map(|holder| holder.place.lease)).await?;
     let shown = LockRow::new(&view, &leases);
     if output.is_json {
@@ -268,7 +268,7 @@ async fn break_lock(
         pid: u32,
         lease: String,
     }
-    let view = locks.view(name).await?;
+    let view = locks.get(name).await?;
     let victims = victims(&view, token, force)?;
     let holders: Vec<String> = victims.iter().map(|victim| victim.record.identity().to_string()).collect();
     confirm.prompt(&format!("break '{name}', held by {}", holders.join(" and ")), output).await?;
@@ -327,8 +327,8 @@ fn victims(view: &LockSnapshot, token: Option<Token>, force: bool) -> Result<Vec
 
 /// Deletes the queue key of a holder. An ambiguous delete is repeated once: a queue key is never reused, so the second delete cannot hit another holder.
 async fn evict(locks: &Locks, name: &LockName, victim: &Holder, reason: &str) -> Result<bool, StoreError> {
-    match locks.evict(name, victim, reason).await {
-        Err(StoreError::Ambiguous(_)) => locks.evict(name, victim, reason).await.map(|_| true),
+    match locks.break_hold(name, victim, reason).await {
+        Err(StoreError::Ambiguous(_)) => locks.break_hold(name, victim, reason).await.map(|_| true),
         reply => reply,
     }
 }

@@ -7,9 +7,9 @@ mod plan;
 
 use clap::{Args, Subcommand};
 use tenure::client::Client;
-use tenure::membership::Node;
+use tenure::member::Member;
 use tenure::snapshot::ClusterSnapshot;
-use tenure_core::command::{Balance, NodeCommand as Command};
+use tenure_core::command::{BalanceMode, NodeCommand as Command};
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::Layout;
 use tenure_core::record::{MemberState, Timestamp};
@@ -122,7 +122,7 @@ pub(crate) async fn run(
             command::unfreeze(&parse_node(&args.id)?, args.timeout.within(), client, output).await
         }
         NodeCommand::Balance(args) => match &args.id {
-            Some(id) if !args.dry_run => send(id, Command::Balance(Balance::Act), &args.timeout).await,
+            Some(id) if !args.dry_run => send(id, Command::Balance(BalanceMode::Act), &args.timeout).await,
             id => {
                 let node = id.as_deref().map(parse_node).transpose()?;
                 let within = args.timeout.within().unwrap_or_default();
@@ -147,7 +147,7 @@ pub(crate) fn format_time(time: Timestamp) -> Option<String> {
 }
 
 /// The state of a node as tables show it: a frozen node is shown as frozen, not as ready.
-fn state_of(snapshot: &ClusterSnapshot, node: &Node) -> String {
+fn state_of(snapshot: &ClusterSnapshot, node: &Member) -> String {
     match (node.record.state, snapshot.frozen.get(&node.id)) {
         (MemberState::Ready, Some(frozen)) => frozen.to_string(),
         (state, _) => state.as_str().to_owned(),

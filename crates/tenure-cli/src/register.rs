@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures_util::future;
 use rustix::process::Signal;
-use tenure::session::{RegisterError, Registration, Session, SessionState};
+use tenure::session::{RegisterError, RegisteredKey, Session, SessionState};
 use tenure::store::Store;
 use tenure_core::id::Namespace;
 use tokio::sync::watch;
@@ -176,11 +176,11 @@ async fn register(
     pairs: &[RegisterPair],
     context: &RegisterContext<'_>,
     session: &Session,
-) -> Result<Vec<Registration>, Failure> {
+) -> Result<Vec<RegisteredKey>, Failure> {
     let within = START_WITHIN.saturating_sub(context.begin.elapsed()).max(REGISTER_WITHIN_MIN);
     let requests = pairs.iter().map(|pair| {
-        let request = session.register(pair.path.clone(), pair.value.clone()).within(within);
-        if args.create_only { request.create_only() } else { request }.into_future()
+        let request = session.register_raw(pair.path.clone(), pair.value.clone()).timeout(within);
+        if args.create_only { request.if_absent() } else { request }.into_future()
     });
     let replies = future::join_all(requests).await;
     pairs.iter().zip(replies).map(|(pair, reply)| reply.map_err(|error| refused(pair, error))).collect()
@@ -189,13 +189,15 @@ async fn register(
 fn refused(pair: &RegisterPair, error: RegisterError) -> Failure {
     let key = escape(pair.name.as_str().as_bytes());
     match error {
-        RegisterError::Taken => Failure::new(Code::Conflict, format!("another process has registered {key}"))
-            .hint("see its value and lease with `tenure kv get KEY --json`, or leave --create-only out"),
-        RegisterError::NotYet { within } => {
-            Failure::new(Code::Unavailable, format!("{key} was not registered within {within:.1?}"))
+        RegisterError::Held { .. } => {
+            Failure::new(Code::Conflict, format!("another process has registered {key}"))
+                .hint("see its value and lease with `tenure kv get KEY --json`, or leave --create-only out")
+        }
+        RegisterError::Timeout { after } => {
+            Failure::new(Code::Unavailable, format!("{key} was not registered within {after:.1?}"))
                 .hint("run `tenure doctor`")
         }
-        RegisterError::Refused(error) => Failure::from(error).while_doing(&key),
+        RegisterError::Store(error) => Failure::from(error).while_doing(&key),
         other => Failure::new(Code::Failed, format!("{key}: {other}")).hint("run the command again"),
     }
 }
@@ -203,7 +205,7 @@ fn refused(pair: &RegisterPair, error: RegisterError) -> Failure {
 /// The granted TTL. Prints a note if it differs from the requested one.
 async fn granted(
     requested: Duration,
-    registrations: &[Registration],
+    registrations: &[RegisteredKey],
     context: &RegisterContext<'_>,
 ) -> Duration {
     let Some(first) = registrations.first() else { return requested };
@@ -221,7 +223,7 @@ async fn granted(
 /// The variables that are added to the command's environment.
 fn environment(
     context: &RegisterContext<'_>,
-    registrations: &[Registration],
+    registrations: &[RegisteredKey],
     ttl: Duration,
 ) -> Vec<(&'static str, OsString)> {
     let node = match &context.settings.node {

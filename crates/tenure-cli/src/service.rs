@@ -69,7 +69,7 @@ async fn ls(services: &Services, output: &Output) -> Result<(), Failure> {
         name: String,
         instances: u64,
     }
-    let everything = services.everything().await?;
+    let everything = services.all_instances().await?;
     let mut counts: BTreeMap<&ServiceName, u64> = BTreeMap::new();
     for instance in everything.members() {
         *counts.entry(&instance.id.0).or_default() += 1;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tenure::Tenure;
 use tenure::client::Client;
-use tenure::membership::JoinError;
+use tenure::member::JoinError;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::worker::{WorkerEnd, WorkerEvent};
@@ -241,7 +241,7 @@ async fn finish(
 
 fn not_joined(error: &JoinError, args: &WorkerArgs) -> Failure {
     match error {
-        JoinError::Alive(other) => {
+        JoinError::Held { by: other } => {
             let hint = match args.wait {
                 None => {
                     "choose another --node; if that node is dead, wait until its lease ends with --wait 20s"
@@ -250,7 +250,7 @@ fn not_joined(error: &JoinError, args: &WorkerArgs) -> Failure {
             };
             Failure::new(Code::Conflict, other.to_string()).hint(hint)
         }
-        JoinError::NotYet { .. } => {
+        JoinError::Timeout { .. } => {
             Failure::new(Code::Unavailable, error.to_string()).hint("run `tenure doctor`")
         }
         JoinError::Store(error) => error.clone().into(),

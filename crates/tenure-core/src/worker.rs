@@ -1,24 +1,30 @@
-//! One node's decisions: which tasks it claims, runs, stops, saves and gives away.
+//! The machine of one worker: which tasks it claims, runs, stops, writes and releases.
 //!
-//! The machine is told everything that happens ([`Event`]) together with the time ([`Now`]), and answers with everything that must be done
-//! ([`Action`]) and told ([`Notice`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
-//! [`request`], so the driver has nothing to decide.
+//! The driver reports everything that happens as a [`WorkerInput`], with the time ([`InputTime`]).
+//! The machine returns requests for the driver ([`WorkerOutput`]) and events for the user
+//! ([`WorkerEvent`]). It reads no clock, draws no random numbers and sends no request. The
+//! transactions for its requests are built in [`request`], so the driver makes no decision.
 //!
-//! Intuition: everything a node believes is late. The board lags behind the store, answers lag behind the board, handlers lag behind both. So
-//! every claim has a nonce by which it is known again, every question an epoch, every write the token that makes it harmless when it
-//! comes too late; and every decision about a task is taken afresh from all that is known, instead of following a script that the world has left.
-//! One task's way through a node is drawn in `claimed_task.rs`.
+//! Intuition: everything a worker knows is late. The board lags behind the store, replies lag
+//! behind the board, and handlers lag behind both. Therefore every claim has a nonce that
+//! identifies it, and every request has an id. Every write is conditional on the claim's token,
+//! which makes a late write harmless. Each decision about a task is made from all facts known at
+//! that moment, never from a plan made earlier. `claimed_task.rs` shows the states of one claimed
+//! task.
 //!
-//! **Invariant**: a handler is begun only under a claim that the store has answered as ours, in the session that asked for it.
+//! **Invariant**: a handler starts only under a claim that the store has confirmed for this worker,
+//! in the session that requested it.
 //!
-//! **Invariant**: once a claim is over nothing is written for it; its handler is told to stop at once, and no other begins here before it has ended.
+//! **Invariant**: nothing is written for a claim that has ended. Its handler is asked to stop
+//! immediately, and no other handler of the task starts here before it has ended.
 //!
 //! **Invariant**: a task is released, parked or ended only when nothing of its handler runs.
 //!
-//! **Invariant**: a command is deleted only by a write that also says what came of it, if its sender left an id.
+//! **Invariant**: a command is deleted only by a write that also stores its result, if the command
+//! has an id.
 //!
-//! **Invariant**: the work for one event does not grow with the number of tasks, except when others take tasks than before: then all that
-//! nobody owns are ranked anew.
+//! **Invariant**: the work for one input does not grow with the number of tasks, except when the
+//! set of workers that take tasks changes: then all unowned tasks are ranked again.
 
 mod claim_queue;
 mod claimed_task;
@@ -61,155 +67,161 @@ use crate::snapshot::FeedItem;
 use crate::task::retry::ErrorPolicy;
 use crate::time::Moment;
 
-use claim_queue::Offers;
-use claimed_task::Held;
-use claiming::Claims;
+use claim_queue::ClaimQueue;
+use claimed_task::ClaimedTask;
+use claiming::InFlightClaims;
 use config::WALL_CHECK;
-use node_commands::Orders;
-use peers::Company;
-use rebalance::Scales;
+use node_commands::NodeCommandQueue;
+use peers::Peers;
+use rebalance::BalanceState;
 use retention::Retention;
-use slots::Slots;
+use slots::HandlerSlots;
 use sweep::Sweep;
-use task_commands::Mailbox;
+use task_commands::TaskCommands;
 use timers::{Timer, Timers};
 
-pub use crate::record::Wanted;
+pub use crate::record::AcceptedTasks;
 pub use config::{LOST_CLAIMS_MAX, StopMode, WorkerConfig};
-pub use event::{Notice, ReleaseReason};
+pub use event::{ReleaseReason, WorkerEvent};
 pub use input::{
-    ClaimReply, CommandResultReply, EndedPage, Event, Feed, Now, Outcome, ReleaseReply, ResultsPage,
-    RetentionReply, StateWriteReply, Won,
+    ClaimReply, CommandAckReply, EndedPage, FeedId, HandlerEnd, InputTime, ReleaseReply, ResultsPage,
+    RetentionReply, StateWriteReply, WonClaim, WorkerInput,
 };
 pub use output::{
-    Action, After, Answer, AttemptWrite, ClaimRequest, CommandCheck, EndedEntry, EndedTask, Mark,
-    RetentionAsk, RetentionStep, Save, Start, StopReason, Swept,
+    AfterWrite, AttemptWrite, ClaimRequest, CommandAck, CommandCheck, EndedEntry, EndedTask, ExpiredKey,
+    FreezeMark, HandlerStart, RetentionRequest, RetentionStep, StateWrite, StopReason, WorkerOutput,
 };
 pub use retention::Keep;
 
-/// One node.
-pub struct Node {
-    settings: WorkerConfig,
+/// The state machine of one worker.
+pub struct WorkerMachine {
+    config: WorkerConfig,
     layout: Layout,
     policy: Box<dyn ErrorPolicy>,
     board: Board,
-    company: Company,
-    mailbox: Mailbox,
-    orders: Orders,
-    scales: Scales,
+    peers: Peers,
+    task_commands: TaskCommands,
+    node_commands: NodeCommandQueue,
+    balance: BalanceState,
     retention: Retention,
     sweep: Sweep,
-    /// The create revision of the node's own key; none while it is not joined.
+    /// The create revision of the worker's own key. `None` while it is not joined.
     incarnation: Option<Token>,
-    standing: Standing,
-    offers: Offers,
-    claims: Claims,
-    /// Claims of this process that it does not keep, and whose keys have to be deleted.
-    strays: BTreeMap<(TaskId, Token), ClaimId>,
-    /// In boxes: each is large, and is taken out and put back whenever it goes on.
-    held: BTreeMap<TaskId, Box<Held>>,
-    /// Which of them hang on which lease.
+    phase: WorkerPhase,
+    claim_queue: ClaimQueue,
+    claims: InFlightClaims,
+    /// Claims of this process that it does not keep. Their keys have to be deleted.
+    orphans: BTreeMap<(TaskId, Token), ClaimId>,
+    /// The claimed tasks. Boxed, because each is large, and is removed and inserted again at each
+    /// step.
+    held: BTreeMap<TaskId, Box<ClaimedTask>>,
+    /// The claimed tasks by the lease that their owner keys are attached to.
     by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
     /// Which of them use no capacity.
-    slots: Slots,
-    /// Those of them that sleep, by when they wake.
+    slots: HandlerSlots,
+    /// The sleeping ones, by the time at which they wake.
     sleepers: BTreeSet<(Timestamp, TaskId)>,
     timers: Timers,
     epoch: RequestId,
-    drain_told: usize,
-    tally: WorkerStats,
-    actions: VecDeque<Action>,
-    notices: VecDeque<Notice>,
+    drain_reported: usize,
+    stats: WorkerStats,
+    outputs: VecDeque<WorkerOutput>,
+    events: VecDeque<WorkerEvent>,
 }
 
-/// What a node is about.
+/// What the worker does at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// It takes and runs tasks.
+enum WorkerPhase {
+    /// It claims and runs tasks.
     Working,
-    /// It gives everything away, because an order says so.
+    /// It releases all tasks because of a command.
     Draining,
-    /// It gives everything away, because its process ends.
+    /// It releases all tasks because its process shuts down.
     Ending { deadline: Moment },
-    /// It has asked for its own key to be removed.
+    /// It has requested the deletion of its own key.
     Leaving,
-    /// It is over.
+    /// It has ended.
     Finished,
 }
 
-/// How much a node has worked.
+/// Counts of what a worker has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
-    /// How often it was thought about whether to claim a task.
-    pub weighed: u64,
+    /// How often the worker decided whether to claim a task.
+    pub considered: u64,
     /// How many claims were sent.
-    pub tries: u64,
+    pub claims_sent: u64,
     /// How many of them were won.
     pub won: u64,
     /// How many timers were due.
     pub timers: u64,
-    /// How many changes of the board were looked at.
+    /// How many changes of the board it has processed.
     pub changes: u64,
 }
 
-impl Node {
-    /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
+impl WorkerMachine {
+    /// Creates a worker without any knowledge. It claims tasks once it has joined and all its feeds
+    /// have delivered a complete snapshot.
     pub fn new(
-        settings: WorkerConfig,
+        config: WorkerConfig,
         layout: Layout,
         balancer: Box<dyn Balancer>,
         policy: Box<dyn ErrorPolicy>,
-    ) -> Node {
-        Node {
+    ) -> WorkerMachine {
+        WorkerMachine {
             policy,
             board: Board::new(layout.clone()),
-            company: Company::new(settings.node.clone(), layout.clone()),
-            mailbox: Mailbox::new(layout.clone()),
-            orders: Orders::new(),
-            scales: Scales::new(balancer),
+            peers: Peers::new(config.node.clone(), layout.clone()),
+            task_commands: TaskCommands::new(layout.clone()),
+            node_commands: NodeCommandQueue::new(),
+            balance: BalanceState::new(balancer),
             retention: Retention::default(),
             sweep: Sweep::new(layout.clone()),
             incarnation: None,
-            standing: Standing::Working,
-            offers: Offers::default(),
-            claims: Claims::new(settings.seed),
-            strays: BTreeMap::new(),
+            phase: WorkerPhase::Working,
+            claim_queue: ClaimQueue::default(),
+            claims: InFlightClaims::new(config.seed),
+            orphans: BTreeMap::new(),
             held: BTreeMap::new(),
             by_lease: BTreeMap::new(),
-            slots: Slots::default(),
+            slots: HandlerSlots::default(),
             sleepers: BTreeSet::new(),
             timers: Timers::default(),
             epoch: RequestId(0),
-            drain_told: usize::MAX,
-            tally: WorkerStats::default(),
-            actions: VecDeque::new(),
-            notices: VecDeque::new(),
-            settings,
+            drain_reported: usize::MAX,
+            stats: WorkerStats::default(),
+            outputs: VecDeque::new(),
+            events: VecDeque::new(),
+            config,
             layout,
         }
     }
 
     /// Something happened.
-    pub fn handle(&mut self, event: Event, now: Now) {
-        if self.standing == Standing::Finished {
+    pub fn handle(&mut self, event: WorkerInput, now: InputTime) {
+        if self.phase == WorkerPhase::Finished {
             return;
         }
         match event {
-            Event::Seen(feed, item) => {
+            WorkerInput::FeedItem(feed, item) => {
                 let is_half = matches!(item, FeedItem::Put(_) | FeedItem::Delete { .. });
-                self.handle_seen(feed, item, now);
-                // What is said between two whole pictures changes nothing yet.
+                self.handle_feed(feed, item, now);
+                // Items between two complete snapshots are only collected. Half of a list must not
+                // be acted on: the owner keys of its tasks may follow.
                 if is_half {
                     return;
                 }
             }
-            Event::Joined { incarnation } => {
+            WorkerInput::Joined { incarnation } => {
                 self.incarnation = Some(incarnation);
-                self.actions.push_back(Action::Announce(match self.standing {
-                    Standing::Working => MemberState::Ready,
-                    Standing::Draining | Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
-                        MemberState::Draining
-                    }
+                // Joined again after a lost session, a draining worker must not announce itself as
+                // ready: peers would leave tasks to it.
+                self.outputs.push_back(WorkerOutput::Announce(match self.phase {
+                    WorkerPhase::Working => MemberState::Ready,
+                    WorkerPhase::Draining
+                    | WorkerPhase::Ending { .. }
+                    | WorkerPhase::Leaving
+                    | WorkerPhase::Finished => MemberState::Draining,
                 }));
                 if self.timers.at(&Timer::Periodic).is_none() {
                     self.set_periodic(now);
@@ -217,34 +229,43 @@ impl Node {
                 self.begin_retention(now);
                 self.begin_sweep(now);
             }
-            Event::SessionLost => {
+            WorkerInput::SessionLost => {
                 self.incarnation = None;
                 self.forget_claims();
                 let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
                 self.lose_all(tasks, LossReason::MembershipLost, now);
             }
-            Event::LeaseOver { lease, why } => {
-                self.claims.note_over(lease);
+            WorkerInput::LeaseLost { lease, why } => {
+                self.claims.note_lease_lost(lease);
                 let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
                 self.lose_all(tasks, why, now);
             }
-            Event::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
-            Event::GivenBack { task, token, answer } => self.handle_given_back(task, token, answer, now),
-            Event::HandlerEnded { task, token, outcome } => self.handle_ended(&task, token, outcome, now),
-            Event::Checkpoint { task, token, ask, blob } => {
+            WorkerInput::ClaimReplies { epoch, replies } => self.handle_claims(epoch, replies, now),
+            WorkerInput::ClaimReleased { task, token, reply } => {
+                self.handle_claim_released(task, token, reply, now);
+            }
+            WorkerInput::HandlerEnded { task, token, outcome } => {
+                self.handle_ended(&task, token, outcome, now);
+            }
+            WorkerInput::Checkpoint { task, token, ask, blob } => {
                 self.handle_checkpoint(task, token, ask, blob, now);
             }
-            Event::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
-            Event::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
-            Event::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
-            Event::Measured(resource) => self.handle_measured(resource, now),
-            Event::Shutdown { deadline } => self.begin_shutdown(deadline, now),
-            Event::Left => self.handle_left(),
-            Event::Time => {}
+            WorkerInput::StateWritten { task, epoch, reply } => {
+                self.handle_state_written(&task, epoch, reply, now)
+            }
+            WorkerInput::CommandAcked { epoch, reply } => self.handle_command_acked(epoch, reply, now),
+            WorkerInput::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
+            WorkerInput::Measured(resource) => self.handle_measured(resource, now),
+            WorkerInput::Shutdown { deadline } => self.begin_shutdown(deadline, now),
+            WorkerInput::OwnKeyDeleted => self.handle_left(),
+            WorkerInput::Time => {}
         }
+        // The order matters. Timers first, so that due tasks count in the decisions below. The own
+        // load before the claims, because the balancer compares it with that of the peers. Claims
+        // after commands, because a drain or freeze that was just read must prevent them.
         self.handle_time(now);
-        self.weigh_in(now);
-        self.next_order(now);
+        self.update_own_load(now);
+        self.begin_next_command(now);
         self.check_ending(now);
         self.start_queued(now);
         self.make_room(now);
@@ -252,66 +273,68 @@ impl Node {
         self.publish_load(now);
     }
 
-    /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+    /// The next request for the driver.
+    pub fn poll_output(&mut self) -> Option<WorkerOutput> {
+        self.outputs.pop_front()
     }
 
-    /// The next thing to tell.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
-        self.notices.pop_front()
+    /// The next event for users.
+    pub fn poll_event(&mut self) -> Option<WorkerEvent> {
+        self.events.pop_front()
     }
 
-    /// When to tell [`Event::Time`] if nothing else happens.
-    pub fn next_wake(&self, now: Now) -> Option<Moment> {
-        if self.standing == Standing::Finished {
+    /// When the driver has to send [`WorkerInput::Time`] if no other input arrives.
+    pub fn next_wake(&self, now: InputTime) -> Option<Moment> {
+        if self.phase == WorkerPhase::Finished {
             return None;
         }
+        // The wall clock may be set while the machine sleeps. Sleepers are therefore checked at
+        // least every minute, and not only when the earliest one is due by the clock of now.
         let sleeper =
             self.sleepers.first().map(|(until, _)| running::moment_of(*until, now).min(now.at + WALL_CHECK));
         self.timers.next().into_iter().chain(sleeper).min()
     }
 
-    /// The tasks and their owners, as this node sees them.
+    /// The tasks and their owners, as far as this worker's feeds have shown them.
     pub fn board(&self) -> &Board {
         &self.board
     }
 
-    /// How many tasks it owns, those among them that are on their way out.
+    /// How many tasks it owns, including those that are being released.
     pub fn owned(&self) -> usize {
         self.held.len()
     }
 
-    /// How many other nodes take tasks, as far as it has seen.
+    /// How many peers take tasks, as far as this worker knows.
     pub fn peers(&self) -> usize {
-        self.company.peers()
+        self.peers.peers()
     }
 
-    /// Whether it takes no new tasks until it is told otherwise.
+    /// Whether this worker is frozen: it takes no new tasks until it is unfrozen.
     pub fn is_frozen(&self) -> bool {
-        self.company.am_frozen()
+        self.peers.is_self_frozen()
     }
 
-    /// Whether everything is over: [`Action::Finish`] was asked for.
+    /// Whether the worker has ended: it has returned [`WorkerOutput::Finish`].
     pub fn is_finished(&self) -> bool {
-        self.standing == Standing::Finished
+        self.phase == WorkerPhase::Finished
     }
 
-    /// How much it has worked.
-    pub fn tally(&self) -> WorkerStats {
-        self.tally
+    /// Counts of what it has done.
+    pub fn stats(&self) -> WorkerStats {
+        self.stats
     }
 
-    fn handle_time(&mut self, now: Now) {
+    fn handle_time(&mut self, now: InputTime) {
         while let Some(timer) = self.timers.pop(now.at) {
-            self.tally.timers += 1;
+            self.stats.timers += 1;
             match timer {
-                Timer::Offer(task) => self.offer_due(task),
-                Timer::Behind(behind) => self.behind_due(behind, now),
+                Timer::Claimable(task) => self.claim_due(task),
+                Timer::RankDelay(delay) => self.rank_delay_due(delay, now),
                 Timer::Stop(task) => self.stop_due(&task, now),
                 Timer::Retry(task) => self.retry_due(&task, now),
-                Timer::Stray(task) => self.stray_due(task, now),
-                Timer::Order => self.order_due(),
+                Timer::Orphan(task) => self.orphan_due(task, now),
+                Timer::NodeCommand => self.retry_command_ack(),
                 Timer::Retention => self.retention_due(now),
                 Timer::Sweep => self.sweep_due(now),
                 Timer::Round => drop(self.balance_round(now)),
@@ -319,34 +342,34 @@ impl Node {
                     self.set_periodic(now);
                     self.balance_round(now);
                 }
-                // That they woke the node is all they are for.
+                // These only wake the machine: `handle` continues with whatever became possible.
                 Timer::Claims | Timer::Deadline | Timer::Publish => {}
             }
         }
         self.wake_sleepers(now);
     }
 
-    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: Now) {
+    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: InputTime) {
         for task in tasks {
             self.lose(&task, why, now);
         }
     }
 
     fn is_working(&self) -> bool {
-        self.standing == Standing::Working
+        self.phase == WorkerPhase::Working
     }
 
-    /// Whether this node takes tasks, and says so.
-    fn is_willing(&self) -> bool {
+    /// Whether this worker takes tasks and its peers can see that in its record.
+    fn takes_tasks(&self) -> bool {
         self.is_working()
             && self.incarnation.is_some()
-            && self.company.is_known()
-            && !self.company.am_frozen()
+            && self.peers.is_known()
+            && !self.peers.is_self_frozen()
     }
 
-    /// Whether it may claim just now.
+    /// Whether it may send claims now.
     fn may_claim(&self) -> bool {
-        self.is_willing() && self.board.is_fresh()
+        self.takes_tasks() && self.board.is_fresh()
     }
 
     fn next_epoch(&mut self) -> RequestId {
@@ -355,9 +378,9 @@ impl Node {
     }
 }
 
-impl std::fmt::Debug for Node {
+impl std::fmt::Debug for WorkerMachine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({}, {:?}, {} tasks)", self.settings.node, self.standing, self.held.len())
+        write!(f, "Node({}, {:?}, {} tasks)", self.config.node, self.phase, self.held.len())
     }
 }
 

@@ -1,9 +1,10 @@
 //! One request, its tries, and one honest outcome.
 //!
-//! Reads are asked again until the deadline. A member that stays silent gets company: another member is
-//! asked too, and the first answer wins, so that a paused member costs one read half a second and no error.
-//! Silence alone does not condemn a member (its answer may be large); the watchman asks it for its status,
-//! and when that is not answered either, everybody leaves it.
+//! Reads are repeated until the deadline. When a member stays silent, the read is hedged: a second
+//! member receives it too, and the first reply wins. A paused member therefore costs one read half
+//! a second and no error. Silence alone does not condemn a member, because its reply may be large.
+//! The health probe requests its status, and only when that stays unanswered as well do all calls
+//! abandon the member.
 //!
 //! Writes are sent again only when it is certain that nothing was applied; everything else that is not an
 //! answer is [`Error::Ambiguous`].
@@ -18,11 +19,11 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::classify::{Asked, Class, classify};
+use crate::classify::{Class, RequestSize, classify};
 use crate::connection::{Connection, RequireLeader};
-use crate::endpoints::{Endpoints, Patience, Tried, Verdict};
+use crate::endpoints::{ConnectDeadline, ConnectionReport, Endpoints, Tried};
 use crate::error::{Cause, Denied, Error, Invalid};
-use crate::identity::Mark;
+use crate::identity::HistoryMark;
 use crate::message::header::Headed;
 use crate::permission;
 
@@ -30,19 +31,20 @@ use crate::permission;
 /// users between sign-in and call; more would be a loop.
 const SIGN_INS_MAX: u32 = 2;
 
-/// First pause after a member said that it cannot serve; doubles up to [`PAUSE_MAX`].
+/// First pause after a member reported that it cannot serve; doubles up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
 /// An election takes about a second: asking more often than this only adds load to it.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 
-/// Tries of one read that may be under way together. With three members this covers an election during
-/// which every member swallowed one request; more would only add load to a cluster in trouble.
-const COMPANY_MAX: usize = 6;
+/// Attempts of one read that may be in flight together. With three members this covers an election
+/// during which every member swallowed one request; more would only add load to a cluster in
+/// trouble.
+const HEDGES_MAX: usize = 6;
 
 /// What kind of request it is, which decides about tries and about what its answer proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CallKind {
     /// Changes nothing, and its answer is at least as new as everything seen before.
     Read,
     /// Changes nothing; its answer comes from one member that may lag.
@@ -55,13 +57,13 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Call<Q> {
     pub(crate) path: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CallKind,
     pub(crate) message: Q,
-    pub(crate) asked: Asked,
+    pub(crate) size: RequestSize,
 }
 
 /// The end of one try.
-enum Try<R> {
+enum CallAttempt<R> {
     Done(R),
     /// Certainly without effect: the call may go on elsewhere.
     Again(Cause),
@@ -81,22 +83,22 @@ impl Endpoints {
         Q: prost::Message,
         R: prost::Message + Default + Headed + 'static,
     {
-        let Call { path, kind, message, mut asked } = call;
-        asked.bytes = message.encoded_len();
-        asked.bytes_max = self.config.request_bytes_max;
-        asked.ops_max = self.config.txn_ops_max;
+        let Call { path, kind, message, mut size } = call;
+        size.bytes = message.encoded_len();
+        size.bytes_max = self.config.request_bytes_max;
+        size.ops_max = self.config.txn_ops_max;
         let message =
-            if asked.bytes > asked.bytes_max { None } else { Some(Bytes::from(message.encode_to_vec())) };
+            if size.bytes > size.bytes_max { None } else { Some(Bytes::from(message.encode_to_vec())) };
         async move {
             let Some(message) = message else {
-                return Err(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max }.into());
+                return Err(Invalid::TooLarge { bytes: size.bytes, limit: size.bytes_max }.into());
             };
-            let call = Call { path, kind, message, asked };
-            self.pulse.call();
+            let call = Call { path, kind, message, size };
+            self.timer_tick.call();
             let until = Instant::now() + self.config.deadline;
             match kind {
-                Kind::Read | Kind::LocalRead => self.read(&call, until).await,
-                Kind::Write => self.write(&call, until).await,
+                CallKind::Read | CallKind::LocalRead => self.read(&call, until).await,
+                CallKind::Write => self.write(&call, until).await,
             }
         }
     }
@@ -105,13 +107,15 @@ impl Endpoints {
     where
         R: prost::Message + Default + Headed + 'static,
     {
-        let mut effort = Effort::default();
+        let mut budget = RetryBudget::default();
         loop {
-            let connection = self.acquire(until, None, Patience::UntilDeadline).await?;
-            match self.send(call, &connection, until, &mut effort).await {
-                Try::Done(answer) => return Ok(answer),
-                Try::Over(error) => return Err(error),
-                Try::Again(cause) => effort.pause(until).await.map_err(|()| Error::Unavailable(cause))?,
+            let connection = self.acquire(until, None, ConnectDeadline::UntilDeadline).await?;
+            match self.send(call, &connection, until, &mut budget).await {
+                CallAttempt::Done(answer) => return Ok(answer),
+                CallAttempt::Over(error) => return Err(error),
+                CallAttempt::Again(cause) => {
+                    budget.pause(until).await.map_err(|()| Error::Unavailable(cause))?;
+                }
             }
         }
     }
@@ -122,17 +126,18 @@ impl Endpoints {
     {
         let tried = Tried::default();
         let one_try = async || {
-            let mut effort = Effort::default();
+            let mut budget = RetryBudget::default();
             loop {
-                let connection = match self.acquire(until, Some(&tried), Patience::UntilDeadline).await {
+                let connection = match self.acquire(until, Some(&tried), ConnectDeadline::UntilDeadline).await
+                {
                     Ok(connection) => connection,
                     Err(error) => return (None, Err(error)),
                 };
-                match self.send(call, &connection, until, &mut effort).await {
-                    Try::Done(answer) => return (Some(connection), Ok(answer)),
-                    Try::Over(error) => return (None, Err(error)),
-                    Try::Again(cause) => {
-                        if effort.pause(until).await.is_err() {
+                match self.send(call, &connection, until, &mut budget).await {
+                    CallAttempt::Done(answer) => return (Some(connection), Ok(answer)),
+                    CallAttempt::Over(error) => return (None, Err(error)),
+                    CallAttempt::Again(cause) => {
+                        if budget.pause(until).await.is_err() {
                             return (None, Err(Error::Unavailable(cause)));
                         }
                     }
@@ -141,18 +146,19 @@ impl Endpoints {
         };
         let mut tries = FuturesUnordered::new();
         tries.push(one_try());
-        let mut company_after = self.config.per_try / 2;
-        let mut company_at = Instant::now() + company_after;
+        let mut hedge_after = self.config.per_try / 2;
+        let mut hedge_at = Instant::now() + hedge_after;
         loop {
             let ended = tokio::select! {
                 biased;
                 ended = tries.next() => ended,
-                () = sleep_until(company_at), if tries.len() < self.company_max() => None,
+                () = sleep_until(hedge_at), if tries.len() < self.hedges_max() => None,
             };
             match ended {
                 Some((answered_by, outcome)) => {
                     if let Some(connection) = answered_by.filter(|_| !tries.is_empty()) {
-                        // Somebody else was asked before and is still silent.
+                        // An attempt sent before this one is still unanswered: its member is slow,
+                        // so later calls avoid it.
                         self.prefer(&connection);
                     }
                     return outcome;
@@ -160,36 +166,37 @@ impl Endpoints {
                 None => {
                     tries.push(one_try());
                     if tries.len() > self.endpoint_count() {
-                        company_after *= 2;
+                        hedge_after *= 2;
                     }
-                    company_at = Instant::now() + company_after;
+                    hedge_at = Instant::now() + hedge_after;
                 }
             }
         }
     }
 
-    /// Sends once and says what came of it. Reports to the choice on the way.
+    /// Sends the request once and interprets the outcome. Reports what it saw to the endpoint
+    /// selector.
     async fn send<R>(
         &self,
         call: &Call<Bytes>,
         connection: &Connection,
         until: Instant,
-        effort: &mut Effort,
-    ) -> Try<R>
+        budget: &mut RetryBudget,
+    ) -> CallAttempt<R>
     where
         R: prost::Message + Default + Headed + 'static,
     {
         let mark = match self.identity.mark() {
             Ok(mark) => mark,
-            Err(error) => return Try::Over(error),
+            Err(error) => return CallAttempt::Over(error),
         };
         let request = match connection.request(call.message.clone(), RequireLeader::No) {
             Ok(request) => request,
-            Err(error) => return Try::Over(error),
+            Err(error) => return CallAttempt::Over(error),
         };
         let patience = match call.kind {
-            Kind::Read | Kind::LocalRead => self.config.per_try / 2,
-            Kind::Write => self.config.per_try,
+            CallKind::Read | CallKind::LocalRead => self.config.per_try / 2,
+            CallKind::Write => self.config.per_try,
         };
         let mut answer = pin!(connection.unary_written::<R>(call.path, request));
         let answered = match timeout_at(until.min(Instant::now() + patience), &mut answer).await {
@@ -199,112 +206,123 @@ impl Endpoints {
                 tokio::select! {
                     biased;
                     answered = &mut answer => Some(answered),
-                    () = self.given_up(connection) => None,
+                    () = self.abandoned(connection) => None,
                     () = sleep_until(until) => None,
                 }
             }
         };
         match answered {
-            Some(Ok(answer)) => self.believe(call.kind, connection, answer, mark),
-            Some(Err(status)) => self.judge(call, connection, classify(&status, call.asked), effort),
+            Some(Ok(answer)) => self.accept(call.kind, connection, answer, mark),
+            Some(Err(status)) => self.interpret(call, connection, classify(&status, call.size), budget),
             None => call.lost(Cause::at(&connection.address, "no answer came")),
         }
     }
 
     /// An answer is an answer only if it comes from the store we know.
-    fn believe<R: Headed>(&self, kind: Kind, connection: &Connection, answer: R, sent: Mark) -> Try<R> {
-        self.report(connection, Verdict::Healthy);
+    fn accept<R: Headed>(
+        &self,
+        kind: CallKind,
+        connection: &Connection,
+        answer: R,
+        sent: HistoryMark,
+    ) -> CallAttempt<R> {
+        self.report(connection, ConnectionReport::Healthy);
         let checked = match (answer.header(), kind) {
             (None, _) => Ok(()),
-            (Some(header), Kind::LocalRead) => self.identity.observe(header),
-            (Some(header), Kind::Read | Kind::Write) => self.identity.observe_linearizable(header, sent),
+            (Some(header), CallKind::LocalRead) => self.identity.observe(header),
+            (Some(header), CallKind::Read | CallKind::Write) => {
+                self.identity.observe_linearizable(header, sent)
+            }
         };
         match checked {
-            Ok(()) => Try::Done(answer),
-            Err(error) => Try::Over(error),
+            Ok(()) => CallAttempt::Done(answer),
+            Err(error) => CallAttempt::Over(error),
         }
     }
 
-    fn judge<R>(
+    fn interpret<R>(
         &self,
         call: &Call<Bytes>,
         connection: &Connection,
         class: Class,
-        effort: &mut Effort,
-    ) -> Try<R> {
+        budget: &mut RetryBudget,
+    ) -> CallAttempt<R> {
         let at = |text: String| Cause::at(&connection.address, text);
         match class {
             Class::Answer(Error::Denied(Denied::Permission { .. })) => {
-                self.report(connection, Verdict::Healthy);
+                self.report(connection, ConnectionReport::Healthy);
                 let user = self.config.user.as_ref().map(|user| user.name.as_str());
-                Try::Over(Error::Denied(permission::missing(call.path, &call.message, user)))
+                CallAttempt::Over(Error::Denied(permission::missing(call.path, &call.message, user)))
             }
             Class::Answer(error) => {
-                self.report(connection, Verdict::Healthy);
-                Try::Over(error)
+                self.report(connection, ConnectionReport::Healthy);
+                CallAttempt::Over(error)
             }
             Class::Stale(text) => {
-                self.report(connection, Verdict::Unauthenticated);
+                self.report(connection, ConnectionReport::Unauthenticated);
                 if self.config.user.is_none() {
-                    Try::Over(Error::Denied(Denied::Credentials(
+                    CallAttempt::Over(Error::Denied(Denied::Credentials(
                         "the server requires a user and a password, and none is configured".to_owned(),
                     )))
-                } else if effort.may_sign_in() {
-                    Try::Again(at(text))
+                } else if budget.may_sign_in() {
+                    CallAttempt::Again(at(text))
                 } else {
                     let text = format!("the server refuses every token that it issues: {text}");
-                    Try::Over(Error::Denied(Denied::Credentials(text)))
+                    CallAttempt::Over(Error::Denied(Denied::Credentials(text)))
                 }
             }
             Class::Unsent(text) => {
-                self.report(connection, Verdict::Gone);
-                Try::Again(at(text))
+                self.report(connection, ConnectionReport::Gone);
+                CallAttempt::Again(at(text))
             }
             Class::Refused(text) => {
-                self.report(connection, Verdict::Failed(text.clone()));
-                effort.slow_down();
-                Try::Again(at(text))
+                self.report(connection, ConnectionReport::Failed(text.clone()));
+                budget.slow_down();
+                CallAttempt::Again(at(text))
             }
             Class::Overlong(text) => {
-                self.report(connection, Verdict::Healthy);
+                self.report(connection, ConnectionReport::Healthy);
                 match call.kind {
-                    Kind::Read | Kind::LocalRead => Try::Over(Invalid::AnswerTooLarge(text).into()),
-                    Kind::Write => Try::Over(Error::Ambiguous(at(text))),
+                    CallKind::Read | CallKind::LocalRead => {
+                        CallAttempt::Over(Invalid::AnswerTooLarge(text).into())
+                    }
+                    CallKind::Write => CallAttempt::Over(Error::Ambiguous(at(text))),
                 }
             }
             Class::Lost(text) => {
-                self.report(connection, Verdict::Failed(text.clone()));
-                effort.slow_down();
+                self.report(connection, ConnectionReport::Failed(text.clone()));
+                budget.slow_down();
                 call.lost(at(text))
             }
         }
     }
 
-    /// How many tries of one read may be under way together. A single member gets no company: it would only
-    /// answer itself.
-    fn company_max(&self) -> usize {
-        if self.endpoint_count() == 1 { 1 } else { COMPANY_MAX }
+    /// How many attempts of one read may be in flight together. With a single member a read is not
+    /// hedged: both attempts would reach the same server.
+    fn hedges_max(&self) -> usize {
+        if self.endpoint_count() == 1 { 1 } else { HEDGES_MAX }
     }
 }
 
 impl<Q> Call<Q> {
-    /// No answer: a read is asked again, a write is nobody's guess.
-    fn lost<R>(&self, cause: Cause) -> Try<R> {
+    /// Without a reply a read is repeated. A write is ambiguous, because the member may have
+    /// applied it.
+    fn lost<R>(&self, cause: Cause) -> CallAttempt<R> {
         match self.kind {
-            Kind::Read | Kind::LocalRead => Try::Again(cause),
-            Kind::Write => Try::Over(Error::Ambiguous(cause)),
+            CallKind::Read | CallKind::LocalRead => CallAttempt::Again(cause),
+            CallKind::Write => CallAttempt::Over(Error::Ambiguous(cause)),
         }
     }
 }
 
 /// What one call has spent so far.
 #[derive(Debug, Default)]
-struct Effort {
+struct RetryBudget {
     sign_ins: u32,
     pause: Duration,
 }
 
-impl Effort {
+impl RetryBudget {
     fn may_sign_in(&mut self) -> bool {
         self.sign_ins += 1;
         self.sign_ins <= SIGN_INS_MAX

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::endpoints::{Endpoints, Patience};
+use crate::endpoints::{ConnectDeadline, Endpoints};
 use crate::error::Error;
-use crate::keepalive::Keeper;
-use crate::version::{Version, known_defects};
+use crate::keepalive::KeepAliveClient;
+use crate::version::{ServerVersion, known_defects};
 use crate::watch::Hub;
 
 /// A handle on one etcd cluster. Clones share everything; the last one to go stops the background work.
@@ -16,31 +16,33 @@ use crate::watch::Hub;
 /// # Guarantees
 ///
 /// * Every call ends within [`Config::deadline`], also when nothing listens or bytes vanish.
-/// * A write is `Ok` (applied), [`Error::Ambiguous`] (nobody knows), or certainly not applied.
+/// * A write is `Ok` (applied), [`Error::Ambiguous`] (unknown), or certainly not applied.
 /// * While every member is down, at most four connects a second are made, all users of the client together.
-/// * Once the cluster was replaced or went back in time, every call says so ([`Error::Replaced`]).
+/// * Once the cluster was replaced or went back in time, every call returns [`Error::Replaced`].
 ///
 /// # Not guaranteed
 ///
-/// * A write that was `Ambiguous` is not repeated here: only the caller can tell whether it took effect.
+/// * A write that was `Ambiguous` is not repeated here: only the caller can find out whether it
+///   took effect.
 #[derive(Clone, Debug)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
 }
 
 /// Kept by the clones only, never by tasks, so that its end is the end of the last clone.
 #[derive(Debug)]
-struct Shared {
+struct ClientShared {
     endpoints: Arc<Endpoints>,
     watches: Hub,
-    keeper: Keeper,
+    keeper: KeepAliveClient,
 }
 
 impl Client {
-    /// Connects to one member, signs in, and checks who answers. Must be called inside a tokio runtime.
+    /// Connects to one member, signs in, and checks the cluster behind it. Must be called inside a
+    /// tokio runtime.
     ///
-    /// Every endpoint is asked once; when none can be reached the error says what each of them said, well
-    /// within the deadline. Trying again is up to the caller.
+    /// Tries every endpoint once. When none can be reached, the error contains the cause for each
+    /// of them, well within the deadline. Whether to try again is the caller's decision.
     ///
     /// # Errors
     ///
@@ -53,7 +55,7 @@ impl Client {
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let client = Self::new(config)?;
         let until = Instant::now() + client.endpoints().config.deadline;
-        client.endpoints().acquire(until, None, Patience::EachOnce).await?;
+        client.endpoints().acquire(until, None, ConnectDeadline::EachOnce).await?;
         Ok(client)
     }
 
@@ -64,7 +66,9 @@ impl Client {
     /// [`Error::Invalid`] for a configuration that cannot work.
     pub fn new(config: Config) -> Result<Self, Error> {
         let endpoints = Endpoints::start(config)?;
-        Ok(Self { shared: Arc::new(Shared { endpoints, watches: Hub::new(), keeper: Keeper::new() }) })
+        Ok(Self {
+            shared: Arc::new(ClientShared { endpoints, watches: Hub::new(), keeper: KeepAliveClient::new() }),
+        })
     }
 
     /// The cluster's id, once a member answered. It stays the same for the life of the client.
@@ -75,7 +79,7 @@ impl Client {
 
     /// The first version with known defects that a member had, and how many it has; see [`known_defects`].
     #[must_use]
-    pub fn server_defects(&self) -> Option<(Version, usize)> {
+    pub fn server_defects(&self) -> Option<(ServerVersion, usize)> {
         let version = *self.endpoints().defective.get()?;
         Some((version, known_defects(version).len()))
     }
@@ -87,16 +91,17 @@ impl Client {
     /// Leaves nothing behind.
     pub async fn reachable_again(&self) {
         if self.endpoints().changed().changed().await.is_err() {
-            // The client is gone, and nobody will come back.
+            // The client is closed and never connects again.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Stops all background work and waits for it. Later calls give [`Error::Closed`]; those under way have a second to end.
+    /// Stops all background work and waits for it. Later calls return [`Error::Closed`]; calls in
+    /// flight have one second to end.
     ///
     /// # Cancellation
     ///
-    /// The work is told to stop in any case; only the waiting ends.
+    /// The background work is stopped in any case; only the waiting ends.
     pub async fn close(&self) {
         self.endpoints().close().await;
     }
@@ -109,12 +114,12 @@ impl Client {
         &self.shared.watches
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
+    pub(crate) fn keeper(&self) -> &KeepAliveClient {
         &self.shared.keeper
     }
 }
 
-impl Drop for Shared {
+impl Drop for ClientShared {
     fn drop(&mut self) {
         self.endpoints.stop().cancel();
     }

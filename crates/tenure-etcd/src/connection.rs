@@ -1,4 +1,4 @@
-//! One open, signed-in connection to one member, shared by all who use it; it never reconnects by itself.
+//! One open, signed-in connection to one member. All calls share it; it never reconnects by itself.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic_prost::{ProstCodec, ProstDecoder};
 
-use crate::choice::EndpointId;
+use crate::endpoint_selector::EndpointId;
 use crate::error::Error;
-use crate::wire::Wire;
+use crate::http2::Http2Channel;
 
 /// Answers up to this size are taken. 3,000 deletes with their old values are 6 MB in one message, which
 /// the default of 4 MiB would refuse again on every resume.
-pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A wire and the token that goes with it.
+/// A channel and the token that goes with it.
 pub(crate) struct Connection {
     /// The member behind it.
     pub(crate) endpoint: EndpointId,
@@ -28,16 +28,17 @@ pub(crate) struct Connection {
     pub(crate) address: Arc<str>,
     /// Counts the connections of this endpoint, so that a late report cannot harm a newer one.
     pub(crate) generation: u64,
-    pub(crate) wire: Wire,
-    pub(crate) token: Option<Token>,
-    /// Shared, because cloning the token itself takes a lock for every request.
+    pub(crate) channel: Http2Channel,
+    pub(crate) token: Option<AuthToken>,
+    /// ClientShared, because cloning the token itself takes a lock for every request.
     pub(crate) closed: Arc<CancellationToken>,
 }
 
 /// What the server gave us for name and password.
 #[derive(Clone)]
-pub(crate) struct Token {
-    /// Counts the tokens of this client, so that a late refusal cannot throw away a newer one.
+pub(crate) struct AuthToken {
+    /// Counts the tokens of this client, so that a late refusal of an old token cannot discard a
+    /// newer one.
     pub(crate) serial: u64,
     /// Marked sensitive, so that no log of headers shows it.
     pub(crate) value: MetadataValue<Ascii>,
@@ -68,10 +69,10 @@ impl Connection {
         Ok(request)
     }
 
-    /// The wire, ready for calls.
-    pub(crate) fn grpc(&self) -> Grpc<Wire> {
-        Grpc::with_origin(self.wire.clone(), self.wire.origin().clone())
-            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    /// The channel, ready for calls.
+    pub(crate) fn grpc(&self) -> Grpc<Http2Channel> {
+        Grpc::with_origin(self.channel.clone(), self.channel.origin().clone())
+            .max_decoding_message_size(REPLY_BYTES_MAX)
     }
 
     /// Sends one request and waits for its answer, without any timer.
@@ -100,21 +101,21 @@ impl Connection {
     {
         let mut grpc = self.grpc();
         let path = PathAndQuery::from_static(path);
-        grpc.unary(request, path, Written(PhantomData)).await.map(tonic::Response::into_inner)
+        grpc.unary(request, path, EncodedCodec(PhantomData)).await.map(tonic::Response::into_inner)
     }
 }
 
 /// Sends messages that are written already, and reads answers.
-struct Written<R>(PhantomData<R>);
+struct EncodedCodec<R>(PhantomData<R>);
 
-impl<R: prost::Message + Default + 'static> Codec for Written<R> {
+impl<R: prost::Message + Default + 'static> Codec for EncodedCodec<R> {
     type Encode = Bytes;
     type Decode = R;
-    type Encoder = AsItIs;
+    type Encoder = RawEncoder;
     type Decoder = ProstDecoder<R>;
 
-    fn encoder(&mut self) -> AsItIs {
-        AsItIs
+    fn encoder(&mut self) -> RawEncoder {
+        RawEncoder
     }
 
     fn decoder(&mut self) -> ProstDecoder<R> {
@@ -123,9 +124,9 @@ impl<R: prost::Message + Default + 'static> Codec for Written<R> {
 }
 
 /// Writes what is written already.
-struct AsItIs;
+struct RawEncoder;
 
-impl Encoder for AsItIs {
+impl Encoder for RawEncoder {
     type Item = Bytes;
     type Error = Status;
 

@@ -7,10 +7,10 @@ use tokio::net::TcpStream;
 
 use crate::config::Config;
 use crate::error::{Cause, Error, Invalid, TlsFailure};
+use crate::http2::{Http2Channel, Owner, Socket};
 use crate::probe::{self, Plain};
 use crate::secret::redact;
-use crate::tls::Trust;
-use crate::wire::{Owner, Socket, Wire};
+use crate::tls::TlsConnect;
 
 /// Where etcd listens when an address names no port.
 const PORT_DEFAULT: u16 = 2379;
@@ -22,10 +22,10 @@ pub(crate) struct Dialer {
     pub(crate) address: String,
     host: String,
     port: u16,
-    /// What requests say about whom they are for.
+    /// The authority that requests carry.
     origin: http::Uri,
     /// Present where TLS is spoken.
-    trust: Option<Trust>,
+    trust: Option<TlsConnect>,
 }
 
 /// Why there is no connection. In every case nothing was sent.
@@ -76,7 +76,7 @@ impl Dialer {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let trust = if secure {
             let tls = config.tls.clone().unwrap_or_default();
-            Some(Trust::new(&tls, &host).map_err(|error| wrong(&explain(&error)))?)
+            Some(TlsConnect::new(&tls, &host).map_err(|error| wrong(&explain(&error)))?)
         } else {
             None
         };
@@ -84,14 +84,14 @@ impl Dialer {
     }
 
     /// Connects, within the time given.
-    pub(crate) async fn dial(&self, within: Duration, owner: Owner<'_>) -> Result<Wire, DialError> {
+    pub(crate) async fn dial(&self, within: Duration, owner: Owner<'_>) -> Result<Http2Channel, DialError> {
         match tokio::time::timeout(within, self.connect(owner)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.unreachable(format!("no connection within {within:?}"))),
         }
     }
 
-    async fn connect(&self, owner: Owner<'_>) -> Result<Wire, DialError> {
+    async fn connect(&self, owner: Owner<'_>) -> Result<Http2Channel, DialError> {
         let socket = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| {
             let cause = Cause::at(&self.address, error.to_string());
             let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
@@ -100,9 +100,9 @@ impl Dialer {
         socket.set_nodelay(true).map_err(|error| self.unreachable(error.to_string()))?;
         let socket: Box<dyn Socket> = match &self.trust {
             None => Box::new(socket),
-            Some(trust) => Box::new(trust.greet(socket).await?),
+            Some(trust) => Box::new(trust.handshake(socket).await?),
         };
-        Wire::open(socket, self.origin.clone(), owner)
+        Http2Channel::open(socket, self.origin.clone(), owner)
             .await
             .map_err(|error| DialError::BrokeOff(explain(&error)))
     }
@@ -112,16 +112,16 @@ impl Dialer {
         self.trust.as_ref()?.refusal(text).map(DialError::Tls)
     }
 
-    /// The same, as far as the server shows it to a connection in the clear; none if [`Dialer::ask_tls`] may find more.
-    pub(crate) async fn ask_plain(&self, text: &str, within: Duration) -> Option<DialError> {
-        if let Some(failure) = self.ask_for_refusal(within).await {
+    /// The same, as far as the server shows it to a connection in the clear; none if [`Dialer::probe_tls`] may find more.
+    pub(crate) async fn probe_plain(&self, text: &str, within: Duration) -> Option<DialError> {
+        if let Some(failure) = self.probe_refusal(within).await {
             return Some(DialError::Tls(failure));
         }
         match (probe::plain(&self.host, self.port, within).await, &self.trust) {
             (Plain::Http2, Some(_)) => Some(DialError::Tls(TlsFailure::ServerIsPlain)),
-            (Plain::Other(said), None) => {
+            (Plain::Other(reply), None) => {
                 let text = format!(
-                    "the server does not speak HTTP/2, is that an etcd? It answered {said:?} ({text})"
+                    "the server does not speak HTTP/2 and may not be etcd; it answered {reply:?} ({text})"
                 );
                 Some(DialError::Unreachable(Cause::at(&self.address, text).refused()))
             }
@@ -133,17 +133,17 @@ impl Dialer {
     }
 
     /// The same, of a server that closes the connection because of the client's certificate.
-    async fn ask_for_refusal(&self, within: Duration) -> Option<TlsFailure> {
+    async fn probe_refusal(&self, within: Duration) -> Option<TlsFailure> {
         let trust = self.trust.as_ref()?;
-        let asking = async {
+        let probing = async {
             let socket = TcpStream::connect((self.host.as_str(), self.port)).await.ok()?;
             trust.listen_for_refusal(socket).await
         };
-        tokio::time::timeout(within, asking).await.ok().flatten()
+        tokio::time::timeout(within, probing).await.ok().flatten()
     }
 
     /// The same, of a server that closes connections in the clear.
-    pub(crate) async fn ask_tls(&self, text: &str, within: Duration) -> DialError {
+    pub(crate) async fn probe_tls(&self, text: &str, within: Duration) -> DialError {
         if probe::speaks_tls(&self.host, self.port, within).await {
             DialError::Tls(TlsFailure::ServerIsTls)
         } else {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_with_and_without_scheme_and_port() {
+    fn addresses_parse_with_optional_scheme_and_port() {
         let plain = Config::new(["x"]);
         let secure = Config::new(["x"]).with_tls(Tls::new().with_ca_pem(""));
         assert_eq!(address("a:1", &plain).unwrap(), "http://a:1");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_work_is_refused_without_showing_a_password() {
+    fn invalid_address_error_hides_password() {
         let config = Config::new(["x"]);
         for bad in ["", "ftp://a", "http://", "a:1/path", "a:1?x=y", "a b"] {
             assert!(address(bad, &config).is_err(), "{bad:?} was taken");

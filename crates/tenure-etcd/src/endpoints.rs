@@ -1,12 +1,12 @@
 //! The members of one cluster as one thing that gives out connections.
 //!
-//! `choice` decides, this file acts: it opens connections (one at a time for each member, however many
-//! callers wait), keeps them, throws them away when somebody reports a failure, and lets one watchman for
-//! each member knock in the background. Unary calls and streams take their connections from here and
-//! report what they saw, so that all of them leave a dead member together.
+//! `EndpointSelector` decides, this file acts. It opens connections, one at a time for each member
+//! however many callers wait, keeps them, and discards them when a user reports a failure. One
+//! health probe per member runs in the background. Unary calls and streams take their connections
+//! from here and report what they saw, so that all of them leave a dead member together.
 
-mod opening;
-mod watchman;
+mod connecting;
+mod health_probe;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,55 +17,55 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::choice::{Choice, EndpointId, Errand};
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::dial::Dialer;
-use crate::endpoints::opening::{OpenError, Outcome};
+use crate::endpoint_selector::{EndpointId, EndpointSelector, ProbeAction};
+use crate::endpoints::connecting::{ConnectFailure, ConnectResult};
 use crate::error::{Cause, Error};
-use crate::identity::Identity;
-use crate::pulse::Pulse;
-use crate::version::Version;
-use crate::wire::{Owner, Wire};
+use crate::http2::{Http2Channel, Owner};
+use crate::identity::ClusterIdentity;
+use crate::timer_tick::TimerTick;
+use crate::version::ServerVersion;
 
 /// All members, their connections, and what is known about them.
 pub(crate) struct Endpoints {
     pub(crate) config: Config,
-    pub(crate) identity: Identity,
-    slots: Vec<Slot>,
-    choice: Mutex<Choice>,
+    pub(crate) identity: ClusterIdentity,
+    slots: Vec<Endpoint>,
+    selector: Mutex<EndpointSelector>,
     /// Grows whenever a member becomes reachable again.
     changed: watch::Sender<u64>,
     started: Instant,
     token_serial: AtomicU64,
     /// The first version with known defects that a member had.
-    pub(crate) defective: OnceLock<Version>,
-    pub(crate) pulse: Pulse,
+    pub(crate) defective: OnceLock<ServerVersion>,
+    pub(crate) timer_tick: TimerTick,
     stop: Arc<CancellationToken>,
     tasks: TaskTracker,
 }
 
 /// What is kept for one member.
-struct Slot {
+struct Endpoint {
     dialer: Dialer,
     address: Arc<str>,
-    state: Mutex<SlotState>,
-    /// Counts the connections; a listener sees when its own one was given up.
+    state: Mutex<EndpointState>,
+    /// Counts the connections; a stream sees when its own one was abandoned.
     generation: watch::Sender<u64>,
     /// Wakes the watchman.
     wake: Notify,
 }
 
 #[derive(Default)]
-struct SlotState {
-    wire: Option<Wire>,
-    /// The wire, signed in. Shared by all calls, because a copy costs each of them atomics and locks.
+struct EndpointState {
+    channel: Option<Http2Channel>,
+    /// The channel, signed in. ClientShared by all calls, because a copy costs each of them atomics and locks.
     ///
     /// **Invariant**: its generation is the slot's; both change under this lock.
     connection: Option<Arc<Connection>>,
     /// Present while a task opens this connection or signs in on it.
-    opening: Option<watch::Receiver<Option<Outcome>>>,
-    last_error: Option<OpenError>,
+    opening: Option<watch::Receiver<Option<ConnectResult>>>,
+    last_error: Option<ConnectFailure>,
     diagnosis: Diagnosis,
 }
 
@@ -76,19 +76,20 @@ enum Diagnosis {
     #[default]
     Open,
     /// The reason that was found. Looking again would cost connects.
-    Found(OpenError),
+    Found(ConnectFailure),
     /// A connection was open before, so the address and the certificates are right.
     Needless,
 }
 
 /// What the user of a connection saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ConnectionReport {
     /// It answered.
     Healthy,
-    /// It did not answer, or not sensibly: quarantine, and a new wire when it is back.
+    /// It did not answer, or not sensibly: quarantine, and a new channel when it is back.
     Failed(String),
-    /// The connection was closed, which says nothing about the member: reconnect without quarantine.
+    /// The connection was closed, which proves nothing about the member: reconnect without
+    /// quarantine.
     Gone,
     /// The token was refused: sign in again.
     Unauthenticated,
@@ -96,8 +97,8 @@ pub(crate) enum Verdict {
 
 /// How long to try when every member is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Ask every member once, then give up.
+pub(crate) enum ConnectDeadline {
+    /// Try every member once, then return the error.
     EachOnce,
     /// Wait until the deadline for one to come back.
     UntilDeadline,
@@ -108,10 +109,11 @@ pub(crate) enum Patience {
 pub(crate) struct Tried(Mutex<Vec<EndpointId>>);
 
 impl Tried {
-    /// Somebody new if there is one; when all were tried, all but the last are new again.
-    fn pick(&self, choice: &mut Choice, now: Duration) -> Option<EndpointId> {
+    /// A member that was not tried yet, if there is one; when all were tried, all but the last are
+    /// new again.
+    fn pick(&self, selector: &mut EndpointSelector, now: Duration) -> Option<EndpointId> {
         let mut tried = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let picked = choice.pick(now, &tried)?;
+        let picked = selector.pick(now, &tried)?;
         if tried.contains(&picked) {
             tried.clear();
         }
@@ -126,39 +128,39 @@ impl Tried {
 }
 
 impl Endpoints {
-    /// Reads the configuration and starts the watchmen. Connects to nobody yet.
+    /// Reads the configuration and starts the health probes. Does not connect yet.
     pub(crate) fn start(config: Config) -> Result<Arc<Self>, Error> {
         config.check()?;
         let slots = config
             .endpoints
             .iter()
-            .map(|text| Dialer::parse(text, &config).map(Slot::new))
+            .map(|text| Dialer::parse(text, &config).map(Endpoint::new))
             .collect::<Result<Vec<_>, _>>()?;
         let first = usize::from(random_byte());
         let endpoints = Arc::new(Self {
-            choice: Mutex::new(Choice::new(slots.len(), first)),
+            selector: Mutex::new(EndpointSelector::new(slots.len(), first)),
             slots,
             config,
-            identity: Identity::default(),
+            identity: ClusterIdentity::default(),
             changed: watch::Sender::new(0),
             started: Instant::now(),
             token_serial: AtomicU64::new(0),
             defective: OnceLock::new(),
-            pulse: Pulse::default(),
+            timer_tick: TimerTick::default(),
             stop: Arc::new(CancellationToken::new()),
             tasks: TaskTracker::new(),
         });
         let beating = Arc::clone(&endpoints);
-        endpoints.tasks.spawn(async move { beating.pulse.run(&beating.stop).await });
+        endpoints.tasks.spawn(async move { beating.timer_tick.run(&beating.stop).await });
         for index in 0..endpoints.slots.len() {
-            endpoints.tasks.spawn(watchman::watch_over(Arc::clone(&endpoints), EndpointId(index)));
+            endpoints.tasks.spawn(health_probe::watch_over(Arc::clone(&endpoints), EndpointId(index)));
         }
         Ok(endpoints)
     }
 
     /// A connected and signed-in connection to the member we stay with, or to the next that serves.
     pub(crate) async fn connection(self: &Arc<Self>, deadline: Duration) -> Result<Arc<Connection>, Error> {
-        self.acquire(Instant::now() + deadline, None, Patience::UntilDeadline).await
+        self.acquire(Instant::now() + deadline, None, ConnectDeadline::UntilDeadline).await
     }
 
     /// The same, also for a call with several tries that prefers members it has not asked yet.
@@ -166,12 +168,13 @@ impl Endpoints {
         self: &Arc<Self>,
         until: Instant,
         tried: Option<&Tried>,
-        patience: Patience,
+        patience: ConnectDeadline,
     ) -> Result<Arc<Connection>, Error> {
         if self.stop.is_cancelled() {
             return Err(Error::Closed);
         }
-        // Nearly always there is a connection, and then nobody has to listen for a member that comes back.
+        // Nearly always there is a connection, and then the call need not listen for a member that
+        // recovers.
         let picked = self.pick(tried);
         if let Some(connection) = picked.and_then(|id| self.held(id)) {
             return Ok(connection);
@@ -189,12 +192,12 @@ impl Endpoints {
             match self.pick(tried) {
                 Some(id) => match timeout_at(until, self.open(id)).await {
                     Ok(Ok(connection)) => return Ok(connection),
-                    Ok(Err(OpenError::Fatal(error))) => return Err(error),
+                    Ok(Err(ConnectFailure::Fatal(error))) => return Err(error),
                     // The member is in quarantine now: pick again.
-                    Ok(Err(OpenError::Unreachable(_) | OpenError::Tls { .. })) => {}
-                    Err(_) => return Err(self.nobody()),
+                    Ok(Err(ConnectFailure::Unreachable(_) | ConnectFailure::Tls { .. })) => {}
+                    Err(_) => return Err(self.unreachable_error()),
                 },
-                None if patience == Patience::EachOnce => return Err(self.nobody()),
+                None if patience == ConnectDeadline::EachOnce => return Err(self.unreachable_error()),
                 None => {
                     let waited = tokio::select! {
                         biased;
@@ -202,7 +205,7 @@ impl Endpoints {
                         waited = timeout_at(until, changed.changed()) => waited,
                     };
                     if waited.is_err() {
-                        return Err(self.nobody());
+                        return Err(self.unreachable_error());
                     }
                 }
             }
@@ -210,27 +213,27 @@ impl Endpoints {
     }
 
     /// Takes note of what the user of a connection saw. Late reports about old connections do no harm.
-    pub(crate) fn report(&self, connection: &Connection, verdict: Verdict) {
+    pub(crate) fn report(&self, connection: &Connection, seen: ConnectionReport) {
         let id = connection.endpoint;
-        match verdict {
-            Verdict::Healthy => {
-                let mut choice = self.choice();
-                // Of a good member this is no news, and then nobody needs to know the time.
-                if choice.errand(id) != Errand::Rest {
-                    choice.healthy(id, self.now());
+        match seen {
+            ConnectionReport::Healthy => {
+                let mut selector = self.selector();
+                // A healthy member stays healthy, and then the time is not needed.
+                if selector.probe_action(id) != ProbeAction::Idle {
+                    selector.healthy(id, self.now());
                 }
             }
-            Verdict::Failed(why) => {
+            ConnectionReport::Failed(why) => {
                 if self.is_current(connection) {
-                    self.fail(id, OpenError::Unreachable(Cause::at(&connection.address, why)));
+                    self.fail(id, ConnectFailure::Unreachable(Cause::at(&connection.address, why)));
                 }
             }
-            Verdict::Gone => {
+            ConnectionReport::Gone => {
                 if self.is_current(connection) {
                     self.drop_wire(id);
                 }
             }
-            Verdict::Unauthenticated => {
+            ConnectionReport::Unauthenticated => {
                 let mut state = self.slots[id.0].state();
                 let held = state.connection.as_ref().and_then(|held| held.token.as_ref());
                 if let (Some(held), Some(refused)) = (held, &connection.token)
@@ -242,20 +245,20 @@ impl Endpoints {
         }
     }
 
-    /// The connection is slow: stay usable, but have the watchman look at once.
+    /// The connection is slow: it stays usable, and the health probe tests it immediately.
     pub(crate) fn suspect(&self, connection: &Connection) {
-        if self.is_current(connection) && self.choice().suspect(connection.endpoint) {
+        if self.is_current(connection) && self.selector().suspect(connection.endpoint) {
             self.slots[connection.endpoint.0].wake.notify_one();
         }
     }
 
     /// Stay with this member from now on.
     pub(crate) fn prefer(&self, connection: &Connection) {
-        self.choice().prefer(connection.endpoint);
+        self.selector().prefer(connection.endpoint);
     }
 
-    /// Ends when the connection was given up by anybody.
-    pub(crate) async fn given_up(&self, connection: &Connection) {
+    /// Returns when the connection was abandoned by any of its users.
+    pub(crate) async fn abandoned(&self, connection: &Connection) {
         let mut generation = self.slots[connection.endpoint.0].generation.subscribe();
         // The sender lives as long as `self`, so the wait cannot fail while we are borrowed.
         let _ = generation.wait_for(|now| *now != connection.generation).await;
@@ -276,17 +279,17 @@ impl Endpoints {
         &self.stop
     }
 
-    /// Tasks that `close` waits for; streams spawn theirs here.
+    /// Tasks that `close` waits for. Streams spawn their tasks here.
     pub(crate) fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }
 
-    /// Who ends the tasks of connections.
+    /// What ends the tasks of connections.
     fn owner(&self) -> Owner<'_> {
         Owner { tasks: &self.tasks, stop: &self.stop }
     }
 
-    /// Stops everything and waits for it; calls under way get a moment to end.
+    /// Stops everything and waits for it; calls in flight have one second to end.
     pub(crate) async fn close(&self) {
         self.stop.cancel();
         for index in 0..self.slots.len() {
@@ -296,11 +299,11 @@ impl Endpoints {
         self.tasks.wait().await;
     }
 
-    /// Puts a member into quarantine and gives up its connection.
-    fn fail(&self, id: EndpointId, error: OpenError) {
+    /// Quarantines a member and abandons its connection.
+    fn fail(&self, id: EndpointId, error: ConnectFailure) {
         let slot = &self.slots[id.0];
         tracing::debug!(endpoint = %slot.address, %error, "member left");
-        self.choice().failed(id, self.now(), f64::from(random_byte()) / 256.0);
+        self.selector().failed(id, self.now(), f64::from(random_byte()) / 256.0);
         slot.state().last_error = Some(error);
         self.drop_wire(id);
         slot.wake.notify_one();
@@ -309,18 +312,18 @@ impl Endpoints {
     fn drop_wire(&self, id: EndpointId) {
         let slot = &self.slots[id.0];
         let mut state = slot.state();
-        state.wire = None;
+        state.channel = None;
         state.connection = None;
         slot.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// Nobody could be reached: the most telling of what every member said.
-    fn nobody(&self) -> Error {
-        let errors: Vec<OpenError> =
+    /// No member could be reached: the most specific of the members' errors.
+    fn unreachable_error(&self) -> Error {
+        let errors: Vec<ConnectFailure> =
             self.slots.iter().filter_map(|slot| slot.state().last_error.clone()).collect();
         let tls = errors.iter().find_map(|error| match error {
-            OpenError::Tls { endpoint, failure } => Some((endpoint, failure)),
-            OpenError::Unreachable(_) | OpenError::Fatal(_) => None,
+            ConnectFailure::Tls { endpoint, failure } => Some((endpoint, failure)),
+            ConnectFailure::Unreachable(_) | ConnectFailure::Fatal(_) => None,
         });
         if let Some((endpoint, failure)) = tls {
             return Error::Tls { endpoint: endpoint.clone(), failure: failure.clone() };
@@ -330,8 +333,7 @@ impl Endpoints {
             return Error::Unavailable(Cause::new("no connection within the deadline"));
         }
         let cause = Cause::new(texts.join("; "));
-        let is_refused =
-            |error: &OpenError| matches!(error, OpenError::Unreachable(cause) if cause.is_refused());
+        let is_refused = |error: &ConnectFailure| matches!(error, ConnectFailure::Unreachable(cause) if cause.is_refused());
         let all_refused = errors.len() == self.slots.len() && errors.iter().all(is_refused);
         Error::Unavailable(if all_refused { cause.refused() } else { cause })
     }
@@ -339,8 +341,8 @@ impl Endpoints {
     fn pick(&self, tried: Option<&Tried>) -> Option<EndpointId> {
         let now = self.now();
         match tried {
-            Some(tried) => tried.pick(&mut self.choice(), now),
-            None => self.choice().pick(now, &[]),
+            Some(tried) => tried.pick(&mut self.selector(), now),
+            None => self.selector().pick(now, &[]),
         }
     }
 
@@ -352,12 +354,12 @@ impl Endpoints {
         self.started.elapsed()
     }
 
-    fn choice(&self) -> MutexGuard<'_, Choice> {
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    fn selector(&self) -> MutexGuard<'_, EndpointSelector> {
+        self.selector.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Slot {
+impl Endpoint {
     fn new(dialer: Dialer) -> Self {
         Self {
             address: dialer.address.as_str().into(),
@@ -368,7 +370,7 @@ impl Slot {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, SlotState> {
+    fn state(&self) -> MutexGuard<'_, EndpointState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -380,7 +382,7 @@ impl std::fmt::Debug for Endpoints {
     }
 }
 
-/// A throw of the dice for spreading clients out; without entropy everybody throws the middle.
+/// A random number that spreads clients out; without entropy every client gets the middle.
 fn random_byte() -> u8 {
     let mut byte = [128_u8];
     match getrandom::fill(&mut byte) {

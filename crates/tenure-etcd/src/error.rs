@@ -1,15 +1,15 @@
 //! What can go wrong, named by what the caller must do next.
 //!
-//! A request is applied (`Ok`), not applied (every variant but one), or nobody knows (`Ambiguous`).
-//! `Ambiguous` is settled by reading back what the request would have written; it is never a failure and
-//! never a reason to send the same request again.
+//! A request is applied (`Ok`), not applied (every variant but one), or unknown (`Ambiguous`).
+//! `Ambiguous` is settled by reading back what the request would have written. It is never a
+//! failure and never a reason to send the same request again.
 
 mod access;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use access::{Access, Denied, KeyRange, TlsFailure};
+pub use access::{Denied, KeyRange, RequiredAccess, TlsFailure};
 
 /// Why a call did not give an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum Error {
     /// The revision asked for is gone: list again.
     #[error("the revision asked for has been compacted away; read the current state instead")]
     Compacted {
-        /// The revision up to which history is gone, where the server said it.
+        /// The revision up to which history is gone, where the server reports it.
         at: Option<i64>,
     },
     /// The revision asked for has not happened yet.
@@ -61,7 +61,7 @@ pub enum Error {
     Ambiguous(#[source] Cause),
     /// This is no longer the store we knew: every belief founded on it is void. Final for this client.
     #[error(transparent)]
-    Replaced(#[from] Replaced),
+    Replaced(#[from] ClusterReplaced),
     /// The server reports damaged data, or answered what the protocol does not allow.
     #[error("the server's data or answer is damaged: {0}")]
     Corrupt(String),
@@ -80,7 +80,7 @@ impl Error {
         matches!(self, Self::Ambiguous(_))
     }
 
-    /// Whether the same request may succeed later without anybody changing it.
+    /// Whether the same request may succeed later without an operator's help.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::RateLimited | Self::Unavailable(_) | Self::NoSpace)
@@ -136,7 +136,7 @@ pub enum Invalid {
 /// How we know that the store behind the addresses is not the one we knew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Replaced {
+pub enum ClusterReplaced {
     /// A member answered with another cluster id.
     #[error("the store was replaced: cluster {was:016x} became {now:016x}")]
     OtherCluster {

@@ -12,35 +12,35 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Error, Replaced};
+use crate::error::{ClusterReplaced, Error};
 use crate::message::header::ResponseHeader;
 
 /// The cluster we know and how far its history has gone.
 #[derive(Debug, Default)]
-pub(crate) struct Identity {
-    known: Mutex<Known>,
+pub(crate) struct ClusterIdentity {
+    known: Mutex<KnownCluster>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownCluster {
     /// Zero until the first answer.
     cluster: u64,
     /// The highest revision any answer showed.
     revision: i64,
-    replaced: Option<Replaced>,
+    replaced: Option<ClusterReplaced>,
 }
 
 /// The highest revision known when a request was sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark(i64);
+pub(crate) struct HistoryMark(i64);
 
-impl Identity {
+impl ClusterIdentity {
     /// Taken before a request is sent; gives the error of a store that was replaced already.
-    pub(crate) fn mark(&self) -> Result<Mark, Error> {
+    pub(crate) fn mark(&self) -> Result<HistoryMark, Error> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &known.replaced {
             Some(why) => Err(Error::Replaced(why.clone())),
-            None => Ok(Mark(known.revision)),
+            None => Ok(HistoryMark(known.revision)),
         }
     }
 
@@ -50,7 +50,11 @@ impl Identity {
     }
 
     /// Checks an answer that must be at least as new as everything known when its request was sent.
-    pub(crate) fn observe_linearizable(&self, header: &ResponseHeader, sent: Mark) -> Result<(), Error> {
+    pub(crate) fn observe_linearizable(
+        &self,
+        header: &ResponseHeader,
+        sent: HistoryMark,
+    ) -> Result<(), Error> {
         self.check(header, Some(sent))
     }
 
@@ -60,18 +64,18 @@ impl Identity {
         (known.cluster != 0).then_some(known.cluster)
     }
 
-    fn check(&self, header: &ResponseHeader, sent: Option<Mark>) -> Result<(), Error> {
+    fn check(&self, header: &ResponseHeader, sent: Option<HistoryMark>) -> Result<(), Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = &known.replaced {
             return Err(Error::Replaced(why.clone()));
         }
         let why = if known.cluster != 0 && header.cluster_id != 0 && header.cluster_id != known.cluster {
-            Some(Replaced::OtherCluster { was: known.cluster, now: header.cluster_id })
+            Some(ClusterReplaced::OtherCluster { was: known.cluster, now: header.cluster_id })
         } else {
             match sent {
                 // Revision 0 is a header without one, as in a cancelled watch.
-                Some(Mark(was)) if header.revision != 0 && header.revision < was => {
-                    Some(Replaced::WentBack { was, now: header.revision })
+                Some(HistoryMark(was)) if header.revision != 0 && header.revision < was => {
+                    Some(ClusterReplaced::WentBack { was, now: header.revision })
                 }
                 Some(_) | None => None,
             }
@@ -91,37 +95,37 @@ impl Identity {
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, ResponseHeader};
-    use crate::error::{Error, Replaced};
+    use super::{ClusterIdentity, ResponseHeader};
+    use crate::error::{ClusterReplaced, Error};
 
     fn header(cluster_id: u64, revision: i64) -> ResponseHeader {
         ResponseHeader { cluster_id, member_id: 1, revision, raft_term: 1 }
     }
 
     #[test]
-    fn another_cluster_is_a_replaced_store() {
-        let identity = Identity::default();
+    fn other_cluster_id_is_replaced_store() {
+        let identity = ClusterIdentity::default();
         identity.observe(&header(7, 5)).unwrap();
         assert_eq!(
             identity.observe(&header(8, 9)),
-            Err(Error::Replaced(Replaced::OtherCluster { was: 7, now: 8 }))
+            Err(Error::Replaced(ClusterReplaced::OtherCluster { was: 7, now: 8 }))
         );
     }
 
     #[test]
-    fn a_linearizable_answer_below_the_mark_is_a_replaced_store() {
-        let identity = Identity::default();
+    fn linearizable_reply_below_mark_is_replaced_store() {
+        let identity = ClusterIdentity::default();
         identity.observe(&header(7, 100)).unwrap();
         let mark = identity.mark().unwrap();
         assert_eq!(
             identity.observe_linearizable(&header(7, 99), mark),
-            Err(Error::Replaced(Replaced::WentBack { was: 100, now: 99 }))
+            Err(Error::Replaced(ClusterReplaced::WentBack { was: 100, now: 99 }))
         );
     }
 
     #[test]
-    fn a_lagging_member_and_answers_out_of_order_prove_nothing() {
-        let identity = Identity::default();
+    fn lagging_or_reordered_replies_prove_nothing() {
+        let identity = ClusterIdentity::default();
         let early = identity.mark().unwrap();
         identity.observe_linearizable(&header(7, 100), early).unwrap();
         identity.observe(&header(7, 90)).unwrap();
@@ -130,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_store_stays_replaced_when_the_new_history_overtakes() {
-        let identity = Identity::default();
+    fn replaced_store_stays_replaced() {
+        let identity = ClusterIdentity::default();
         identity.observe(&header(7, 100)).unwrap();
         let mark = identity.mark().unwrap();
         identity.observe_linearizable(&header(7, 3), mark).unwrap_err();

@@ -3,13 +3,13 @@
 //! These are our own types, beside the wire messages and converted by moving, so that no type of the
 //! protocol library shows in a signature.
 
-mod shown;
+mod debug;
 mod wire;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Kind};
-use crate::classify::Asked;
+use crate::call::{Call, CallKind};
+use crate::classify::RequestSize;
 use crate::client::Client;
 use crate::error::{Error, Invalid};
 use crate::message::kv as message;
@@ -43,7 +43,7 @@ pub struct Range {
     /// As of this revision; 0 for now.
     pub revision: i64,
     /// The order of the answer.
-    pub order: Order,
+    pub order: RangeOrder,
     /// Take any member's word, which may lag.
     pub serializable: bool,
     /// Leave the values out.
@@ -56,7 +56,7 @@ pub struct Range {
 
 /// The order of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum RangeOrder {
     /// By key.
     #[default]
     Key,
@@ -90,7 +90,7 @@ pub struct Put {
     pub lease: i64,
     /// Keep the lease the key has. The key must exist.
     pub keep_lease: bool,
-    /// Give back what was there before.
+    /// Whether the reply contains the pair as it was before.
     pub with_previous: bool,
 }
 
@@ -101,19 +101,19 @@ pub struct Delete {
     pub key: Bytes,
     /// The end, as in [`Range`].
     pub range_end: Bytes,
-    /// Give back what was there before.
+    /// Whether the reply contains the pairs as they were before.
     pub with_previous: bool,
 }
 
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compare {
-    /// The key looked at.
+    /// The key that is compared.
     pub key: Bytes,
     /// How it must compare.
     pub relation: Relation,
     /// With what.
-    pub target: Target,
+    pub target: CompareValue,
 }
 
 /// How two values must compare.
@@ -129,9 +129,9 @@ pub enum Relation {
     Less,
 }
 
-/// What a condition looks at. Of a missing key all numbers are 0, and no value compares.
+/// What a condition compares. For a missing key all numbers are 0, and no value compares.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum CompareValue {
     /// Changes since creation.
     Version(i64),
     /// The revision of creation.
@@ -210,8 +210,8 @@ pub struct TxnReply {
 }
 
 impl Txn {
-    /// The longest path of lists, as the server counts it: nested lists add to the list they stand in,
-    /// neighbours do not add up.
+    /// The longest path of lists, as the server counts it: nested lists add to the list that
+    /// contains them, neighbours do not add up.
     #[must_use]
     pub fn op_count(&self) -> usize {
         let longest = self.when.len().max(self.then.len()).max(self.otherwise.len());
@@ -232,8 +232,8 @@ impl Txn {
 }
 
 impl Client {
-    /// Reads keys; linearizable unless the range says otherwise. Asked again from other members until the
-    /// deadline.
+    /// Reads keys; linearizable unless the range requests otherwise. Repeated on other members
+    /// until the deadline.
     ///
     /// # Errors
     ///
@@ -244,12 +244,12 @@ impl Client {
     ///
     /// Safe: nothing was changed.
     pub async fn range(&self, range: Range) -> Result<RangeReply, Error> {
-        let kind = if range.serializable { Kind::LocalRead } else { Kind::Read };
+        let kind = if range.serializable { CallKind::LocalRead } else { CallKind::Read };
         let call = Call {
             path: "/etcdserverpb.KV/Range",
             kind,
             message: message::RangeRequest::from(range),
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         self.endpoints().call::<_, message::RangeResponse>(call).await.map(Into::into)
     }
@@ -273,9 +273,9 @@ impl Client {
         }
         let call = Call {
             path: "/etcdserverpb.KV/Txn",
-            kind: if txn.writes() { Kind::Write } else { Kind::Read },
+            kind: if txn.writes() { CallKind::Write } else { CallKind::Read },
             message: message::TxnRequest::from(txn),
-            asked: Asked { ops, ..Asked::default() },
+            size: RequestSize { ops, ..RequestSize::default() },
         };
         let answer: message::TxnResponse = self.endpoints().call(call).await?;
         TxnReply::try_from(answer)
@@ -293,15 +293,15 @@ impl Client {
     pub async fn put(&self, put: Put) -> Result<i64, Error> {
         let call = Call {
             path: "/etcdserverpb.KV/Put",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::PutRequest::from(put),
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::PutResponse = self.endpoints().call(call).await?;
         Ok(answer.header.map_or(0, |header| header.revision))
     }
 
-    /// Removes keys; says how many, and at which revision.
+    /// Deletes keys; returns how many, and at which revision.
     ///
     /// # Errors
     ///
@@ -313,9 +313,9 @@ impl Client {
     pub async fn delete(&self, delete: Delete) -> Result<DeleteReply, Error> {
         let call = Call {
             path: "/etcdserverpb.KV/DeleteRange",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::DeleteRangeRequest::from(delete),
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::DeleteRangeResponse = self.endpoints().call(call).await?;
         let revision = answer.header.map_or(0, |header| header.revision);
@@ -334,9 +334,9 @@ impl Client {
     pub async fn compact(&self, revision: i64) -> Result<(), Error> {
         let call = Call {
             path: "/etcdserverpb.KV/Compact",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::CompactionRequest { revision, physical: false },
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         self.endpoints().call::<_, message::CompactionResponse>(call).await.map(drop)
     }

@@ -1,11 +1,11 @@
-//! Leases: grant, revoke, look at. Renewing is the business of `keepalive`.
+//! Leases: grant, revoke, read. `keepalive` renews them.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{Call, Kind};
-use crate::classify::Asked;
+use crate::call::{Call, CallKind};
+use crate::classify::RequestSize;
 use crate::client::Client;
 use crate::clock::boot_time;
 use crate::error::{Error, Invalid};
@@ -48,7 +48,7 @@ impl Client {
     ///
     /// # Cancellation
     ///
-    /// The lease may exist without anybody renewing it; it ends by itself.
+    /// The lease may exist without a process that renews it; it expires by itself.
     pub async fn lease_grant(&self, id: i64, ttl: Duration) -> Result<Grant, Error> {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let whole = i64::try_from(seconds).ok().filter(|_| seconds <= TTL_SECONDS_MAX);
@@ -56,9 +56,9 @@ impl Client {
         let asked_at = boot_time();
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseGrant",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::LeaseGrantRequest { ttl: whole, id },
-            asked: Asked { ttl: seconds, ..Asked::default() },
+            size: RequestSize { ttl: seconds, ..RequestSize::default() },
         };
         let answer: message::LeaseGrantResponse = self.endpoints().call(call).await?;
         if !answer.error.is_empty() {
@@ -70,7 +70,7 @@ impl Client {
         Ok(Grant { id: answer.id, ttl: seconds_of(answer.ttl)?, asked_at })
     }
 
-    /// Ends a lease and removes its keys, all at one revision, which is given back.
+    /// Ends a lease and deletes its keys, all at one revision, which is returned.
     ///
     /// # Errors
     ///
@@ -82,15 +82,15 @@ impl Client {
     pub async fn lease_revoke(&self, id: i64) -> Result<i64, Error> {
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseRevoke",
-            kind: Kind::Write,
+            kind: CallKind::Write,
             message: message::LeaseRevokeRequest { id },
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::LeaseRevokeResponse = self.endpoints().call(call).await?;
         Ok(answer.header.map_or(0, |header| header.revision))
     }
 
-    /// Looks at a lease and its keys; `None` when there is no such lease.
+    /// Reads a lease and its keys; `None` when there is no such lease.
     ///
     /// # Errors
     ///
@@ -102,9 +102,9 @@ impl Client {
     pub async fn lease_time_to_live(&self, id: i64) -> Result<Option<LeaseView>, Error> {
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseTimeToLive",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::LeaseTimeToLiveRequest { id, keys: true },
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::LeaseTimeToLiveResponse = match self.endpoints().call(call).await {
             Ok(answer) => answer,
@@ -133,9 +133,9 @@ impl Client {
     pub async fn leases(&self) -> Result<Vec<i64>, Error> {
         let call = Call {
             path: "/etcdserverpb.Lease/LeaseLeases",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::LeaseLeasesRequest {},
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::LeaseLeasesResponse = self.endpoints().call(call).await?;
         Ok(answer.leases.into_iter().map(|lease| lease.id).collect())

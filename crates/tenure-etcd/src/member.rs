@@ -1,13 +1,13 @@
 //! The servers themselves: status, members, alarms.
 
-use crate::call::{Call, Kind};
-use crate::classify::Asked;
+use crate::call::{Call, CallKind};
+use crate::classify::RequestSize;
 use crate::client::Client;
 use crate::error::{Error, Invalid};
 use crate::message::cluster as message;
-use crate::version::Version;
+use crate::version::ServerVersion;
 
-/// What the member we stay with says about itself.
+/// The status that the selected member reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The cluster it belongs to.
@@ -17,7 +17,7 @@ pub struct Status {
     /// The leader it knows, if any.
     pub leader: Option<u64>,
     /// Its version, when it can be read.
-    pub version: Option<Version>,
+    pub version: Option<ServerVersion>,
     /// Its version, as written.
     pub version_text: String,
     /// Its revision, which may lag.
@@ -34,7 +34,7 @@ pub struct Status {
 
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct ClusterMember {
     /// Its id.
     pub id: u64,
     /// Its name; empty until it has started.
@@ -82,9 +82,9 @@ impl Client {
     pub async fn status(&self) -> Result<Status, Error> {
         let call = Call {
             path: "/etcdserverpb.Maintenance/Status",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::StatusRequest {},
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::StatusResponse = self.endpoints().call(call).await?;
         let header = answer.header.unwrap_or_default();
@@ -92,7 +92,7 @@ impl Client {
             cluster_id: header.cluster_id,
             member_id: header.member_id,
             leader: (answer.leader != 0).then_some(answer.leader),
-            version: Version::parse(&answer.version),
+            version: ServerVersion::parse(&answer.version),
             version_text: answer.version,
             revision: header.revision,
             db_bytes: answer.db_size,
@@ -111,7 +111,7 @@ impl Client {
     /// # Cancellation
     ///
     /// Safe: nothing was changed.
-    pub async fn members(&self) -> Result<Vec<Member>, Error> {
+    pub async fn members(&self) -> Result<Vec<ClusterMember>, Error> {
         self.list_members(false).await
     }
 
@@ -128,18 +128,18 @@ impl Client {
         self.list_members(true).await.map(drop)
     }
 
-    async fn list_members(&self, linearizable: bool) -> Result<Vec<Member>, Error> {
+    async fn list_members(&self, linearizable: bool) -> Result<Vec<ClusterMember>, Error> {
         let call = Call {
             path: "/etcdserverpb.Cluster/MemberList",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::MemberListRequest { linearizable },
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::MemberListResponse = self.endpoints().call(call).await?;
         Ok(answer
             .members
             .into_iter()
-            .map(|member| Member {
+            .map(|member| ClusterMember {
                 id: member.id,
                 name: member.name,
                 peer_urls: member.peer_urls,
@@ -161,9 +161,9 @@ impl Client {
     pub async fn is_grpc_proxy(&self) -> Result<bool, Error> {
         let call = Call {
             path: "/grpc.health.v1.Health/Check",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::HealthCheckRequest {},
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         match self.endpoints().call::<_, message::HealthCheckResponse>(call).await {
             Ok(_) => Ok(false),
@@ -184,9 +184,9 @@ impl Client {
     pub async fn alarms(&self) -> Result<Vec<Alarm>, Error> {
         let call = Call {
             path: "/etcdserverpb.Maintenance/Alarm",
-            kind: Kind::LocalRead,
+            kind: CallKind::LocalRead,
             message: message::AlarmRequest { action: 0, member_id: 0, alarm: 0 },
-            asked: Asked::default(),
+            size: RequestSize::default(),
         };
         let answer: message::AlarmResponse = self.endpoints().call(call).await?;
         Ok(answer

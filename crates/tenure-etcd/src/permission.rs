@@ -4,7 +4,7 @@
 
 use prost::Message as _;
 
-use crate::error::{Access, Denied, KeyRange};
+use crate::error::{Denied, KeyRange, RequiredAccess};
 use crate::message::kv::{DeleteRangeRequest, PutRequest, RangeRequest, RequestKind, RequestOp, TxnRequest};
 
 /// The permission that a call needs, for an error that names it.
@@ -26,10 +26,10 @@ pub(crate) fn missing(path: &str, message: &[u8], user: Option<&str>) -> Denied 
         _ => {}
     }
     let access = match (needs.reads, needs.writes) {
-        (true, false) => Access::Read,
-        (false, true) => Access::Write,
-        (true, true) => Access::ReadWrite,
-        (false, false) => Access::Root,
+        (true, false) => RequiredAccess::Read,
+        (false, true) => RequiredAccess::Write,
+        (true, true) => RequiredAccess::ReadWrite,
+        (false, false) => RequiredAccess::Root,
     };
     Denied::Permission { user: user.map(str::to_owned), access, ranges: needs.ranges }
 }
@@ -103,7 +103,7 @@ mod tests {
         let denied = missing("/etcdserverpb.KV/Put", &put.encode_to_vec(), Some("ann"));
         let expected = Denied::Permission {
             user: Some("ann".to_owned()),
-            access: Access::Write,
+            access: RequiredAccess::Write,
             ranges: vec![key("/a")],
         };
         assert_eq!(denied, expected);
@@ -112,11 +112,14 @@ mod tests {
         let success = vec![RequestOp { request: Some(RequestKind::Put(put)) }];
         let txn = TxnRequest { compare: vec![compare.clone(), compare], success, failure: Vec::new() };
         let denied = missing("/etcdserverpb.KV/Txn", &txn.encode_to_vec(), None);
-        let expected =
-            Denied::Permission { user: None, access: Access::ReadWrite, ranges: vec![key("/b"), key("/a")] };
+        let expected = Denied::Permission {
+            user: None,
+            access: RequiredAccess::ReadWrite,
+            ranges: vec![key("/b"), key("/a")],
+        };
         assert_eq!(denied, expected);
 
         let denied = missing("/etcdserverpb.KV/Compact", &[], None);
-        assert!(matches!(denied, Denied::Permission { access: Access::Root, .. }), "{denied:?}");
+        assert!(matches!(denied, Denied::Permission { access: RequiredAccess::Root, .. }), "{denied:?}");
     }
 }

@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::classify::{Asked, Class, classify};
+use crate::classify::{Class, RequestSize, classify};
 use crate::connection::{Connection, RequireLeader};
-use crate::endpoints::{Endpoints, Verdict};
+use crate::endpoints::{ConnectionReport, Endpoints};
 use crate::error::{Cause, Error};
 
 /// Longest wait before the first new try: long enough to spread a thousand clients of one dead member.
@@ -71,40 +71,41 @@ impl<R: prost::Message + Default + 'static> Incoming<R> {
     }
 }
 
-/// A broken stream, as it concerns the connection and those who wait.
+/// A broken stream, as it concerns the connection and the waiting callers.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub(crate) enum StreamError {
     /// Try again, elsewhere if need be.
     Retry(Error),
-    /// Nobody will do better.
+    /// No other member would accept it either.
     Fatal(Error),
 }
 
-impl Broken {
-    /// Reads the status that ended a stream, and tells the endpoints what it says about the member.
-    pub(crate) fn report(endpoints: &Endpoints, connection: &Connection, status: &Status) -> Broken {
+impl StreamError {
+    /// Interprets the status that ended a stream, and reports to the endpoints what it proves about
+    /// the member.
+    pub(crate) fn report(endpoints: &Endpoints, connection: &Connection, status: &Status) -> StreamError {
         let is_transport = std::error::Error::source(status).is_some();
-        let (verdict, broken) = match classify(status, Asked::default()) {
-            Class::Answer(error) if is_fatal(&error) => (None, Broken::Fatal(error)),
-            Class::Answer(error) => (None, Broken::Retry(error)),
-            Class::Stale(text) => (Some(Verdict::Unauthenticated), retry(connection, text)),
-            Class::Refused(text) => (Some(Verdict::Failed(text.clone())), retry(connection, text)),
+        let (report, broken) = match classify(status, RequestSize::default()) {
+            Class::Answer(error) if is_fatal(&error) => (None, StreamError::Fatal(error)),
+            Class::Answer(error) => (None, StreamError::Retry(error)),
+            Class::Stale(text) => (Some(ConnectionReport::Unauthenticated), retry(connection, text)),
+            Class::Refused(text) => (Some(ConnectionReport::Failed(text.clone())), retry(connection, text)),
             Class::Unsent(text) | Class::Lost(text) if is_transport => {
-                (Some(Verdict::Gone), retry(connection, text))
+                (Some(ConnectionReport::Gone), retry(connection, text))
             }
             Class::Unsent(text) | Class::Lost(text) | Class::Overlong(text) => {
                 (None, retry(connection, text))
             }
         };
-        if let Some(verdict) = verdict {
-            endpoints.report(connection, verdict);
+        if let Some(report) = report {
+            endpoints.report(connection, report);
         }
         broken
     }
 }
 
-fn retry(connection: &Connection, text: String) -> Broken {
-    Broken::Retry(Error::Unavailable(Cause::at(&connection.address, text)))
+fn retry(connection: &Connection, text: String) -> StreamError {
+    StreamError::Retry(Error::Unavailable(Cause::at(&connection.address, text)))
 }
 
 /// Whether no other member and no later time will make a difference for this client.
@@ -169,10 +170,10 @@ impl Reconnect {
     }
 }
 
-/// Ends when anybody gives up the connection.
-pub(crate) fn given_up(endpoints: &Arc<Endpoints>, connection: &Arc<Connection>) -> BoxFuture<'static, ()> {
+/// Ends when any user abandons the connection.
+pub(crate) fn abandoned(endpoints: &Arc<Endpoints>, connection: &Arc<Connection>) -> BoxFuture<'static, ()> {
     let (endpoints, connection) = (Arc::clone(endpoints), Arc::clone(connection));
-    Box::pin(async move { endpoints.given_up(&connection).await })
+    Box::pin(async move { endpoints.abandoned(&connection).await })
 }
 
 /// How long to wait after a stream broke: exponential, with full jitter.
@@ -187,7 +188,7 @@ impl Pause {
         let longest =
             PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
-        longest.mul_f64(dice())
+        longest.mul_f64(random_fraction())
     }
 
     /// The last stream lived: begin anew.
@@ -196,8 +197,8 @@ impl Pause {
     }
 }
 
-/// Between 0 and 1; without entropy everybody throws the middle.
-fn dice() -> f64 {
+/// Between 0 and 1; without entropy always the middle.
+fn random_fraction() -> f64 {
     let mut bytes = [0_u8, 128];
     let thrown = getrandom::fill(&mut bytes).map_or(0x8000, |()| u16::from_le_bytes(bytes));
     f64::from(thrown) / f64::from(u16::MAX)
@@ -227,7 +228,7 @@ mod tests {
     use super::{PAUSE_FIRST, PAUSE_MAX, Pause};
 
     #[test]
-    fn the_pause_grows_to_its_bound_and_begins_anew() {
+    fn pause_grows_to_bound_and_resets() {
         let mut pause = Pause::default();
         for failures in 0..40_u32 {
             let longest = PAUSE_FIRST.saturating_mul(2_u32.saturating_pow(failures)).min(PAUSE_MAX);

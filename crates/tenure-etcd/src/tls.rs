@@ -1,4 +1,4 @@
-//! TLS by rustls: from the configuration to a socket whose other end is who it should be.
+//! TLS by rustls: from the configuration to a socket with a verified peer.
 
 use std::fmt;
 use std::io;
@@ -24,9 +24,9 @@ use crate::probe::rustls_error;
 /// The name of HTTP/2 when both sides agree on a protocol.
 const HTTP2: &[u8] = b"h2";
 
-/// Whom we trust, who we are, and whom we expect.
+/// The trusted authorities, the client's certificate, and the expected server name.
 #[derive(Clone)]
-pub(crate) struct Trust {
+pub(crate) struct TlsConnect {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
     has_identity: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Trust {
 
 /// A configuration that no handshake can begin with.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TrustError {
+pub(crate) enum TlsConfigError {
     #[error("the certificate authorities are not in PEM")]
     Authorities(#[source] pem::Error),
     #[error("this machine has no certificate authorities of its own; name one")]
@@ -59,43 +59,47 @@ pub(crate) enum TrustError {
     },
 }
 
-impl Trust {
-    /// Reads the configuration, for a server that is called `host` unless the configuration says otherwise.
-    pub(crate) fn new(tls: &Tls, host: &str) -> Result<Self, TrustError> {
+impl TlsConnect {
+    /// Reads the configuration, for a server called `host` unless the configuration names another.
+    pub(crate) fn new(tls: &Tls, host: &str) -> Result<Self, TlsConfigError> {
         let provider =
             CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
         let trusting = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(TrustError::Protocol)?
+            .map_err(TlsConfigError::Protocol)?
             .with_root_certificates(authorities(tls)?);
         let requested = Arc::new(AtomicBool::new(false));
         let mut config = match &tls.identity {
             None => {
-                let shown = Shown { identity: None, requested: Arc::clone(&requested) };
+                let shown = CertificateResolver { identity: None, requested: Arc::clone(&requested) };
                 trusting.with_client_cert_resolver(Arc::new(shown))
             }
             Some(identity) => {
-                let chain = certificates(&identity.certificate_pem).map_err(TrustError::Certificate)?;
+                let chain = certificates(&identity.certificate_pem).map_err(TlsConfigError::Certificate)?;
                 let key = PrivateKeyDer::from_pem_slice(identity.key_pem.reveal().as_bytes())
-                    // Why is not said: it might show a line of the key.
-                    .map_err(|_| TrustError::Key)?;
+                    // The cause is left out: it might show a line of the key.
+                    .map_err(|_| TlsConfigError::Key)?;
                 let identity =
                     CertifiedKey::from_der(chain, key, &provider).map_err(|error| match error {
-                        rustls::Error::InconsistentKeys(_) => TrustError::KeyMismatch,
-                        error => TrustError::Identity(error),
+                        rustls::Error::InconsistentKeys(_) => TlsConfigError::KeyMismatch,
+                        error => TlsConfigError::Identity(error),
                     })?;
-                let shown = Shown { identity: Some(Arc::new(identity)), requested: Arc::clone(&requested) };
+                let shown = CertificateResolver {
+                    identity: Some(Arc::new(identity)),
+                    requested: Arc::clone(&requested),
+                };
                 trusting.with_client_cert_resolver(Arc::new(shown))
             }
         };
         config.alpn_protocols = vec![HTTP2.to_vec()];
         let name = tls.server_name.as_deref().unwrap_or(host).to_owned();
-        let name = ServerName::try_from(name.clone()).map_err(|source| TrustError::Name { name, source })?;
+        let name =
+            ServerName::try_from(name.clone()).map_err(|source| TlsConfigError::Name { name, source })?;
         Ok(Self { config: Arc::new(config), name, has_identity: tls.identity.is_some(), requested })
     }
 
     /// The handshake. Its errors name what was wrong with a certificate.
-    pub(crate) async fn greet(&self, socket: TcpStream) -> Result<TlsStream<TcpStream>, DialError> {
+    pub(crate) async fn handshake(&self, socket: TcpStream) -> Result<TlsStream<TcpStream>, DialError> {
         let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(self.name.clone(), socket);
         let socket = connecting.await.map_err(|error| self.failed(&error))?;
         if socket.get_ref().1.alpn_protocol() == Some(HTTP2) {
@@ -180,12 +184,12 @@ fn roughly(seconds: u64) -> String {
 
 /// Shows the one certificate, or none, and notes that a server requested one.
 #[derive(Debug)]
-struct Shown {
+struct CertificateResolver {
     identity: Option<Arc<CertifiedKey>>,
     requested: Arc<AtomicBool>,
 }
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for CertificateResolver {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.requested.store(true, Ordering::Relaxed);
         self.identity.clone()
@@ -197,22 +201,22 @@ impl ResolvesClientCert for Shown {
 }
 
 /// The given authorities and no others; the machine's own when none are given.
-fn authorities(tls: &Tls) -> Result<RootCertStore, TrustError> {
+fn authorities(tls: &Tls) -> Result<RootCertStore, TlsConfigError> {
     let found = match &tls.ca_pem {
-        Some(pem) => certificates(pem).map_err(TrustError::Authorities)?,
+        Some(pem) => certificates(pem).map_err(TlsConfigError::Authorities)?,
         None => {
             let own = rustls_native_certs::load_native_certs();
             if !own.errors.is_empty() {
                 tracing::debug!(errors = ?own.errors, "certificate authorities left out");
             }
             if own.certs.is_empty() {
-                return Err(TrustError::NoAuthorities);
+                return Err(TlsConfigError::NoAuthorities);
             }
             own.certs
         }
     };
     let mut roots = RootCertStore::empty();
-    // Trust stores hold old certificates that nobody can read any more; the others count.
+    // Trust stores hold old certificates that cannot be parsed any more; the others count.
     roots.add_parsable_certificates(found);
     Ok(roots)
 }
@@ -221,8 +225,8 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> 
     CertificateDer::pem_slice_iter(pem).collect()
 }
 
-impl fmt::Debug for Trust {
+impl fmt::Debug for TlsConnect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trust").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("TlsConnect").field("name", &self.name).finish_non_exhaustive()
     }
 }

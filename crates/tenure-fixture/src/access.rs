@@ -1,7 +1,7 @@
 //! Users and roles of an etcd, for tests of what a user may do. They go through etcd's JSON gateway, so that no client has to offer them.
 
 use crate::etcd::Etcd;
-use crate::member::Member;
+use crate::member::EtcdMember;
 
 /// What a role may do with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,22 +14,22 @@ pub enum Permission {
 
 /// Changes users and roles. A step that etcd refuses panics.
 #[derive(Debug)]
-pub struct Access<'a> {
-    member: &'a Member,
+pub struct AccessControl<'a> {
+    member: &'a EtcdMember,
     /// Needed once authentication is enabled.
     token: Option<String>,
 }
 
 impl Etcd {
     /// Users and roles, while authentication is not enabled yet.
-    pub fn access(&self) -> Access<'_> {
-        Access::of(self.member(0))
+    pub fn access(&self) -> AccessControl<'_> {
+        AccessControl::of(self.member(0))
     }
 }
 
-impl<'a> Access<'a> {
-    pub(crate) fn of(member: &'a Member) -> Access<'a> {
-        Access { member, token: None }
+impl<'a> AccessControl<'a> {
+    pub(crate) fn of(member: &'a EtcdMember) -> AccessControl<'a> {
+        AccessControl { member, token: None }
     }
 
     /// The same as a user, for changes after authentication was enabled.
@@ -37,11 +37,11 @@ impl<'a> Access<'a> {
     /// # Panics
     /// If the user may not sign in.
     #[must_use]
-    pub fn signed_in(self, name: &str, password: &str) -> Access<'a> {
+    pub fn signed_in(self, name: &str, password: &str) -> AccessControl<'a> {
         let answer = self.post("authenticate", &format!(r#"{{"name":"{name}","password":"{password}"}}"#));
         let token = answer.split("\"token\":\"").nth(1).and_then(|rest| rest.split('"').next());
         let token = token.unwrap_or_else(|| panic!("the answer has no token: {answer}"));
-        Access { token: Some(token.to_owned()), ..self }
+        AccessControl { token: Some(token.to_owned()), ..self }
     }
 
     /// Adds a user.
@@ -129,7 +129,7 @@ mod tests {
     use super::base64;
 
     #[test]
-    fn bytes_are_written_as_base64() {
+    fn bytes_encode_as_base64() {
         for (bytes, text) in [(&b""[..], ""), (b"/", "Lw=="), (b"/a", "L2E="), (b"/tenure/", "L3RlbnVyZS8=")]
         {
             assert_eq!(base64(bytes), text);

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 /// Major, minor and patch of an etcd, ordered as versions are.
-pub type Version = (u32, u32, u32);
+pub type EtcdVersion = (u32, u32, u32);
 
 /// The etcd to test with: `TENURE_ETCD_BIN` if set, else the vendored one.
 ///
@@ -40,8 +40,8 @@ pub fn binary() -> PathBuf {
 ///
 /// # Panics
 /// If the file cannot be run or does not answer like etcd.
-pub fn version_of(binary: &Path) -> Version {
-    static KNOWN: Mutex<BTreeMap<PathBuf, Version>> = Mutex::new(BTreeMap::new());
+pub fn version_of(binary: &Path) -> EtcdVersion {
+    static KNOWN: Mutex<BTreeMap<PathBuf, EtcdVersion>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().expect("nothing panics while the map is held, except this very question");
     if let Some(version) = known.get(binary) {
         return *version;
@@ -59,7 +59,7 @@ pub fn version_of(binary: &Path) -> Version {
 }
 
 /// Reads the line `etcd Version: 3.7.2`; a suffix such as `-rc.0` is dropped.
-fn parse_version(text: &str) -> Option<Version> {
+fn parse_version(text: &str) -> Option<EtcdVersion> {
     let line = text.lines().find_map(|line| line.strip_prefix("etcd Version:"))?;
     let mut numbers = line.trim().split(['.', '-', '+']).map_while(|part| part.parse().ok());
     Some((numbers.next()?, numbers.next()?, numbers.next()?))
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_line_is_read_with_and_without_a_suffix() {
+    fn version_line_parses_with_suffix() {
         assert_eq!(parse_version("etcd Version: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
         assert_eq!(parse_version("etcd Version: 3.7.0-rc.1\n"), Some((3, 7, 0)));
         assert_eq!(parse_version("etcd Version: 3\n"), None);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_under_test_answers_with_a_known_line() {
+    fn etcd_binary_prints_known_version() {
         let version = version_of(&binary());
         assert!(version >= (3, 4, 0), "{version:?}");
     }

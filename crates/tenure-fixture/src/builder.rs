@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use crate::Etcd;
-use crate::binary::Version;
+use crate::binary::EtcdVersion;
 
 /// Collects options; [`Builder::start`] runs them.
 #[derive(Clone, Debug, Default)]
@@ -145,7 +145,7 @@ impl Builder {
     }
 
     /// Adds the arguments that all members share.
-    pub(crate) fn push_args(&self, version: Version, command: &mut Vec<OsString>) {
+    pub(crate) fn push_args(&self, version: EtcdVersion, command: &mut Vec<OsString>) {
         let mut push = |name: &str, value: String| command.push(format!("--{name}={value}").into());
         if let Some((heartbeat_ms, election_ms)) = self.timers.millis(self.members) {
             push("heartbeat-interval", heartbeat_ms.to_string());
@@ -195,14 +195,14 @@ impl Timers {
 mod tests {
     use super::*;
 
-    fn args(builder: &Builder, version: Version) -> Vec<String> {
+    fn args(builder: &Builder, version: EtcdVersion) -> Vec<String> {
         let mut command = Vec::new();
         builder.push_args(version, &mut command);
         command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
     }
 
     #[test]
-    fn no_fsync_is_asked_only_where_the_server_knows_it() {
+    fn no_fsync_depends_on_version() {
         let flag = "--unsafe-no-fsync=true".to_owned();
         assert!(!args(&Builder::new(), (3, 4, 45)).contains(&flag));
         assert!(args(&Builder::new(), (3, 5, 34)).contains(&flag));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_follow_the_number_of_members() {
+    fn timers_follow_member_count() {
         assert!(args(&Builder::new(), (3, 7, 2)).contains(&"--election-timeout=50".to_owned()));
         assert!(args(&Builder::new().members(3), (3, 7, 2)).contains(&"--election-timeout=200".to_owned()));
         let default = args(&Builder::new().timers(Timers::Default), (3, 7, 2));

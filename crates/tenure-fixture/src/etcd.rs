@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::binary::{Version, binary, version_of};
+use crate::binary::{EtcdVersion, binary, version_of};
 use crate::builder::Builder;
 use crate::grant;
-use crate::member::{Member, Plan, Ports};
+use crate::member::{EtcdMember, MemberPlan, Ports};
 use crate::peers::Peers;
 
 /// Space a memory disk must have free. A member preallocates 123 MB; three members with some data in
@@ -28,12 +28,12 @@ const AGREEMENT_WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Etcd {
     // Before the folder: the processes must be gone when it is removed.
-    members: Vec<Member>,
+    members: Vec<EtcdMember>,
     peers: Option<Peers>,
     folder: TempDir,
     builder: Builder,
     binary: PathBuf,
-    version: Version,
+    version: EtcdVersion,
 }
 
 impl Etcd {
@@ -59,7 +59,7 @@ impl Etcd {
         let mut etcd = Etcd { members: Vec::new(), peers: None, folder, builder, binary, version };
         for attempt in 1.. {
             etcd.prepare_all();
-            etcd.members.iter().for_each(Member::spawn);
+            etcd.members.iter().for_each(EtcdMember::spawn);
             let trouble = etcd.members.iter().find_map(|member| Some((member, member.await_health().err()?)));
             let Some((member, trouble)) = trouble else { break };
             let log = member.log_excerpt();
@@ -83,7 +83,7 @@ impl Etcd {
     /// The ids of the members, in their order.
     fn ids(&self) -> Vec<u64> {
         let answer = self.insist("/v3/cluster/member/list", "{}");
-        let id_of = |member: &Member| {
+        let id_of = |member: &EtcdMember| {
             let of_one = answer
                 .split("{\"ID\":\"")
                 .find(|text| text.contains(&format!("\"name\":\"{}\"", member.name())))?;
@@ -113,7 +113,7 @@ impl Etcd {
         self.members = ports
             .into_iter()
             .enumerate()
-            .map(|(index, ports)| Member::prepare(self.plan(index, ports), &peers, "new"))
+            .map(|(index, ports)| EtcdMember::prepare(self.plan(index, ports), &peers, "new"))
             .collect();
     }
 
@@ -121,7 +121,7 @@ impl Etcd {
         self.peers.as_ref().map_or_else(|| ports.peer_url(), |peers| peers.url(index))
     }
 
-    fn plan(&self, index: usize, ports: Ports) -> Plan {
+    fn plan(&self, index: usize, ports: Ports) -> MemberPlan {
         let name = name(index);
         let folder = self.folder.path().join(&name);
         // Left over from a start that lost its port.
@@ -132,22 +132,22 @@ impl Etcd {
         command.push(self.binary.clone().into());
         self.builder.push_args(self.version, &mut command);
         let advertised = self.advertised(index, &ports);
-        Plan { name, folder, ports, advertised, has_tls: self.builder.tls.is_some(), command }
+        MemberPlan { name, folder, ports, advertised, has_tls: self.builder.tls.is_some(), command }
     }
 
     /// The members in the order they were started.
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[EtcdMember] {
         &self.members
     }
 
     /// One member, counted from 0.
-    pub fn member(&self, index: usize) -> &Member {
+    pub fn member(&self, index: usize) -> &EtcdMember {
         &self.members[index]
     }
 
     /// The clients' URLs of all members.
     pub fn client_urls(&self) -> Vec<String> {
-        self.members.iter().map(Member::client_url).collect()
+        self.members.iter().map(EtcdMember::client_url).collect()
     }
 
     /// All members as `127.0.0.1:port,127.0.0.1:port`.
@@ -157,7 +157,7 @@ impl Etcd {
     }
 
     /// What the binary says it is.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> EtcdVersion {
         self.version
     }
 
@@ -204,13 +204,13 @@ impl Etcd {
 
     /// Kills all members at once, as a power cut would.
     pub fn kill_all(&self) {
-        self.members.iter().for_each(Member::kill);
+        self.members.iter().for_each(EtcdMember::kill);
     }
 
     /// Starts every member that does not run and waits until all are healthy.
     pub fn restart_all(&self) {
-        self.members.iter().for_each(Member::spawn);
-        self.members.iter().for_each(Member::wait_until_healthy);
+        self.members.iter().for_each(EtcdMember::spawn);
+        self.members.iter().for_each(EtcdMember::wait_until_healthy);
     }
 
     /// Adds one member to the running ones and waits until all are healthy.
@@ -222,7 +222,7 @@ impl Etcd {
     ///
     /// # Panics
     /// If the cluster does not take the member or it does not become healthy, and with TLS.
-    pub fn grow(&mut self) -> &Member {
+    pub fn grow(&mut self) -> &EtcdMember {
         assert!(self.peers.is_none(), "a cluster with wires that can be cut cannot grow");
         let ports = Ports::lease_at(self.builder.host(self.members.len()).ip);
         let document = format!("{{\"peerURLs\":[\"{}\"],\"isLearner\":true}}", ports.peer_url());
@@ -232,11 +232,11 @@ impl Etcd {
         let mut peers: Vec<String> =
             self.members.iter().map(|member| format!("{}={}", member.name(), member.peer_url())).collect();
         peers.push(format!("{}={}", name(index), ports.peer_url()));
-        let member = Member::prepare(self.plan(index, ports), &peers.join(","), "existing");
+        let member = EtcdMember::prepare(self.plan(index, ports), &peers.join(","), "existing");
         member.spawn();
         self.insist("/v3/cluster/member/promote", &format!("{{\"ID\":\"{id}\"}}"));
         self.members.push(member);
-        self.members.iter().for_each(Member::wait_until_healthy);
+        self.members.iter().for_each(EtcdMember::wait_until_healthy);
         &self.members[index]
     }
 

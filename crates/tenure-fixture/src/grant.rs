@@ -3,8 +3,8 @@
 //! It shows that a suite written without users passes with the least privilege: `cargo xtask least-privilege` runs the tests of the CLI so.
 //! A test that configures users itself starts its etcd with [`Builder::without_auth`](crate::Builder::without_auth).
 
-use crate::access::{Access, Permission};
-use crate::member::Member;
+use crate::access::{AccessControl, Permission};
+use crate::member::EtcdMember;
 
 /// The variable with the prefix that the user may read and write.
 const VARIABLE: &str = "TENURE_ETCD_GRANT";
@@ -36,11 +36,11 @@ pub(crate) fn bcrypt_cost() -> Option<u32> {
 ///
 /// # Panics
 /// If the member refuses a step.
-pub(crate) fn enable(member: &Member) {
+pub(crate) fn enable(member: &EtcdMember) {
     let Ok(prefix) = std::env::var(VARIABLE) else { return };
     let (name, password) = USER.split_once(':').expect("a name and a password");
     let (_, root_password) = ROOT.split_once(':').expect("a name and a password");
-    let access = Access::of(member);
+    let access = AccessControl::of(member);
     access.add_root(root_password).add_user(name, password).add_role(name);
     access.grant(name, Permission::ReadWrite, &prefix).give_role(name, name).enable();
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 /// An answer of the server, whatever its status.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
 /// Fetches a path.
-pub(crate) fn get(addr: SocketAddr, path: &str, timeout: Duration) -> io::Result<Answer> {
+pub(crate) fn get(addr: SocketAddr, path: &str, timeout: Duration) -> io::Result<HttpResponse> {
     exchange(addr, &format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n"), timeout)
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn post(
     token: Option<&str>,
     json: &str,
     timeout: Duration,
-) -> io::Result<Answer> {
+) -> io::Result<HttpResponse> {
     let length = json.len();
     let token = token.map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
     let request = format!(
@@ -35,7 +35,7 @@ pub(crate) fn post(
     exchange(addr, &request, timeout)
 }
 
-fn exchange(addr: SocketAddr, request: &str, timeout: Duration) -> io::Result<Answer> {
+fn exchange(addr: SocketAddr, request: &str, timeout: Duration) -> io::Result<HttpResponse> {
     let mut stream = TcpStream::connect_timeout(&addr, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
@@ -46,10 +46,10 @@ fn exchange(addr: SocketAddr, request: &str, timeout: Duration) -> io::Result<An
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
 }
 
-fn parse(text: &str) -> Option<Answer> {
+fn parse(text: &str) -> Option<HttpResponse> {
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
+    Some(HttpResponse { status, body: body.to_owned() })
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_its_status_and_what_follows_the_headers() {
+    fn response_parses_status_and_body() {
         let answer =
             parse("HTTP/1.0 503 Service Unavailable\r\nA: b\r\n\r\n{\"health\":\"false\"}\r\n\r\nx").unwrap();
         assert_eq!(answer.status, 503);

@@ -32,12 +32,12 @@ mod proxy;
 mod redis_server;
 pub mod sentinel;
 
-pub use access::{Access, Permission};
-pub use binary::{Version, binary, version_of};
+pub use access::{AccessControl, Permission};
+pub use binary::{EtcdVersion, binary, version_of};
 pub use builder::{Builder, Host, Timers, Tls};
 pub use etcd::Etcd;
 pub use grant::{granted_user, root_user};
 pub use grpc_proxy::GrpcProxy;
-pub use member::Member;
+pub use member::EtcdMember;
 pub use proxy::{Mode, Proxy};
 pub use redis_server::Redis;

@@ -27,7 +27,7 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A member of an [`Etcd`](crate::Etcd); all methods may be called from any thread.
 #[derive(Debug)]
-pub struct Member {
+pub struct EtcdMember {
     name: String,
     folder: PathBuf,
     ports: Ports,
@@ -55,8 +55,8 @@ impl Ports {
     }
 }
 
-/// What [`Member::prepare`] needs besides the shared arguments.
-pub(crate) struct Plan {
+/// What [`EtcdMember::prepare`] needs besides the shared arguments.
+pub(crate) struct MemberPlan {
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
     pub(crate) ports: Ports,
@@ -67,10 +67,10 @@ pub(crate) struct Plan {
     pub(crate) command: Vec<OsString>,
 }
 
-impl Member {
+impl EtcdMember {
     /// A member that does not run yet.
-    pub(crate) fn prepare(plan: Plan, initial_cluster: &str, state: &str) -> Member {
-        let Plan { name, folder, ports, advertised, has_tls, mut command } = plan;
+    pub(crate) fn prepare(plan: MemberPlan, initial_cluster: &str, state: &str) -> EtcdMember {
+        let MemberPlan { name, folder, ports, advertised, has_tls, mut command } = plan;
         let client_url = url(ports.client.addr(), has_tls);
         for (flag, value) in [
             ("--name", name.clone()),
@@ -85,7 +85,7 @@ impl Member {
             command.extend([flag.into(), value.into()]);
         }
         command.extend(["--data-dir".into(), folder.join("data").into()]);
-        Member { name, folder, ports, has_tls, command, process: Mutex::new(None) }
+        EtcdMember { name, folder, ports, has_tls, command, process: Mutex::new(None) }
     }
 
     /// The name in the member list.
@@ -136,7 +136,7 @@ impl Member {
     /// Kills the process if it runs, starts it again on its data and ports, and waits for health.
     ///
     /// # Panics
-    /// If it does not become healthy; without a majority of members use [`Member::spawn`].
+    /// If it does not become healthy; without a majority of members use [`EtcdMember::spawn`].
     pub fn restart(&self) {
         self.kill();
         self.spawn();

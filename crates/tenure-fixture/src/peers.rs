@@ -24,27 +24,27 @@ const UNKNOWN: u64 = 0;
 /// The wires between all members; dropping it closes them.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    shared: Arc<Shared>,
-    doors: Vec<Door>,
+    shared: Arc<PeersShared>,
+    doors: Vec<PeerDoor>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct PeersShared {
+    state: Mutex<PeersState>,
     is_over: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PeersState {
     /// By index, once they are known.
     ids: Vec<u64>,
     /// From whom to whom nothing comes through.
     cuts: BTreeSet<(usize, usize)>,
-    connections: Vec<Arc<Connection>>,
+    connections: Vec<Arc<PeerConnection>>,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct PeerConnection {
     /// Whose door it came through.
     owner: usize,
     /// Its id, for it may dial before anybody knows who has which.
@@ -57,7 +57,7 @@ struct Connection {
 
 /// Where one member is reached by the others.
 #[derive(Debug)]
-struct Door {
+struct PeerDoor {
     port: Port,
     thread: Option<JoinHandle<()>>,
 }
@@ -65,9 +65,9 @@ struct Door {
 impl Peers {
     /// Doors for members with these addresses.
     pub(crate) fn to(targets: &[SocketAddr]) -> Peers {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PeersShared::default());
         let doors = targets.iter().enumerate();
-        let doors = doors.map(|(owner, target)| Door::open(owner, *target, &shared)).collect();
+        let doors = doors.map(|(owner, target)| PeerDoor::open(owner, *target, &shared)).collect();
         Peers { shared, doors }
     }
 
@@ -112,13 +112,13 @@ impl Drop for Peers {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PeersShared {
+    fn lock(&self) -> MutexGuard<'_, PeersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PeersState {
     fn index_of(&self, id: u64) -> Option<usize> {
         self.ids.iter().position(|known| *known == id)
     }
@@ -132,8 +132,8 @@ fn id_in(head: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(&rest[..end]).ok()?, 16).ok()
 }
 
-impl Door {
-    fn open(owner: usize, target: SocketAddr, shared: &Arc<Shared>) -> Door {
+impl PeerDoor {
+    fn open(owner: usize, target: SocketAddr, shared: &Arc<PeersShared>) -> PeerDoor {
         let port = Port::lease();
         let listener = TcpListener::bind(port.addr())
             .unwrap_or_else(|error| panic!("members cannot be reached on {}: {error}", port.addr()));
@@ -144,21 +144,21 @@ impl Door {
                     return;
                 }
                 // A member that does not run refuses, and so do we.
-                if let Ok(connection) = Connection::open(owner, dialed, target) {
+                if let Ok(connection) = PeerConnection::open(owner, dialed, target) {
                     connection.carry(&shared);
                 }
             }
         });
-        Door { port, thread: Some(thread) }
+        PeerDoor { port, thread: Some(thread) }
     }
 }
 
-impl Connection {
-    fn open(owner: usize, dialed: TcpStream, target: SocketAddr) -> std::io::Result<Arc<Connection>> {
+impl PeerConnection {
+    fn open(owner: usize, dialed: TcpStream, target: SocketAddr) -> std::io::Result<Arc<PeerConnection>> {
         let server = TcpStream::connect(target)?;
         dialed.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        Ok(Arc::new(Connection {
+        Ok(Arc::new(PeerConnection {
             owner,
             dialer: AtomicU64::new(UNKNOWN),
             has_lost: AtomicBool::new(false),
@@ -169,7 +169,7 @@ impl Connection {
     }
 
     /// Carries both directions, each on a thread that ends with the connection.
-    fn carry(self: Arc<Connection>, shared: &Arc<Shared>) {
+    fn carry(self: Arc<PeerConnection>, shared: &Arc<PeersShared>) {
         let mut state = shared.lock();
         state.connections.retain(|connection| !connection.is_closed.load(Ordering::SeqCst));
         state.connections.push(Arc::clone(&self));
@@ -184,7 +184,7 @@ impl Connection {
         }
     }
 
-    fn pump(&self, is_request: bool, shared: &Shared) -> std::io::Result<()> {
+    fn pump(&self, is_request: bool, shared: &PeersShared) -> std::io::Result<()> {
         let (mut from, mut to) =
             if is_request { (&self.dialed, &self.server) } else { (&self.server, &self.dialed) };
         let mut buffer = vec![0; 64 << 10];
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dialer_is_known_by_its_header() {
+    fn peer_dialer_is_identified_by_header() {
         let head = |line: &str| {
             format!("GET /raft/stream/message/abc HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
         };

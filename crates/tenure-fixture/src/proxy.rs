@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use self::connection::{Connection, finish, reset};
+use self::connection::{ProxyConnection, finish, reset};
 use crate::port::Port;
 
 /// For connections to obey; a thread that is not back by then hangs, and the test must say so.
@@ -58,7 +58,7 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     listener: Mutex<Option<Listener>>,
 }
 
@@ -71,14 +71,14 @@ impl Proxy {
     /// The same from another address of ours.
     pub fn at(ip: Ipv4Addr, target: SocketAddr) -> Proxy {
         let port = Port::lease_at(ip);
-        let state = State {
+        let state = ProxyState {
             mode: Mode::Pass,
             order: 0,
             connections: BTreeMap::new(),
             connections_made: 0,
             accepted: Vec::new(),
         };
-        let shared = Arc::new(Shared { target, state: Mutex::new(state), obeyed: Condvar::new() });
+        let shared = Arc::new(ProxyShared { target, state: Mutex::new(state), obeyed: Condvar::new() });
         let listener = Mutex::new(Some(Listener::start(port.addr(), &shared)));
         Proxy { port, shared, listener }
     }
@@ -140,43 +140,44 @@ impl Drop for Proxy {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyShared {
     target: SocketAddr,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     obeyed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProxyState {
     mode: Mode,
     /// Counts the changes; a connection obeys when it has seen the newest.
     order: u64,
-    connections: BTreeMap<u64, Handle>,
+    connections: BTreeMap<u64, ConnectionHandle>,
     connections_made: u64,
     accepted: Vec<Instant>,
 }
 
 /// How the proxy speaks to a connection's thread.
 #[derive(Debug)]
-struct Handle {
+struct ConnectionHandle {
     waker: UnixStream,
     order_seen: u64,
     is_cut: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProxyShared {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and waits until every connection has seen it.
-    fn order(&self, change: impl FnOnce(&mut State)) {
+    fn order(&self, change: impl FnOnce(&mut ProxyState)) {
         let mut state = self.lock();
         change(&mut state);
         state.order += 1;
         let order = state.order;
         state.wake_all();
-        let lags = |state: &mut State| state.connections.values().any(|handle| handle.order_seen < order);
+        let lags =
+            |state: &mut ProxyState| state.connections.values().any(|handle| handle.order_seen < order);
         let (state, wait) =
             self.obeyed.wait_timeout_while(state, OBEY_WAIT, lags).unwrap_or_else(PoisonError::into_inner);
         drop(state);
@@ -184,7 +185,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ProxyState {
     fn wake_all(&mut self) {
         for handle in self.connections.values_mut() {
             wake(&mut handle.waker);
@@ -200,7 +201,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn start(addr: SocketAddr, shared: &Arc<Shared>) -> Listener {
+    fn start(addr: SocketAddr, shared: &Arc<ProxyShared>) -> Listener {
         let socket = TcpListener::bind(addr)
             .and_then(|socket| socket.set_nonblocking(true).map(|()| socket))
             .unwrap_or_else(|error| panic!("the proxy cannot listen on {addr}: {error}"));
@@ -221,7 +222,7 @@ impl Drop for Listener {
     }
 }
 
-fn accept_all(socket: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
+fn accept_all(socket: &TcpListener, woken: &UnixStream, shared: &Arc<ProxyShared>) {
     loop {
         let mut fds = [PollFd::new(woken, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -238,7 +239,7 @@ fn accept_all(socket: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
 }
 
 /// Counts a new connection and does to it what the mode says.
-fn admit(client: TcpStream, shared: &Arc<Shared>) {
+fn admit(client: TcpStream, shared: &Arc<ProxyShared>) {
     let mut state = shared.lock();
     state.accepted.push(Instant::now());
     let mode = state.mode;
@@ -258,12 +259,12 @@ fn admit(client: TcpStream, shared: &Arc<Shared>) {
     let (waker, woken) = waker();
     let id = state.connections_made;
     state.connections_made += 1;
-    let handle = Handle { waker, order_seen: state.order, is_cut: false };
+    let handle = ConnectionHandle { waker, order_seen: state.order, is_cut: false };
     state.connections.insert(id, handle);
     drop(state);
     let shared = Arc::clone(shared);
     // The handle in the map owns the thread: it goes when the thread has closed its sockets.
-    std::thread::spawn(move || Connection::run(id, mode, client, woken, &shared));
+    std::thread::spawn(move || ProxyConnection::run(id, mode, client, woken, &shared));
 }
 
 fn waker() -> (UnixStream, UnixStream) {

@@ -8,12 +8,12 @@ use crate::bounds::{self, Bounds};
 use crate::corpus::Corpus;
 use crate::dictionary::HOSTILE_NAMES;
 use crate::mutate::Mutator;
-use crate::report::{self, Report};
+use crate::report::{self, FuzzReport};
 use crate::shrink::shrink;
 use crate::trial;
 
 /// What is tried: it asserts what must hold for every input, and says in a few words what it saw in this one.
-pub type Target = fn(&[u8]) -> String;
+pub type FuzzTarget = fn(&[u8]) -> String;
 
 /// How many inputs are changed further at most. Words of a target that hold pieces of the input would fill any list.
 const POOL_LEN_MAX: usize = 2_000;
@@ -56,7 +56,7 @@ impl fmt::Display for Finding {
 }
 
 /// A run to be made.
-pub struct Run<'a> {
+pub struct FuzzRun<'a> {
     /// What is tried.
     pub target: &'a dyn Fn(&[u8]) -> String,
     /// The kept inputs, with their names.
@@ -67,14 +67,14 @@ pub struct Run<'a> {
     pub bounds: Bounds,
 }
 
-impl Run<'_> {
+impl FuzzRun<'_> {
     /// Tries everything.
     ///
     /// # Errors
     ///
     /// The first input that broke the target, made small.
-    pub fn go(self) -> Result<Report, Finding> {
-        let mut state = State {
+    pub fn go(self) -> Result<FuzzReport, Finding> {
+        let mut state = FuzzState {
             target: self.target,
             mutator: Mutator::new(self.seed),
             pool: Vec::new(),
@@ -107,7 +107,7 @@ impl Run<'_> {
             let input = state.mutator.change(&state.pool[a], &state.pool[b]);
             state.try_one(&input, None)?;
         }
-        Ok(Report {
+        Ok(FuzzReport {
             seed: self.seed,
             kept,
             executions: state.executions,
@@ -118,7 +118,7 @@ impl Run<'_> {
     }
 }
 
-struct State<'a> {
+struct FuzzState<'a> {
     target: &'a dyn Fn(&[u8]) -> String,
     mutator: Mutator,
     /// What is changed further: the kept inputs, and one for each thing that the target said.
@@ -129,7 +129,7 @@ struct State<'a> {
     seed: u64,
 }
 
-impl State<'_> {
+impl FuzzState<'_> {
     fn try_one(&mut self, input: &[u8], name: Option<&str>) -> Result<(), Finding> {
         let begin = Instant::now();
         let outcome = trial::run(self.target, input);
@@ -166,7 +166,7 @@ impl State<'_> {
 /// # Panics
 ///
 /// If something is found, or if there is no corpus.
-pub fn fuzz(manifest_folder: &str, name: &str, target: Target) {
+pub fn fuzz(manifest_folder: &str, name: &str, target: FuzzTarget) {
     let corpus = Corpus::of(manifest_folder, name);
     let inputs = corpus.read().unwrap_or_else(|error| panic!("the inputs of {name} cannot be read: {error}"));
     let seed = bounds::seed();
@@ -177,7 +177,7 @@ pub fn fuzz(manifest_folder: &str, name: &str, target: Target) {
         }
     };
     note(&format!("did not end, seed {seed}"));
-    let run = Run { target: &target, inputs, seed, bounds: Bounds::of_environment() };
+    let run = FuzzRun { target: &target, inputs, seed, bounds: Bounds::of_environment() };
     match run.go() {
         Ok(report) => note(&report.to_string()),
         Err(finding) => {
@@ -199,9 +199,9 @@ pub fn fuzz(manifest_folder: &str, name: &str, target: Target) {
 mod tests {
     use super::*;
 
-    fn go(target: &dyn Fn(&[u8]) -> String, input: &str) -> Result<Report, Finding> {
+    fn go(target: &dyn Fn(&[u8]) -> String, input: &str) -> Result<FuzzReport, Finding> {
         let inputs = vec![("kept".to_owned(), input.as_bytes().to_vec())];
-        Run { target, inputs, seed: 1, bounds: Bounds::of_environment() }.go()
+        FuzzRun { target, inputs, seed: 1, bounds: Bounds::of_environment() }.go()
     }
 
     /// A decoder that reads a number into too small a type, behind a name that must be there.
@@ -216,21 +216,21 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_that_breaks_at_a_limit_is_found_and_its_input_is_small() {
+    fn broken_limit_is_found_and_shrunk() {
         let finding = go(&breaks_at_a_limit, r#"{"name":"web-1","count":3,"labels":{"a":"b"}}"#).unwrap_err();
         assert!(finding.why.contains("counts are small"), "{finding}");
         assert_eq!(finding.input.len(), "\"count\":4294967296".len(), "{finding}");
     }
 
     #[test]
-    fn a_finding_comes_again_from_its_seed() {
+    fn seed_reproduces_finding() {
         let once = || go(&breaks_at_a_limit, r#"{"count":3}"#).unwrap_err();
         assert_eq!(once(), once());
     }
 
     /// Four doors behind each other. Chance alone does not pass them within the bounds; one after the other they are passed.
     #[test]
-    fn what_makes_a_target_say_something_new_is_changed_further() {
+    fn new_output_extends_input_pool() {
         let passed = |bytes: &[u8]| {
             let passed =
                 ["[", "[:", "[:null", "[:null}"].iter().filter(|doors| bytes.starts_with(doors.as_bytes()));
@@ -244,24 +244,24 @@ mod tests {
         };
         let run = |target: &dyn Fn(&[u8]) -> String| {
             let inputs = vec![("kept".to_owned(), Vec::new())];
-            Run { target, inputs, seed: 1, bounds: Bounds::Executions(20_000) }.go()
+            FuzzRun { target, inputs, seed: 1, bounds: Bounds::Executions(20_000) }.go()
         };
         assert!(run(&passed).unwrap_err().why.contains("all doors are open"));
         assert!(run(&silent).is_ok(), "it passes them without being told of any");
     }
 
     #[test]
-    fn a_kept_input_that_breaks_again_is_named() {
+    fn broken_corpus_input_is_named() {
         let finding = go(&|_: &[u8]| panic!("always"), "x").unwrap_err();
         assert_eq!(finding.name.as_deref(), Some("kept"));
         assert!(finding.to_string().contains("always"));
     }
 
     #[test]
-    fn a_sound_target_is_tried_as_often_as_it_should_be() {
+    fn sound_target_runs_all_executions() {
         let bounds = Bounds::Executions(500);
         let target = |bytes: &[u8]| bytes.len().to_string();
-        let report = Run { target: &target, inputs: Vec::new(), seed: 1, bounds }.go().unwrap();
+        let report = FuzzRun { target: &target, inputs: Vec::new(), seed: 1, bounds }.go().unwrap();
         let given = u64::try_from(HOSTILE_NAMES.len()).unwrap();
         assert_eq!(report.executions, 500 + given);
         assert!(report.answers > 10, "{report}");

@@ -6,7 +6,7 @@
 //!
 //! Why not libFuzzer: it wants a nightly compiler or a C++ one, `unsafe` entry points, and public decoders, and most of ours are private
 //! to a binary. What is lost is its knowledge of branches. What takes its place: changes that know JSON, numbers and names ([`Mutator`]),
-//! and the word that a target answers with: an input that makes it say something new is kept and changed further ([`Run`]). So a
+//! and the word that a target answers with: an input that makes it say something new is kept and changed further ([`FuzzRun`]). So a
 //! plain clone on the stable toolchain runs all of it, in every check.
 //!
 //! Everything follows from a seed. A failure says the seed, and the input itself, made as small as it can be.
@@ -23,6 +23,6 @@ mod trial;
 pub use bounds::Bounds;
 pub use corpus::Corpus;
 pub use dictionary::HOSTILE_NAMES;
-pub use drive::{Finding, Run, Target, fuzz};
+pub use drive::{Finding, FuzzRun, FuzzTarget, fuzz};
 pub use mutate::Mutator;
-pub use report::Report;
+pub use report::FuzzReport;

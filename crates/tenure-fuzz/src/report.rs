@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// What a run did.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct FuzzReport {
     /// Where it began.
     pub seed: u64,
     /// How many inputs were kept in the corpus.
@@ -21,7 +21,7 @@ pub struct Report {
     pub took: Duration,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for FuzzReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -1,6 +1,7 @@
-//! What must be true of everything that the processes told. One sentence a file, each with a history that it refuses.
+//! What must be true of the histories of all processes. One rule a file, each with a history that
+//! it refuses.
 
-pub mod answered;
+pub mod command_replies;
 pub mod counters;
 pub mod fencing;
 pub mod holds;
@@ -13,16 +14,16 @@ pub mod tokens_grow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::history::{Event, Line, Outcome, Stamp, Work};
-use crate::ledger::Entry;
-use crate::options::Against;
+use crate::history::{HistoryEvent, HistoryLine, OperationKind, OperationOutcome, Stamp};
+use crate::ledger::LedgerEntry;
+use crate::options::LockUnderTest;
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Which.
     pub promise: &'static str,
-    /// How, and where it is told.
+    /// How, and in which history.
     pub what: String,
 }
 
@@ -34,62 +35,62 @@ impl fmt::Display for Violation {
 
 /// One life of one client.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct ClientLife {
     /// The name of its history.
     pub file: String,
-    /// Who it was; its next life has the same name.
+    /// The name of the process; its next incarnation has the same name.
     pub client: String,
-    /// What it told.
-    pub lines: Vec<Line>,
+    /// What it recorded.
+    pub lines: Vec<HistoryLine>,
     /// When it was killed, or a little before.
     pub killed_at: Option<Stamp>,
 }
 
-/// Everything that was told.
+/// Everything that was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// By everybody.
-    pub lives: Vec<Life>,
+    /// By all clients.
+    pub lives: Vec<ClientLife>,
     /// By the ledger.
-    pub ledger: Vec<Entry>,
-    /// Leases that somebody revoked by hand.
+    pub ledger: Vec<LedgerEntry>,
+    /// Leases that an operator revoked.
     pub leases_by_hand: BTreeSet<i64>,
     /// Leases that etcd ended before their time was over, seen at etcd itself: see `rig/stale_leader.rs`.
     pub leases_ended_early: BTreeSet<i64>,
-    /// Tokens of places that somebody deleted by hand.
+    /// Tokens of queue keys that an operator deleted.
     pub tokens_by_hand: BTreeSet<i64>,
 }
 
 /// How many operations of each kind ended how. What was never answered ended unknown.
-pub type Tally = BTreeMap<(Work, Outcome), u64>;
+pub type OutcomeCounts = BTreeMap<(OperationKind, OperationOutcome), u64>;
 
 /// Counts operations.
-pub fn tally(evidence: &Evidence) -> Tally {
-    let mut tally = Tally::new();
+pub fn count_outcomes(evidence: &Evidence) -> OutcomeCounts {
+    let mut count_outcomes = OutcomeCounts::new();
     for life in &evidence.lives {
         let mut open = BTreeMap::new();
         for line in &life.lines {
             match &line.event {
-                Event::Asked { op, work, .. } => {
+                HistoryEvent::Asked { op, work, .. } => {
                     open.insert(*op, *work);
                 }
-                Event::Answered { op, outcome, .. } => {
+                HistoryEvent::Answered { op, outcome, .. } => {
                     if let Some(work) = open.remove(op) {
-                        *tally.entry((work, *outcome)).or_default() += 1;
+                        *count_outcomes.entry((work, *outcome)).or_default() += 1;
                     }
                 }
                 _ => {}
             }
         }
         for work in open.into_values() {
-            *tally.entry((work, Outcome::Unknown)).or_default() += 1;
+            *count_outcomes.entry((work, OperationOutcome::Unknown)).or_default() += 1;
         }
     }
-    tally
+    count_outcomes
 }
 
 /// All promises that can be seen in the histories alone.
-pub fn all(evidence: &Evidence, against: Against) -> Vec<Violation> {
+pub fn all(evidence: &Evidence, against: LockUnderTest) -> Vec<Violation> {
     let holds = holds::of(evidence);
     let mut violations = one_holder::check(&holds);
     if against.has_tokens() {
@@ -99,7 +100,7 @@ pub fn all(evidence: &Evidence, against: Against) -> Vec<Violation> {
     violations.extend(fencing::check(evidence));
     violations.extend(counters::check(evidence));
     violations.extend(linear_register::check(evidence));
-    violations.extend(answered::check(evidence));
+    violations.extend(command_replies::check(evidence));
     violations
 }
 
@@ -107,35 +108,46 @@ pub fn all(evidence: &Evidence, against: Against) -> Vec<Violation> {
 #[cfg(test)]
 mod made {
     use super::*;
-    use crate::history::End;
+    use crate::history::HoldEnd;
 
-    /// A hold: who, which token, asked, told, looked, and until when it was told to be valid.
-    pub(super) fn held(token: i64, asked: Stamp, told: Stamp, last: Stamp, until: Stamp) -> Vec<Line> {
+    /// A hold: the file, the token, when it was requested, granted and last checked, and until when
+    /// it was reported to be valid.
+    pub(super) fn held(token: i64, asked: Stamp, told: Stamp, last: Stamp, until: Stamp) -> Vec<HistoryLine> {
         let (line, op) = ("lock:a".to_owned(), u64::try_from(token).unwrap());
-        let believed = |at| Event::Believed { line: line.clone(), token, lease: Some(token), by: at, until };
+        let believed =
+            |at| HistoryEvent::Believed { line: line.clone(), token, lease: Some(token), by: at, until };
         vec![
-            Line { at: asked, event: Event::Asked { op, work: Work::Lock, line: line.clone(), value: None } },
-            Line {
-                at: told,
-                event: Event::Answered { op, outcome: Outcome::Ok, token: Some(token), value: None },
+            HistoryLine {
+                at: asked,
+                event: HistoryEvent::Asked { op, work: OperationKind::Lock, line: line.clone(), value: None },
             },
-            Line { at: told, event: believed(told) },
-            Line { at: last, event: believed(last) },
+            HistoryLine {
+                at: told,
+                event: HistoryEvent::Answered {
+                    op,
+                    outcome: OperationOutcome::Ok,
+                    token: Some(token),
+                    value: None,
+                },
+            },
+            HistoryLine { at: told, event: believed(told) },
+            HistoryLine { at: last, event: believed(last) },
         ]
     }
 
-    /// It is given back at this moment.
-    pub(super) fn given_up(mut lines: Vec<Line>, at: Stamp) -> Vec<Line> {
-        let Some(Event::Believed { line, token, .. }) = lines.last().map(|line| line.event.clone()) else {
+    /// Released at this moment.
+    pub(super) fn released(mut lines: Vec<HistoryLine>, at: Stamp) -> Vec<HistoryLine> {
+        let Some(HistoryEvent::Believed { line, token, .. }) = lines.last().map(|line| line.event.clone())
+        else {
             return lines;
         };
-        lines.push(Line { at, event: Event::Ended { line, token, how: End::GivenUp } });
+        lines.push(HistoryLine { at, event: HistoryEvent::Ended { line, token, how: HoldEnd::GivenUp } });
         lines
     }
 
-    pub(super) fn evidence(lives: Vec<Vec<Line>>) -> Evidence {
+    pub(super) fn evidence(lives: Vec<Vec<HistoryLine>>) -> Evidence {
         let lives = lives.into_iter().enumerate();
-        let lives = lives.map(|(number, lines)| Life {
+        let lives = lives.map(|(number, lines)| ClientLife {
             file: format!("c{number}.1"),
             client: format!("c{number}"),
             lines,

@@ -1,14 +1,15 @@
-//! A client: one real process that works with the public parts of the library, and tells everything.
+//! A client: one real process that works with the public parts of the library, and records
+//! everything.
 //!
-//! It is told what to do by signals: SIGUSR1 means that faults are over and it is to finish what it does, SIGTERM that it is to go. Everything else
-//! that comes over it comes without warning.
+//! Signals control it: SIGUSR1 means that faults are over and it finishes its work, SIGTERM that it
+//! must exit. All faults hit it without warning.
 
 mod election;
 mod etcdctl;
+mod holder;
 mod lock;
 mod plain;
 mod registry;
-mod stage;
 mod tasks;
 
 pub use etcdctl::inside;
@@ -25,9 +26,9 @@ use tenure_core::id::Namespace;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::stage::Stage;
-use crate::history::{Event, Writer};
-use crate::options::{Against, ClientOptions};
+use self::holder::HolderContext;
+use crate::history::{HistoryEvent, HistoryWriter};
+use crate::options::{ClientOptions, LockUnderTest};
 
 /// Where everything of the run lies.
 pub const NAMESPACE: &str = "nemesis";
@@ -38,18 +39,18 @@ pub const USER: (&str, &str) = ("root", "nemesis");
 /// For tasks and sockets to go after everything was closed. Ends of connections are seen by their tasks a little later.
 const GOING: Duration = Duration::from_secs(10);
 
-/// Runs a client until it is told to go.
+/// Runs a client until it must exit.
 ///
 /// # Errors
 ///
 /// What cannot even begin.
 pub fn run(options: &ClientOptions) -> Result<(), String> {
-    // Signals to one life reach everything that it started.
+    // Signals to one incarnation reach everything that it started.
     rustix::process::setpgid(None, None).map_err(|error| format!("no group of its own: {error}"))?;
     #[cfg(tenure_sabotage)]
     let broken = match options.against {
-        Against::Broken(rule) => Some(tenure_core::sabotage::Sabotage::of(rule)),
-        Against::Tenure | Against::Plain | Against::Etcdctl => None,
+        LockUnderTest::Broken(rule) => Some(tenure_core::sabotage::Sabotage::of(rule)),
+        LockUnderTest::Tenure | LockUnderTest::Plain | LockUnderTest::Etcdctl => None,
     };
     // One thread: a rule is broken on a thread, and two cores have enough to do.
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
@@ -60,21 +61,23 @@ pub fn run(options: &ClientOptions) -> Result<(), String> {
 }
 
 async fn live(options: &ClientOptions) -> Result<(), String> {
-    let history = Arc::new(Writer::open(&options.history).map_err(|error| error.to_string())?);
-    let signals = Signals::new().map_err(|error| error.to_string())?;
+    let history = Arc::new(HistoryWriter::open(&options.history).map_err(|error| error.to_string())?);
+    let signals = ClientSignals::new().map_err(|error| error.to_string())?;
     let fds_before = open_fds();
     let trouble = match options.against {
-        Against::Etcdctl => etcdctl::live(options, &history, signals).await,
-        Against::Tenure | Against::Broken(_) | Against::Plain => work(options, &history, signals).await,
+        LockUnderTest::Etcdctl => etcdctl::live(options, &history, signals).await,
+        LockUnderTest::Tenure | LockUnderTest::Broken(_) | LockUnderTest::Plain => {
+            work(options, &history, signals).await
+        }
     };
     let gone = async {
         while open_fds() > fds_before || Handle::current().metrics().num_alive_tasks() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // What is left is told and counted, not waited for any longer.
+    // What is left is recorded and counted, and not awaited any longer.
     let _ = tokio::time::timeout(GOING, gone).await;
-    history.tell(Event::Left {
+    history.record(HistoryEvent::Left {
         tasks: Handle::current().metrics().num_alive_tasks(),
         fds_before,
         fds_after: open_fds(),
@@ -83,46 +86,50 @@ async fn live(options: &ClientOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Works until it is told to go; what could not be put away.
-async fn work(options: &ClientOptions, history: &Arc<Writer>, mut signals: Signals) -> Option<String> {
+/// Works until it must exit; returns what could not be closed.
+async fn work(
+    options: &ClientOptions,
+    history: &Arc<HistoryWriter>,
+    mut signals: ClientSignals,
+) -> Option<String> {
     let store = connect(options, &mut signals).await?;
     let session = match Session::options().ttl(options.against.ttl()).open(store.clone()) {
         Ok(session) => session,
         Err(error) => return Some(error.to_string()),
     };
-    let stage = Stage::new(options, history.clone(), store.clone(), session.clone());
+    let context = HolderContext::new(options, history.clone(), store.clone(), session.clone());
     let node = match options.against {
-        Against::Plain => {
-            plain::begin(&stage);
+        LockUnderTest::Plain => {
+            plain::begin(&context);
             None
         }
-        Against::Tenure | Against::Broken(_) | Against::Etcdctl => {
-            lock::begin(&stage);
-            election::begin(&stage);
-            registry::begin(&stage);
-            Some(tasks::begin(&stage))
+        LockUnderTest::Tenure | LockUnderTest::Broken(_) | LockUnderTest::Etcdctl => {
+            lock::begin(&context);
+            election::begin(&context);
+            registry::begin(&context);
+            Some(tasks::begin(&context))
         }
     };
     signals.calm_or_go().await;
-    stage.calm.cancel();
-    stage.actors.close();
-    stage.actors.wait().await;
-    session.settled().await;
-    history.tell(Event::Settled);
+    context.calm.cancel();
+    context.actors.close();
+    context.actors.wait().await;
+    session.synced().await;
+    history.record(HistoryEvent::Settled);
     signals.go().await;
-    stage.over.cancel();
+    context.over.cancel();
     let mut troubles = Vec::new();
     if let Some(node) = node {
         troubles.extend(node.await.err().map(|error| format!("the node: {error}")));
     }
     troubles.extend(session.close().await.err().map(|left| left.to_string()));
-    drop((stage, session));
+    drop((context, session));
     store.close().await;
     (!troubles.is_empty()).then(|| troubles.join("; "))
 }
 
 /// Asks until the store is there; none if we are to go before.
-async fn connect(options: &ClientOptions, signals: &mut Signals) -> Option<Store> {
+async fn connect(options: &ClientOptions, signals: &mut ClientSignals) -> Option<Store> {
     loop {
         let opened = tokio::select! {
             biased;
@@ -141,7 +148,7 @@ async fn connect(options: &ClientOptions, signals: &mut Signals) -> Option<Store
 ///
 /// # Errors
 ///
-/// What the store says.
+/// The error of the store.
 pub async fn open(url: &StoreUrl, auth: bool) -> Result<Store, StoreError> {
     match url {
         StoreUrl::Etcd { endpoints, .. } if auth => {
@@ -152,17 +159,17 @@ pub async fn open(url: &StoreUrl, auth: bool) -> Result<Store, StoreError> {
     }
 }
 
-/// What the rig tells us.
-struct Signals {
+/// The signals of the rig.
+struct ClientSignals {
     calm: Signal,
     go: Signal,
     is_gone: bool,
 }
 
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
+impl ClientSignals {
+    fn new() -> std::io::Result<ClientSignals> {
         let (calm, go) = (signal(SignalKind::user_defined1())?, signal(SignalKind::terminate())?);
-        Ok(Signals { calm, go, is_gone: false })
+        Ok(ClientSignals { calm, go, is_gone: false })
     }
 
     async fn calm_or_go(&mut self) {

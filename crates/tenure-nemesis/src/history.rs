@@ -1,7 +1,8 @@
-//! What every process tells: one line for each thing that it asked, was told, believed and did.
+//! What every process records: one line for each request, reply, check of a hold and action.
 //!
-//! Lines are JSON, stamped with the machine's time since boot, which all processes share, so that no clocks have to be compared.
-//! Each line is one `write`: whoever is killed loses at most the line that it was about to write.
+//! Lines are JSON, stamped with the time since boot, which all processes of the machine share, so
+//! that no clocks have to be compared. Each line is one `write`: a killed process loses at most the
+//! line that it was about to write.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -26,24 +27,24 @@ pub fn stamp(since_boot: std::time::Duration) -> Stamp {
 
 /// A line of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct HistoryLine {
     /// When it was written; of a look, when it began.
     pub at: Stamp,
-    /// What it says.
+    /// Its content.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: HistoryEvent,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum HistoryEvent {
     /// An operation begins.
     Asked {
         /// Its number in this history.
         op: u64,
         /// What kind of work it is.
-        work: Work,
+        work: OperationKind,
         /// The lock, the key, the task.
         line: String,
         /// What is written, where something is.
@@ -54,13 +55,13 @@ pub enum Event {
         /// Its number in this history.
         op: u64,
         /// How.
-        outcome: Outcome,
+        outcome: OperationOutcome,
         /// The token that came of it, or the revision of a write.
         token: Option<i64>,
         /// What was read, or why it failed.
         value: Option<String>,
     },
-    /// Somebody looked, and its hold was valid.
+    /// The client checked its hold, and it was valid.
     Believed {
         /// What it holds.
         line: String,
@@ -70,19 +71,19 @@ pub enum Event {
         lease: Option<i64>,
         /// When the look was over.
         by: Stamp,
-        /// Until when it is certainly valid, as it was told.
+        /// Until when it is certainly valid, as reported to the client.
         until: Stamp,
     },
-    /// Somebody relies on its hold no more.
+    /// The client does not rely on its hold any more.
     Ended {
         /// What it held.
         line: String,
         /// Under which token.
         token: i64,
         /// Why.
-        how: End,
+        how: HoldEnd,
     },
-    /// Somebody was refused by what it protects, and looked at its hold afterwards.
+    /// The protected resource refused the client, which then checked its hold.
     Refused {
         /// What it holds.
         line: String,
@@ -103,14 +104,14 @@ pub enum Event {
         /// Its id.
         command: String,
     },
-    /// Its sender was told what came of it.
+    /// The sender received the result.
     Told {
         /// Its id.
         command: String,
-        /// What it was told.
+        /// The result.
         outcome: String,
     },
-    /// Nothing is under way any more, and every registration is there.
+    /// No operation is in flight any more, and every registration is there.
     Settled,
     /// The process is about to end.
     Left {
@@ -128,20 +129,20 @@ pub enum Event {
 /// Kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum OperationKind {
     /// A lock is asked for.
     Lock,
-    /// It is given back.
+    /// A lock is released.
     Release,
     /// What it protects is read and written.
     Count,
-    /// Somebody runs for office.
+    /// A candidate campaigns.
     Campaign,
     /// A leader goes.
     Resign,
     /// A leader writes the register.
     Write,
-    /// Somebody reads it.
+    /// A client reads it.
     Read,
     /// A key is registered.
     Register,
@@ -156,73 +157,73 @@ pub enum Work {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// As was asked.
     Ok,
     /// Certainly without effect.
     No,
-    /// Nobody knows.
+    /// The operation may have been applied.
     Unknown,
 }
 
-/// Why somebody relies on its hold no more.
+/// Why a client does not rely on its hold any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum HoldEnd {
     /// It was valid, and its holder gives it back.
     GivenUp,
-    /// A look said that it is not valid any more.
+    /// A check showed that it is not valid any more.
     Lost,
 }
 
 /// Writes a history.
 #[derive(Debug)]
-pub struct Writer {
+pub struct HistoryWriter {
     file: File,
     ops: AtomicU64,
 }
 
-impl Writer {
+impl HistoryWriter {
     /// Opens a new history, or goes on with one.
     ///
     /// # Errors
     ///
-    /// What the file system says.
-    pub fn open(path: &Path) -> std::io::Result<Writer> {
+    /// The error of the file system.
+    pub fn open(path: &Path) -> std::io::Result<HistoryWriter> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Writer { file, ops: AtomicU64::new(0) })
+        Ok(HistoryWriter { file, ops: AtomicU64::new(0) })
     }
 
     /// Writes a line.
     ///
     /// # Panics
     ///
-    /// If it cannot be written: a process that cannot tell what it does must not do it.
-    pub fn tell(&self, event: Event) {
-        self.tell_at(now(), event);
+    /// If it cannot be written: a process that cannot record what it does must not do it.
+    pub fn record(&self, event: HistoryEvent) {
+        self.record_at(now(), event);
     }
 
     /// Writes a line about an earlier moment.
     ///
     /// # Panics
     ///
-    /// As [`Writer::tell`].
-    pub fn tell_at(&self, at: Stamp, event: Event) {
-        let mut text = serde_json::to_vec(&Line { at, event }).expect("a line is plain data");
+    /// As [`HistoryWriter::record`], with the time stamp as an argument.
+    pub fn record_at(&self, at: Stamp, event: HistoryEvent) {
+        let mut text = serde_json::to_vec(&HistoryLine { at, event }).expect("a line is plain data");
         text.push(b'\n');
         (&self.file).write_all(&text).expect("a history can be written");
     }
 
     /// An operation begins; its number.
-    pub fn ask(&self, work: Work, line: &str, value: Option<String>) -> u64 {
+    pub fn begin(&self, work: OperationKind, line: &str, value: Option<String>) -> u64 {
         let op = self.ops.fetch_add(1, Ordering::Relaxed);
-        self.tell(Event::Asked { op, work, line: line.to_owned(), value });
+        self.record(HistoryEvent::Asked { op, work, line: line.to_owned(), value });
         op
     }
 
     /// An operation has ended.
-    pub fn answer(&self, op: u64, outcome: Outcome, token: Option<i64>, value: Option<String>) {
-        self.tell(Event::Answered { op, outcome, token, value });
+    pub fn end(&self, op: u64, outcome: OperationOutcome, token: Option<i64>, value: Option<String>) {
+        self.record(HistoryEvent::Answered { op, outcome, token, value });
     }
 }
 
@@ -230,8 +231,8 @@ impl Writer {
 ///
 /// # Errors
 ///
-/// What the file system says, or which line is wrong.
-pub fn read(path: &Path) -> Result<Vec<Line>, String> {
+/// The error of the file system, or the malformed line.
+pub fn read(path: &Path) -> Result<Vec<HistoryLine>, String> {
     read_on(path, &mut 0)
 }
 
@@ -240,12 +241,12 @@ pub fn read(path: &Path) -> Result<Vec<Line>, String> {
 /// # Errors
 ///
 /// As [`read`].
-pub fn read_on(path: &Path, offset: &mut u64) -> Result<Vec<Line>, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut file = File::open(path).map_err(told)?;
-    file.seek(SeekFrom::Start(*offset)).map_err(told)?;
+pub fn read_on(path: &Path, offset: &mut u64) -> Result<Vec<HistoryLine>, String> {
+    let describe = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = File::open(path).map_err(describe)?;
+    file.seek(SeekFrom::Start(*offset)).map_err(describe)?;
     let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(told)?;
+    file.read_to_end(&mut text).map_err(describe)?;
     let whole = whole(&text);
     *offset += u64::try_from(whole).unwrap_or(0);
     parse(&text[..whole]).map_err(|error| format!("{}: {error}", path.display()))
@@ -256,7 +257,7 @@ fn whole(text: &[u8]) -> usize {
     text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
 }
 
-fn parse(text: &[u8]) -> Result<Vec<Line>, String> {
+fn parse(text: &[u8]) -> Result<Vec<HistoryLine>, String> {
     let whole = whole(text);
     let lines = text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines
@@ -272,24 +273,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_history_is_read_as_it_was_written() {
+    fn history_survives_round_trip() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("h");
-        let writer = Writer::open(&path).unwrap();
-        let op = writer.ask(Work::Lock, "lock:a", None);
-        writer.answer(op, Outcome::Ok, Some(7), None);
-        writer.tell(Event::Believed { line: "lock:a".to_owned(), token: 7, lease: None, by: 2, until: 9 });
+        let writer = HistoryWriter::open(&path).unwrap();
+        let op = writer.begin(OperationKind::Lock, "lock:a", None);
+        writer.end(op, OperationOutcome::Ok, Some(7), None);
+        writer.record(HistoryEvent::Believed {
+            line: "lock:a".to_owned(),
+            token: 7,
+            lease: None,
+            by: 2,
+            until: 9,
+        });
         let lines = read(&path).unwrap();
         assert_eq!(lines.len(), 3);
         assert!(lines[0].at <= lines[1].at && lines[1].at <= lines[2].at);
         assert!(matches!(
             &lines[1].event,
-            Event::Answered { op: 0, outcome: Outcome::Ok, token: Some(7), .. }
+            HistoryEvent::Answered { op: 0, outcome: OperationOutcome::Ok, token: Some(7), .. }
         ));
     }
 
     #[test]
-    fn a_torn_last_line_is_left_out_and_any_other_is_an_error() {
+    fn only_torn_last_line_is_tolerated() {
         let good = b"{\"at\":1,\"event\":\"settled\"}\n";
         assert_eq!(parse(&[good, b"{\"at\":2,\"ev".as_slice()].concat()).unwrap().len(), 1);
         assert!(parse(&[b"{\"at\":2,\"ev\n".as_slice(), good].concat()).is_err());

@@ -1,7 +1,8 @@
 //! What the locks protect: counters outside of the store, in the rig's own memory, that refuse older tokens than they have seen.
 //!
-//! Everything that is asked of it carries a token, reads too: a holder that was allowed to read may rely on what it read until a later holder
-//! has read. Whoever has no tokens (`etcdctl lock`, and a lock that is broken on purpose) is let in without, and what comes of that is counted.
+//! Every request carries a token, reads too: a holder that was allowed to read may rely on the
+//! value until a later holder has read. A client without tokens (`etcdctl lock`, and a lock that is
+//! broken on purpose) is always allowed, and the resulting violations are counted.
 //!
 //! The ledger is no part of what is tested and is hit by no fault: it is the witness.
 
@@ -21,19 +22,19 @@ use crate::history::{Stamp, now};
 #[derive(Clone, Debug)]
 pub struct Ledger {
     addr: SocketAddr,
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<LedgerState>>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LedgerState {
     verifier: FenceVerifier,
     values: BTreeMap<String, u64>,
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
 }
 
 /// Something that was asked of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// When.
     pub at: Stamp,
     /// Of which counter.
@@ -49,13 +50,13 @@ pub struct Entry {
 }
 
 impl Ledger {
-    /// Begins to serve at an address of ours.
+    /// Begins to serve at an address of this machine.
     ///
     /// # Panics
     ///
     /// If no port is free there.
     pub fn start(at: Ipv4Addr) -> Ledger {
-        let listener = TcpListener::bind((at, 0)).expect("an address of ours has a free port");
+        let listener = TcpListener::bind((at, 0)).expect("the address has a free port");
         let addr = listener.local_addr().expect("a bound socket has an address");
         let ledger = Ledger { addr, inner: Arc::default() };
         let serving = ledger.clone();
@@ -75,16 +76,16 @@ impl Ledger {
     }
 
     /// All that was asked of it, in its own order.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<LedgerEntry> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).entries.clone()
     }
 
     fn serve(&self, stream: TcpStream) {
         let Ok(mut answers) = stream.try_clone() else { return };
         for line in BufReader::new(stream).lines() {
-            // Whoever asked is gone.
+            // The client has disconnected.
             let Ok(line) = line else { return };
-            let answer = self.answer(&line);
+            let answer = self.reply(&line);
             if answers.write_all(answer.as_bytes()).is_err() {
                 return;
             }
@@ -92,8 +93,8 @@ impl Ledger {
     }
 
     /// `read LINE TOKEN` and `write LINE TOKEN VALUE`, where a token may be `-`.
-    fn answer(&self, question: &str) -> String {
-        let words: Vec<&str> = question.split(' ').collect();
+    fn reply(&self, request: &str) -> String {
+        let words: Vec<&str> = request.split(' ').collect();
         let (line, token, write) = match words.as_slice() {
             ["read", line, token] => (*line, *token, None),
             ["write", line, token, value] => match value.parse::<u64>() {
@@ -104,81 +105,86 @@ impl Ledger {
         };
         let token = token.parse::<i64>().ok();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.ask(line, token, write)
+        inner.request(line, token, write)
     }
 }
 
-impl Inner {
-    fn ask(&mut self, line: &str, token: Option<i64>, write: Option<u64>) -> String {
+impl LedgerState {
+    fn request(&mut self, line: &str, token: Option<i64>, write: Option<u64>) -> String {
         let admitted = token.is_none_or(|token| self.verifier.admit(line, Token(Revision(token))).is_ok());
         let value = self.values.entry(line.to_owned()).or_default();
         let before = *value;
         if let (true, Some(write)) = (admitted, write) {
             *value = write;
         }
-        self.entries.push(Entry { at: now(), line: line.to_owned(), token, write, before, admitted });
+        self.entries.push(LedgerEntry { at: now(), line: line.to_owned(), token, write, before, admitted });
         if admitted { format!("ok {before}\n") } else { "stale\n".to_owned() }
     }
 }
 
 /// A line to the ledger.
 #[derive(Debug)]
-pub struct Link {
+pub struct LedgerClient {
     stream: tokio::io::BufReader<tokio::net::TcpStream>,
 }
 
-/// What the ledger says.
+/// The reply of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LedgerReply {
     /// It is done; what the counter was before.
     Ok(u64),
     /// A later token was here before.
     Stale,
 }
 
-impl Link {
+impl LedgerClient {
     /// Connects.
     ///
     /// # Errors
     ///
-    /// What the socket says.
-    pub async fn to(addr: SocketAddr) -> std::io::Result<Link> {
+    /// The error of the socket.
+    pub async fn to(addr: SocketAddr) -> std::io::Result<LedgerClient> {
         let stream = tokio::net::TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
-        Ok(Link { stream: tokio::io::BufReader::new(stream) })
+        Ok(LedgerClient { stream: tokio::io::BufReader::new(stream) })
     }
 
     /// Reads a counter.
     ///
     /// # Errors
     ///
-    /// What the socket says.
-    pub async fn read(&mut self, line: &str, token: Option<i64>) -> std::io::Result<Answer> {
-        self.ask(format!("read {line} {}\n", word(token))).await
+    /// The error of the socket.
+    pub async fn read(&mut self, line: &str, token: Option<i64>) -> std::io::Result<LedgerReply> {
+        self.request(format!("read {line} {}\n", token_text(token))).await
     }
 
     /// Writes it.
     ///
     /// # Errors
     ///
-    /// What the socket says.
-    pub async fn write(&mut self, line: &str, token: Option<i64>, value: u64) -> std::io::Result<Answer> {
-        self.ask(format!("write {line} {} {value}\n", word(token))).await
+    /// The error of the socket.
+    pub async fn write(
+        &mut self,
+        line: &str,
+        token: Option<i64>,
+        value: u64,
+    ) -> std::io::Result<LedgerReply> {
+        self.request(format!("write {line} {} {value}\n", token_text(token))).await
     }
 
-    async fn ask(&mut self, question: String) -> std::io::Result<Answer> {
-        self.stream.get_mut().write_all(question.as_bytes()).await?;
+    async fn request(&mut self, request: String) -> std::io::Result<LedgerReply> {
+        self.stream.get_mut().write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         self.stream.read_line(&mut answer).await?;
         match answer.trim_end().split_once(' ') {
-            Some(("ok", value)) => value.parse().map(Answer::Ok).map_err(std::io::Error::other),
-            None if answer == "stale\n" => Ok(Answer::Stale),
-            Some(_) | None => Err(std::io::Error::other(format!("the ledger says {answer:?}"))),
+            Some(("ok", value)) => value.parse().map(LedgerReply::Ok).map_err(std::io::Error::other),
+            None if answer == "stale\n" => Ok(LedgerReply::Stale),
+            Some(_) | None => Err(std::io::Error::other(format!("the ledger replied {answer:?}"))),
         }
     }
 }
 
-fn word(token: Option<i64>) -> String {
+fn token_text(token: Option<i64>) -> String {
     token.map_or_else(|| "-".to_owned(), |token| token.to_string())
 }
 
@@ -187,14 +193,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_reader_shuts_out_an_earlier_writer() {
-        let mut inner = Inner::default();
-        assert_eq!(inner.ask("a", Some(5), None), "ok 0\n");
-        assert_eq!(inner.ask("a", Some(6), None), "ok 0\n");
-        assert_eq!(inner.ask("a", Some(5), Some(1)), "stale\n");
-        assert_eq!(inner.ask("a", Some(6), Some(1)), "ok 0\n");
-        assert_eq!(inner.ask("b", Some(5), Some(1)), "ok 0\n", "counters do not know each other");
-        assert_eq!(inner.ask("a", None, Some(1)), "ok 1\n", "without a token nobody is refused");
+    fn later_reader_fences_earlier_writer() {
+        let mut inner = LedgerState::default();
+        assert_eq!(inner.request("a", Some(5), None), "ok 0\n");
+        assert_eq!(inner.request("a", Some(6), None), "ok 0\n");
+        assert_eq!(inner.request("a", Some(5), Some(1)), "stale\n");
+        assert_eq!(inner.request("a", Some(6), Some(1)), "ok 0\n");
+        assert_eq!(inner.request("b", Some(5), Some(1)), "ok 0\n", "counters do not know each other");
+        assert_eq!(inner.request("a", None, Some(1)), "ok 1\n", "no client without a token is refused");
         let admitted: Vec<bool> = inner.entries.iter().map(|entry| entry.admitted).collect();
         assert_eq!(admitted, [true, true, false, true, true, true]);
     }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tenure_nemesis::options::{Against, ClientOptions, Kind, Options, Roads, value};
+use tenure_nemesis::options::{ClientOptions, EngineKind, LockUnderTest, NetworkKind, Options, value};
 use tenure_nemesis::{client, probe, rig};
 
-/// Told to the same program when it was moved into a network of its own.
+/// Passed to the same program after it moved into a network of its own.
 const OWN_NETWORK: &str = "TENURE_NEMESIS_OWN_NETWORK";
 
 const USAGE: &str = "\
@@ -19,13 +19,13 @@ usage: tenure-nemesis [--minutes M | --seconds S] [--store etcd|file] [--against
                       [--seed N] [--clients N] [--auth] [--loopback] [--show] [--faults LIST]
                       [--folder DIR] [--record DIR]
 
-  --against  whose locks: ours with all other work (the default), a plain lock that must be found, `etcdctl lock`,
-             or ours with one RULE of tenure-core's sabotage.rs broken
-  --auth     etcd asks for a password, and forgets tokens after two seconds
-  --show     does each fault of links and clocks once, says what came through, and ends
+  --against  the lock: Tenure's with all other work (the default), a plain lock that must be found broken,
+             `etcdctl lock`, or Tenure's with one RULE of tenure-core's sabotage.rs broken
+  --auth     etcd requires a password, and forgets tokens after two seconds
+  --show     injects each fault of links and clocks once, prints what came through, and ends
   --loopback no network namespaces, although the machine allows them
   --faults   only these, by the names in the report, with commas between them
-  --folder   where histories, logs and the report go; target/nemesis/<run> unless told
+  --folder   where histories, logs and the report go; default target/nemesis/<run>
   --record   writes the figures as lines `key = value` to nemesis-<run>.txt in this folder too";
 
 fn main() -> ExitCode {
@@ -62,10 +62,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Becomes the same program in a network namespace of its own, where the machine allows it. Where it does not, the report says so.
+/// Becomes the same program in a network namespace of its own, where the machine allows it. Where
+/// it does not, the report contains the reason.
 fn move_into_own_network(options: &Options, words: &[String]) {
-    let is_wanted = options.kind == Kind::Etcd && !words.iter().any(|word| word == "--loopback");
-    if !is_wanted || options.network == Roads::Own {
+    let is_wanted = options.kind == EngineKind::Etcd && !words.iter().any(|word| word == "--loopback");
+    if !is_wanted || options.network == NetworkKind::Own {
         return;
     }
     if let Ok(way) = rig::way_in() {
@@ -80,12 +81,12 @@ fn move_into_own_network(options: &Options, words: &[String]) {
 }
 
 fn show(options: &Options) -> ExitCode {
-    if options.network == Roads::Loopback {
+    if options.network == NetworkKind::Loopback {
         let why = rig::way_in().err().unwrap_or_else(|| "only etcd has one".to_owned());
         println!("LEFT OUT: all of it, without a network of its own: {why}");
         return ExitCode::SUCCESS;
     }
-    match rig::show(options) {
+    match rig::check_faults(options) {
         Ok(lines) => {
             lines.iter().for_each(|line| println!("{line}"));
             ExitCode::SUCCESS
@@ -135,12 +136,12 @@ fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
     let has = |name: &str| words.iter().any(|word| word == name);
     let kind =
         match if has("--store") { value::<String>(words, "--store")? } else { "etcd".to_owned() }.as_str() {
-            "etcd" => Kind::Etcd,
-            "file" => Kind::File,
+            "etcd" => EngineKind::Etcd,
+            "file" => EngineKind::File,
             other => return Err(format!("--store cannot be {other:?}")),
         };
-    let against = if has("--against") { value(words, "--against")? } else { Against::Tenure };
-    if against == Against::Etcdctl && kind == Kind::File {
+    let against = if has("--against") { value(words, "--against")? } else { LockUnderTest::Tenure };
+    if against == LockUnderTest::Etcdctl && kind == EngineKind::File {
         return Err("etcdctl speaks to etcd alone".to_owned());
     }
     let seconds: f64 = match (has("--minutes"), has("--seconds")) {
@@ -153,8 +154,8 @@ fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
         faults_for: Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
         kind,
         network: match std::env::var_os(OWN_NETWORK) {
-            Some(_) if kind == Kind::Etcd => Roads::Own,
-            _ => Roads::Loopback,
+            Some(_) if kind == EngineKind::Etcd => NetworkKind::Own,
+            _ => NetworkKind::Loopback,
         },
         against,
         seed: if has("--seed") { value(words, "--seed")? } else { 1 },
@@ -178,7 +179,7 @@ fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
 }
 
 fn report(options: &Options, record: Option<&Path>) -> ExitCode {
-    // What an earlier run told would be read as if it were told now.
+    // Histories of an earlier run would be read as if they belonged to this one.
     if options.folder.exists()
         && let Err(error) = std::fs::remove_dir_all(&options.folder)
     {

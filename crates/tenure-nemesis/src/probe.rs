@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 
 /// What came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ProbeCounts {
     /// How many were sent, as far as the system took them.
     pub sent: u64,
     /// How many arrived.
@@ -27,9 +27,9 @@ pub struct Seen {
     pub half_after_ms: u64,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for ProbeCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seen { sent, heard, answered, half_after_ms } = self;
+        let ProbeCounts { sent, heard, answered, half_after_ms } = self;
         write!(f, "{sent} sent, {heard} heard, {answered} answered, half after {half_after_ms} ms")
     }
 }
@@ -38,13 +38,13 @@ impl fmt::Display for Seen {
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system.
 pub fn echo(at: SocketAddr, heard: &Path) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let socket = UdpSocket::bind(at).map_err(told)?;
     let mut bytes = [0; 2 * BYTES];
     for count in 0_u64.. {
-        // In one step, for whoever reads it meanwhile.
+        // In one step, for readers in other processes.
         let fresh = heard.with_extension("fresh");
         std::fs::write(&fresh, count.to_string())
             .and_then(|()| std::fs::rename(&fresh, heard))
@@ -60,7 +60,7 @@ pub fn echo(at: SocketAddr, heard: &Path) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system.
 pub fn send(to: SocketAddr) -> Result<String, String> {
     let told = |error: std::io::Error| error.to_string();
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(told)?;
@@ -91,7 +91,7 @@ pub fn send(to: SocketAddr) -> Result<String, String> {
     Ok(format!("{sent} {} {half}", arrivals.len()))
 }
 
-/// What the clock on the wall says, in seconds.
+/// The wall clock, in seconds.
 pub fn wall() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -108,8 +108,13 @@ pub(crate) fn await_echo(heard: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends from a house, and looks at what was heard.
-pub(crate) fn ask(enter: &[OsString], program: &Path, to: SocketAddr, heard: &Path) -> Result<Seen, String> {
+/// Sends from a network namespace, and reads what was received.
+pub(crate) fn run(
+    enter: &[OsString],
+    program: &Path,
+    to: SocketAddr,
+    heard: &Path,
+) -> Result<ProbeCounts, String> {
     let count = || std::fs::read_to_string(heard).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let before = count();
     let output = Command::new(&enter[0])
@@ -121,12 +126,12 @@ pub(crate) fn ask(enter: &[OsString], program: &Path, to: SocketAddr, heard: &Pa
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match numbers.as_slice() {
-        [sent, answered, half_after_ms] => Ok(Seen {
+        [sent, answered, half_after_ms] => Ok(ProbeCounts {
             sent: *sent,
             heard: count() - before,
             answered: *answered,
             half_after_ms: *half_after_ms,
         }),
-        _ => Err(format!("a probe said {text:?} and {}", String::from_utf8_lossy(&output.stderr))),
+        _ => Err(format!("a probe printed {text:?} and {}", String::from_utf8_lossy(&output.stderr))),
     }
 }

@@ -1,4 +1,5 @@
-//! The store's own record: everything that was ever committed, read by an onlooker whom no fault hits.
+//! The store's own record: everything that was ever committed, read by an observer that no fault
+//! hits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,11 +10,11 @@ use tenure::testing::World;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::revision::Token;
 
-use crate::belief::Beliefs;
+use crate::held::HoldTracker;
 
 /// One change that was committed.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct AuditEntry {
     /// When, in the world's time.
     pub at: Duration,
     /// At which revision.
@@ -25,42 +26,44 @@ pub struct Entry {
 /// Everything that was committed so far. Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
 pub struct Audit {
-    log: Arc<Mutex<Vec<Entry>>>,
+    log: Arc<Mutex<Vec<AuditEntry>>>,
 }
 
 impl Audit {
     /// Everything so far.
-    pub fn log(&self) -> Vec<Entry> {
+    pub fn log(&self) -> Vec<AuditEntry> {
         self.lock().clone()
     }
 
-    /// Reads along for as long as the world lasts, and asks whoever holds a place what it believes the moment the place is gone.
-    pub async fn read(self, world: World, store: Store, layout: Layout, beliefs: Beliefs) {
+    /// Follows the store for as long as the world lasts. When a queue key is deleted, it records at
+    /// that moment whether its holder's validity had ended.
+    pub async fn read(self, world: World, store: Store, layout: Layout, holds: HoldTracker) {
         let watch = store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Included);
-        let mut watch = watch.await.expect("the onlooker reaches the store");
+        let mut watch = watch.await.expect("the observer reaches the store");
         while let Some(item) = watch.next().await {
-            let WatchItem::Batch { revision, changes } = item.expect("history is kept for the onlooker")
+            let WatchItem::Batch { revision, changes } = item.expect("history is kept for the observer")
             else {
                 continue;
             };
             for change in changes {
                 if let Change::Delete { key, previous: Some(pair), .. } = &change
-                    && let Some(line) = layout.parse(key).and_then(|key| line_of(&key))
+                    && let Some(subject) = layout.parse(key).and_then(|key| subject_of(&key))
                 {
-                    beliefs.let_go(&line, Token(pair.created));
+                    holds.key_deleted(&subject, Token(pair.created));
                 }
-                self.lock().push(Entry { at: world.elapsed(), revision, change });
+                self.lock().push(AuditEntry { at: world.elapsed(), revision, change });
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<AuditEntry>> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is held by whoever has this key, as it is called in the history; none if nothing is.
-pub fn line_of(key: &Key) -> Option<String> {
+/// The lock, election or task that this key belongs to, by its name in the history; `None` for
+/// other keys.
+pub fn subject_of(key: &Key) -> Option<String> {
     match key {
         Key::Waiter(name, _) => Some(lock_line(name.as_str())),
         Key::Candidate(name, _) => Some(election_line(name.as_str())),

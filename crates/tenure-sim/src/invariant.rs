@@ -1,21 +1,21 @@
-//! What must be true of every story. One sentence of the promises each, in a file of its own, with where it is promised.
+//! What must be true of every run. One sentence of the promises each, in a file of its own, with where it is promised.
 
-mod acts_by_right;
-mod belief_ends_first;
+mod actions_are_valid;
 mod commands_are_answered;
 mod every_task_runs;
-mod fair_line;
-mod first_holds;
 mod guarded_writes;
-mod keys_as_wanted;
 mod legal_steps;
-mod lines_move;
+mod no_leaked_keys;
 mod no_task_lost;
-mod nothing_leaks;
 mod observers_go_forward;
+mod oldest_key_holds;
 mod one_holder;
 mod one_owner;
+mod queue_is_fifo;
+mod queue_progresses;
+mod registrations_match;
 mod tokens_grow;
+mod validity_ends_before_lease;
 mod views_converge;
 
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tenure::store::{Change, KeyValue};
 
-use crate::audit::Entry;
-use crate::play::Story;
+use crate::audit::AuditEntry;
+use crate::run::RunRecord;
 
 /// Something that was promised and did not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,35 +51,35 @@ pub struct Invariant {
     pub name: &'static str,
     /// The guarantees of docs/guarantees.md that it checks, such as `G3, G4`.
     pub guarantees: &'static str,
-    check: fn(&Story) -> Vec<(Duration, String)>,
+    check: fn(&RunRecord) -> Vec<(Duration, String)>,
 }
 
 /// All promises.
 pub const ALL: [Invariant; 17] = [
     one_holder::INVARIANT,
     one_owner::INVARIANT,
-    belief_ends_first::INVARIANT,
-    acts_by_right::INVARIANT,
+    validity_ends_before_lease::INVARIANT,
+    actions_are_valid::INVARIANT,
     tokens_grow::INVARIANT,
     guarded_writes::INVARIANT,
-    fair_line::INVARIANT,
-    first_holds::INVARIANT,
-    lines_move::INVARIANT,
+    queue_is_fifo::INVARIANT,
+    oldest_key_holds::INVARIANT,
+    queue_progresses::INVARIANT,
     observers_go_forward::INVARIANT,
-    keys_as_wanted::INVARIANT,
+    registrations_match::INVARIANT,
     views_converge::INVARIANT,
     no_task_lost::INVARIANT,
     every_task_runs::INVARIANT,
     legal_steps::INVARIANT,
     commands_are_answered::INVARIANT,
-    nothing_leaks::INVARIANT,
+    no_leaked_keys::INVARIANT,
 ];
 
-/// Everything that is wrong with a story.
-pub fn all(story: &Story) -> Vec<Violation> {
+/// Everything that is wrong with a run.
+pub fn all(run: &RunRecord) -> Vec<Violation> {
     let mut violations = Vec::new();
     for invariant in &ALL {
-        let found = (invariant.check)(story).into_iter();
+        let found = (invariant.check)(run).into_iter();
         violations.extend(found.map(|(at, what)| Violation { invariant: invariant.name, at, what }));
     }
     violations
@@ -92,7 +92,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn step(&mut self, entry: &Entry) {
+    fn step(&mut self, entry: &AuditEntry) {
         match &entry.change {
             Change::Put { pair, .. } => {
                 self.pairs.insert(pair.key.clone(), pair.clone());

@@ -1,4 +1,4 @@
-//! `tenure-sim`: plays seeds, and tells the story of one that breaks a promise.
+//! `tenure-sim`: runs seeds, and prints the run of one that violates an invariant.
 
 #![allow(clippy::print_stdout, reason = "a command speaks to its user")]
 
@@ -7,20 +7,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use tenure_core::sabotage::Rule;
-use tenure_sim::play::{play, play_all};
+use tenure_core::sabotage::SabotageRule;
+use tenure_sim::run::{run_seed, run_seeds};
 
 const USAGE: &str =
     "usage: tenure-sim SEED [--log] [--broken RULE] | --seeds N [--from SEED] [--broken RULE]";
 
 fn main() -> ExitCode {
-    match Wish::read(std::env::args().skip(1)) {
-        Some(Wish { broken: Some(rule), .. }) if !cfg!(tenure_sabotage) => {
+    match SimArgs::read(std::env::args().skip(1)) {
+        Some(SimArgs { broken: Some(rule), .. }) if !cfg!(tenure_sabotage) => {
             println!("this build cannot break {rule:?}: build it with RUSTFLAGS=\"--cfg tenure_sabotage\"");
             ExitCode::from(2)
         }
-        Some(Wish { what: What::One(seed), with_log, broken }) => tell(seed, with_log, broken),
-        Some(Wish { what: What::Many { from, count }, broken, .. }) => many(from, count, broken),
+        Some(SimArgs { what: SeedSelection::One(seed), with_log, broken }) => {
+            print_run(seed, with_log, broken)
+        }
+        Some(SimArgs { what: SeedSelection::Many { from, count }, broken, .. }) => many(from, count, broken),
         None => {
             println!("{USAGE}");
             ExitCode::from(2)
@@ -29,19 +31,19 @@ fn main() -> ExitCode {
 }
 
 /// What is asked for.
-struct Wish {
-    what: What,
+struct SimArgs {
+    what: SeedSelection,
     with_log: bool,
-    broken: Option<Rule>,
+    broken: Option<SabotageRule>,
 }
 
-enum What {
+enum SeedSelection {
     One(u64),
     Many { from: u64, count: u64 },
 }
 
-impl Wish {
-    fn read(mut args: impl Iterator<Item = String>) -> Option<Wish> {
+impl SimArgs {
+    fn read(mut args: impl Iterator<Item = String>) -> Option<SimArgs> {
         let number = |text: String| text.replace('_', "").parse::<u64>().ok();
         let (mut seed, mut from, mut count, mut with_log, mut broken) = (None, None, None, false, None);
         while let Some(arg) = args.next() {
@@ -51,30 +53,30 @@ impl Wish {
                 "--log" => with_log = true,
                 "--broken" => {
                     let name = args.next()?;
-                    broken = Some(Rule::ALL.into_iter().find(|rule| format!("{rule:?}") == name)?);
+                    broken = Some(SabotageRule::ALL.into_iter().find(|rule| format!("{rule:?}") == name)?);
                 }
                 _ => seed = Some(number(arg)?),
             }
         }
         let what = match (seed, count) {
-            (Some(seed), None) if from.is_none() => What::One(seed),
-            (None, Some(count)) => What::Many { from: from.unwrap_or(0), count },
+            (Some(seed), None) if from.is_none() => SeedSelection::One(seed),
+            (None, Some(count)) => SeedSelection::Many { from: from.unwrap_or(0), count },
             (Some(_) | None, _) => return None,
         };
-        Some(Wish { what, with_log, broken })
+        Some(SimArgs { what, with_log, broken })
     }
 }
 
-/// Tells one story.
-fn tell(seed: u64, with_log: bool, broken: Option<Rule>) -> ExitCode {
-    let story = play(seed, broken);
-    print!("{}", story.trace());
+/// Prints one run.
+fn print_run(seed: u64, with_log: bool, broken: Option<SabotageRule>) -> ExitCode {
+    let run = run_seed(seed, broken);
+    print!("{}", run.trace());
     if with_log {
-        for entry in &story.log {
+        for entry in &run.log {
             println!("{:>9.3} s  {:?}", entry.at.as_secs_f64(), entry.change);
         }
     }
-    let violations = story.violations();
+    let violations = run.violations();
     for violation in &violations {
         println!("VIOLATED: {violation}");
     }
@@ -82,19 +84,19 @@ fn tell(seed: u64, with_log: bool, broken: Option<Rule>) -> ExitCode {
 }
 
 /// Plays many, and names those that broke a promise.
-fn many(from: u64, count: u64, rule: Option<Rule>) -> ExitCode {
+fn many(from: u64, count: u64, rule: Option<SabotageRule>) -> ExitCode {
     let begun = Instant::now();
     let (seeds, faults, virtual_ms) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
     let broken = Mutex::new(Vec::new());
-    play_all(from..from + count, rule, |story| {
+    run_seeds(from..from + count, rule, |run| {
         seeds.fetch_add(1, Ordering::Relaxed);
-        faults.fetch_add(story.faults(), Ordering::Relaxed);
-        let ms = u64::try_from(story.lasted.as_millis()).unwrap_or(u64::MAX);
+        faults.fetch_add(run.faults(), Ordering::Relaxed);
+        let ms = u64::try_from(run.lasted.as_millis()).unwrap_or(u64::MAX);
         virtual_ms.fetch_add(ms, Ordering::Relaxed);
-        let violations = story.violations();
+        let violations = run.violations();
         if let Some(violation) = violations.first() {
-            println!("seed {}: {} violations, first: {violation}", story.plan.seed, violations.len());
-            broken.lock().unwrap_or_else(PoisonError::into_inner).push(story.plan.seed);
+            println!("seed {}: {} violations, first: {violation}", run.plan.seed, violations.len());
+            broken.lock().unwrap_or_else(PoisonError::into_inner).push(run.plan.seed);
         }
         true
     });
@@ -110,7 +112,7 @@ fn many(from: u64, count: u64, rule: Option<Rule>) -> ExitCode {
     match broken.first() {
         None => ExitCode::SUCCESS,
         Some(seed) => {
-            println!("the story of one of them: cargo xtask sim {seed}");
+            println!("the run of one of them: cargo xtask sim {seed}");
             ExitCode::FAILURE
         }
     }

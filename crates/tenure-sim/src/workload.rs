@@ -1,10 +1,10 @@
 //! What the participants do all day. Each file is one kind of work, done with the public parts of the library and nothing else.
 
-pub mod commands;
 pub mod election;
 pub mod lock;
-pub mod orders;
+pub mod node_commands;
 pub mod registry;
+pub mod task_commands;
 pub mod tasks;
 pub mod ttl;
 
@@ -19,31 +19,31 @@ use tenure_core::revision::Token;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::belief::Beliefs;
-use crate::cast::{Cast, Player};
-use crate::dice::Dice;
+use crate::held::HoldTracker;
 use crate::history::Fact;
+use crate::processes::{SimProcess, SimProcesses};
+use crate::rng::SimRng;
 
-/// What is put by those who hold something, so that the store's record tells whether they were allowed to.
+/// Keys that only a holder writes, so that the store's record shows whether it still held.
 pub const REGISTERS: &str = "/registers/";
 
 /// What all actors have in common. Cheap to clone.
 #[derive(Clone)]
-pub struct Stage {
-    /// Who plays.
-    pub cast: Cast,
+pub struct WorkloadContext {
+    /// The simulated processes.
+    pub processes: SimProcesses,
     /// Where everything lies.
     pub layout: Layout,
-    /// The store, as one reaches it whom no fault hits.
-    pub onlooker: Store,
-    /// The day is over: everybody puts down what they have.
+    /// The store, through a handle that no fault hits.
+    pub observer: Store,
+    /// The run is over: all processes release what they hold.
     pub over: CancellationToken,
-    /// Whoever acts.
+    /// The tasks of all actors.
     pub actors: TaskTracker,
 }
 
-impl Stage {
-    /// Somebody acts until the day is over.
+impl WorkloadContext {
+    /// Runs an actor until the run is over.
     pub fn act(&self, acting: impl Future<Output = ()> + Send + 'static) {
         let over = self.over.clone();
         self.actors.spawn(async move {
@@ -55,53 +55,53 @@ impl Stage {
         });
     }
 
-    /// Writes what only the holder may write, and says what came of it.
-    pub async fn write_guarded(&self, player: &Player, line: &str, fence: &Fence) {
+    /// Writes what only the holder may write. The audit shows the result.
+    pub async fn write_guarded(&self, process: &SimProcess, subject: &str, fence: &Fence) {
         let value = fence.token.to_string();
-        let txn = Txn::new().then(Op::put(format!("{REGISTERS}{line}"), value));
-        // The store's own record says what came of it.
-        let _ = player.store.txn(fence.guard(txn)).await;
+        let txn = Txn::new().then(Op::put(format!("{REGISTERS}{subject}"), value));
+        // The audit shows whether the write was applied.
+        let _ = process.store.txn(fence.guard(txn)).await;
     }
 
-    /// Somebody was told that it holds; it believes until the result is dropped.
-    #[must_use = "the belief ends when this is dropped"]
-    pub fn believe(
+    /// A process was notified that it holds; the hold is tracked until the result is dropped.
+    #[must_use = "the hold ends when this is dropped"]
+    pub fn track_hold(
         &self,
-        player: &Player,
-        line: &str,
+        process: &SimProcess,
+        subject: &str,
         token: Token,
         mode: LockMode,
         is_valid: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Believing {
-        self.cast.beliefs.begin(line, &player.name, token, mode, Box::new(is_valid));
-        Believing { beliefs: self.cast.beliefs.clone(), line: line.to_owned(), token }
+    ) -> TrackedHoldGuard {
+        self.processes.holds.begin(subject, &process.name, token, mode, Box::new(is_valid));
+        TrackedHoldGuard { holds: self.processes.holds.clone(), subject: subject.to_owned(), token }
     }
 
-    /// Work goes on under a hold, by right or not.
-    pub fn acted(&self, player: &Player, line: &str, token: Token, valid: bool) {
-        let (line, who) = (line.to_owned(), player.name.clone());
-        self.cast.history.note(Fact::Acted { line, who, token, valid });
+    /// WorkloadKind goes on under a hold, by right or not.
+    pub fn acted(&self, process: &SimProcess, subject: &str, token: Token, valid: bool) {
+        let (subject, process) = (subject.to_owned(), process.name.clone());
+        self.processes.history.note(Fact::Acted { subject, process, token, valid });
     }
 }
 
-/// Somebody believes that it holds; ends with the work, however that ends.
-pub struct Believing {
-    beliefs: Beliefs,
-    line: String,
+/// A tracked hold; ends with the work, however that ends.
+pub struct TrackedHoldGuard {
+    holds: HoldTracker,
+    subject: String,
     token: Token,
 }
 
-impl Drop for Believing {
+impl Drop for TrackedHoldGuard {
     fn drop(&mut self) {
-        self.beliefs.end(&self.line, self.token);
+        self.holds.end(&self.subject, self.token);
     }
 }
 
 /// How long to wait for something: not at all, a little, or long.
-fn patience(dice: &mut Dice) -> Option<Duration> {
-    match dice.below(10) {
+fn patience(rng: &mut SimRng) -> Option<Duration> {
+    match rng.below(10) {
         0 => None,
-        1..4 => Some(dice.ms(1, 3_000)),
-        _ => Some(dice.ms(5_000, 30_000)),
+        1..4 => Some(rng.ms(1, 3_000)),
+        _ => Some(rng.ms(5_000, 30_000)),
     }
 }

@@ -7,14 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use tenure_core::backoff::{Backoff, Retry};
-use tenure_core::snapshot::Picture;
+use tenure_core::backoff::{Backoff, BackoffState};
+use tenure_core::snapshot::SnapshotDiff;
 use tenure_core::time::Moment;
 use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, Sleep};
 use tracing::{debug, info, warn};
 
-use crate::dice;
+use crate::rng;
 use crate::store::page::PageLen;
 use crate::store::{
     Cause, Get, Page, PreviousValues, Revision, Selection, Store, StoreError, WatchError, WatchItem,
@@ -25,8 +25,8 @@ pub use tenure_core::snapshot::FeedItem;
 
 /// What a selection of keys holds, and every change of it, for as long as you like.
 ///
-/// The only sound way to follow a prefix: it is listed at one revision, watched from there, and listed again whenever the
-/// watch breaks off; what changed or vanished meanwhile is found by comparing and told as puts and deletes.
+/// Follows a prefix without a gap: it lists the prefix at one revision, watches it from there, and lists it again whenever the
+/// watch breaks. The feed compares the listings, and reports the differences as puts and deletes.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -56,15 +56,15 @@ pub use tenure_core::snapshot::FeedItem;
 /// # Guarantees
 ///
 /// * At every [`FeedItem::Synced`] the items so far add up to exactly what the store held at that revision.
-/// * Revisions of `Synced` only grow. A transaction is never shown by half: its changes stand between two `Synced`s.
-/// * A key that is gone is told as a delete, also when it went while nobody was watching. What did not change is not told again.
-/// * [`FeedItem::SnapshotBegin`] comes first, and later exactly when a whole picture is no longer kept up to date.
+/// * Revisions of `Synced` only grow. A transaction is never shown by half: its changes are between two `Synced`s.
+/// * A key that no longer exists is reported as a delete, also if it was deleted during a gap. Unchanged keys are not repeated.
+/// * [`FeedItem::SnapshotBegin`] comes first, and later exactly when the snapshot is no longer kept current.
 ///
 /// # Not guaranteed
 ///
-/// * *Every change*: after a new listing, what happened meanwhile is told as one step. A key that was deleted and put again
+/// * *Every change*: after a new listing, all changes of the gap are reported as one step. A key that was deleted and put again
 ///   shows as a put with another `created`, and the revision of a delete is then that of the listing.
-/// * *How fresh* the picture is: without changes there is no news. `Synced` comes again as progress where the engine knows more.
+/// * *The age* of the snapshot: without changes there are no items. `Synced` comes again as progress where the engine knows more.
 ///
 /// # Cancellation
 ///
@@ -72,35 +72,35 @@ pub use tenure_core::snapshot::FeedItem;
 ///
 /// # Errors
 ///
-/// A store that cannot be reached is not an error: the feed says `SnapshotBegin` and tries again, resting longer and longer up to 5 s.
-/// What no trying can mend (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
+/// A store that cannot be reached is not an error: the feed returns `SnapshotBegin` and retries, with a backoff of up to 5 s.
+/// An error that no retry can fix (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
 #[must_use = "a feed does nothing unless it is read"]
 pub struct Feed {
     store: Store,
     select: Selection,
-    picture: Picture,
-    state: State,
+    picture: SnapshotDiff,
+    state: FeedState,
     page_len: PageLen,
-    backoff: Backoff,
+    backoff: BackoffState,
     opened: Instant,
-    /// Told by the picture, not yet read.
+    /// Items that are not yet read.
     ready: VecDeque<FeedItem>,
 }
 
-/// A request under way, kept here so that a dropped `next` does not ask again.
-type Asking<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+/// A request in flight, kept here so that a dropped `next` does not repeat it.
+type FeedRequest<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
-/// What the feed is waiting for.
-enum State {
-    /// The end of a rest after a break.
-    Resting(Pin<Box<Sleep>>),
+/// What the feed waits for.
+enum FeedState {
+    /// The end of the backoff after an error.
+    BackingOff(Pin<Box<Sleep>>),
     /// A page of the listing, of these keys; its revision is known from the second page on.
-    Listing { asking: Asking<Page>, select: Selection, at: Option<Revision> },
+    Listing { request: FeedRequest<Page>, select: Selection, at: Option<Revision> },
     /// A watch after the listing.
-    Opening(Asking<WatchStream>),
+    Opening(FeedRequest<WatchStream>),
     /// A change.
     Watching(WatchStream),
-    /// Nothing, but this has still to be said.
+    /// Nothing; this error is still to be returned.
     Failed(StoreError),
     /// Nothing.
     Over,
@@ -116,8 +116,8 @@ impl Feed {
         select.check()?;
         let page_len = PageLen::new();
         let picture = match &select {
-            Selection::Prefix(prefix) => Picture::under(prefix.clone()),
-            Selection::Key(_) | Selection::Range(..) | Selection::From(_) => Picture::new(),
+            Selection::Prefix(prefix) => SnapshotDiff::under(prefix.clone()),
+            Selection::Key(_) | Selection::Range(..) | Selection::From(_) => SnapshotDiff::new(),
         };
         let mut feed = Feed {
             state: list(&store, select.clone(), None, page_len),
@@ -125,7 +125,7 @@ impl Feed {
             store,
             select,
             picture,
-            backoff: Backoff::new(Retry::FEED),
+            backoff: BackoffState::new(Backoff::FEED),
             opened: Instant::now(),
             ready: VecDeque::new(),
         };
@@ -141,11 +141,11 @@ impl Feed {
     /// Waits for one thing and takes it in.
     fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.state {
-            State::Resting(rest) => {
+            FeedState::BackingOff(rest) => {
                 ready!(rest.as_mut().poll(context));
                 self.state = list(&self.store, self.select.clone(), None, self.page_len);
             }
-            State::Listing { asking, select, at } => match ready!(asking.as_mut().poll(context)) {
+            FeedState::Listing { request, select, at } => match ready!(request.as_mut().poll(context)) {
                 Ok(page) => {
                     let at = at.unwrap_or(page.revision);
                     self.on_page(page, at);
@@ -156,11 +156,11 @@ impl Feed {
                 }
                 Err(error) => self.on_break(error),
             },
-            State::Opening(asking) => match ready!(asking.as_mut().poll(context)) {
-                Ok(stream) => self.state = State::Watching(stream),
+            FeedState::Opening(request) => match ready!(request.as_mut().poll(context)) {
+                Ok(stream) => self.state = FeedState::Watching(stream),
                 Err(error) => self.on_break(error),
             },
-            State::Watching(stream) => match ready!(stream.as_mut().poll_next(context)) {
+            FeedState::Watching(stream) => match ready!(stream.as_mut().poll_next(context)) {
                 Some(Ok(WatchItem::Batch { revision, changes })) => {
                     self.picture.handle_batch(revision, changes, &mut self.ready);
                 }
@@ -175,7 +175,7 @@ impl Feed {
                     self.on_break(StoreError::Unavailable(Cause::new("the watch ended without a reason")));
                 }
             },
-            State::Failed(_) | State::Over => {}
+            FeedState::Failed(_) | FeedState::Over => {}
         }
         Poll::Ready(())
     }
@@ -196,22 +196,22 @@ impl Feed {
         };
     }
 
-    /// Rests and lists again, unless nothing could be gained by it.
+    /// Backs off and lists again, unless no retry can fix the error.
     fn on_break(&mut self, error: StoreError) {
         if error.is_fatal() || matches!(error, StoreError::Invalid(_)) {
-            self.state = State::Failed(error);
+            self.state = FeedState::Failed(error);
             return;
         }
         self.picture.handle_break(&mut self.ready);
         let now = Moment::after_origin(self.opened.elapsed());
-        let rest = self.backoff.after_failure(now, dice::throw(), None);
+        let backoff = self.backoff.after_failure(now, rng::jitter(), None);
         let failures = self.backoff.failures();
-        if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_telling() {
+        if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_logging() {
             debug!(select = ?self.select, %error, failures, "feed lists again");
         } else {
             warn!(select = ?self.select, %error, failures, "feed broke off");
         }
-        self.state = State::Resting(Box::pin(tokio::time::sleep(rest)));
+        self.state = FeedState::BackingOff(Box::pin(tokio::time::sleep(backoff)));
     }
 }
 
@@ -226,9 +226,9 @@ impl Stream for Feed {
                 budget.made_progress();
                 return Poll::Ready(Some(Ok(item)));
             }
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Over => return Poll::Ready(None),
-                State::Failed(error) => return Poll::Ready(Some(Err(error))),
+            match std::mem::replace(&mut self.state, FeedState::Over) {
+                FeedState::Over => return Poll::Ready(None),
+                FeedState::Failed(error) => return Poll::Ready(Some(Err(error))),
                 waiting => self.state = waiting,
             }
             ready!(self.step(context));
@@ -243,20 +243,20 @@ impl std::fmt::Debug for Feed {
             "Feed({:?}, {} keys, whole at {:?})",
             self.select,
             self.picture.len(),
-            self.picture.whole_at()
+            self.picture.synced_at()
         )
     }
 }
 
-fn list(store: &Store, select: Selection, at: Option<Revision>, len: PageLen) -> State {
+fn list(store: &Store, select: Selection, at: Option<Revision>, len: PageLen) -> FeedState {
     let get = Get { at, ..Get::new(select.clone()).limit(len.get()) };
     let store = store.clone();
-    State::Listing { asking: Box::pin(async move { store.get(get).await }), select, at }
+    FeedState::Listing { request: Box::pin(async move { store.get(get).await }), select, at }
 }
 
-fn watch(store: &Store, select: &Selection, after: Revision) -> State {
+fn watch(store: &Store, select: &Selection, after: Revision) -> FeedState {
     let (store, select) = (store.clone(), select.clone());
-    State::Opening(Box::pin(async move {
+    FeedState::Opening(Box::pin(async move {
         store.watch(select, WatchStart::After(after), PreviousValues::Omitted).await
     }))
 }

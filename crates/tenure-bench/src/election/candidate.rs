@@ -5,36 +5,38 @@ use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
 use tenure_core::id::Namespace;
 
-use crate::failure::Failure;
-use crate::lock::{Queue, Stand};
-use crate::place::{Place, close_session, open_session};
+use crate::failure::BenchFailure;
+use crate::lock::{QueuePosition, ReferenceQueue};
 use crate::raw::Raw;
+use crate::store_under_test::{StoreUnderTest, close_session, open_session};
 use crate::workload::wrong;
 
 /// As many processes as a small cluster has.
 const PARTIES: usize = 3;
 
 /// What stands for as many processes: connections, sessions and leases of their own.
-pub(super) enum Parties {
+pub(super) enum CandidateProcesses {
     Ours { stores: Vec<Store>, sessions: Vec<Session> },
     Reference { raw: Raw, lease: i64 },
 }
 
 /// One of those processes, for which any number of candidates can stand.
 #[derive(Clone)]
-pub(super) enum Party {
+pub(super) enum CandidateProcess {
     Ours(Election),
-    Reference(Queue),
+    Reference(ReferenceQueue),
 }
 
 /// Who leads.
 pub(super) enum Leader {
     Ours(Box<Term>),
-    Reference(Queue, Stand),
+    Reference(ReferenceQueue, QueuePosition),
 }
 
-impl Parties {
-    pub(super) async fn ours(place: &Place) -> Result<(Parties, Vec<Party>), Failure> {
+impl CandidateProcesses {
+    pub(super) async fn ours(
+        place: &StoreUnderTest,
+    ) -> Result<(CandidateProcesses, Vec<CandidateProcess>), BenchFailure> {
         let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
         let (mut stores, mut sessions, mut parties) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..PARTIES {
@@ -49,34 +51,37 @@ impl Parties {
             };
             let session = open_session(&store)?;
             let election = Elections::new(&session, &namespace).election("ours");
-            parties.push(Party::Ours(election.map_err(|error| wrong(error.to_string()))?));
+            parties.push(CandidateProcess::Ours(election));
             sessions.push(session);
         }
-        Ok((Parties::Ours { stores, sessions }, parties))
+        Ok((CandidateProcesses::Ours { stores, sessions }, parties))
     }
 
-    pub(super) async fn reference(place: &Place, raw: &Raw) -> Result<(Parties, Vec<Party>), Failure> {
-        let lease = Queue::lease(raw).await?;
-        let queue = Queue::new(raw, &place.prefix, "raw-elected", lease);
+    pub(super) async fn reference(
+        place: &StoreUnderTest,
+        raw: &Raw,
+    ) -> Result<(CandidateProcesses, Vec<CandidateProcess>), BenchFailure> {
+        let lease = ReferenceQueue::lease(raw).await?;
+        let queue = ReferenceQueue::new(raw, &place.prefix, "raw-elected", lease);
         let mut parties = Vec::new();
         for _ in 0..PARTIES {
-            parties.push(Party::Reference(queue.through(&place.connect_raw().await?)));
+            parties.push(CandidateProcess::Reference(queue.through(&place.connect_raw().await?)));
         }
-        Ok((Parties::Reference { raw: raw.clone(), lease }, parties))
+        Ok((CandidateProcesses::Reference { raw: raw.clone(), lease }, parties))
     }
 
     /// Where the candidates' keys are.
-    pub(super) fn line(&self, place: &Place) -> String {
+    pub(super) fn line(&self, place: &StoreUnderTest) -> String {
         match self {
-            Parties::Ours { .. } => format!("{}elections/ours/", place.prefix),
-            Parties::Reference { .. } => format!("{}locks/raw-elected/", place.prefix),
+            CandidateProcesses::Ours { .. } => format!("{}elections/ours/", place.prefix),
+            CandidateProcesses::Reference { .. } => format!("{}locks/raw-elected/", place.prefix),
         }
     }
 
     /// Leaves nothing behind.
-    pub(super) async fn close(self) -> Result<(), Failure> {
+    pub(super) async fn close(self) -> Result<(), BenchFailure> {
         match self {
-            Parties::Ours { stores, sessions } => {
+            CandidateProcesses::Ours { stores, sessions } => {
                 for session in &sessions {
                     close_session(session).await?;
                 }
@@ -85,20 +90,20 @@ impl Parties {
                 }
                 Ok(())
             }
-            Parties::Reference { raw, lease } => Queue::end(&raw, lease).await,
+            CandidateProcesses::Reference { raw, lease } => ReferenceQueue::end(&raw, lease).await,
         }
     }
 }
 
-impl Party {
+impl CandidateProcess {
     /// Stands, and waits until it leads.
-    pub(super) async fn campaign(self) -> Result<Leader, Failure> {
+    pub(super) async fn campaign(self) -> Result<Leader, BenchFailure> {
         match self {
-            Party::Ours(election) => {
-                let term = election.campaign("here").await;
+            CandidateProcess::Ours(election) => {
+                let term = election.campaign().value("here").await;
                 Ok(Leader::Ours(Box::new(term.map_err(|error| wrong(format!("not elected: {error}")))?)))
             }
-            Party::Reference(queue) => {
+            CandidateProcess::Reference(queue) => {
                 let queue = queue.another();
                 let stand = queue.enter().await?;
                 queue.wait(&stand).await?;
@@ -109,7 +114,7 @@ impl Party {
 }
 
 impl Leader {
-    pub(super) async fn resign(self) -> Result<(), Failure> {
+    pub(super) async fn resign(self) -> Result<(), BenchFailure> {
         match self {
             Leader::Ours(term) => {
                 term.resign().await.map_err(|error| wrong(format!("not resigned: {error}")))

@@ -5,39 +5,39 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use tenure::store::{Change, PreviousValues, Selection, Store, WatchItem, WatchStart, WatchStream};
 
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::sample::Sample;
 use crate::workload::wrong;
 
 /// A key that is put before the eyes of a watch.
-pub(super) struct Probe {
+pub(super) struct StoreProbe {
     store: Store,
     key: String,
     events: WatchStream,
     took: Vec<Duration>,
 }
 
-impl Probe {
-    pub(super) async fn open(store: &Store, prefix: &str) -> Result<Probe, Failure> {
+impl StoreProbe {
+    pub(super) async fn open(store: &Store, prefix: &str) -> Result<StoreProbe, BenchFailure> {
         let key = format!("{prefix}probe");
         let events =
             store.watch(Selection::key(key.clone()), WatchStart::Now, PreviousValues::Omitted).await?;
-        Ok(Probe { store: store.clone(), key, events, took: Vec::new() })
+        Ok(StoreProbe { store: store.clone(), key, events, took: Vec::new() })
     }
 
     /// Puts once. The two run side by side; a change of leader has one after the other, so their times are added.
-    pub(super) async fn put(&mut self) -> Result<(), Failure> {
+    pub(super) async fn put(&mut self) -> Result<(), BenchFailure> {
         let began = Instant::now();
         let transaction = async {
             self.store.put(self.key.clone(), "").await?;
-            Ok::<_, Failure>(began.elapsed())
+            Ok::<_, BenchFailure>(began.elapsed())
         };
         let delivery = async {
             loop {
                 match self.events.next().await {
                     Some(Ok(WatchItem::Batch { .. })) => return Ok(began.elapsed()),
                     Some(Ok(WatchItem::Progress(_))) => {}
-                    Some(Err(end)) => return Err(Failure::from(end)),
+                    Some(Err(end)) => return Err(BenchFailure::from(end)),
                     None => return Err(wrong("the watch ended")),
                 }
             }
@@ -54,7 +54,7 @@ impl Probe {
 }
 
 /// Somebody who sees candidates come.
-pub(super) struct Onlooker {
+pub(super) struct CandidateWatch {
     events: WatchStream,
     seen: usize,
 }
@@ -62,14 +62,17 @@ pub(super) struct Onlooker {
 /// Who has not come after this long never does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-impl Onlooker {
-    pub(super) async fn open(store: &Store, line: &str) -> Result<Onlooker, Failure> {
+impl CandidateWatch {
+    pub(super) async fn open(store: &Store, line: &str) -> Result<CandidateWatch, BenchFailure> {
         let select = Selection::prefix(line.to_owned());
-        Ok(Onlooker { events: store.watch(select, WatchStart::Now, PreviousValues::Omitted).await?, seen: 0 })
+        Ok(CandidateWatch {
+            events: store.watch(select, WatchStart::Now, PreviousValues::Omitted).await?,
+            seen: 0,
+        })
     }
 
     /// Waits until so many have come, all told.
-    pub(super) async fn came(&mut self, count: usize) -> Result<(), Failure> {
+    pub(super) async fn came(&mut self, count: usize) -> Result<(), BenchFailure> {
         let coming = async {
             while self.seen < count {
                 match self.events.next().await {
@@ -77,7 +80,7 @@ impl Onlooker {
                         self.seen += changes.iter().filter(|change| is_new(change)).count();
                     }
                     Some(Ok(WatchItem::Progress(_))) => {}
-                    Some(Err(end)) => return Err(Failure::from(end)),
+                    Some(Err(end)) => return Err(BenchFailure::from(end)),
                     None => return Err(wrong("the watch ended")),
                 }
             }

@@ -4,32 +4,36 @@ use std::time::Instant;
 
 use tokio::task::JoinSet;
 
-use super::Size;
-use super::candidate::{Leader, Parties, Party};
-use super::probe::{Onlooker, Probe, SETTLED_AFTER};
-use crate::failure::Failure;
-use crate::place::Place;
+use super::ElectionSize;
+use super::candidate::{CandidateProcess, CandidateProcesses, Leader};
+use super::probe::{CandidateWatch, SETTLED_AFTER, StoreProbe};
+use crate::failure::BenchFailure;
 use crate::sample::Sample;
+use crate::store_under_test::StoreUnderTest;
 use crate::turns::Side;
 use crate::workload::wrong;
 
 /// What one turn showed.
-pub(super) struct Turn {
+pub(super) struct ElectionTurn {
     /// From before a leader resigned until the next one led.
     pub(super) changes: Sample,
     /// One transaction and one delivery to a watch, one after the other.
     pub(super) store: Sample,
 }
 
-impl Turn {
-    pub(super) async fn take(place: &Place, side: Side, size: Size) -> Result<Turn, Failure> {
+impl ElectionTurn {
+    pub(super) async fn take(
+        place: &StoreUnderTest,
+        side: Side,
+        size: ElectionSize,
+    ) -> Result<ElectionTurn, BenchFailure> {
         let (parties, each) = match (side, &place.raw) {
-            (Side::Ours, _) => Parties::ours(place).await?,
-            (Side::Reference, Some(raw)) => Parties::reference(place, raw).await?,
+            (Side::Ours, _) => CandidateProcesses::ours(place).await?,
+            (Side::Reference, Some(raw)) => CandidateProcesses::reference(place, raw).await?,
             (Side::Reference, None) => return Err(wrong("there is no reference")),
         };
-        let onlooker = Onlooker::open(&place.store, &parties.line(place)).await?;
-        let probe = Probe::open(&place.store, &place.prefix).await?;
+        let onlooker = CandidateWatch::open(&place.store, &parties.line(place)).await?;
+        let probe = StoreProbe::open(&place.store, &place.prefix).await?;
         let crowd = CandidateGroup { parties: each, next: 0, candidates: JoinSet::new(), onlooker };
         // In a task of its own: the thread that waits for us would have to be woken for each step.
         let turn = tokio::spawn(crowd.changes(probe, size)).await;
@@ -40,15 +44,19 @@ impl Turn {
 
 /// All who want to lead.
 struct CandidateGroup {
-    parties: Vec<Party>,
+    parties: Vec<CandidateProcess>,
     /// Who has stood so far.
     next: usize,
-    candidates: JoinSet<(Result<Leader, Failure>, Instant)>,
-    onlooker: Onlooker,
+    candidates: JoinSet<(Result<Leader, BenchFailure>, Instant)>,
+    onlooker: CandidateWatch,
 }
 
 impl CandidateGroup {
-    async fn changes(mut self, mut probe: Probe, size: Size) -> Result<Turn, Failure> {
+    async fn changes(
+        mut self,
+        mut probe: StoreProbe,
+        size: ElectionSize,
+    ) -> Result<ElectionTurn, BenchFailure> {
         for _ in 0..size.candidates {
             self.stand().await?;
         }
@@ -69,11 +77,11 @@ impl CandidateGroup {
         let total = begin.elapsed();
         self.candidates.shutdown().await;
         let count = took.len();
-        Ok(Turn { changes: Sample::new(took, total, count), store: probe.sample() })
+        Ok(ElectionTurn { changes: Sample::new(took, total, count), store: probe.sample() })
     }
 
     /// One more candidate, of another party than the last; it stands when this returns.
-    async fn stand(&mut self) -> Result<(), Failure> {
+    async fn stand(&mut self) -> Result<(), BenchFailure> {
         let party = self.parties[self.next % self.parties.len()].clone();
         self.next += 1;
         self.candidates.spawn(async move {
@@ -84,7 +92,7 @@ impl CandidateGroup {
     }
 
     /// Who leads next, and since when.
-    async fn elected(&mut self) -> Result<(Leader, Instant), Failure> {
+    async fn elected(&mut self) -> Result<(Leader, Instant), BenchFailure> {
         let (elected, at) = self
             .candidates
             .join_next()

@@ -10,7 +10,7 @@ use tenure_core::id::{Namespace, NodeId};
 use tokio::sync::mpsc;
 
 use super::{Ready, cpu_time, go_on, now_ns};
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::report::print;
 
 /// How a node in another process stands.
@@ -41,16 +41,17 @@ pub(super) async fn run(
     (url, namespace, id): (&StoreUrl, &Namespace, &NodeId),
     ttl: Duration,
     told: &mut mpsc::Receiver<()>,
-) -> Result<(), Failure> {
+) -> Result<(), BenchFailure> {
     let session = Session::options().ttl(ttl).open(Store::open(url).await?);
-    let session = session.map_err(|error| Failure::new(error.to_string()))?;
+    let session = session.map_err(|error| BenchFailure::new(error.to_string()))?;
     let handler = |task: Task| async move {
         task.stopped().await;
         Ok::<_, TaskError>(Outcome::Release)
     };
-    let tenure = Tenure::on_session(&session, namespace).map_err(|error| Failure::new(error.to_string()))?;
+    let tenure =
+        Tenure::on_session(&session, namespace).map_err(|error| BenchFailure::new(error.to_string()))?;
     let joined = tenure.worker(id).handle_any(handler).start().await;
-    let node = joined.map_err(|error| Failure::new(error.to_string()))?;
+    let node = joined.map_err(|error| BenchFailure::new(error.to_string()))?;
     print(&Ready { ready: true })?;
     loop {
         go_on(told).await?;

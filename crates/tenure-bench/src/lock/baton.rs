@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::sample::Sample;
 use crate::workload::wrong;
 
 /// Handed on until everybody has had it about once, and then as often as is counted.
 pub(super) struct Baton {
-    course: Mutex<Course>,
+    course: Mutex<BatonState>,
     is_over: Notify,
     /// Hand-offs before the clock runs: until then not everybody has come.
     uncounted: usize,
@@ -21,7 +21,7 @@ pub(super) struct Baton {
 }
 
 #[derive(Default)]
-struct Course {
+struct BatonState {
     is_held: bool,
     /// When its last holder began to give it back.
     released: Option<Instant>,
@@ -37,7 +37,7 @@ impl Baton {
     }
 
     /// Somebody has it.
-    pub(super) fn taken(&self) -> Result<(), Failure> {
+    pub(super) fn taken(&self) -> Result<(), BenchFailure> {
         let now = Instant::now();
         let mut course = self.course();
         if std::mem::replace(&mut course.is_held, true) {
@@ -72,7 +72,7 @@ impl Baton {
         Sample::new(course.took.clone(), course.total, course.took.len())
     }
 
-    fn course(&self) -> MutexGuard<'_, Course> {
+    fn course(&self) -> MutexGuard<'_, BatonState> {
         self.course.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,14 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_at_once_end_the_benchmark() {
+    fn two_holders_end_the_benchmark() {
         let baton = Baton::new(1, 1);
         baton.taken().unwrap();
         assert!(baton.taken().is_err());
     }
 
     #[tokio::test]
-    async fn what_is_handed_on_before_everybody_has_come_does_not_count() {
+    async fn warm_up_hand_offs_do_not_count() {
         let baton = Baton::new(3, 2);
         for _ in 0..6 {
             baton.taken().unwrap();

@@ -9,12 +9,12 @@ use tenure_core::id::Namespace;
 use tokio::task::JoinSet;
 
 use super::baton::Baton;
-use super::reference::{Care, Queue};
-use super::{Size, tell};
-use crate::failure::Failure;
-use crate::place::{Place, close_session, open_session};
-use crate::report::Report;
+use super::reference::{ReferenceQueue, TurnCheck};
+use super::{LockSize, tell};
+use crate::failure::BenchFailure;
+use crate::report::BenchReport;
 use crate::sample::Sample;
+use crate::store_under_test::{StoreUnderTest, close_session, open_session};
 use crate::turns::{Contest, Side};
 use crate::workload::wrong;
 
@@ -22,9 +22,13 @@ use crate::workload::wrong;
 pub(super) const CROWDS: [(&str, usize, f64); 3] =
     [("handoff_16", 16, 1.8), ("handoff_64", 64, 1.8), ("handoff_256", 256, 1.8)];
 
-pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &StoreUnderTest,
+    size: &LockSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     for (workload, waiters, least) in CROWDS.into_iter().filter(|(workload, ..)| size.has(workload)) {
-        for care in Care::beside(place) {
+        for care in TurnCheck::beside(place) {
             let name = |side, round| format!("{side}-{waiters}-{}-{round}", care.name());
             let contest = Contest::hold(place, size.rounds, async |side, round| match side {
                 Side::Ours => ours(place, &name("ours", round), waiters, size.locks).await,
@@ -37,7 +41,12 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
     Ok(())
 }
 
-async fn ours(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Result<Sample, Failure> {
+async fn ours(
+    place: &StoreUnderTest,
+    name: &str,
+    waiters: usize,
+    locks_len: usize,
+) -> Result<Sample, BenchFailure> {
     let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
     let session = open_session(&place.store)?;
     let locks = Locks::new(&session, &namespace);
@@ -48,29 +57,29 @@ async fn ours(place: &Place, name: &str, waiters: usize, locks_len: usize) -> Re
 }
 
 async fn reference(
-    place: &Place,
-    (name, care): (&str, Care),
+    place: &StoreUnderTest,
+    (name, care): (&str, TurnCheck),
     waiters: usize,
     locks_len: usize,
-) -> Result<Sample, Failure> {
+) -> Result<Sample, BenchFailure> {
     // A connection for each turn, so that the watches which were dropped in one are not in the way of the next.
     let raw = place.connect_raw().await?;
-    let lease = Queue::lease(&raw).await?;
-    let queue = Queue::new(&raw, &place.prefix, name, lease).with(care);
+    let lease = ReferenceQueue::lease(&raw).await?;
+    let queue = ReferenceQueue::new(&raw, &place.prefix, name, lease).with(care);
     let sample = crowd(waiters, locks_len, || Waiter::Reference(queue.another())).await?;
-    Queue::end(&raw, lease).await?;
+    ReferenceQueue::end(&raw, lease).await?;
     Ok(sample)
 }
 
 /// One of those who want the lock.
 enum Waiter {
     Ours(Locks, String),
-    Reference(Queue),
+    Reference(ReferenceQueue),
 }
 
 impl Waiter {
     /// Holds it for no time at all, and stands behind the others again.
-    async fn take(&self, baton: &Baton) -> Result<(), Failure> {
+    async fn take(&self, baton: &Baton) -> Result<(), BenchFailure> {
         match self {
             Waiter::Ours(locks, name) => {
                 let guard = locks.lock(name).await;
@@ -91,7 +100,11 @@ impl Waiter {
 }
 
 /// Lets so many want one lock until it was handed on often enough; those who wait then are sent home.
-async fn crowd(waiters: usize, locks_len: usize, waiter: impl Fn() -> Waiter) -> Result<Sample, Failure> {
+async fn crowd(
+    waiters: usize,
+    locks_len: usize,
+    waiter: impl Fn() -> Waiter,
+) -> Result<Sample, BenchFailure> {
     let baton = Arc::new(Baton::new(waiters, locks_len));
     let mut tasks = JoinSet::new();
     for _ in 0..waiters {

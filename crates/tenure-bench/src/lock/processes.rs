@@ -13,14 +13,14 @@ use tenure::session::Session;
 use tenure::store::{Store, StoreUrl};
 use tenure_core::id::Namespace;
 
-use super::reference::{Care, Queue};
-use super::{Size, tell};
+use super::reference::{ReferenceQueue, TurnCheck};
+use super::{LockSize, tell};
 use crate::child::HelperProcess;
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::internal::now_ns;
-use crate::place::{Place, close_session, connect_raw, open_session};
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::sample::Sample;
+use crate::store_under_test::{StoreUnderTest, close_session, connect_raw, open_session};
 use crate::turns::{Contest, Side};
 use crate::workload::wrong;
 
@@ -54,13 +54,17 @@ pub(crate) struct Contended {
     holds_ns: Vec<(u64, u64)>,
 }
 
-pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &StoreUnderTest,
+    size: &LockSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     // No other process sees what is in memory.
     if place.url == StoreUrl::Memory || !size.has(WORKLOAD) {
         return Ok(());
     }
     let span = SPAN_MIN.max(SPAN_OF_ONE * u32::try_from(size.locks).unwrap_or(u32::MAX));
-    for care in Care::beside(place) {
+    for care in TurnCheck::beside(place) {
         let contest = Contest::hold(place, size.rounds, async |side, round| match side {
             Side::Ours => crowd(place, round, "ours", span).await,
             Side::Reference => crowd(place, round, care.name(), span).await,
@@ -71,13 +75,18 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
     Ok(())
 }
 
-async fn crowd(place: &Place, round: usize, side: &str, span: Duration) -> Result<Sample, Failure> {
+async fn crowd(
+    place: &StoreUnderTest,
+    round: usize,
+    side: &str,
+    span: Duration,
+) -> Result<Sample, BenchFailure> {
     let span_text = format!("{}ms", span.as_millis());
     let prefix = format!("{}{round}/", place.prefix);
     let words = ["contend", &place.url.to_string(), &prefix, side, &span_text];
     let mut parts = (0..PROCESSES)
         .map(|_| HelperProcess::start(&words))
-        .collect::<Result<Vec<HelperProcess>, Failure>>()?;
+        .collect::<Result<Vec<HelperProcess>, BenchFailure>>()?;
     for part in &mut parts {
         part.ready().await?;
     }
@@ -99,7 +108,7 @@ async fn crowd(place: &Place, round: usize, side: &str, span: Duration) -> Resul
 }
 
 /// The hand-offs of everybody's holds.
-fn handoffs(mut holds_ns: Vec<(u64, u64)>) -> Result<Sample, Failure> {
+fn handoffs(mut holds_ns: Vec<(u64, u64)>) -> Result<Sample, BenchFailure> {
     holds_ns.sort_unstable();
     let mut took = Vec::with_capacity(holds_ns.len());
     for (earlier, later) in holds_ns.iter().zip(holds_ns.iter().skip(1)) {
@@ -115,18 +124,22 @@ fn handoffs(mut holds_ns: Vec<(u64, u64)>) -> Result<Sample, Failure> {
 
 /// One of the processes.
 pub(crate) struct Contender {
-    way: Way,
+    way: ContenderQueue,
 }
 
 /// How it stands in line.
-enum Way {
+enum ContenderQueue {
     Ours(Session, Locks),
-    Raw(Queue),
+    Raw(ReferenceQueue),
 }
 
 impl Contender {
     /// Connects, and gets a lease.
-    pub(crate) async fn open(url: &StoreUrl, prefix: &str, side: Contending) -> Result<Contender, Failure> {
+    pub(crate) async fn open(
+        url: &StoreUrl,
+        prefix: &str,
+        side: Contending,
+    ) -> Result<Contender, BenchFailure> {
         match side {
             Contending::Ours => {
                 let namespace = Namespace::parse(prefix.trim_matches('/'));
@@ -135,20 +148,20 @@ impl Contender {
                 let locks = Locks::new(&session, &namespace);
                 let first = locks.lock(format!("first-{}", std::process::id())).await;
                 first.map_err(not_locked)?.release().await.map_err(not_released)?;
-                Ok(Contender { way: Way::Ours(session, locks) })
+                Ok(Contender { way: ContenderQueue::Ours(session, locks) })
             }
             Contending::Raw | Contending::RawUnchecked => {
                 let raw = connect_raw(url).await?;
-                let lease = Queue::lease(&raw).await?;
-                let care = if side == Contending::Raw { Care::Checks } else { Care::Trusts };
-                let queue = Queue::new(&raw, prefix, "raw-wanted", lease).with(care);
-                Ok(Contender { way: Way::Raw(queue) })
+                let lease = ReferenceQueue::lease(&raw).await?;
+                let care = if side == Contending::Raw { TurnCheck::Checks } else { TurnCheck::Trusts };
+                let queue = ReferenceQueue::new(&raw, prefix, "raw-wanted", lease).with(care);
+                Ok(Contender { way: ContenderQueue::Raw(queue) })
             }
         }
     }
 
     /// Takes the lock again and again, for so long.
-    pub(crate) async fn run(&self, span: Duration) -> Result<Contended, Failure> {
+    pub(crate) async fn run(&self, span: Duration) -> Result<Contended, BenchFailure> {
         let until = tokio::time::Instant::now() + span;
         let mut holds_ns = Vec::new();
         while let Ok(hold) = tokio::time::timeout_at(until, self.take()).await {
@@ -157,15 +170,15 @@ impl Contender {
         Ok(Contended { holds_ns })
     }
 
-    async fn take(&self) -> Result<(u64, u64), Failure> {
+    async fn take(&self) -> Result<(u64, u64), BenchFailure> {
         match &self.way {
-            Way::Ours(_, locks) => {
+            ContenderQueue::Ours(_, locks) => {
                 let guard = locks.lock("ours-wanted").await.map_err(not_locked)?;
                 let hold = (now_ns(), now_ns());
                 guard.release().await.map_err(not_released)?;
                 Ok(hold)
             }
-            Way::Raw(queue) => {
+            ContenderQueue::Raw(queue) => {
                 let stand = queue.enter().await?;
                 queue.wait(&stand).await?;
                 let hold = (now_ns(), now_ns());
@@ -176,21 +189,21 @@ impl Contender {
     }
 
     /// Leaves nothing behind.
-    pub(crate) async fn close(self) -> Result<(), Failure> {
+    pub(crate) async fn close(self) -> Result<(), BenchFailure> {
         match self.way {
-            Way::Ours(session, _) => close_session(&session).await,
-            Way::Raw(queue) => queue.close().await,
+            ContenderQueue::Ours(session, _) => close_session(&session).await,
+            ContenderQueue::Raw(queue) => queue.close().await,
         }
     }
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
-fn not_locked(error: tenure::lock::LockError) -> Failure {
+fn not_locked(error: tenure::lock::LockError) -> BenchFailure {
     wrong(format!("not locked: {error}"))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
-fn not_released(error: tenure::lock::ReleaseError) -> Failure {
+fn not_released(error: tenure::lock::ReleaseError) -> BenchFailure {
     wrong(format!("not released: {error}"))
 }
 
@@ -199,14 +212,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hand_off_lasts_from_giving_back_to_the_next_hold_whoever_noted_it() {
+    fn hand_off_spans_release_to_next_hold() {
         let sample = handoffs(vec![(30, 31), (10, 12), (20, 21)]).unwrap();
         assert_eq!((sample.count, sample.total), (2, Duration::from_nanos(20)));
         assert_eq!(sample.p99_ms(), Some(9e-6));
     }
 
     #[test]
-    fn holds_that_overlap_end_the_benchmark() {
+    fn overlapping_holds_end_the_benchmark() {
         assert!(handoffs(vec![(10, 25), (20, 30)]).is_err());
     }
 }

@@ -6,12 +6,12 @@ use tenure::lock::Locks;
 use tenure_core::id::Namespace;
 use tokio::task::JoinSet;
 
-use super::reference::Queue;
-use super::{Size, tell};
-use crate::failure::Failure;
-use crate::place::{Place, close_session, open_session};
-use crate::report::Report;
+use super::reference::ReferenceQueue;
+use super::{LockSize, tell};
+use crate::failure::BenchFailure;
+use crate::report::BenchReport;
 use crate::sample::Sample;
+use crate::store_under_test::{StoreUnderTest, close_session, open_session};
 use crate::turns::{Contest, Side};
 use crate::workload::wrong;
 
@@ -22,7 +22,11 @@ pub(super) const WIDTHS: [(&str, usize, Option<f64>); 3] =
 /// Locks that one of many takes, at least: with fewer, the beginning and the end of a turn would weigh too much.
 const LOCKS_OF_ONE_MIN: usize = 64;
 
-pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &StoreUnderTest,
+    size: &LockSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     for (workload, width, least) in WIDTHS.into_iter().filter(|(workload, ..)| size.has(workload)) {
         // A turn is as long as the one of single locks, or long enough for everybody to take a few.
         let each = (size.locks / width).max(LOCKS_OF_ONE_MIN.min(size.locks));
@@ -36,7 +40,12 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
     Ok(())
 }
 
-async fn ours(place: &Place, round: usize, width: usize, each: usize) -> Result<Sample, Failure> {
+async fn ours(
+    place: &StoreUnderTest,
+    round: usize,
+    width: usize,
+    each: usize,
+) -> Result<Sample, BenchFailure> {
     let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
     let session = open_session(&place.store)?;
     let locks = Locks::new(&session, &namespace);
@@ -48,24 +57,29 @@ async fn ours(place: &Place, round: usize, width: usize, each: usize) -> Result<
     Ok(sample)
 }
 
-async fn reference(place: &Place, round: usize, width: usize, each: usize) -> Result<Sample, Failure> {
+async fn reference(
+    place: &StoreUnderTest,
+    round: usize,
+    width: usize,
+    each: usize,
+) -> Result<Sample, BenchFailure> {
     let raw = place.raw.as_ref().ok_or_else(|| wrong("there is no reference"))?;
-    let lease = Queue::lease(raw).await?;
+    let lease = ReferenceQueue::lease(raw).await?;
     let name = |n| format!("raw-{width}-{round}-{n}");
-    let taker = |n| Taker::Reference(Queue::new(raw, &place.prefix, &name(n), lease));
+    let taker = |n| Taker::Reference(ReferenceQueue::new(raw, &place.prefix, &name(n), lease));
     let sample = at_once(width, each, taker).await?;
-    Queue::end(raw, lease).await?;
+    ReferenceQueue::end(raw, lease).await?;
     Ok(sample)
 }
 
 /// Somebody who takes a lock of its own, again and again.
 enum Taker {
     Ours(Locks, String),
-    Reference(Queue),
+    Reference(ReferenceQueue),
 }
 
 impl Taker {
-    async fn take(&self) -> Result<(), Failure> {
+    async fn take(&self) -> Result<(), BenchFailure> {
         match self {
             Taker::Ours(locks, name) => {
                 let guard = locks.lock(name).await.map_err(|error| wrong(format!("not locked: {error}")))?;
@@ -83,7 +97,7 @@ impl Taker {
 }
 
 /// Lets so many take their locks at once, each in a task of its own.
-async fn at_once(width: usize, each: usize, taker: impl Fn(usize) -> Taker) -> Result<Sample, Failure> {
+async fn at_once(width: usize, each: usize, taker: impl Fn(usize) -> Taker) -> Result<Sample, BenchFailure> {
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
     for n in 0..width {
@@ -95,7 +109,7 @@ async fn at_once(width: usize, each: usize, taker: impl Fn(usize) -> Taker) -> R
                 taker.take().await?;
                 took.push(before.elapsed());
             }
-            Ok::<_, Failure>(took)
+            Ok::<_, BenchFailure>(took)
         });
     }
     let mut took = Vec::with_capacity(width * each);

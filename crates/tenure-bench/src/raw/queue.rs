@@ -8,7 +8,7 @@ use super::{BoxError, Raw, message, put_op, revision};
 
 /// Where somebody stands in a queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Entered {
+pub(crate) struct EnteredKey {
     /// The create revision of its key.
     pub(crate) revision: i64,
     /// The key that was created last before it; none if it is the first.
@@ -23,7 +23,7 @@ impl Raw {
         key: Bytes,
         value: Bytes,
         lease: i64,
-    ) -> Result<Entered, BoxError> {
+    ) -> Result<EnteredKey, BoxError> {
         let read = message::RequestOp { request: Some(message::RequestKind::Range(newest(prefix))) };
         let request = message::TxnRequest {
             success: vec![read, put_op(key, value, lease)],
@@ -34,7 +34,7 @@ impl Raw {
             Some(message::ResponseKind::Range(range)) => range.kvs.into_iter().next().map(|kv| kv.key),
             Some(_) | None => return Err("a transaction was answered without its read".into()),
         };
-        Ok(Entered { revision: revision(answer.header), before })
+        Ok(EnteredKey { revision: revision(answer.header), before })
     }
 
     /// The newest key below a prefix that was created before a revision.

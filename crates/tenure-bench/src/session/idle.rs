@@ -5,14 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::Size;
+use super::SessionSize;
 use crate::child::HelperProcess;
-use crate::failure::Failure;
-use crate::internal::Kept;
+use crate::failure::BenchFailure;
+use crate::internal::KeepCost;
 use crate::metrics::Counters;
-use crate::place::Place;
-use crate::report::{Found, Goal, Report, Row, Verdict};
+use crate::report::{BenchReport, Found, Goal, GoalResult, ResultRow};
 use crate::sample::Sample;
+use crate::store_under_test::StoreUnderTest;
 use crate::workload::wrong;
 
 const WORKLOAD: &str = "idle_1000_keys";
@@ -24,7 +24,11 @@ const TTL: Duration = Duration::from_secs(6);
 /// What a busy machine may add before we call a process stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &StoreUnderTest,
+    size: SessionSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let Some(counter) = &place.counter else { return Ok(()) };
     let silent = || wrong("the server does not tell its metrics");
     let (keys, ttl, span) = (KEYS.min(size.keys_max), TTL.as_millis(), size.idle.as_millis());
@@ -42,7 +46,7 @@ pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Resul
     let before = counter.look().await.ok_or_else(silent)?;
     let begin = Instant::now();
     keeper.go().await?;
-    let kept: Kept = keeper.say(size.idle + PATIENCE).await?;
+    let kept: KeepCost = keeper.say(size.idle + PATIENCE).await?;
     let elapsed = begin.elapsed();
     let after = counter.look().await.ok_or_else(silent)?;
     keeper.go().await?;
@@ -53,8 +57,8 @@ pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Resul
     let messages = "grpc_server_msg_received_total";
     let renewals = grown(&|counters| counters.sum(messages, "grpc_method=\"LeaseKeepAlive\""))?;
     let calls = grown(&|counters| counters.sum("grpc_server_started_total", ""))?;
-    let row = Row::new(WORKLOAD, place.engine, &Sample::new(Vec::new(), elapsed, keys));
-    report.row(&Row {
+    let row = ResultRow::new(WORKLOAD, place.engine, &Sample::new(Vec::new(), elapsed, keys));
+    report.row(&ResultRow {
         unit: "cpu_percent",
         p50: Some(kept.cpu_percent),
         requests: Some(renewals + calls),
@@ -67,12 +71,12 @@ pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Resul
     let allowed = (elapsed.as_secs_f64() / (TTL.as_secs_f64() / 3.0)).ceil();
     let leases = f64::from(u32::try_from(kept.leases).unwrap_or(u32::MAX));
     let share = figure(renewals) / (allowed * leases);
-    report.verdict(&Verdict::new(names, "renewals_by_allowed", Found::Ratio(share), Goal::AtMost(1.0)))?;
-    report.verdict(&Verdict::new(
+    report.goal(&GoalResult::new(names, "renewals_by_allowed", Found::Ratio(share), Goal::AtMost(1.0)))?;
+    report.goal(&GoalResult::new(
         names,
         "other_requests",
         Found::Figure(figure(calls)),
         Goal::AtMost(0.0),
     ))?;
-    report.verdict(&Verdict::new(names, "cpu_percent", Found::Figure(kept.cpu_percent), Goal::AtMost(0.5)))
+    report.goal(&GoalResult::new(names, "cpu_percent", Found::Figure(kept.cpu_percent), Goal::AtMost(0.5)))
 }

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{join_all, try_join_all};
-use tenure::membership::{Cluster, MemberEvent, MemberWatch, Membership, NewNode};
+use tenure::member::{MemberEvent, MemberWatch, Members, Membership};
 use tenure::session::Session;
 use tenure_core::id::{Namespace, NodeId};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::Size;
+use super::SessionSize;
 use super::register::open;
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::internal::VALUE;
-use crate::place::{Place, close_session, failed};
 use crate::raw::Raw;
-use crate::report::{Found, Goal, Report, Row, Verdict};
+use crate::report::{BenchReport, Found, Goal, GoalResult, ResultRow};
 use crate::sample::Sample;
+use crate::store_under_test::{StoreUnderTest, close_session, failed};
 use crate::workload::wrong;
 
 const WORKLOAD: &str = "join_500_seen_by_500";
@@ -32,9 +32,13 @@ const NODES: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// When somebody saw something: the first, the second, and so on.
-type Sights = Vec<Instant>;
+type ObservedTimes = Vec<Instant>;
 
-pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &StoreUnderTest,
+    size: SessionSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let Some(raw) = &place.raw else { return Ok(()) };
     let nodes = NODES.min(size.keys_max);
     let counter = place.counter.as_ref();
@@ -43,38 +47,38 @@ pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Resul
     counted[1] = place.handled().await;
     let ours = joins(place, nodes).await?;
     counted[2] = place.handled().await;
-    let row = |engine, sample: &Sample, leases: usize, requests: u64| Row {
+    let row = |engine, sample: &Sample, leases: usize, requests: u64| ResultRow {
         leases: Some(leases),
         requests: counter.map(|_| requests),
-        ..Row::new(WORKLOAD, engine, sample)
+        ..ResultRow::new(WORKLOAD, engine, sample)
     };
     report.row(&row(place.engine, &ours, nodes, counted[2] - counted[1]))?;
     report.row(&row("raw", &theirs, 0, counted[1] - counted[0]))?;
     let more = ours.p99_ms().unwrap_or(f64::NAN) - theirs.p99_ms().unwrap_or(f64::NAN);
     let names = (WORKLOAD, place.engine, "raw");
-    report.verdict(&Verdict::new(names, "p99_more_than_raw", Found::Figure(more), Goal::AtMost(50.0)))
+    report.goal(&GoalResult::new(names, "p99_more_than_raw", Found::Figure(more), Goal::AtMost(50.0)))
 }
 
 /// Nodes join one after the other, each with a session of its own, before the eyes of as many views.
-async fn joins(place: &Place, nodes: usize) -> Result<Sample, Failure> {
+async fn joins(place: &StoreUnderTest, nodes: usize) -> Result<Sample, BenchFailure> {
     let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
-    let cluster = Cluster::new(place.store.clone(), &namespace);
+    let members = Members::new(place.store.clone(), &namespace);
     let seen_by = Arc::new(Semaphore::new(0));
     let mut views = Vec::new();
     for _ in 0..nodes {
-        views.push(view(cluster.watch(), nodes, seen_by.clone()).await?);
+        views.push(view(members.watch(), nodes, seen_by.clone()).await?);
     }
-    let sessions = (0..nodes).map(|_| open(place)).collect::<Result<Vec<Session>, Failure>>()?;
-    let (mut began, mut members) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
+    let sessions = (0..nodes).map(|_| open(place)).collect::<Result<Vec<Session>, BenchFailure>>()?;
+    let (mut began, mut joined) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
     for (n, session) in sessions.iter().enumerate() {
         let id = NodeId::parse(&format!("node-{n}")).map_err(|error| wrong(error.to_string()))?;
         began.push(Instant::now());
-        let joined = cluster.join(session, NewNode::new(id)).await;
-        members.push(joined.map_err(|error| wrong(format!("a node did not join: {error}")))?);
+        let membership = members.join(session, id).await;
+        joined.push(membership.map_err(|error| wrong(format!("a node did not join: {error}")))?);
         everybody(&seen_by, nodes).await?;
     }
     let sample = seen(&began, views).await?;
-    let left = join_all(members.into_iter().map(Membership::leave)).await;
+    let left = join_all(joined.into_iter().map(Membership::unregister)).await;
     left.into_iter().collect::<Result<Vec<()>, _>>().map_err(|error| wrong(error.to_string()))?;
     for session in &sessions {
         close_session(session).await?;
@@ -87,13 +91,13 @@ async fn view(
     mut watch: MemberWatch,
     nodes: usize,
     seen_by: Arc<Semaphore>,
-) -> Result<JoinHandle<Result<Sights, Failure>>, Failure> {
+) -> Result<JoinHandle<Result<ObservedTimes, BenchFailure>>, BenchFailure> {
     match watch.next().await {
         Some(Ok(MemberEvent::Snapshot(_))) => {}
         other => return Err(wrong(format!("a view began with {other:?}"))),
     }
     Ok(tokio::spawn(async move {
-        let mut sights = Sights::with_capacity(nodes);
+        let mut sights = ObservedTimes::with_capacity(nodes);
         while sights.len() < nodes {
             match watch.next().await {
                 Some(Ok(MemberEvent::Joined(_))) => {
@@ -110,14 +114,14 @@ async fn view(
 }
 
 /// The same with bare calls: one key is put again and again before the eyes of as many watches.
-async fn puts(place: &Place, raw: &Raw, nodes: usize) -> Result<Sample, Failure> {
+async fn puts(place: &StoreUnderTest, raw: &Raw, nodes: usize) -> Result<Sample, BenchFailure> {
     let key = Bytes::from(format!("{}{WORKLOAD}/raw", place.prefix));
     let watches = try_join_all((0..nodes).map(|_| raw.watch(key.clone()))).await.map_err(failed)?;
     let seen_by = Arc::new(Semaphore::new(0));
     let watches = watches.into_iter().map(|mut watch| {
         let seen_by = seen_by.clone();
         tokio::spawn(async move {
-            let mut sights = Sights::with_capacity(nodes);
+            let mut sights = ObservedTimes::with_capacity(nodes);
             while sights.len() < nodes {
                 match watch.next().await {
                     Some(Ok(_)) => {
@@ -142,7 +146,7 @@ async fn puts(place: &Place, raw: &Raw, nodes: usize) -> Result<Sample, Failure>
 }
 
 /// Waits until everybody has seen one more.
-async fn everybody(seen_by: &Semaphore, count: usize) -> Result<(), Failure> {
+async fn everybody(seen_by: &Semaphore, count: usize) -> Result<(), BenchFailure> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let seen = tokio::time::timeout(PATIENCE, seen_by.acquire_many(count)).await;
     let seen = seen.map_err(|_| wrong(format!("not every view saw it within {PATIENCE:?}")))?;
@@ -151,7 +155,10 @@ async fn everybody(seen_by: &Semaphore, count: usize) -> Result<(), Failure> {
 }
 
 /// How long each took to be seen by everybody. The first thing that a view sees is the first that was begun, and so on.
-async fn seen(began: &[Instant], views: Vec<JoinHandle<Result<Sights, Failure>>>) -> Result<Sample, Failure> {
+async fn seen(
+    began: &[Instant],
+    views: Vec<JoinHandle<Result<ObservedTimes, BenchFailure>>>,
+) -> Result<Sample, BenchFailure> {
     let all = tokio::time::timeout(PATIENCE, join_all(views)).await;
     let all = all.map_err(|_| wrong(format!("not every view saw everything within {PATIENCE:?}")))?;
     let mut took = Vec::with_capacity(began.len() * all.len());

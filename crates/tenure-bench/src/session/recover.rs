@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 
 use super::reference::Reference;
 use super::register::{keys_below, leases, open, register};
-use super::{Size, Turns};
-use crate::failure::Failure;
-use crate::place::{Place, close_session, failed};
+use super::{SessionSize, SessionTurns};
+use crate::failure::BenchFailure;
 use crate::raw::Raw;
-use crate::report::{Found, Goal, Report, Verdict};
+use crate::report::{BenchReport, Found, Goal, GoalResult};
 use crate::sample::Sample;
+use crate::store_under_test::{StoreUnderTest, close_session, failed};
 use crate::turns::{Side, order};
 use crate::workload::wrong;
 
@@ -26,10 +26,14 @@ const KEYS: usize = 10_000;
 /// Keys that are not back after this long never come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &StoreUnderTest,
+    size: SessionSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let prefix = format!("{}{WORKLOAD}/", place.prefix);
     let keys = keys_below(&prefix, KEYS.min(size.keys_max));
-    let (mut ours, mut theirs) = (Turns::default(), Turns::default());
+    let (mut ours, mut theirs) = (SessionTurns::default(), SessionTurns::default());
     for round in 0..size.rounds {
         for side in order(round) {
             match (side, &place.raw) {
@@ -44,7 +48,7 @@ pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Resul
     let counter = place.counter.as_ref();
     report.row(&ours.row(WORKLOAD, place.engine, counter))?;
     let seconds = Found::Figure(ours.median_s());
-    report.verdict(&Verdict::new(
+    report.goal(&GoalResult::new(
         (WORKLOAD, place.engine, "contract"),
         "total_s",
         seconds,
@@ -54,15 +58,20 @@ pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Resul
         report.row(&theirs.row(WORKLOAD, "raw", counter))?;
         let ratio = Found::Ratio(ours.ratio_to(&theirs));
         let names = (WORKLOAD, place.engine, "raw");
-        report.verdict(&Verdict::new(names, "total_s", ratio, Goal::AtMost(1.5)))?;
+        report.goal(&GoalResult::new(names, "total_s", ratio, Goal::AtMost(1.5)))?;
     }
     Ok(())
 }
 
-async fn recover_ours(place: &Place, prefix: &str, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
+async fn recover_ours(
+    place: &StoreUnderTest,
+    prefix: &str,
+    keys: &[Bytes],
+    turns: &mut SessionTurns,
+) -> Result<(), BenchFailure> {
     let session = open(place)?;
     let leases = leases(&register(&session, keys).await?);
-    let mut onlooker = Onlooker::open(&place.store, prefix, keys).await?;
+    let mut onlooker = KeyWatch::open(&place.store, prefix, keys).await?;
     // Nobody is told when the session's own watch stands. A key that comes back after it was deleted by hand proves it.
     place.store.delete(Selection::key(keys[0].clone())).await?;
     onlooker.all_back().await?;
@@ -75,12 +84,12 @@ async fn recover_ours(place: &Place, prefix: &str, keys: &[Bytes], turns: &mut T
 }
 
 async fn recover_raw(
-    place: &Place,
+    place: &StoreUnderTest,
     raw: &Raw,
     prefix: &str,
     keys: &[Bytes],
-    turns: &mut Turns,
-) -> Result<(), Failure> {
+    turns: &mut SessionTurns,
+) -> Result<(), BenchFailure> {
     let reference = Reference::new(raw);
     reference.register(keys).await.map_err(failed)?;
     let (tell, stands) = oneshot::channel();
@@ -90,11 +99,11 @@ async fn recover_raw(
     });
     let measure = async {
         stands.await.map_err(|_| wrong("the reference's watch does not stand"))?;
-        let mut onlooker = Onlooker::open(&place.store, prefix, keys).await?;
+        let mut onlooker = KeyWatch::open(&place.store, prefix, keys).await?;
         let leases = reference.take_leases();
         let before = place.handled().await;
         let took = onlooker.revoke(leases.iter().copied().filter_map(LeaseId::new)).await?;
-        Ok::<_, Failure>((took, leases.len(), place.handled().await - before))
+        Ok::<_, BenchFailure>((took, leases.len(), place.handled().await - before))
     };
     let (took, leases, requests) = tokio::select! {
         biased;
@@ -108,43 +117,43 @@ async fn recover_raw(
 }
 
 /// Somebody who looks at the keys and has nothing to do with them.
-struct Onlooker<'a> {
+struct KeyWatch<'a> {
     store: &'a Store,
     events: WatchStream,
-    /// Seen to be deleted and not yet seen to be back.
+    /// SeenChange to be deleted and not yet seen to be back.
     missing: BTreeSet<Bytes>,
     /// Not yet seen to be deleted.
     untouched: BTreeSet<Bytes>,
 }
 
-impl<'a> Onlooker<'a> {
-    async fn open(store: &'a Store, prefix: &str, keys: &[Bytes]) -> Result<Onlooker<'a>, Failure> {
+impl<'a> KeyWatch<'a> {
+    async fn open(store: &'a Store, prefix: &str, keys: &[Bytes]) -> Result<KeyWatch<'a>, BenchFailure> {
         let select = Selection::prefix(prefix.to_owned());
         let events = store.watch(select, WatchStart::Now, PreviousValues::Omitted).await?;
-        Ok(Onlooker { store, events, missing: BTreeSet::new(), untouched: keys.iter().cloned().collect() })
+        Ok(KeyWatch { store, events, missing: BTreeSet::new(), untouched: keys.iter().cloned().collect() })
     }
 
     /// Ends the leases, and waits until every key was deleted and is back; says how long that took from the last answer on.
-    async fn revoke(&mut self, leases: impl Iterator<Item = LeaseId>) -> Result<Duration, Failure> {
+    async fn revoke(&mut self, leases: impl Iterator<Item = LeaseId>) -> Result<Duration, BenchFailure> {
         self.untouched.append(&mut self.missing);
         let store = self.store;
         let revoking = async {
             try_join_all(leases.map(|lease| store.revoke(lease))).await?;
-            Ok::<_, Failure>(Instant::now())
+            Ok::<_, BenchFailure>(Instant::now())
         };
         let back = async {
             while !self.untouched.is_empty() {
                 self.look().await?;
             }
             self.all_back().await?;
-            Ok::<_, Failure>(Instant::now())
+            Ok::<_, BenchFailure>(Instant::now())
         };
         let (answered, back) = tokio::try_join!(revoking, back)?;
         Ok(back.saturating_duration_since(answered))
     }
 
     /// Waits until something was deleted and all of it is back.
-    async fn all_back(&mut self) -> Result<(), Failure> {
+    async fn all_back(&mut self) -> Result<(), BenchFailure> {
         while self.missing.is_empty() && !self.untouched.is_empty() {
             self.look().await?;
         }
@@ -154,7 +163,7 @@ impl<'a> Onlooker<'a> {
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<(), Failure> {
+    async fn look(&mut self) -> Result<(), BenchFailure> {
         let item = tokio::time::timeout(PATIENCE, self.events.next()).await;
         let item = item.map_err(|_| wrong(format!("keys are not back after {PATIENCE:?}")))?;
         let WatchItem::Batch { changes, .. } = item.ok_or_else(|| wrong("the watch ended"))?? else {

@@ -5,17 +5,17 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use tenure::session::{Registration, Session};
+use tenure::session::{RegisteredKey, Session};
 use tenure::store::LeaseId;
 
 use super::reference::{KEYS_PER_LEASE, Reference};
-use super::{Size, Turns};
-use crate::failure::Failure;
+use super::{SessionSize, SessionTurns};
+use crate::failure::BenchFailure;
 use crate::internal::VALUE;
-use crate::place::{Place, close_session, failed};
 use crate::raw::Raw;
-use crate::report::{Found, Goal, Report, Verdict};
+use crate::report::{BenchReport, Found, Goal, GoalResult};
 use crate::sample::Sample;
+use crate::store_under_test::{StoreUnderTest, close_session, failed};
 use crate::turns::{Side, order};
 use crate::workload::wrong;
 
@@ -23,10 +23,14 @@ use crate::workload::wrong;
 const SIZES: [(&str, usize); 3] =
     [("register_100", 100), ("register_1000", 1_000), ("register_10000", 10_000)];
 
-pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &StoreUnderTest,
+    size: SessionSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     for (workload, keys) in SIZES {
         let keys = keys_below(&format!("{}{workload}/", place.prefix), keys.min(size.keys_max));
-        let (mut ours, mut theirs) = (Turns::default(), Turns::default());
+        let (mut ours, mut theirs) = (SessionTurns::default(), SessionTurns::default());
         for round in 0..size.rounds {
             for side in order(round) {
                 match (side, &place.raw) {
@@ -44,14 +48,18 @@ pub(super) async fn run(place: &Place, size: Size, report: &mut Report) -> Resul
             if workload == "register_10000" {
                 let names = (workload, place.engine, "raw");
                 let ratio = Found::Ratio(ours.ratio_to(&theirs));
-                report.verdict(&Verdict::new(names, "total_s", ratio, Goal::AtMost(1.3)))?;
+                report.goal(&GoalResult::new(names, "total_s", ratio, Goal::AtMost(1.3)))?;
             }
         }
     }
     Ok(())
 }
 
-async fn register_ours(place: &Place, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
+async fn register_ours(
+    place: &StoreUnderTest,
+    keys: &[Bytes],
+    turns: &mut SessionTurns,
+) -> Result<(), BenchFailure> {
     let session = open(place)?;
     let before = place.handled().await;
     let begin = Instant::now();
@@ -63,7 +71,12 @@ async fn register_ours(place: &Place, keys: &[Bytes], turns: &mut Turns) -> Resu
     close_session(&session).await
 }
 
-async fn register_raw(place: &Place, raw: &Raw, keys: &[Bytes], turns: &mut Turns) -> Result<(), Failure> {
+async fn register_raw(
+    place: &StoreUnderTest,
+    raw: &Raw,
+    keys: &[Bytes],
+    turns: &mut SessionTurns,
+) -> Result<(), BenchFailure> {
     let reference = Reference::new(raw);
     let before = place.handled().await;
     let begin = Instant::now();
@@ -75,7 +88,7 @@ async fn register_raw(place: &Place, raw: &Raw, keys: &[Bytes], turns: &mut Turn
     reference.close().await.map_err(failed)
 }
 
-pub(super) fn open(place: &Place) -> Result<Session, Failure> {
+pub(super) fn open(place: &StoreUnderTest) -> Result<Session, BenchFailure> {
     Session::options()
         .keys_per_lease(KEYS_PER_LEASE)
         .open(place.store.clone())
@@ -83,12 +96,12 @@ pub(super) fn open(place: &Place) -> Result<Session, Failure> {
 }
 
 /// All wishes at once, and then all answers.
-pub(super) async fn register(session: &Session, keys: &[Bytes]) -> Result<Vec<Registration>, Failure> {
-    let wishes = keys.iter().map(|key| session.register(key.clone(), &VALUE[..]).into_future());
+pub(super) async fn register(session: &Session, keys: &[Bytes]) -> Result<Vec<RegisteredKey>, BenchFailure> {
+    let wishes = keys.iter().map(|key| session.register_raw(key.clone(), &VALUE[..]).into_future());
     try_join_all(wishes).await.map_err(|error| wrong(format!("a key was not registered: {error}")))
 }
 
-pub(super) fn leases(registered: &[Registration]) -> BTreeSet<LeaseId> {
+pub(super) fn leases(registered: &[RegisteredKey]) -> BTreeSet<LeaseId> {
     registered.iter().map(|registration| registration.lease).collect()
 }
 

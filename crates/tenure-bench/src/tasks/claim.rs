@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::crew::Crew;
-use super::herd::Herd;
-use super::scene::{Scene, node_ids};
-use super::{Place, Size, figure, handled};
-use crate::failure::Failure;
-use crate::report::{Found, Goal, Report, Row, Verdict};
+use super::context::{TaskContext, node_ids};
+use super::reference::ReferenceNodes;
+use super::workers::BenchWorkers;
+use super::{TaskStore, TasksSize, figure, handled};
+use crate::failure::BenchFailure;
+use crate::report::{BenchReport, Found, Goal, GoalResult, ResultRow};
 use crate::sample::{Sample, median};
 use crate::workload::wrong;
 
@@ -19,14 +19,14 @@ const GOAL: (usize, f64) = (8, 10.0);
 
 /// The turns of one side.
 #[derive(Default)]
-struct Turns {
+struct ClaimTurns {
     samples: Vec<Sample>,
     tries: usize,
     requests: u64,
     leases: Option<usize>,
 }
 
-impl Turns {
+impl ClaimTurns {
     fn rate(&self, round: usize) -> f64 {
         self.samples.get(round).map_or(f64::NAN, Sample::ops_s)
     }
@@ -35,20 +35,24 @@ impl Turns {
         figure(self.tries) / figure(self.samples.iter().map(|sample| sample.count).sum())
     }
 
-    fn row(&self, workload: &str, engine: &'static str, place: &Place) -> Row {
-        Row {
+    fn row(&self, workload: &str, engine: &'static str, place: &TaskStore) -> ResultRow {
+        ResultRow {
             requests: place.counter.as_ref().map(|_| self.requests),
             tries: Some(self.tries_per_task()),
             leases: self.leases,
-            ..Row::new(workload.to_owned(), engine, &Sample::joined(&self.samples))
+            ..ResultRow::new(workload.to_owned(), engine, &Sample::joined(&self.samples))
         }
     }
 }
 
-pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &TaskStore,
+    size: &TasksSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     for &nodes in &size.nodes {
         let workload = format!("claim_{}_by_{nodes}_nodes", size.tasks);
-        let (mut ours, mut herd) = (Turns::default(), Turns::default());
+        let (mut ours, mut herd) = (ClaimTurns::default(), ClaimTurns::default());
         for round in 0..size.rounds {
             // Each side begins in every other round.
             let is_ours_first = round.is_multiple_of(2);
@@ -61,11 +65,11 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
             }
         }
         report.row(&ours.row(&workload, place.engine, place))?;
-        let verdict = |reference, of, found, goal| {
-            Verdict::new((workload.clone(), place.engine, reference), of, found, goal)
+        let result = |reference, of, found, goal| {
+            GoalResult::new((workload.clone(), place.engine, reference), of, found, goal)
         };
         let tries = Found::Figure(ours.tries_per_task());
-        report.verdict(&verdict("contract", "tries", tries, Goal::AtMost(1.1)))?;
+        report.goal(&result("contract", "tries", tries, Goal::AtMost(1.1)))?;
         if place.server().is_some() {
             report.row(&herd.row(&workload, "herd", place))?;
             let rates = (0..size.rounds).map(|round| ours.rate(round) / herd.rate(round));
@@ -73,7 +77,7 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
             if let (nodes_wanted, least) = GOAL
                 && nodes == nodes_wanted
             {
-                report.verdict(&verdict("herd", "ops_s", ratio, Goal::AtLeast(least)))?;
+                report.goal(&result("herd", "ops_s", ratio, Goal::AtLeast(least)))?;
             }
         }
     }
@@ -82,56 +86,56 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
 
 /// Our nodes claim everything, and begin to run it.
 async fn claim(
-    place: &Place,
+    place: &TaskStore,
     tasks: usize,
     nodes: usize,
     round: usize,
-    turns: &mut Turns,
-) -> Result<(), Failure> {
-    let scene = Scene::open(place, &format!("ours-{nodes}-{round}")).await?;
+    turns: &mut ClaimTurns,
+) -> Result<(), BenchFailure> {
+    let context = TaskContext::open(place, &format!("ours-{nodes}-{round}")).await?;
     let ids = node_ids(nodes)?;
-    scene.submit(tasks).await?;
-    scene.freeze(&ids).await?;
-    let crew = Crew::join(place, &scene, &ids, TTL).await?;
-    crew.have_seen(tasks).await?;
-    let (requests, before) = (handled(place.counter.as_ref()).await, crew.tally());
+    context.submit(tasks).await?;
+    context.freeze(&ids).await?;
+    let workers = BenchWorkers::join(place, &context, &ids, TTL).await?;
+    workers.have_seen(tasks).await?;
+    let (requests, before) = (handled(place.counter.as_ref()).await, workers.tally());
     let begin = Instant::now();
-    scene.unfreeze(&ids).await?;
-    crew.have_begun(tasks).await?;
+    context.unfreeze(&ids).await?;
+    workers.have_begun(tasks).await?;
     let took = begin.elapsed();
     turns.requests += handled(place.counter.as_ref()).await - requests;
-    turns.tries += usize::try_from(crew.tally().tries - before.tries).unwrap_or(usize::MAX);
-    turns.leases = Some(crew.leases());
+    turns.tries += usize::try_from(workers.tally().claims_sent - before.claims_sent).unwrap_or(usize::MAX);
+    turns.leases = Some(workers.leases());
     turns.samples.push(Sample::new(vec![took], took, tasks));
-    let owned = scene.owners().await?.len();
+    let owned = context.owners().await?.len();
     if owned != tasks {
         return Err(wrong(format!("{owned} of {tasks} tasks have an owner, though all have begun")));
     }
-    crew.end().await?;
-    scene.clear().await
+    workers.end().await?;
+    context.clear().await
 }
 
 /// The herd claims everything, if there is a server that it can reach.
 async fn stampede(
-    place: &Place,
+    place: &TaskStore,
     tasks: usize,
     nodes: usize,
     round: usize,
-    turns: &mut Turns,
-) -> Result<(), Failure> {
+    turns: &mut ClaimTurns,
+) -> Result<(), BenchFailure> {
     let Some(url) = place.server() else { return Ok(()) };
-    let scene = Scene::open(place, &format!("herd-{nodes}-{round}")).await?;
-    scene.submit(tasks).await?;
-    let herd = Herd::gather(&url, &scene, nodes, tasks).await?;
+    let context = TaskContext::open(place, &format!("herd-{nodes}-{round}")).await?;
+    context.submit(tasks).await?;
+    let herd = ReferenceNodes::gather(&url, &context, nodes, tasks).await?;
     let requests = handled(place.counter.as_ref()).await;
     let stampede = herd.run().await?;
     turns.requests += handled(place.counter.as_ref()).await - requests;
     turns.tries += stampede.tries;
     turns.samples.push(Sample::new(vec![stampede.took], stampede.took, tasks));
-    let owned = scene.owners().await?.len();
+    let owned = context.owners().await?.len();
     if owned != tasks {
         return Err(wrong(format!("the herd says that it has {tasks} tasks, and has {owned}")));
     }
     herd.end().await?;
-    scene.clear().await
+    context.clear().await
 }

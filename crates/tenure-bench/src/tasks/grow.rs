@@ -5,13 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::crew::Crew;
+use super::context::{TaskContext, node_ids};
 use super::kill::{look, look_until, start};
-use super::onlooker::Onlooker;
-use super::scene::{Scene, node_ids};
-use super::{Place, Size, figure};
-use crate::failure::Failure;
-use crate::report::{Found, Goal, Report, Row, Verdict};
+use super::owner_watch::OwnerWatch;
+use super::workers::BenchWorkers;
+use super::{TaskStore, TasksSize, figure};
+use crate::failure::BenchFailure;
+use crate::report::{BenchReport, Found, Goal, GoalResult, ResultRow};
 use crate::sample::{Sample, median};
 use crate::workload::wrong;
 
@@ -42,7 +42,11 @@ struct Cost {
     cpu_percent: Option<f64>,
 }
 
-pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &TaskStore,
+    size: &TasksSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let nodes = size.nodes.first().copied().unwrap_or(2);
     let (few, many) = (size.tasks, size.tasks * TIMES);
     let (mut small, mut large) = (Vec::new(), Vec::new());
@@ -54,57 +58,64 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
         let row = |what: &str, took: fn(&Cost) -> Duration| {
             let took: Vec<Duration> = costs.iter().map(took).collect();
             let (total, count) = (took.iter().sum(), took.len() * tasks);
-            report.row(&Row::new(format!("{what}_{tasks}"), place.engine, &Sample::new(took, total, count)))
+            report.row(&ResultRow::new(
+                format!("{what}_{tasks}"),
+                place.engine,
+                &Sample::new(took, total, count),
+            ))
         };
         row("submit", |cost| cost.submitted)?;
         row("claim_and_see", |cost| cost.claimed)?;
         row("release", |cost| cost.released)?;
         let mib = median(costs.iter().map(|cost| cost.mib));
-        let row =
-            Row::new(format!("memory_{tasks}"), place.engine, &Sample::new(vec![], Duration::ZERO, tasks));
-        report.row(&Row { unit: "mib", p50: Some(mib), ops_s: 0.0, ..row })?;
+        let row = ResultRow::new(
+            format!("memory_{tasks}"),
+            place.engine,
+            &Sample::new(vec![], Duration::ZERO, tasks),
+        );
+        report.row(&ResultRow { unit: "mib", p50: Some(mib), ops_s: 0.0, ..row })?;
     }
-    let mut verdict = |of, found, goal| {
+    let mut goal = |of, found, goal| {
         let names = (format!("grow_{few}_to_{many}"), place.engine, "contract");
-        report.verdict(&Verdict::new(names, of, found, goal))
+        report.goal(&GoalResult::new(names, of, found, goal))
     };
     let ratio = |figure: fn(&Cost) -> f64| {
         Found::Ratio(median(large.iter().map(figure)) / median(small.iter().map(figure)))
     };
-    verdict("submit_s", ratio(|cost| cost.submitted.as_secs_f64()), Goal::AtMost(ALLOWED))?;
-    verdict("claim_s", ratio(|cost| cost.claimed.as_secs_f64()), Goal::AtMost(ALLOWED))?;
-    verdict("memory_mib", ratio(|cost| cost.mib), Goal::AtMost(ALLOWED))?;
+    goal("submit_s", ratio(|cost| cost.submitted.as_secs_f64()), Goal::AtMost(ALLOWED))?;
+    goal("claim_s", ratio(|cost| cost.claimed.as_secs_f64()), Goal::AtMost(ALLOWED))?;
+    goal("memory_mib", ratio(|cost| cost.mib), Goal::AtMost(ALLOWED))?;
     let worst = large.iter().filter_map(|cost| cost.cpu_percent).fold(f64::NAN, f64::max);
     let owned = large.iter().map(|cost| cost.tasks).min().unwrap_or(0);
     let workload = format!("idle_node_with_{owned}_of_{many}");
-    let row = Row::new(workload.clone(), place.engine, &Sample::new(vec![], size.idle, owned));
-    report.row(&Row { unit: "cpu_percent", p50: Some(worst), ops_s: 0.0, ..row })?;
+    let row = ResultRow::new(workload.clone(), place.engine, &Sample::new(vec![], size.idle, owned));
+    report.row(&ResultRow { unit: "cpu_percent", p50: Some(worst), ops_s: 0.0, ..row })?;
     let names = (workload, place.engine, "contract");
-    report.verdict(&Verdict::new(names, "cpu_percent", Found::Figure(worst), Goal::AtMost(1.0)))
+    report.goal(&GoalResult::new(names, "cpu_percent", Found::Figure(worst), Goal::AtMost(1.0)))
 }
 
 /// Tasks are claimed by all nodes, held for a while and given back.
 async fn hold(
-    place: &Place,
+    place: &TaskStore,
     tasks: usize,
     nodes: usize,
     round: usize,
     idle: Option<Duration>,
-) -> Result<Cost, Failure> {
-    let scene = Scene::open(place, &format!("grow-{tasks}-{round}")).await?;
+) -> Result<Cost, BenchFailure> {
+    let context = TaskContext::open(place, &format!("grow-{tasks}-{round}")).await?;
     let ids = node_ids(nodes)?;
     let (measured, others) = ids.split_first().ok_or_else(|| wrong("there are no nodes"))?;
-    scene.freeze(&ids).await?;
-    let mut part = start(place, &scene, measured.as_str(), TTL)?;
+    context.freeze(&ids).await?;
+    let mut part = start(place, &context, measured.as_str(), TTL)?;
     part.ready().await?;
     let empty = look(&mut part).await?;
-    let crew = Crew::join(place, &scene, others, TTL).await?;
-    let submitted = scene.submit(tasks).await?;
-    crew.have_seen(tasks).await?;
+    let workers = BenchWorkers::join(place, &context, others, TTL).await?;
+    let submitted = context.submit(tasks).await?;
+    workers.have_seen(tasks).await?;
     look_until(&mut part, |seen| seen.changes >= tasks as u64).await?;
-    let mut onlooker = Onlooker::open(&scene).await?;
+    let mut onlooker = OwnerWatch::open(&context).await?;
     let begin = Instant::now();
-    scene.unfreeze(&ids).await?;
+    context.unfreeze(&ids).await?;
     let claimed = onlooker.see_owned(tasks).await?.duration_since(begin);
     drop(onlooker);
     tokio::time::sleep(SETTLED_AFTER).await;
@@ -121,8 +132,8 @@ async fn hold(
     let begin = Instant::now();
     // The end of its stdin is the end of the process; its tasks go with its leases, or with the namespace.
     part.kill().await?;
-    crew.end().await?;
+    workers.end().await?;
     let released = begin.elapsed();
-    scene.clear().await?;
+    context.clear().await?;
     Ok(Cost { submitted, claimed, released, tasks: full.tasks, mib, cpu_percent })
 }

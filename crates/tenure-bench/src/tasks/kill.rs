@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::crew::{Crew, PATIENCE};
-use super::onlooker::Onlooker;
-use super::scene::{Scene, node_ids};
-use super::{Place, Reach, Size, figure};
+use super::context::{TaskContext, node_ids};
+use super::owner_watch::OwnerWatch;
+use super::workers::{BenchWorkers, PATIENCE};
+use super::{Reach, TaskStore, TasksSize, figure};
 use crate::child::HelperProcess;
-use crate::failure::Failure;
+use crate::failure::BenchFailure;
 use crate::internal::Footprint;
-use crate::report::{Found, Goal, Report, Row, Verdict, note};
+use crate::report::{BenchReport, Found, Goal, GoalResult, ResultRow, note};
 use crate::sample::Sample;
 use crate::workload::wrong;
 
@@ -37,7 +37,11 @@ struct Takeover {
     tasks: usize,
 }
 
-pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn run(
+    place: &TaskStore,
+    size: &TasksSize,
+    report: &mut BenchReport,
+) -> Result<(), BenchFailure> {
     let nodes = size.nodes.first().copied().unwrap_or(2);
     let workload = format!("takeover_from_1_of_{nodes}_nodes_with_{}", size.tasks);
     let mut rounds = Vec::new();
@@ -50,12 +54,12 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
     let after = rounds.iter().map(|round| round.until_moved.saturating_sub(round.until_lost)).max();
     let tasks = rounds.iter().map(|round| round.tasks).sum();
     let total = took.iter().sum();
-    let row = Row::new(workload.clone(), place.engine, &Sample::new(took, total, tasks));
-    report.row(&Row { max: Some(worst.as_secs_f64() * 1e3), ..row })?;
+    let row = ResultRow::new(workload.clone(), place.engine, &Sample::new(took, total, tasks));
+    report.row(&ResultRow { max: Some(worst.as_secs_f64() * 1e3), ..row })?;
     let names = (workload, place.engine, "contract");
     let more = worst.as_secs_f64() - TTL.as_secs_f64();
     let allowed = Goal::AtMost(ALLOWED.as_secs_f64());
-    report.verdict(&Verdict::new(names, "worst_s_beyond_ttl", Found::Figure(more), allowed))?;
+    report.goal(&GoalResult::new(names, "worst_s_beyond_ttl", Found::Figure(more), allowed))?;
     note(&format!(
         "{}: of a TTL of {TTL:?}, the leases were over after at most {lost:.1?}, and at most {:.0?} later everything had another owner",
         place.engine,
@@ -64,21 +68,21 @@ pub(super) async fn run(place: &Place, size: &Size, report: &mut Report) -> Resu
     Ok(())
 }
 
-async fn kill(place: &Place, tasks: usize, nodes: usize, round: usize) -> Result<Takeover, Failure> {
-    let scene = Scene::open(place, &format!("kill-{round}")).await?;
+async fn kill(place: &TaskStore, tasks: usize, nodes: usize, round: usize) -> Result<Takeover, BenchFailure> {
+    let context = TaskContext::open(place, &format!("kill-{round}")).await?;
     let ids = node_ids(nodes)?;
     let (doomed, others) = ids.split_first().ok_or_else(|| wrong("there are no nodes"))?;
-    scene.submit(tasks).await?;
-    scene.freeze(&ids).await?;
-    let mut part = start(place, &scene, doomed.as_str(), TTL)?;
+    context.submit(tasks).await?;
+    context.freeze(&ids).await?;
+    let mut part = start(place, &context, doomed.as_str(), TTL)?;
     part.ready().await?;
-    let crew = Crew::join(place, &scene, others, TTL).await?;
-    crew.have_seen(tasks).await?;
+    let workers = BenchWorkers::join(place, &context, others, TTL).await?;
+    workers.have_seen(tasks).await?;
     look_until(&mut part, |seen| seen.changes >= tasks as u64).await?;
-    let mut onlooker = Onlooker::open(&scene).await?;
-    scene.unfreeze(&ids).await?;
+    let mut onlooker = OwnerWatch::open(&context).await?;
+    context.unfreeze(&ids).await?;
     onlooker.see_owned(tasks).await?;
-    let owners = scene.owners().await?;
+    let owners = context.owners().await?;
     let its: BTreeSet<_> =
         owners.into_iter().filter(|(_, node)| node == doomed).map(|(task, _)| task).collect();
     let (count, share) = (its.len(), figure(tasks) / figure(nodes));
@@ -96,29 +100,34 @@ async fn kill(place: &Place, tasks: usize, nodes: usize, round: usize) -> Result
         until_moved: moved.duration_since(begin),
         tasks: count,
     };
-    let owners = scene.owners().await?;
+    let owners = context.owners().await?;
     if owners.len() != tasks || owners.iter().any(|(_, node)| node == doomed) {
         return Err(wrong("a task is not owned, or by the dead"));
     }
-    crew.end().await?;
-    scene.clear().await?;
+    workers.end().await?;
+    context.clear().await?;
     Ok(takeover)
 }
 
 /// A node in a process of its own.
-pub(super) fn start(place: &Place, scene: &Scene, id: &str, ttl: Duration) -> Result<HelperProcess, Failure> {
+pub(super) fn start(
+    place: &TaskStore,
+    context: &TaskContext,
+    id: &str,
+    ttl: Duration,
+) -> Result<HelperProcess, BenchFailure> {
     let Reach::At(url) = &place.reach else {
         return Err(wrong("no other process reaches a store in memory"));
     };
     let ttl = format!("{}ms", ttl.as_millis());
-    HelperProcess::start(&["node", &url.to_string(), &scene.namespace.to_string(), id, &ttl])
+    HelperProcess::start(&["node", &url.to_string(), &context.namespace.to_string(), id, &ttl])
 }
 
 /// Asks a node in another process how it stands, until it is so.
 pub(super) async fn look_until(
     part: &mut HelperProcess,
     is_so: impl Fn(&Footprint) -> bool,
-) -> Result<Footprint, Failure> {
+) -> Result<Footprint, BenchFailure> {
     let begin = Instant::now();
     loop {
         let seen = look(part).await?;
@@ -135,7 +144,7 @@ pub(super) async fn look_until(
 }
 
 /// Asks a node in another process how it stands.
-pub(super) async fn look(part: &mut HelperProcess) -> Result<Footprint, Failure> {
+pub(super) async fn look(part: &mut HelperProcess) -> Result<Footprint, BenchFailure> {
     part.go().await?;
     part.say(PATIENCE).await
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use tenure::election::Elections;
 use tenure::session::Session;
 use tenure::{Outcome, Task, TaskError, Tenure};
-use tenure_core::balance::{Balancer, ClusterLoad, Fair, InvalidThreshold, Offer, Parting, Verdict};
+use tenure_core::balance::{
+    Balancer, ClaimDecision, Claimable, ClusterLoad, Fair, InvalidThreshold, Release,
+};
 use tenure_core::id::NodeId;
 
 use super::ledger::{LedgerEntry, LedgerMark, LedgerWriter, now_ns};
@@ -71,9 +73,9 @@ pub(crate) async fn run(
         .try_now()
         .await
         .map_err(|error| failed(error.to_string()))?;
-    let elections = Elections::new(&session, &namespace).introduce(node);
-    let election = elections.election(ELECTION).map_err(|error| failed(error.to_string()))?;
-    let leading = election.lead(node.to_owned(), |_| std::future::pending::<()>());
+    let elections = Elections::new(&session, &namespace).identity(node);
+    let election = elections.election(ELECTION);
+    let leading = election.campaign().value(node).lead(|_| std::future::pending::<()>());
     output.object(&WorkerJoined { joined: true })?;
     let stdin_ended = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
     tokio::select! {
@@ -103,13 +105,13 @@ impl EvenBalancer {
 }
 
 impl Balancer for EvenBalancer {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
-        self.claims.may_claim(offer, loads)
+    fn claim(&mut self, offer: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
+        self.claims.claim(offer, cluster)
     }
 
-    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
+    fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
         // A copy forgets what it released, so each decision starts without history.
-        self.releases.clone().release(loads)
+        self.releases.clone().release(cluster)
     }
 
     fn name(&self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use tenure::store::{StoreUrl, Transport};
 use tenure_etcd::{
-    Alarm, Client, Compare, Error, Op, Put, Range, Relation, Status, Target, Txn, known_defects,
+    Alarm, Client, Compare, CompareValue, Error, Op, Put, Range, Relation, Status, Txn, known_defects,
 };
 
 use super::{DoctorCheck, round_trip};
@@ -86,7 +86,7 @@ async fn access(client: &Client, namespace: &str) -> DoctorCheck {
     let never = Compare {
         key: format!("{prefix}doctor").into(),
         relation: Relation::Less,
-        target: Target::Version(0),
+        target: CompareValue::Version(0),
     };
     let puts = WRITTEN
         .iter()

@@ -5,20 +5,23 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::election::{Answer, AskError, Candidate, Election, ElectionSnapshot, Leader};
+use tenure::election::{Candidate, ElectionSnapshot, Leader, StepDown, StepDownError, StepDownOutcome};
 use tenure::store::Revision;
 use tenure_core::id::ElectionName;
 use tenure_core::revision::Token;
 
 use super::rows::CandidateRow;
-use super::{ResignArgs, SCHEMA, TransferArgs, shown_by};
+use super::{ElectionTarget, ResignArgs, SCHEMA, TransferArgs, shown_by};
 use crate::elect::leader_name;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Output) -> Result<(), Failure> {
-    let name = election.name();
-    let leader = leader(election.view().await?, name)?;
+pub(super) async fn resign(
+    args: &ResignArgs,
+    ElectionTarget { name, election }: &ElectionTarget,
+    output: &Output,
+) -> Result<(), Failure> {
+    let leader = leader(election.snapshot().await?, name)?;
     if let Some(token) = args.token.map(|token| Token(Revision(token)))
         && token != leader.token
     {
@@ -26,24 +29,18 @@ pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Outp
             format!("'{name}' is led by {}, not by the leader with token {token}", leader_name(&leader));
         return Err(Failure::new(Code::Conflict, message).hint(shown_by(name)));
     }
-    match election.ask_to_resign(&leader).await {
-        Ok(()) => {}
-        Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
-        Err(error) => return Err(request_failed(error, name)),
-    }
-    match wait_for_reply(election, &leader, args.timeout.wait).await? {
-        Answer::Went(next) => report(name, &leader, next.as_deref(), output),
-        Answer::Declined => Err(declined(&leader, name, "it declines to resign")),
+    match outcome(election.request_resign().of(&leader), &leader, name, args.timeout.wait).await? {
+        Some(next) => report(name, &leader, next.as_deref(), output),
+        None => Err(declined(&leader, name, "it declines to resign")),
     }
 }
 
 pub(super) async fn transfer(
     args: &TransferArgs,
-    election: &Election,
+    ElectionTarget { name, election }: &ElectionTarget,
     output: &Output,
 ) -> Result<(), Failure> {
-    let name = election.name();
-    let mut view = election.view().await?;
+    let mut view = election.snapshot().await?;
     let candidates = std::mem::take(&mut view.candidates);
     let leader = leader(view, name)?;
     let token = args.token.map(|token| Token(Revision(token)));
@@ -65,22 +62,16 @@ pub(super) async fn transfer(
         return Err(Failure::new(Code::Conflict, message)
             .hint(format!("hand over to the candidate with the highest priority; {}", shown_by(name))));
     }
-    match election.ask_to_transfer(&leader, successor).await {
-        Ok(()) => {}
-        Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
-        Err(error) => return Err(request_failed(error, name)),
-    }
-    match wait_for_reply(election, &leader, args.timeout.wait).await? {
-        Answer::Went(Some(next)) if next.token == successor.token => {
-            report(name, &leader, Some(&next), output)
-        }
-        Answer::Went(next) => {
+    let request = election.request_transfer(args.candidate.as_str()).of(&leader).to(successor);
+    match outcome(request, &leader, name, args.timeout.wait).await? {
+        Some(Some(next)) if next.token == successor.token => report(name, &leader, Some(&next), output),
+        Some(next) => {
             let by = next.as_deref().map_or("no candidate".to_owned(), leader_name);
             let message =
                 format!("{} has stepped down, but '{name}' is led by {by} now", leader_name(&leader));
             Err(Failure::new(Code::Conflict, message).hint(shown_by(name)))
         }
-        Answer::Declined => {
+        None => {
             let why = format!("it declines to hand over, or {} is no longer a candidate", args.candidate);
             Err(declined(&leader, name, &why))
         }
@@ -121,11 +112,18 @@ fn above<'a>(successor: &Candidate, candidates: &'a [Candidate]) -> Option<&'a C
     candidates.iter().find(is_above)
 }
 
-async fn wait_for_reply(election: &Election, leader: &Leader, wait: Duration) -> Result<Answer, Failure> {
-    match tokio::time::timeout(wait, election.answer(leader)).await {
-        Ok(reply) => Ok(reply?),
-        Err(_) => {
-            let name = election.name();
+/// Sends a request, and waits until the leader has stepped down. Returns the next leader, if there is one; `None` if the leader declined.
+async fn outcome(
+    request: StepDown,
+    leader: &Leader,
+    name: &ElectionName,
+    wait: Duration,
+) -> Result<Option<Option<Box<Leader>>>, Failure> {
+    match request.timeout(wait).await {
+        Ok(StepDownOutcome::SteppedDown { next }) => Ok(Some(next)),
+        Ok(_) => Ok(None),
+        Err(StepDownError::NoLeader) => Err(overtaken(leader, name)),
+        Err(StepDownError::Timeout { .. }) => {
             let message =
                 format!("'{name}' is still led by {}, {wait:?} after the request", leader_name(leader));
             Err(Failure::new(Code::TimedOut, message).hint(format!(
@@ -133,6 +131,7 @@ async fn wait_for_reply(election: &Election, leader: &Leader, wait: Duration) ->
                 shown_by(name)
             )))
         }
+        Err(error) => Err(request_failed(error, name)),
     }
 }
 
@@ -146,9 +145,9 @@ fn declined(leader: &Leader, name: &ElectionName, why: &str) -> Failure {
     Failure::new(Code::Conflict, message).hint(shown_by(name))
 }
 
-fn request_failed(error: AskError, name: &ElectionName) -> Failure {
+fn request_failed(error: StepDownError, name: &ElectionName) -> Failure {
     match error {
-        AskError::Store(error) => {
+        StepDownError::Store(error) => {
             Failure::from(error).while_doing(&format!("the request to the leader of '{name}' was not sent"))
         }
         error => {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::membership::Node;
-use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
+use tenure::member::Member;
+use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
 use tenure::store::Store;
 use tenure_core::id::{Namespace, NodeId};
 
@@ -37,7 +37,7 @@ struct NodeRow {
 }
 
 impl NodeRow {
-    fn new(node: &Node, tasks: u64, snapshot: &ClusterSnapshot, left: Option<Duration>) -> NodeRow {
+    fn new(node: &Member, tasks: u64, snapshot: &ClusterSnapshot, left: Option<Duration>) -> NodeRow {
         let frozen = snapshot.frozen.get(&node.id);
         NodeRow {
             id: node.id.to_string(),
@@ -90,12 +90,12 @@ pub(super) async fn list(store: &Store, namespace: &Namespace, output: &Output) 
         why: String,
     }
     // The list shows only how many tasks each node owns, so the tasks themselves are not read.
-    let parts = [Part::Members, Part::Owners];
+    let parts = [ClusterPart::Members, ClusterPart::Owners];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let owned = snapshot.owned();
     let members = snapshot.members.members();
     let left = remaining(store, members.iter().filter_map(|node| node.lease)).await?;
-    let shown = |node: &Node| {
+    let shown = |node: &Member| {
         let left = node.lease.and_then(|lease| left.get(&lease)).copied();
         NodeRow::new(node, owned.get(&node.id).copied().unwrap_or(0), &snapshot, left)
     };
@@ -112,7 +112,7 @@ pub(super) async fn list(store: &Store, namespace: &Namespace, output: &Output) 
         output.note(&format!("node {} is not listed: its record cannot be read: {}", aside.id, aside.why));
     }
     // A frozen id without a live node claims nothing when it starts again, which no row would show.
-    let row = |node: &Node| shown(node).into_row(&state_of(&snapshot, node));
+    let row = |node: &Member| shown(node).into_row(&state_of(&snapshot, node));
     for (id, frozen) in snapshot.frozen.iter().filter(|(id, _)| snapshot.members.get(id).is_none()) {
         output.note(&format!("node '{id}' is not alive and {frozen}; `tenure node unfreeze {id}` ends that"));
     }
@@ -140,7 +140,7 @@ pub(super) async fn show(
         kind: Option<String>,
         token: String,
     }
-    let parts = [Part::Members, Part::Tasks];
+    let parts = [ClusterPart::Members, ClusterPart::Tasks];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let Some(node) = snapshot.members.get(id) else {
         let failure = not_alive(id);

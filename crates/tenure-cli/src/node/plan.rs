@@ -12,13 +12,13 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::client::Client;
-use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
+use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
 use tenure_core::balance::{
-    AcceptAll, Balancer, ClusterLoad, Cooldowns, Demand, Fair, Held, OwnedTasks, Parting, Rendezvous, Terms,
-    Weighted, WorkerLoads, partings,
+    AcceptAll, Balancer, ClusterLoad, Cooldowns, Demand, Fair, OwnedTask, OwnedTasks, Release, Rendezvous,
+    Weighted, WorkerLoads, WorkerTerms, planned_releases,
 };
 use tenure_core::board::Board;
-use tenure_core::command::{Balance, NodeCommand as Command};
+use tenure_core::command::{BalanceMode, NodeCommand as Command};
 use tenure_core::id::{Namespace, NodeId};
 use tenure_core::time::Moment;
 
@@ -89,7 +89,7 @@ pub(super) async fn plan(
     namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
-    let parts = [Part::Members, Part::Tasks];
+    let parts = [ClusterPart::Members, ClusterPart::Tasks];
     let mut snapshot = SnapshotRequest::new(client.store(), namespace).parts(parts).await?;
     if let Some(id) = node {
         let member = snapshot.members.get(id).ok_or_else(|| not_alive(id))?;
@@ -144,7 +144,7 @@ async fn request_plan(
             "compute the plan in this process with `tenure node balance {id} --dry-run --balance fair`"
         ))
     };
-    let sent = send(id, Command::Balance(Balance::DryRun), client).await?;
+    let sent = send(id, Command::Balance(BalanceMode::DryRun), client).await?;
     let handled = sent.wait(within).await.map_err(|error| instead(no_reply(id, name, error)))?;
     let handled = acknowledged(&format!("{name} of node '{id}'"), handled).map_err(instead)?;
     let fields = &handled.record.unknown;
@@ -175,9 +175,9 @@ fn compute_plan(
     board: &Board,
     loads: &WorkerLoads,
 ) -> NodePlan {
-    let gives: Vec<PlannedRelease> = planned_releases(id, choice, board, loads)
+    let gives: Vec<PlannedRelease> = releases_of(id, choice, board, loads)
         .into_iter()
-        .map(|release| PlannedRelease { task: release.task.to_string(), why: release.why.to_string() })
+        .map(|release| PlannedRelease { task: release.task.to_string(), why: release.reason.to_string() })
         .collect();
     let balancer = choice.balancer().name().to_owned();
     NodePlan { id: id.to_string(), tasks, balancer, asked: false, planned: gives.len(), gives }
@@ -223,31 +223,34 @@ fn worker_loads(snapshot: &mut ClusterSnapshot) -> WorkerLoads {
     let mut loads = WorkerLoads::new();
     for node in snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)) {
         loads.set(&node.id, snapshot.tasks.load_of(&node.id), Moment::ORIGIN);
-        loads.set_terms(&node.id, &Terms::of(&node.record));
+        loads.set_terms(&node.id, &WorkerTerms::of(&node.record));
     }
     snapshot.tasks.classify(loads.profiles());
     loads
 }
 
-fn planned_releases(me: &NodeId, choice: PlanBalancer, board: &Board, loads: &WorkerLoads) -> Vec<Parting> {
+fn releases_of(me: &NodeId, choice: PlanBalancer, board: &Board, loads: &WorkerLoads) -> Vec<Release> {
     let mut own = OwnedTasks::new();
     for (task, card) in board.tasks() {
         let Some(owner) = card.owner.as_ref().filter(|owner| owner.node() == Some(me)) else { continue };
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
         let since = Moment::from_ms(u64::try_from(owner.token.0.0).unwrap_or_default());
-        own.insert(task.clone(), Held { kind, weight: card.weight(), class: card.class, cost: 0, since });
+        own.insert(
+            task.clone(),
+            OwnedTask { kind, weight: card.weight(), class: card.class, cost: 0, since },
+        );
     }
-    let (cooling, claiming) = (Cooldowns::new(), Demand::default());
-    let loads = ClusterLoad {
+    let (cooldowns, claiming) = (Cooldowns::new(), Demand::default());
+    let cluster = ClusterLoad {
         me,
-        willing: loads,
+        workers: loads,
         unowned: board.demand(),
         claiming: &claiming,
         own: &own,
-        cooling: &cooling,
+        cooldowns: &cooldowns,
         resource: None,
-        is_giving: false,
+        is_releasing: false,
         now: Moment::ORIGIN,
     };
-    partings(choice.balancer().as_mut(), &loads)
+    planned_releases(choice.balancer().as_mut(), &cluster)
 }

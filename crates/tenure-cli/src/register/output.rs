@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use tenure::session::{KeyEvent, Registration, Session, SessionState};
+use tenure::session::{KeyEvent, RegisteredKey, Session, SessionState};
 use tenure::store::{Revision, StoreError};
 use tenure_core::id::Namespace;
 use tokio::sync::broadcast::error::RecvError;
@@ -22,7 +22,7 @@ const SCHEMA: &str = "tenure.register/v1";
 /// The reported registrations, by key.
 pub(super) type ReportedKeys = BTreeMap<Bytes, Revision>;
 
-fn is_known(known: &ReportedKeys, registration: &Registration) -> bool {
+fn is_known(known: &ReportedKeys, registration: &RegisteredKey) -> bool {
     known.get(&registration.key) == Some(&registration.revision)
 }
 
@@ -43,7 +43,7 @@ struct Registered {
 }
 
 impl Registered {
-    fn new(registration: &Registration) -> Registered {
+    fn new(registration: &RegisteredKey) -> Registered {
         Registered {
             key: KvKey::new(&registration.key),
             lease: registration.lease.to_string(),
@@ -93,7 +93,7 @@ enum RegisterEvent {
 
 impl RegisterOutput<'_> {
     /// Reports that the keys are registered.
-    pub(super) fn ready(&self, registrations: &[Registration], ttl: Duration) -> Result<(), Failure> {
+    pub(super) fn ready(&self, registrations: &[RegisteredKey], ttl: Duration) -> Result<(), Failure> {
         let lease = registrations.first().map(|first| first.lease.to_string());
         let revision = registrations.iter().map(|one| one.revision).max().unwrap_or(Revision::ZERO);
         if self.has_command {
@@ -165,7 +165,7 @@ impl RegisterOutput<'_> {
                     Err(_) => return Failure::from(StoreError::Closed),
                 },
                 // The session is live with a new lease before the keys are registered under it.
-                () = session.settled(), if is_recovering && !is_lost => {
+                () = session.synced(), if is_recovering && !is_lost => {
                     is_recovering = false;
                     self.output.note("recovered: the keys are registered again");
                     Ok(())

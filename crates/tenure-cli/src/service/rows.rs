@@ -80,7 +80,7 @@ pub(super) struct UnreadableInstance {
 }
 
 impl UnreadableInstance {
-    pub(super) fn new(aside: &tenure::roster::SetAside<InstanceId>) -> UnreadableInstance {
+    pub(super) fn new(aside: &tenure::presence::UnreadableKey<InstanceId>) -> UnreadableInstance {
         UnreadableInstance { id: aside.id.to_string(), why: aside.why.clone() }
     }
 }

@@ -115,7 +115,7 @@ fn report(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(
         }
         InstanceEvent::Updated { now, .. } => (InstanceLine::of("updated", now.modified, now), now.modified),
         InstanceEvent::Left { member, revision } => (InstanceLine::of("left", *revision, member), *revision),
-        InstanceEvent::SetAside(aside) => {
+        InstanceEvent::Unreadable(aside) => {
             let line = InstanceLine {
                 set_aside: Some(vec![UnreadableInstance::new(aside)]),
                 ..InstanceLine::of_id("set_aside", aside.modified, &aside.id)
@@ -130,7 +130,7 @@ fn report(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(
     write_line(line, output)
 }
 
-fn report_snapshot(list: &tenure::service::InstanceList, output: &Output) -> Result<(), Failure> {
+fn report_snapshot(list: &tenure::service::InstanceSnapshot, output: &Output) -> Result<(), Failure> {
     let shown = list.members().iter().map(|instance| InstanceRow::new(instance));
     if output.is_json {
         let set_aside = list.set_aside().iter().map(UnreadableInstance::new).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, CommandError, Handled, Replaced, Sent, WaitCommandError};
+use tenure::client::{Client, CommandError, Handled, ReplacedCommand, Sent, WaitCommandError};
 use tenure::clock::wall_time;
 use tenure_core::id::TaskId;
 use tenure_core::record::{CommandOutcome, Timestamp};
@@ -109,7 +109,7 @@ fn report(
     let from = handled.and_then(|handled| handled.from).map(TaskState::as_str);
     let to = handled.and_then(|handled| handled.to).map(TaskState::as_str);
     if output.is_json {
-        let former = |replaced: &Replaced| PreviousCommand {
+        let former = |replaced: &ReplacedCommand| PreviousCommand {
             command: replaced.command.clone(),
             by: replaced.by.clone(),
         };
@@ -165,7 +165,7 @@ pub(crate) fn acknowledged(what: &str, handled: Handled) -> Result<Handled, Fail
     Err(Failure::new(code, message))
 }
 
-fn describe_replaced(replaced: &Replaced) -> String {
+fn describe_replaced(replaced: &ReplacedCommand) -> String {
     let what = replaced.command.as_deref().unwrap_or("an unreadable command");
     let by = if replaced.by.is_empty() { "an unknown sender" } else { &replaced.by };
     format!("replaced an unhandled command: {what}, sent by {by}")

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tenure::client::TaskView;
-use tenure_core::task::{State, StateRecord, TaskState};
+use tenure_core::task::{StateRecord, TaskState, TaskStatus};
 
 use crate::node::format_time;
 
@@ -61,10 +61,13 @@ impl TaskRow {
 /// When its sleep ends.
 pub(super) fn until(record: &StateRecord) -> Option<String> {
     match record.state {
-        State::Sleeping { until } => Some(until.to_string()),
-        State::Runnable | State::Fault | State::Paused | State::Completed | State::Failed | State::Killed => {
-            None
-        }
+        TaskStatus::Sleeping { until } => Some(until.to_string()),
+        TaskStatus::Runnable
+        | TaskStatus::Fault
+        | TaskStatus::Paused
+        | TaskStatus::Completed
+        | TaskStatus::Failed
+        | TaskStatus::Killed => None,
     }
 }
 

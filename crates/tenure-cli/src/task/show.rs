@@ -9,7 +9,7 @@ use serde_json::Value;
 use tenure::client::{Client, TaskDossier};
 use tenure_core::id::TaskId;
 use tenure_core::record::CommandRecord;
-use tenure_core::task::{AttemptEnd, Checkpoint, Step, TaskError};
+use tenure_core::task::{AttemptEnd, Checkpoint, HistoryEntry, TaskFailure};
 
 use super::rows::TaskRow;
 use super::{SCHEMA, no_such_task};
@@ -223,7 +223,7 @@ fn attempts(dossier: &TaskDossier) -> Vec<AttemptRow> {
     ended.chain(open).collect()
 }
 
-fn failed(error: &TaskError) -> TaskErrorRow {
+fn failed(error: &TaskFailure) -> TaskErrorRow {
     TaskErrorRow { at: error.at.to_string(), message: error.message.clone() }
 }
 
@@ -252,7 +252,7 @@ pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Re
         ))
     })?;
     if output.is_json {
-        let step = |step: &Step| StepRow {
+        let step = |step: &HistoryEntry| StepRow {
             at: step.at.to_string(),
             from: step.from.as_str(),
             message: step.message.as_str(),
@@ -276,7 +276,7 @@ pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Re
     for error in &state.errors {
         output.note(&format!("{} failed: {}", error.at, error.message));
     }
-    let row = |step: &Step| {
+    let row = |step: &HistoryEntry| {
         let (at, by) = (step.at.to_string(), step.by.to_string());
         let [from, message, to] = [step.from.as_str(), step.message.as_str(), step.to.as_str()];
         vec![at, from.to_owned(), message.to_owned(), to.to_owned(), by]

@@ -7,7 +7,7 @@ use tenure::task::ErrorRate;
 use tenure::worker::{Start, WorkerBuilder};
 use tenure_core::id::NodeId;
 use tenure_core::task::ERRORS_LEN_MAX;
-use tenure_core::worker::Wanted;
+use tenure_core::worker::AcceptedTasks;
 
 use super::exec::Exec;
 use super::keep::KeepArgs;
@@ -156,7 +156,7 @@ pub(super) struct PreparedWorker {
 
 /// The options with which the worker starts once the store is open.
 pub(super) struct StartOptions {
-    wanted: Wanted,
+    wanted: AcceptedTasks,
     configure: Configure,
     wait: Option<Duration>,
 }

@@ -212,7 +212,7 @@ impl ExecPool {
                 _ = context.lost(), if !matches!(order, SupervisorAction::Lost | SupervisorAction::End) => Some(SupervisorAction::Lost),
                 why = context.stopped(), if order == SupervisorAction::Run => Some(match why {
                     StopReason::Lost | StopReason::Deleted => SupervisorAction::Lost,
-                    StopReason::Command | StopReason::Order | StopReason::Release | StopReason::Shutdown => SupervisorAction::Stop,
+                    StopReason::Command | StopReason::NodeCommand | StopReason::Release | StopReason::Shutdown => SupervisorAction::Stop,
                 }),
                 renewed = context.renewed_after(until) => {
                     until = renewed;

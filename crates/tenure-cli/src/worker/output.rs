@@ -144,7 +144,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             attempt: Some(*attempt),
             ..none()
         },
-        WorkerEvent::Moved { task, from, to } => WorkerLine {
+        WorkerEvent::StateChanged { task, from, to } => WorkerLine {
             event: "moved",
             task: Some(task.as_str()),
             from: Some(from.as_str()),
@@ -196,7 +196,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             )),
             ..none()
         },
-        WorkerEvent::GivenBack { task, token } => WorkerLine {
+        WorkerEvent::LateClaimReleased { task, token } => WorkerLine {
             event: "given_back",
             task: Some(task.as_str()),
             token: Some(token.to_string()),
@@ -214,7 +214,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             )),
             ..none()
         },
-        WorkerEvent::SaveRefused { task, why } => WorkerLine {
+        WorkerEvent::WriteRefused { task, why } => WorkerLine {
             event: "save_refused",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
@@ -224,7 +224,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
         WorkerEvent::Balanced { parting, .. } => {
             WorkerLine { event: "balanced", tasks: Some(*parting), ..none() }
         }
-        WorkerEvent::OrderHandled { why, .. } => {
+        WorkerEvent::NodeCommandHandled { why, .. } => {
             WorkerLine { event: "order_handled", reason: why.clone(), ..none() }
         }
         WorkerEvent::Frozen => WorkerLine {

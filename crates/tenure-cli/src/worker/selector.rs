@@ -9,7 +9,7 @@ use tenure::client::{Client, TaskFilter};
 use tenure::worker::{WorkerBuilder, memory};
 use tenure_core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
 use tenure_core::id::check_text;
-use tenure_core::worker::Wanted;
+use tenure_core::worker::AcceptedTasks;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -112,8 +112,8 @@ impl fmt::Display for TaskMatch {
 }
 
 /// Combines all `--match` flags: one of the kinds and all of the labels must match.
-pub(super) fn wanted(matches: &[TaskMatch]) -> Result<Wanted, Failure> {
-    let mut wanted = Wanted::default();
+pub(super) fn wanted(matches: &[TaskMatch]) -> Result<AcceptedTasks, Failure> {
+    let mut wanted = AcceptedTasks::default();
     for TaskMatch { name, value } in matches {
         if name == "kind" {
             wanted.kinds.insert(value.clone());

@@ -70,7 +70,7 @@ fn read(bytes: &[u8]) -> (Limits, Vec<Op>) {
 
 #[cfg(test)]
 mod tests {
-    use tenure_fuzz::{Bounds, Finding, Run};
+    use tenure_fuzz::{Bounds, Finding, FuzzRun};
 
     use super::*;
 
@@ -78,7 +78,7 @@ mod tests {
         let target = |bytes: &[u8]| cut(bytes, broken);
         let inputs = vec![("kept".to_owned(), b"\x02\x01\x01\x02/a\0\x01\x02/b\0\x05\x01/c".to_vec())];
         let bounds = Bounds::Executions(2_000);
-        Run { target: &target, inputs, seed: 1, bounds }.go().expect_err("the broken chunker is found")
+        FuzzRun { target: &target, inputs, seed: 1, bounds }.go().expect_err("the broken chunker is found")
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn in_every_place(text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use tenure_fuzz::{Bounds, Run};
+    use tenure_fuzz::{Bounds, FuzzRun};
 
     use super::*;
 
@@ -151,7 +151,7 @@ mod tests {
             |bytes: &[u8]| in_one_spelling(bytes, "/shop/", &lenient, &|key| layout.encode(key).to_vec());
         let inputs = vec![("kept".to_owned(), b"/shop/tasks/a%2Fb".to_vec())];
         let bounds = Bounds::Executions(2_000);
-        let finding = Run { target: &target, inputs, seed: 1, bounds }.go().unwrap_err();
+        let finding = FuzzRun { target: &target, inputs, seed: 1, bounds }.go().unwrap_err();
         assert!(finding.why.contains("two spellings"), "{finding}");
     }
 }

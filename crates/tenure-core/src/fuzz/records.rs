@@ -148,14 +148,16 @@ fn word(bad: &InvalidRecord) -> String {
 #[cfg(test)]
 mod tests {
     use serde::{Deserialize, Serialize};
-    use tenure_fuzz::{Bounds, Finding, Run};
+    use tenure_fuzz::{Bounds, Finding, FuzzRun};
 
     use super::*;
 
     fn found<R: Record + PartialEq + Debug>(input: &str) -> Finding {
         let inputs = vec![("kept".to_owned(), input.as_bytes().to_vec())];
         let bounds = Bounds::Executions(2_000);
-        Run { target: &record::<R>, inputs, seed: 1, bounds }.go().expect_err("the broken record is found")
+        FuzzRun { target: &record::<R>, inputs, seed: 1, bounds }
+            .go()
+            .expect_err("the broken record is found")
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub enum Denied {
         /// The user, where a name is configured.
         user: Option<String>,
         /// What the request needs.
-        access: Access,
+        access: RequiredAccess,
         /// The keys of the request. The server does not report which of them is at fault.
         ranges: Vec<KeyRange>,
     },
@@ -25,7 +25,7 @@ pub enum Denied {
 
 /// What a request needs on its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum RequiredAccess {
     /// To read them.
     Read,
     /// To write or delete them.
@@ -45,14 +45,14 @@ pub struct KeyRange {
     pub end: Bytes,
 }
 
-fn permission(user: Option<&str>, access: Access, ranges: &[KeyRange]) -> String {
+fn permission(user: Option<&str>, access: RequiredAccess, ranges: &[KeyRange]) -> String {
     let user = user.map_or_else(|| "this client".to_owned(), |user| format!("user {user:?}"));
     let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
     let access = match access {
-        Access::Root => return format!("{user} lacks the role root"),
-        Access::Read => "read",
-        Access::Write => "write",
-        Access::ReadWrite => "readwrite",
+        RequiredAccess::Root => return format!("{user} lacks the role root"),
+        RequiredAccess::Read => "read",
+        RequiredAccess::Write => "write",
+        RequiredAccess::ReadWrite => "readwrite",
     };
     let ranges = if ranges.is_empty() { "the keys of the request".to_owned() } else { ranges.join(", ") };
     format!("{user} lacks the permission {access:?} on {ranges}")

@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use crate::kv::{
-    Compare, Delete, KeyValue, Op, OpReply, Order, Put, Range, RangeReply, Relation, Target, Txn, TxnReply,
+    Compare, CompareValue, Delete, KeyValue, Op, OpReply, Put, Range, RangeOrder, RangeReply, Relation, Txn,
+    TxnReply,
 };
 use crate::message::kv as message;
 
@@ -17,9 +18,9 @@ impl From<Range> for message::RangeRequest {
     fn from(range: Range) -> Self {
         // 1 ascending, 2 descending; target 2 is the create revision.
         let (sort_order, sort_target) = match range.order {
-            Order::Key => (0, 0),
-            Order::CreateAscending => (1, 2),
-            Order::CreateDescending => (2, 2),
+            RangeOrder::Key => (0, 0),
+            RangeOrder::CreateAscending => (1, 2),
+            RangeOrder::CreateDescending => (2, 2),
         };
         Self {
             key: range.key,
@@ -76,11 +77,11 @@ impl From<Compare> for message::Compare {
             Relation::NotEqual => 3,
         };
         let (target, union) = match compare.target {
-            Target::Version(version) => (0, message::CompareTarget::Version(version)),
-            Target::CreateRevision(revision) => (1, message::CompareTarget::CreateRevision(revision)),
-            Target::ModRevision(revision) => (2, message::CompareTarget::ModRevision(revision)),
-            Target::Value(value) => (3, message::CompareTarget::Value(value)),
-            Target::Lease(lease) => (4, message::CompareTarget::Lease(lease)),
+            CompareValue::Version(version) => (0, message::CompareTarget::Version(version)),
+            CompareValue::CreateRevision(revision) => (1, message::CompareTarget::CreateRevision(revision)),
+            CompareValue::ModRevision(revision) => (2, message::CompareTarget::ModRevision(revision)),
+            CompareValue::Value(value) => (3, message::CompareTarget::Value(value)),
+            CompareValue::Lease(lease) => (4, message::CompareTarget::Lease(lease)),
         };
         Self { result, target, key: compare.key, target_union: Some(union), ..Self::default() }
     }

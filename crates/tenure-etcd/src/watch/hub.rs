@@ -1,4 +1,5 @@
-//! Where callers hand in their watches, and where watchers say that they are gone. Started with the first of them.
+//! Where callers create watches and dropped watchers cancel them. The task starts with the first
+//! watch.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::driver::Driver;
-use super::queue::{self, Feeder};
-use super::router::Name;
+use super::driver::WatchDriver;
+use super::queue::{self, QueueSender};
+use super::router::WatchName;
 use super::{WatchError, WatchFrom, WatchSpec, Watcher};
 use crate::endpoints::Endpoints;
 use crate::error::{Cause, Error, Invalid};
 
-/// One client's watches.
+/// The watches of one client.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    inbox: Arc<Inbox>,
+    inbox: Arc<WatchInbox>,
     next_name: AtomicU64,
     is_started: AtomicBool,
 }
@@ -28,7 +29,7 @@ impl Hub {
         Self { inbox: Arc::default(), next_name: AtomicU64::new(1), is_started: AtomicBool::new(false) }
     }
 
-    /// Returns when the watch stands at a server.
+    /// Returns when a server has created the watch.
     ///
     /// # Cancellation
     ///
@@ -39,21 +40,21 @@ impl Hub {
             return Err(Error::Closed);
         }
         if !self.is_started.swap(true, Ordering::Relaxed) {
-            endpoints.tasks().spawn(Driver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
+            endpoints.tasks().spawn(WatchDriver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
         }
-        let name = Name(self.next_name.fetch_add(1, Ordering::Relaxed));
-        let (feeder, mut drain) = queue::queue();
-        self.inbox.put(Command::Subscribe { name, spec, feeder });
-        // From here on the ticket withdraws the watch, however this call ends.
-        let ticket = Ticket { name, inbox: Arc::clone(&self.inbox) };
-        let opened = timeout(endpoints.config.deadline, poll_fn(|context| drain.poll_opened(context)));
+        let name = WatchName(self.next_name.fetch_add(1, Ordering::Relaxed));
+        let (sender, mut receiver) = queue::queue();
+        self.inbox.put(WatchCommand::Subscribe { name, spec, sender });
+        // From here on, dropping the handle cancels the watch, however this call ends.
+        let handle = SubscriptionHandle { name, inbox: Arc::clone(&self.inbox) };
+        let opened = timeout(endpoints.config.deadline, poll_fn(|context| receiver.poll_opened(context)));
         let opened = tokio::select! {
             biased;
             () = endpoints.stop().cancelled() => return Err(Error::Closed),
             opened = opened => opened,
         };
         match opened {
-            Ok(Ok(point)) => Ok(Watcher { queue: drain, ticket, point }),
+            Ok(Ok(point)) => Ok(Watcher { queue: receiver, handle, point }),
             Ok(Err(Some(WatchError::Lost(error)))) => Err(error),
             Ok(Err(Some(WatchError::Compacted { at }))) => Err(Error::Compacted { at: Some(at) }),
             Ok(Err(None)) => Err(Error::Closed),
@@ -65,7 +66,7 @@ impl Hub {
     }
 }
 
-/// What no server would take, said before anything is sent.
+/// Refuses what no server would accept, before anything is sent.
 fn check(spec: &WatchSpec) -> Result<(), Error> {
     let from_here_on: &[u8] = b"\0";
     if spec.key.is_empty() {
@@ -88,58 +89,59 @@ fn check(spec: &WatchSpec) -> Result<(), Error> {
     }
 }
 
-/// A watcher's place; given back when dropped.
+/// The subscription of a watcher; cancelled on drop.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    name: Name,
-    inbox: Arc<Inbox>,
+pub(super) struct SubscriptionHandle {
+    name: WatchName,
+    inbox: Arc<WatchInbox>,
 }
 
-impl Ticket {
+impl SubscriptionHandle {
     /// The consumer has emptied a queue that had overflowed.
     pub(super) fn drained(&self) {
-        self.inbox.put(Command::Drained(self.name));
+        self.inbox.put(WatchCommand::Drained(self.name));
     }
 }
 
-impl Drop for Ticket {
+impl Drop for SubscriptionHandle {
     fn drop(&mut self) {
-        self.inbox.put(Command::Dropped(self.name));
+        self.inbox.put(WatchCommand::Dropped(self.name));
     }
 }
 
-/// What the task is told.
+/// A command for the task.
 #[derive(Debug)]
-pub(super) enum Command {
-    Subscribe { name: Name, spec: WatchSpec, feeder: Feeder },
-    Drained(Name),
-    Dropped(Name),
+pub(super) enum WatchCommand {
+    Subscribe { name: WatchName, spec: WatchSpec, sender: QueueSender },
+    Drained(WatchName),
+    Dropped(WatchName),
 }
 
-/// From everybody to the one task.
+/// From all callers to the one task.
 ///
-/// Not a channel, because dropping a watcher must be able to speak without waiting. It is bounded all the same: a
-/// watcher is named at most once for each of its three commands between two looks of the task.
+/// Not a channel, because dropping a watcher must queue a command without waiting. It is bounded
+/// all the same: between two reads of the task it contains each of a watcher's three commands at
+/// most once.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
-    commands: Mutex<Vec<Command>>,
-    news: Notify,
-    /// What the task could not do last, for callers whose deadline passes.
+pub(super) struct WatchInbox {
+    commands: Mutex<Vec<WatchCommand>>,
+    changed: Notify,
+    /// The task's last failure, for callers that reach their deadline.
     trouble: Mutex<Option<Error>>,
 }
 
-impl Inbox {
-    fn put(&self, command: Command) {
+impl WatchInbox {
+    fn put(&self, command: WatchCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     /// Waits for commands.
     pub(super) async fn wait(&self) {
-        self.news.notified().await;
+        self.changed.notified().await;
     }
 
-    pub(super) fn take(&self) -> Vec<Command> {
+    pub(super) fn take(&self) -> Vec<WatchCommand> {
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,18 +1,19 @@
-//! Makes whole revisions out of the pieces etcd sends.
+//! Joins the fragments that etcd sends into whole revisions.
 //!
-//! A large response arrives in fragments that are cut anywhere, also in the middle of a revision, and one response
-//! may hold a thousand revisions. Consumers get one batch per revision, so this holds back exactly the last revision
-//! of a fragment, and lets go of everything before it: memory stays at one revision however long the catch-up is.
+//! A large response arrives in fragments that are cut anywhere, also in the middle of a revision,
+//! and one response may hold a thousand revisions. Consumers get one batch per revision. Therefore
+//! this keeps back exactly the last revision of a fragment and delivers everything before it:
+//! memory stays at one revision however long the catch-up is.
 //!
 //! **Invariant**: a batch that comes out holds all events of its revision, and revisions only grow.
 
-use super::{Batch, Event};
+use super::{RevisionBatch, WatchEvent};
 
 /// Joins the responses of one watcher.
 #[derive(Debug, Default)]
 pub(super) struct Join {
     /// The revision that may go on in the next fragment.
-    tail: Option<Batch>,
+    tail: Option<RevisionBatch>,
 }
 
 /// An event came before one of a smaller revision: the stream cannot be trusted any more.
@@ -25,10 +26,10 @@ impl Join {
     /// Events at or below `last` were delivered before (some servers repeat them) and are dropped.
     pub(super) fn push(
         &mut self,
-        events: Vec<Event>,
+        events: Vec<WatchEvent>,
         more: More,
         last: i64,
-        whole: &mut Vec<Batch>,
+        whole: &mut Vec<RevisionBatch>,
     ) -> Result<(), OutOfOrder> {
         for event in events {
             let revision = event.revision();
@@ -38,7 +39,7 @@ impl Join {
             match &mut self.tail {
                 Some(tail) if tail.revision == revision => tail.events.push(event),
                 Some(tail) if tail.revision > revision => return Err(OutOfOrder),
-                _ => whole.extend(self.tail.replace(Batch { revision, events: vec![event] })),
+                _ => whole.extend(self.tail.replace(RevisionBatch { revision, events: vec![event] })),
             }
         }
         if more == More::No {
@@ -47,7 +48,7 @@ impl Join {
         Ok(())
     }
 
-    /// Whether a revision is still waiting for its rest.
+    /// Whether the last revision is still incomplete.
     pub(super) fn is_open(&self) -> bool {
         self.tail.is_some()
     }

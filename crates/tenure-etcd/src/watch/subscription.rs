@@ -1,4 +1,5 @@
-//! One watcher as the machine sees it: how far it is, what it must still prove, what it holds back until then.
+//! One watcher as the machine sees it: how far it is, what it must still prove, and what it keeps
+//! back until then.
 //!
 //! Two things have to be known before an item may be handed out. A watch from *now* starts wherever the asked member
 //! happens to be, so a linearizable read gives the revision it delivers after. A watch that starts in the past may have
@@ -10,12 +11,12 @@
 use bytes::Bytes;
 
 use super::join::{Join, More, OutOfOrder};
-use super::router::{Full, Sink};
-use super::{Batch, Event, WatchError, WatchFrom, WatchItem, WatchSpec};
+use super::router::{QueueFull, WatchSink};
+use super::{RevisionBatch, WatchError, WatchEvent, WatchFrom, WatchItem, WatchSpec};
 use crate::message::watch::WatchCreateRequest;
 
-/// Items held back while a read is on its way.
-/// It lasts one round trip as a rule; a watcher that gets more than this in that time is stopped and continued later.
+/// Items kept back while a read is in flight, which lasts one round trip as a rule. A watcher that
+/// gets more in that time is stopped and continued later.
 const HELD_MAX: usize = 4_096;
 /// Bytes held back likewise: as much as the consumer's own queue takes.
 const HELD_WEIGHT_MAX: usize = 4 << 20;
@@ -27,10 +28,10 @@ pub(super) struct Subscription<S> {
     pub(super) range_end: Bytes,
     prev: bool,
     sink: S,
-    point: Point,
-    phase: Phase,
-    doubt: Doubt,
-    /// Counts the creations, so that late answers to questions of an earlier one are recognised.
+    point: StartPoint,
+    phase: SubscriptionPhase,
+    unverified: UnverifiedStart,
+    /// Counts the creations, so that late replies about an earlier one are recognised.
     epoch: u64,
     is_open: bool,
     join: Join,
@@ -40,62 +41,63 @@ pub(super) struct Subscription<S> {
 
 /// Up to which revision everything was queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Point {
-    /// From where the member stands that is asked, which has not said it yet.
+enum StartPoint {
+    /// From the current revision of the member, which has not reported it yet.
     Member,
-    /// From now, and now is not read yet.
+    /// From now; the current revision is not read yet.
     Unread,
-    /// From now, and this was read; whether the watch stands that early is not known yet.
+    /// From now, and the read returned this revision; whether the watch begins that early is not
+    /// known yet.
     Read(i64),
     /// Resume after this one.
     Known(i64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum SubscriptionPhase {
     /// Waits for a stream.
     Waiting,
-    /// Asked for, not answered.
+    /// Requested, not answered.
     Creating,
-    /// Stands at the server under this id, which was at this revision when it answered.
+    /// Created at the server under this id. The server was at this revision when it replied.
     Live { id: i64, server_at: i64 },
-    /// Cancelled because its consumer is slow, until the consumer asks.
+    /// Cancelled because its consumer is slow, until the consumer has emptied its queue.
     Draining,
-    /// Cancelled because too much was held, until the read that decides is answered.
+    /// Cancelled because too much was kept back, until the read that decides is answered.
     Parked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doubt {
-    /// Nothing can have been lost.
+enum UnverifiedStart {
+    /// No revision can have been lost.
     None,
     /// Prove it when the first item comes: only then has the server read its history.
     Untested,
-    /// The proof is on its way.
-    Asked,
+    /// The proof is in flight.
+    Probing,
 }
 
 /// What a watcher needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
-    /// A linearizable read, whose revision is the point.
+pub(super) enum SubscriptionNeed {
+    /// A linearizable read; its revision is the point.
     Point,
-    /// A read at this revision, to see that it is not compacted.
-    /// `stood_at_end`: the server was not beyond it just before the watch was created. It may have gone on since, so
-    /// this is no proof by itself.
-    Probe { after: i64, stood_at_end: bool },
+    /// A read at this revision, to see that it is not compacted. `was_at_end`: the server was not
+    /// beyond it just before the watch was created. It may have moved on since, so this is no proof
+    /// by itself.
+    Probe { after: i64, was_at_end: bool },
     /// To be cancelled at the server.
     Stop { id: i64 },
     /// To be created again.
     Create,
 }
 
-impl<S: Sink> Subscription<S> {
+impl<S: WatchSink> Subscription<S> {
     pub(super) fn new(spec: WatchSpec, sink: S) -> Self {
         let point = match spec.start {
-            WatchFrom::Now => Point::Unread,
-            WatchFrom::Recent => Point::Member,
-            WatchFrom::After(revision) => Point::Known(revision),
+            WatchFrom::Now => StartPoint::Unread,
+            WatchFrom::Recent => StartPoint::Member,
+            WatchFrom::After(revision) => StartPoint::Known(revision),
         };
         Self {
             key: spec.key,
@@ -103,8 +105,8 @@ impl<S: Sink> Subscription<S> {
             prev: spec.prev,
             sink,
             point,
-            phase: Phase::Waiting,
-            doubt: Doubt::None,
+            phase: SubscriptionPhase::Waiting,
+            unverified: UnverifiedStart::None,
             epoch: 0,
             is_open: false,
             join: Join::default(),
@@ -119,35 +121,40 @@ impl<S: Sink> Subscription<S> {
 
     pub(super) fn id(&self) -> Option<i64> {
         match self.phase {
-            Phase::Live { id, .. } => Some(id),
-            Phase::Waiting | Phase::Creating | Phase::Draining | Phase::Parked => None,
+            SubscriptionPhase::Live { id, .. } => Some(id),
+            SubscriptionPhase::Waiting
+            | SubscriptionPhase::Creating
+            | SubscriptionPhase::Draining
+            | SubscriptionPhase::Parked => None,
         }
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        self.phase == Phase::Waiting
+        self.phase == SubscriptionPhase::Waiting
     }
 
     /// Whether the point still has to be read.
     pub(super) fn is_unread(&self) -> bool {
-        self.point == Point::Unread
+        self.point == StartPoint::Unread
     }
 
-    /// The request that puts it on a stream.
+    /// The request that creates it on a stream.
     pub(super) fn create(&mut self, watch_id: i64) -> WatchCreateRequest {
+        // What was held belongs to an earlier creation, and a late proof of that must not count.
         self.clear();
         self.epoch += 1;
-        self.phase = Phase::Creating;
+        self.phase = SubscriptionPhase::Creating;
         let start_revision = match self.point {
-            // Above the server's present there is no catching up, and so no wait for its 100 ms tick.
-            Point::Unread | Point::Member => 0,
-            Point::Read(revision) | Point::Known(revision) => {
-                self.point = Point::Known(revision);
+            // 0 means from the server's current revision: it need not catch up, which would wait for
+            // its tick of 100 ms.
+            StartPoint::Unread | StartPoint::Member => 0,
+            StartPoint::Read(revision) | StartPoint::Known(revision) => {
+                self.point = StartPoint::Known(revision);
                 revision.saturating_add(1)
             }
         };
         // Nothing can be lost before the first revision, and revision 0 cannot be read.
-        self.doubt = if start_revision > 1 { Doubt::Untested } else { Doubt::None };
+        self.unverified = if start_revision > 1 { UnverifiedStart::Untested } else { UnverifiedStart::None };
         WatchCreateRequest {
             key: self.key.clone(),
             range_end: self.range_end.clone(),
@@ -159,111 +166,122 @@ impl<S: Sink> Subscription<S> {
         }
     }
 
-    /// The server has it, and was at `server_at` after that.
-    pub(super) fn created(&mut self, id: i64, server_at: i64, needs: &mut Vec<Need>) {
-        self.phase = Phase::Live { id, server_at };
+    /// The server has created the watch and was at `server_at` afterwards.
+    pub(super) fn created(&mut self, id: i64, server_at: i64, needs: &mut Vec<SubscriptionNeed>) {
+        self.phase = SubscriptionPhase::Live { id, server_at };
         match self.point {
-            Point::Unread => {}
-            Point::Member => {
-                self.point = Point::Known(server_at);
+            StartPoint::Unread => {}
+            StartPoint::Member => {
+                self.point = StartPoint::Known(server_at);
                 self.open(server_at);
             }
-            Point::Known(point) => self.open(point),
-            Point::Read(point) => {
-                self.point = Point::Unread;
+            StartPoint::Known(point) => self.open(point),
+            StartPoint::Read(point) => {
+                self.point = StartPoint::Unread;
                 self.read(point, needs);
             }
         }
     }
 
-    /// A linearizable read, begun after the watcher was wanted, found the store at `revision`.
-    pub(super) fn read(&mut self, revision: i64, needs: &mut Vec<Need>) {
-        if self.point != Point::Unread {
+    /// A linearizable read, begun after the watch was requested, found the store at `revision`.
+    pub(super) fn read(&mut self, revision: i64, needs: &mut Vec<SubscriptionNeed>) {
+        if self.point != StartPoint::Unread {
             return;
         }
         match self.phase {
-            // The watch may stand later than the read: what came in between would be missing. Read again.
-            Phase::Live { server_at, .. } if server_at > revision => needs.push(Need::Point),
-            Phase::Live { .. } => {
-                self.point = Point::Known(revision);
+            // The watch may begin later than the read: what came in between would be missing. Read
+            // again.
+            SubscriptionPhase::Live { server_at, .. } if server_at > revision => {
+                needs.push(SubscriptionNeed::Point);
+            }
+            // The watch began no later than the read, so it covers everything after `revision`; older
+            // items that it delivered are dropped.
+            SubscriptionPhase::Live { .. } => {
+                self.point = StartPoint::Known(revision);
                 self.open(revision);
                 self.release(needs);
             }
-            Phase::Parked => {
-                self.point = Point::Known(revision);
+            // Too much was held meanwhile and the watch was cancelled: create it again, now with a
+            // start revision.
+            SubscriptionPhase::Parked => {
+                self.point = StartPoint::Known(revision);
                 self.open(revision);
-                self.phase = Phase::Waiting;
-                needs.push(Need::Create);
+                self.phase = SubscriptionPhase::Waiting;
+                needs.push(SubscriptionNeed::Create);
             }
-            Phase::Waiting | Phase::Creating | Phase::Draining => self.point = Point::Read(revision),
+            SubscriptionPhase::Waiting | SubscriptionPhase::Creating | SubscriptionPhase::Draining => {
+                self.point = StartPoint::Read(revision);
+            }
         }
     }
 
     /// The starting point of creation `epoch` is not compacted.
-    pub(super) fn proven(&mut self, epoch: u64, needs: &mut Vec<Need>) {
-        if !self.is_asked(epoch) {
+    pub(super) fn proven(&mut self, epoch: u64, needs: &mut Vec<SubscriptionNeed>) {
+        if !self.is_probing(epoch) {
             return;
         }
-        self.doubt = Doubt::None;
-        if self.phase == Phase::Parked {
-            self.phase = Phase::Waiting;
-            needs.push(Need::Create);
+        self.unverified = UnverifiedStart::None;
+        if self.phase == SubscriptionPhase::Parked {
+            self.phase = SubscriptionPhase::Waiting;
+            needs.push(SubscriptionNeed::Create);
         } else {
             self.release(needs);
         }
     }
 
     /// Whether the proof for creation `epoch` is still wanted.
-    pub(super) fn is_asked(&self, epoch: u64) -> bool {
-        epoch == self.epoch && self.doubt == Doubt::Asked
+    pub(super) fn is_probing(&self, epoch: u64) -> bool {
+        epoch == self.epoch && self.unverified == UnverifiedStart::Probing
     }
 
     /// Events from the server.
     pub(super) fn events(
         &mut self,
-        events: Vec<Event>,
+        events: Vec<WatchEvent>,
         more: More,
-        needs: &mut Vec<Need>,
+        needs: &mut Vec<SubscriptionNeed>,
     ) -> Result<(), OutOfOrder> {
         let mut whole = Vec::new();
         self.join.push(events, more, self.last(), &mut whole)?;
-        for Batch { revision, events } in whole {
+        for RevisionBatch { revision, events } in whole {
             self.take(WatchItem::Batch { revision, events }, needs);
             if self.id().is_none() {
-                // Stopped: the rest comes again when it goes on.
+                // Stopped: the remaining batches are sent again after it resumes.
                 break;
             }
         }
         Ok(())
     }
 
-    /// The server says that everything up to `revision` was sent.
-    pub(super) fn progress(&mut self, revision: i64, needs: &mut Vec<Need>) {
-        let says_news =
-            matches!(self.point, Point::Known(_)) && revision > self.last() && !self.join.is_open();
-        if says_news {
+    /// The server reports that everything up to `revision` was sent.
+    pub(super) fn progress(&mut self, revision: i64, needs: &mut Vec<SubscriptionNeed>) {
+        let is_new =
+            matches!(self.point, StartPoint::Known(_)) && revision > self.last() && !self.join.is_open();
+        if is_new {
             self.take(WatchItem::Progress(revision), needs);
         }
     }
 
-    /// The stream is gone. What was held is not believed: it comes again.
+    /// The stream is lost. What was held is dropped: the next stream delivers it again.
     pub(super) fn lose(&mut self) {
         self.clear();
         match self.phase {
-            Phase::Creating | Phase::Live { .. } | Phase::Parked => self.phase = Phase::Waiting,
-            Phase::Waiting | Phase::Draining => {}
+            SubscriptionPhase::Creating | SubscriptionPhase::Live { .. } | SubscriptionPhase::Parked => {
+                self.phase = SubscriptionPhase::Waiting;
+            }
+            SubscriptionPhase::Waiting | SubscriptionPhase::Draining => {}
         }
     }
 
     /// The consumer has emptied its queue.
-    pub(super) fn drained(&mut self, needs: &mut Vec<Need>) {
-        if self.phase == Phase::Draining {
-            self.phase = Phase::Waiting;
-            needs.push(Need::Create);
+    pub(super) fn drained(&mut self, needs: &mut Vec<SubscriptionNeed>) {
+        if self.phase == SubscriptionPhase::Draining {
+            self.phase = SubscriptionPhase::Waiting;
+            needs.push(SubscriptionNeed::Create);
         }
     }
 
-    /// Says the last word.
+    /// Ends the subscription with this reason.
     pub(super) fn end(mut self, end: WatchError) {
         self.sink.end(end);
     }
@@ -277,43 +295,47 @@ impl<S: Sink> Subscription<S> {
 
     fn last(&self) -> i64 {
         let point = match self.point {
-            Point::Unread | Point::Member => 0,
-            Point::Read(revision) | Point::Known(revision) => revision,
+            StartPoint::Unread | StartPoint::Member => 0,
+            StartPoint::Read(revision) | StartPoint::Known(revision) => revision,
         };
         self.held.last().map_or(point, |held| held.revision().max(point))
     }
 
-    fn take(&mut self, item: WatchItem, needs: &mut Vec<Need>) {
-        match (self.point, self.doubt) {
-            (Point::Known(_), Doubt::None) => self.deliver(item, needs),
-            (Point::Known(after), Doubt::Untested) => {
-                self.doubt = Doubt::Asked;
-                let stood_at_end =
-                    matches!(self.phase, Phase::Live { server_at, .. } if (1..=after).contains(&server_at));
-                needs.push(Need::Probe { after, stood_at_end });
+    fn take(&mut self, item: WatchItem, needs: &mut Vec<SubscriptionNeed>) {
+        match (self.point, self.unverified) {
+            (StartPoint::Known(_), UnverifiedStart::None) => self.deliver(item, needs),
+            // Not before the first item: only then has the server read its history, and a compaction
+            // between the probe and that moment could remove revisions unseen.
+            (StartPoint::Known(after), UnverifiedStart::Untested) => {
+                self.unverified = UnverifiedStart::Probing;
+                let was_at_end = matches!(self.phase, SubscriptionPhase::Live { server_at, .. } if (1..=after).contains(&server_at));
+                needs.push(SubscriptionNeed::Probe { after, was_at_end });
                 self.hold(item, needs);
             }
-            (Point::Known(_), Doubt::Asked) | (Point::Member | Point::Unread | Point::Read(_), _) => {
+            (StartPoint::Known(_), UnverifiedStart::Probing)
+            | (StartPoint::Member | StartPoint::Unread | StartPoint::Read(_), _) => {
                 self.hold(item, needs);
             }
         }
     }
 
-    fn hold(&mut self, item: WatchItem, needs: &mut Vec<Need>) {
+    fn hold(&mut self, item: WatchItem, needs: &mut Vec<SubscriptionNeed>) {
         let weight = self.held_weight.saturating_add(item.weight());
+        // One item always fits: a single large revision must not stop the watch forever.
         let has_room = self.held.is_empty() || (self.held.len() < HELD_MAX && weight <= HELD_WEIGHT_MAX);
         if has_room {
             self.held_weight = weight;
             self.held.push(item);
         } else {
-            self.stop(Phase::Parked, needs);
+            self.stop(SubscriptionPhase::Parked, needs);
         }
     }
 
-    fn release(&mut self, needs: &mut Vec<Need>) {
+    fn release(&mut self, needs: &mut Vec<SubscriptionNeed>) {
         self.held_weight = 0;
-        let Point::Known(point) = self.point else { return };
+        let StartPoint::Known(point) = self.point else { return };
         for item in std::mem::take(&mut self.held) {
+            // The watch may have begun before the point that was read.
             if item.revision() > point {
                 self.deliver(item, needs);
             }
@@ -323,16 +345,16 @@ impl<S: Sink> Subscription<S> {
         }
     }
 
-    fn deliver(&mut self, item: WatchItem, needs: &mut Vec<Need>) {
+    fn deliver(&mut self, item: WatchItem, needs: &mut Vec<SubscriptionNeed>) {
         let revision = item.revision();
         match self.sink.offer(item) {
-            Ok(()) => self.point = Point::Known(revision),
-            Err(Full) => self.stop(Phase::Draining, needs),
+            Ok(()) => self.point = StartPoint::Known(revision),
+            Err(QueueFull) => self.stop(SubscriptionPhase::Draining, needs),
         }
     }
 
-    fn stop(&mut self, phase: Phase, needs: &mut Vec<Need>) {
-        needs.extend(self.id().map(|id| Need::Stop { id }));
+    fn stop(&mut self, phase: SubscriptionPhase, needs: &mut Vec<SubscriptionNeed>) {
+        needs.extend(self.id().map(|id| SubscriptionNeed::Stop { id }));
         self.join = Join::default();
         self.held.clear();
         self.held_weight = 0;
@@ -343,6 +365,6 @@ impl<S: Sink> Subscription<S> {
         self.join = Join::default();
         self.held.clear();
         self.held_weight = 0;
-        self.doubt = Doubt::None;
+        self.unverified = UnverifiedStart::None;
     }
 }

@@ -4,25 +4,25 @@
 //! after it would lose them. Before 3.4.36 and 3.5.18 a watch from the compacted revision missed a delete in it
 //! (etcd issues 18089 and 19179).
 
-use crate::version::Version;
+use crate::version::ServerVersion;
 
 /// What a server may be believed; nothing as long as its version is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Trust {
+pub(super) struct VersionQuirks {
     /// Requested progress comes after the events it covers.
     pub(super) progress: bool,
     /// A watch that the server accepts gets every event from its start on.
     pub(super) history: bool,
 }
 
-impl Trust {
-    pub(super) fn of(version: Version) -> Self {
+impl VersionQuirks {
+    pub(super) fn of(version: ServerVersion) -> Self {
         Self { progress: has(version, 25, 8), history: has(version, 36, 18) }
     }
 }
 
 /// Whether the version has what 3.4 and 3.5 got with these patches.
-fn has(version: Version, patch_of_3_4: u32, patch_of_3_5: u32) -> bool {
+fn has(version: ServerVersion, patch_of_3_4: u32, patch_of_3_5: u32) -> bool {
     let needed = match (version.major, version.minor) {
         (3, 4) => patch_of_3_4,
         (3, 5) => patch_of_3_5,
@@ -33,11 +33,11 @@ fn has(version: Version, patch_of_3_4: u32, patch_of_3_5: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Trust;
-    use crate::version::Version;
+    use super::VersionQuirks;
+    use crate::version::ServerVersion;
 
     #[test]
-    fn each_line_is_believed_from_its_fix_on() {
+    fn quirks_end_with_fixed_version() {
         let cases = [
             ("3.3.27", false, false),
             ("3.4.24", false, false),
@@ -53,7 +53,11 @@ mod tests {
             ("4.0.0", true, true),
         ];
         for (text, progress, history) in cases {
-            assert_eq!(Trust::of(Version::parse(text).unwrap()), Trust { progress, history }, "{text}");
+            assert_eq!(
+                VersionQuirks::of(ServerVersion::parse(text).unwrap()),
+                VersionQuirks { progress, history },
+                "{text}"
+            );
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use tenure_etcd::{Client, Config, Error, Replaced};
+use tenure_etcd::{Client, ClusterReplaced, Config, Error};
 use tenure_fixture::Etcd;
 
 use crate::{get, put};
 
 #[tokio::test]
-async fn a_member_of_another_cluster_ends_the_client_before_anything_is_written() {
+async fn member_of_other_cluster_ends_client() {
     let first = Etcd::start();
     let second = Etcd::start();
     let mut config = Config::new([first.client_urls(), second.client_urls()].concat());
@@ -23,13 +23,13 @@ async fn a_member_of_another_cluster_ends_the_client_before_anything_is_written(
     dying.kill_all();
     let error = client.put(put("stray", "v")).await.unwrap_err();
     assert!(
-        matches!(error, Error::Replaced(Replaced::OtherCluster { was, .. }) if was == known)
+        matches!(error, Error::Replaced(ClusterReplaced::OtherCluster { was, .. }) if was == known)
             || matches!(error, Error::Ambiguous(_)),
         "{error:?}"
     );
     let error = client.put(put("stray", "v")).await.unwrap_err();
     assert!(
-        matches!(error, Error::Replaced(Replaced::OtherCluster { was, .. }) if was == known),
+        matches!(error, Error::Replaced(ClusterReplaced::OtherCluster { was, .. }) if was == known),
         "{error:?}"
     );
     assert_eq!(crate::connect(other).await.range(get("stray")).await.unwrap().count, 0);
@@ -37,7 +37,7 @@ async fn a_member_of_another_cluster_ends_the_client_before_anything_is_written(
 
 /// A backup restored under the same names keeps its cluster id; only the revision gives it away.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_backup_ends_the_client() {
+async fn restored_backup_ends_client() {
     let etcd = Etcd::start();
     let client = crate::connect(&etcd).await;
     client.put(put("k", "before the backup")).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_restored_backup_ends_the_client() {
 
     let error = client.range(get("k")).await.unwrap_err();
     assert!(
-        matches!(error, Error::Replaced(Replaced::WentBack { was, now }) if was == seen && now < seen),
+        matches!(error, Error::Replaced(ClusterReplaced::WentBack { was, now }) if was == seen && now < seen),
         "{error:?}"
     );
     // New history overtakes the old one, and we still know.

@@ -13,7 +13,7 @@ use tenure_fixture::Etcd;
 /// Nothing in these tests takes this long on a machine that works.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a watcher said, in short.
+/// What a watcher delivered, in short form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Saw {
     Batch(i64, Vec<String>),
@@ -30,7 +30,7 @@ pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// Waits until a claim holds that nobody announces.
+/// Waits until a condition holds that has no notification.
 pub(crate) async fn until(what: &str, mut claim: impl FnMut() -> bool) {
     within(what, async {
         while !claim() {
@@ -48,7 +48,7 @@ pub(crate) async fn client_of(urls: Vec<String>) -> Client {
     Client::connect(Config::new(urls)).await.unwrap()
 }
 
-/// A client whose watchdog asks and leaves after so long.
+/// A client with a watchdog of short timeouts.
 pub(crate) async fn impatient(urls: Vec<String>, patience: Duration) -> Client {
     let mut config = Config::new(urls);
     config.watch_ask_after = patience;
@@ -139,10 +139,10 @@ pub(crate) async fn revisions(watcher: &mut Watcher, count: usize) -> Vec<i64> {
     revisions
 }
 
-fn short(event: &tenure_etcd::Event) -> String {
+fn short(event: &tenure_etcd::WatchEvent) -> String {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     match event {
-        tenure_etcd::Event::Put { kv, .. } => format!("+{}", text(&kv.key)),
-        tenure_etcd::Event::Delete { key, .. } => format!("-{}", text(key)),
+        tenure_etcd::WatchEvent::Put { kv, .. } => format!("+{}", text(&kv.key)),
+        tenure_etcd::WatchEvent::Delete { key, .. } => format!("-{}", text(key)),
     }
 }

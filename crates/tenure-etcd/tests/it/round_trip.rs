@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_etcd::{
-    Compare, Delete, Error, Invalid, Op, OpReply, Order, Put, Range, Relation, Target, Txn, Version,
-    boot_time,
+    Compare, CompareValue, Delete, Error, Invalid, Op, OpReply, Put, Range, RangeOrder, Relation,
+    ServerVersion, Txn, boot_time,
 };
 use tenure_fixture::Etcd;
 
 use crate::{bytes, connect, get, just, put};
 
 #[tokio::test]
-async fn a_key_comes_back_with_its_whole_history() {
+async fn key_returns_its_revisions() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let grant = client.lease_grant(77, Duration::from_secs(60)).await.unwrap();
@@ -33,7 +33,7 @@ async fn a_key_comes_back_with_its_whole_history() {
 }
 
 #[tokio::test]
-async fn bytes_of_every_kind_survive() {
+async fn arbitrary_bytes_survive() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let key = Bytes::from_static(&[0, 0xff, 0, b'\n']);
@@ -43,7 +43,7 @@ async fn bytes_of_every_kind_survive() {
 }
 
 #[tokio::test]
-async fn ranges_are_limited_sorted_filtered_and_counted() {
+async fn ranges_limit_sort_filter_and_count() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let mut revisions = Vec::new();
@@ -56,8 +56,14 @@ async fn ranges_are_limited_sorted_filtered_and_counted() {
         reply.kvs.iter().map(|kv| String::from_utf8_lossy(&kv.key).into_owned()).collect()
     };
     assert_eq!(keys(all.clone()).await, ["p/1", "p/2", "p/3"]);
-    assert_eq!(keys(Range { order: Order::CreateAscending, ..all.clone() }).await, ["p/3", "p/1", "p/2"]);
-    assert_eq!(keys(Range { order: Order::CreateDescending, ..all.clone() }).await, ["p/2", "p/1", "p/3"]);
+    assert_eq!(
+        keys(Range { order: RangeOrder::CreateAscending, ..all.clone() }).await,
+        ["p/3", "p/1", "p/2"]
+    );
+    assert_eq!(
+        keys(Range { order: RangeOrder::CreateDescending, ..all.clone() }).await,
+        ["p/2", "p/1", "p/3"]
+    );
     assert_eq!(keys(Range { max_create_revision: revisions[1], ..all.clone() }).await, ["p/1", "p/3"]);
     assert_eq!(keys(Range { serializable: true, ..all.clone() }).await.len(), 3);
 
@@ -70,33 +76,33 @@ async fn ranges_are_limited_sorted_filtered_and_counted() {
 }
 
 #[tokio::test]
-async fn every_comparison_reaches_the_server_as_it_was_meant() {
+async fn every_comparison_is_encoded_correctly() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     client.lease_grant(5, Duration::from_secs(60)).await.unwrap();
     let created = client.put(put("k", "v")).await.unwrap();
     let changed = client.put(Put { lease: 5, ..put("k", "v") }).await.unwrap();
-    let holds = async |key: &str, relation: Relation, target: Target| {
+    let holds = async |key: &str, relation: Relation, target: CompareValue| {
         let when = vec![Compare { key: bytes(key), relation, target }];
         client.txn(Txn { when, ..Txn::default() }).await.unwrap().succeeded
     };
     let equal = Relation::Equal;
-    assert!(holds("k", equal, Target::Version(2)).await);
-    assert!(holds("k", equal, Target::CreateRevision(created)).await);
-    assert!(holds("k", equal, Target::ModRevision(changed)).await);
-    assert!(holds("k", equal, Target::Value(bytes("v"))).await);
-    assert!(holds("k", equal, Target::Lease(5)).await);
-    assert!(holds("k", Relation::NotEqual, Target::Version(1)).await);
-    assert!(holds("k", Relation::Greater, Target::Version(1)).await);
-    assert!(holds("k", Relation::Less, Target::Version(3)).await);
-    assert!(!holds("k", Relation::Greater, Target::Version(2)).await);
-    assert!(!holds("k", Relation::Less, Target::Version(2)).await);
-    assert!(holds("missing", equal, Target::CreateRevision(0)).await);
-    assert!(!holds("missing", equal, Target::Value(bytes(""))).await);
+    assert!(holds("k", equal, CompareValue::Version(2)).await);
+    assert!(holds("k", equal, CompareValue::CreateRevision(created)).await);
+    assert!(holds("k", equal, CompareValue::ModRevision(changed)).await);
+    assert!(holds("k", equal, CompareValue::Value(bytes("v"))).await);
+    assert!(holds("k", equal, CompareValue::Lease(5)).await);
+    assert!(holds("k", Relation::NotEqual, CompareValue::Version(1)).await);
+    assert!(holds("k", Relation::Greater, CompareValue::Version(1)).await);
+    assert!(holds("k", Relation::Less, CompareValue::Version(3)).await);
+    assert!(!holds("k", Relation::Greater, CompareValue::Version(2)).await);
+    assert!(!holds("k", Relation::Less, CompareValue::Version(2)).await);
+    assert!(holds("missing", equal, CompareValue::CreateRevision(0)).await);
+    assert!(!holds("missing", equal, CompareValue::Value(bytes(""))).await);
 }
 
 #[tokio::test]
-async fn a_transaction_does_every_kind_of_step_in_one_revision() {
+async fn transaction_runs_every_operation_atomically() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     client.put(put("old/1", "a")).await.unwrap();
@@ -106,7 +112,7 @@ async fn a_transaction_does_every_kind_of_step_in_one_revision() {
             when: vec![Compare {
                 key: bytes("new"),
                 relation: Relation::Equal,
-                target: Target::CreateRevision(0),
+                target: CompareValue::CreateRevision(0),
             }],
             then: vec![
                 Op::Put(Put { with_previous: true, ..put("new", "n") }),
@@ -116,7 +122,7 @@ async fn a_transaction_does_every_kind_of_step_in_one_revision() {
                     when: vec![Compare {
                         key: bytes("no"),
                         relation: Relation::Greater,
-                        target: Target::Version(0),
+                        target: CompareValue::Version(0),
                     }],
                     then: vec![],
                     otherwise: vec![Op::Put(put("inner", "i"))],
@@ -150,7 +156,7 @@ async fn a_transaction_does_every_kind_of_step_in_one_revision() {
 
 /// What the batcher builds on: neighbours do not add up, so that a hundred claims fit in one request.
 #[tokio::test]
-async fn a_hundred_independent_transactions_travel_in_one_request() {
+async fn nested_transactions_share_one_request() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     client.put(put("claim/7", "taken")).await.unwrap();
@@ -160,7 +166,7 @@ async fn a_hundred_independent_transactions_travel_in_one_request() {
             when: vec![Compare {
                 key: bytes(&key),
                 relation: Relation::Equal,
-                target: Target::CreateRevision(0),
+                target: CompareValue::CreateRevision(0),
             }],
             then: vec![Op::Put(put(&key, "mine")), Op::Put(put(&format!("note/{n}"), "x"))],
             otherwise: vec![Op::Range(get(&key))],
@@ -175,7 +181,7 @@ async fn a_hundred_independent_transactions_travel_in_one_request() {
 }
 
 #[tokio::test]
-async fn the_limits_of_a_transaction_are_the_servers_own() {
+async fn transaction_limits_match_server() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let puts = |n: usize| (0..n).map(|i| Op::Put(put(&format!("k{i}"), "v"))).collect::<Vec<_>>();
@@ -208,7 +214,7 @@ async fn the_limits_of_a_transaction_are_the_servers_own() {
 }
 
 #[tokio::test]
-async fn mistakes_get_their_own_names_and_change_nothing() {
+async fn invalid_requests_change_nothing() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let before = client.put(put("k", "v")).await.unwrap();
@@ -233,7 +239,7 @@ async fn mistakes_get_their_own_names_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn leases_are_granted_seen_listed_and_revoked() {
+async fn leases_are_granted_listed_and_revoked() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let before = boot_time();
@@ -266,12 +272,12 @@ async fn leases_are_granted_seen_listed_and_revoked() {
 }
 
 #[tokio::test]
-async fn the_servers_tell_about_themselves() {
+async fn status_and_members_are_reported() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let status = client.status().await.unwrap();
     let (major, minor, patch) = etcd.version();
-    assert_eq!(status.version, Some(Version { major, minor, patch }));
+    assert_eq!(status.version, Some(ServerVersion { major, minor, patch }));
     assert_eq!((status.leader, status.is_learner), (Some(status.member_id), false));
     assert_eq!(client.cluster_id(), Some(status.cluster_id));
     assert!(status.db_bytes > 0 && status.db_bytes_in_use > 0, "{status:?}");
@@ -286,7 +292,7 @@ async fn the_servers_tell_about_themselves() {
 }
 
 #[tokio::test]
-async fn a_full_database_refuses_puts_and_grants_and_shows_its_alarm() {
+async fn full_database_refuses_writes_and_raises_alarm() {
     let etcd = Etcd::builder().quota_backend_bytes(8 << 20).start();
     let client = connect(&etcd).await;
     let lease = client.lease_grant(9, Duration::from_secs(60)).await.unwrap();
@@ -308,7 +314,7 @@ async fn a_full_database_refuses_puts_and_grants_and_shows_its_alarm() {
 }
 
 #[tokio::test]
-async fn answers_of_many_megabytes_arrive_whole() {
+async fn large_replies_arrive_whole() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     for n in 0..24 {

@@ -21,7 +21,7 @@ Starts a real etcd, runs CMD with TENURE_ENDPOINTS=127.0.0.1:PORT,... and stops 
 ";
 
 fn main() -> ExitCode {
-    let request = match Request::parse(std::env::args_os().skip(1)) {
+    let request = match CommandLine::parse(std::env::args_os().skip(1)) {
         Ok(request) => request,
         Err(trouble) => {
             eprint!("with-etcd: {trouble}\n\n{HELP}");
@@ -48,14 +48,14 @@ fn main() -> ExitCode {
 }
 
 /// What was asked for on the command line.
-struct Request {
+struct CommandLine {
     builder: Builder,
     /// **Invariant**: not empty.
     command: Vec<OsString>,
 }
 
-impl Request {
-    fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Request, String> {
+impl CommandLine {
+    fn parse(mut args: impl Iterator<Item = OsString>) -> Result<CommandLine, String> {
         let mut builder = Etcd::builder();
         loop {
             let arg = args.next().ok_or("there is no command after `--`")?;
@@ -71,7 +71,7 @@ impl Request {
         if command.is_empty() {
             return Err("there is no command after `--`".to_owned());
         }
-        Ok(Request { builder, command })
+        Ok(CommandLine { builder, command })
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::flow::{Fate, Flow};
-use super::{Mode, Shared, settle};
+use super::flow::{Flow, ReadAction};
+use super::{Mode, ProxyShared, settle};
 
 /// The target is on this machine: it accepts or refuses at once, or its queue is full.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const HELD_FOR: Duration = Duration::from_secs(3_600);
 /// Read at once; more than a socket usually has.
 const READ_BYTES: usize = 64 << 10;
 
-pub(super) struct Connection {
+pub(super) struct ProxyConnection {
     client: TcpStream,
     /// `None` if the connection began in a black hole.
     server: Option<TcpStream>,
@@ -45,10 +45,10 @@ enum End {
     Reset,
 }
 
-impl Connection {
+impl ProxyConnection {
     /// Carries a connection until it ends, then takes its handle out of the map.
-    pub(super) fn run(id: u64, mode: Mode, client: TcpStream, mut woken: UnixStream, shared: &Shared) {
-        let end = match Connection::open(mode, client, shared) {
+    pub(super) fn run(id: u64, mode: Mode, client: TcpStream, mut woken: UnixStream, shared: &ProxyShared) {
+        let end = match ProxyConnection::open(mode, client, shared) {
             Ok(mut connection) => {
                 let end = connection.carry(id, &mut woken, shared);
                 connection.close(end)
@@ -61,7 +61,7 @@ impl Connection {
         end.into_iter().for_each(drain);
     }
 
-    fn open(mode: Mode, client: TcpStream, shared: &Shared) -> io::Result<Connection> {
+    fn open(mode: Mode, client: TcpStream, shared: &ProxyShared) -> io::Result<ProxyConnection> {
         let server = match mode {
             Mode::BlackHole => None,
             _ => match TcpStream::connect_timeout(&shared.target, CONNECT_WAIT) {
@@ -78,10 +78,18 @@ impl Connection {
         }
         let has_lost = server.is_none();
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
-        Ok(Connection { client, server, up: Flow::default(), down: Flow::default(), mode, has_lost, buffer })
+        Ok(ProxyConnection {
+            client,
+            server,
+            up: Flow::default(),
+            down: Flow::default(),
+            mode,
+            has_lost,
+            buffer,
+        })
     }
 
-    fn carry(&mut self, id: u64, woken: &mut UnixStream, shared: &Shared) -> End {
+    fn carry(&mut self, id: u64, woken: &mut UnixStream, shared: &ProxyShared) -> End {
         loop {
             let is_woken = match self.wait(woken) {
                 Ok(is_woken) => is_woken,
@@ -125,7 +133,7 @@ impl Connection {
     }
 
     /// Takes the newest order; the handle is marked when it is carried out, or goes with the connection.
-    fn obey(&mut self, id: u64, shared: &Shared) -> Result<(), End> {
+    fn obey(&mut self, id: u64, shared: &ProxyShared) -> Result<(), End> {
         let mut state = shared.lock();
         let (mode, order) = (state.mode, state.order);
         let handle = state.connections.get_mut(&id).expect("the handle goes only after its thread's loop");
@@ -168,8 +176,8 @@ impl Connection {
         let now = Instant::now();
         let up_fate = self.fate(&[Mode::BlackHole]);
         let down_fate = match self.mode {
-            Mode::HoldAnswers => Fate::Carry(HELD_FOR),
-            Mode::DelayAnswers(delay) => Fate::Carry(delay),
+            Mode::HoldAnswers => ReadAction::Carry(HELD_FOR),
+            Mode::DelayAnswers(delay) => ReadAction::Carry(delay),
             _ => self.fate(&[Mode::BlackHole, Mode::BlackHoleAnswers]),
         };
         if self.up.wants_read() {
@@ -179,24 +187,24 @@ impl Connection {
         if self.down.wants_read() {
             self.has_lost |= self.down.read(server, &mut self.buffer, (down_fate, now))?;
         }
-        if up_fate != Fate::Vanish {
+        if up_fate != ReadAction::Vanish {
             match self.up.write(server, now) {
                 // The server is gone, and that too is an answer which must not arrive.
-                Err(_) if down_fate == Fate::Vanish => self.has_lost |= self.up.lose(),
+                Err(_) if down_fate == ReadAction::Vanish => self.has_lost |= self.up.lose(),
                 written => written?,
             }
         }
-        if down_fate != Fate::Vanish {
+        if down_fate != ReadAction::Vanish {
             self.down.write(&mut self.client, now)?;
         }
         Ok(())
     }
 
-    fn fate(&self, vanish_in: &[Mode]) -> Fate {
+    fn fate(&self, vanish_in: &[Mode]) -> ReadAction {
         match self.mode {
-            mode if vanish_in.contains(&mode) => Fate::Vanish,
-            Mode::Delay(delay) => Fate::Carry(delay),
-            _ => Fate::Carry(Duration::ZERO),
+            mode if vanish_in.contains(&mode) => ReadAction::Vanish,
+            Mode::Delay(delay) => ReadAction::Carry(delay),
+            _ => ReadAction::Carry(Duration::ZERO),
         }
     }
 

@@ -30,7 +30,7 @@ struct Chunk {
 
 /// What happens to bytes that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ReadAction {
     /// They are written this much later.
     Carry(Duration),
     /// They vanish, and so does the end of the stream.
@@ -60,24 +60,24 @@ impl Flow {
         &mut self,
         source: &mut TcpStream,
         buffer: &mut [u8],
-        (fate, now): (Fate, Instant),
+        (fate, now): (ReadAction, Instant),
     ) -> io::Result<bool> {
         let read = match (source.read(buffer), fate) {
             (Err(error), _) if is_nothing_yet(&error) => return Ok(false),
-            (Err(error), Fate::Carry(_)) => return Err(error),
-            (Err(_) | Ok(0), Fate::Vanish) => {
+            (Err(error), ReadAction::Carry(_)) => return Err(error),
+            (Err(_) | Ok(0), ReadAction::Vanish) => {
                 self.is_ended = true;
                 return Ok(true);
             }
-            (Ok(0), Fate::Carry(_)) => {
+            (Ok(0), ReadAction::Carry(_)) => {
                 self.is_ended = true;
                 return Ok(false);
             }
             (Ok(read), _) => read,
         };
         match fate {
-            Fate::Vanish => Ok(true),
-            Fate::Carry(delay) => {
+            ReadAction::Vanish => Ok(true),
+            ReadAction::Carry(delay) => {
                 self.queued_bytes += read;
                 self.queue.push_back(Chunk { due: now + delay, bytes: buffer[..read].to_vec(), written: 0 });
                 Ok(false)

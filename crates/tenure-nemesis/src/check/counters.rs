@@ -1,9 +1,10 @@
-//! No increment is lost: whoever writes a counter writes one more than there was, and whoever was told that it is written finds it there.
+//! No increment is lost: a writer adds one to the value that it read, and a later reader finds
+//! every acknowledged increment.
 
 use std::collections::BTreeSet;
 
 use super::{Evidence, Violation};
-use crate::history::{Event, Outcome, Work};
+use crate::history::{HistoryEvent, OperationKind, OperationOutcome};
 
 /// Finds writes that overwrote others, tokens that went back, and answers without a write.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
@@ -32,10 +33,10 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
         let mut open = std::collections::BTreeMap::new();
         for line in &life.lines {
             match &line.event {
-                Event::Asked { op, work: Work::Count, line, .. } => {
+                HistoryEvent::Asked { op, work: OperationKind::Count, line, .. } => {
                     open.insert(*op, line);
                 }
-                Event::Answered { op, outcome: Outcome::Ok, token, value: Some(value) } => {
+                HistoryEvent::Answered { op, outcome: OperationOutcome::Ok, token, value: Some(value) } => {
                     let Some(name) = open.remove(op) else { continue };
                     let is_there =
                         value.parse().is_ok_and(|value| written.contains(&(name.as_str(), *token, value)));
@@ -53,10 +54,10 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Entry;
+    use crate::ledger::LedgerEntry;
 
     fn ledger(writes: &[(i64, u64, u64)]) -> Evidence {
-        let entries = writes.iter().map(|(token, before, write)| Entry {
+        let entries = writes.iter().map(|(token, before, write)| LedgerEntry {
             at: 0,
             line: "lock:a".to_owned(),
             token: Some(*token),
@@ -68,30 +69,35 @@ mod tests {
     }
 
     #[test]
-    fn an_increment_that_was_overwritten_is_found() {
+    fn overwritten_increment_is_found() {
         assert_eq!(check(&ledger(&[(1, 0, 1), (2, 1, 2)])), []);
         assert_eq!(check(&ledger(&[(1, 0, 1), (2, 1, 1)])).len(), 1);
     }
 
     #[test]
-    fn a_token_that_went_back_is_found() {
+    fn decreasing_token_is_found() {
         assert_eq!(check(&ledger(&[(2, 0, 1), (1, 1, 2)])).len(), 1);
     }
 
     #[test]
-    fn an_acknowledged_increment_that_is_nowhere_is_found() {
-        use crate::history::Line;
+    fn missing_acknowledged_increment_is_found() {
+        use crate::history::HistoryLine;
         let mut told = ledger(&[(1, 0, 1)]);
         let lines = vec![
-            Line {
+            HistoryLine {
                 at: 1,
-                event: Event::Asked { op: 0, work: Work::Count, line: "lock:a".to_owned(), value: None },
-            },
-            Line {
-                at: 2,
-                event: Event::Answered {
+                event: HistoryEvent::Asked {
                     op: 0,
-                    outcome: Outcome::Ok,
+                    work: OperationKind::Count,
+                    line: "lock:a".to_owned(),
+                    value: None,
+                },
+            },
+            HistoryLine {
+                at: 2,
+                event: HistoryEvent::Answered {
+                    op: 0,
+                    outcome: OperationOutcome::Ok,
                     token: Some(1),
                     value: Some("1".to_owned()),
                 },

@@ -1,7 +1,8 @@
-//! Nobody whom the ledger refused still believes, unless its hold was ended by hand: a refusal means that somebody later was there already.
+//! No holder that the ledger refused is still valid, unless an operator ended its hold: a refusal
+//! means that a later holder was there already.
 
 use super::{Evidence, Violation, holds};
-use crate::history::Event;
+use crate::history::HistoryEvent;
 
 /// Finds holders that were refused and believed on.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
@@ -12,7 +13,7 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut violations = Vec::new();
     for life in &evidence.lives {
         for line in &life.lines {
-            if let Event::Refused { line: name, token, believed: true } = &line.event
+            if let HistoryEvent::Refused { line: name, token, believed: true } = &line.event
                 && !by_hand(name, *token)
             {
                 violations.push(Violation {
@@ -29,15 +30,15 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
 mod tests {
     use super::super::made::{evidence, held};
     use super::*;
-    use crate::history::Line;
+    use crate::history::HistoryLine;
 
     #[test]
-    fn a_refused_holder_that_believes_is_found_unless_it_was_ended_by_hand() {
+    fn refused_valid_holder_is_found() {
         let mut lines = held(5, 10, 20, 30, 90);
-        let refused = |believed| Event::Refused { line: "lock:a".to_owned(), token: 5, believed };
-        lines.push(Line { at: 40, event: refused(false) });
+        let refused = |believed| HistoryEvent::Refused { line: "lock:a".to_owned(), token: 5, believed };
+        lines.push(HistoryLine { at: 40, event: refused(false) });
         assert_eq!(check(&evidence(vec![lines.clone()])), []);
-        lines.push(Line { at: 40, event: refused(true) });
+        lines.push(HistoryLine { at: 40, event: refused(true) });
         let mut told = evidence(vec![lines]);
         assert_eq!(check(&told).len(), 1);
         told.tokens_by_hand.insert(5);

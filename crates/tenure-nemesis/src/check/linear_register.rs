@@ -5,42 +5,49 @@
 //! no two values can; if the question came last, there is a moment between in which all of them happen, and that must not lie
 //! inside of the time of another value.
 //!
-//! A write whose answer was lost may take effect at any later time; one that nobody read need not have happened at all.
+//! A write with a lost reply may take effect at any later time; one that was never read need not
+//! have happened at all.
 
 use std::collections::BTreeMap;
 
 use super::{Evidence, Violation};
-use crate::history::{Event, Outcome, Stamp, Work};
+use crate::history::{HistoryEvent, OperationKind, OperationOutcome, Stamp};
 
 /// A write or a read, from its question to its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Operation {
     is_write: bool,
-    /// None before anybody wrote.
+    /// `None` before the first write.
     value: Option<String>,
     asked: Stamp,
-    /// The end of time if nobody knows.
+    /// The maximum if the operation was never answered.
     answered: Stamp,
-    /// The revision that the store said it has.
+    /// The revision that the store reported for it.
     revision: Option<i64>,
 }
 
-/// Finds registers without a linear order, and leaders who wrote after their successors.
+/// Finds registers without a linear order, and leaders that wrote after their successors.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut lines: BTreeMap<String, Vec<Operation>> = BTreeMap::new();
     for life in &evidence.lives {
         let mut open = BTreeMap::new();
         for line in &life.lines {
             match &line.event {
-                Event::Asked { op, work: work @ (Work::Write | Work::Read), line: name, value } => {
+                HistoryEvent::Asked {
+                    op,
+                    work: work @ (OperationKind::Write | OperationKind::Read),
+                    line: name,
+                    value,
+                } => {
                     open.insert(*op, (*work, name.clone(), value.clone(), line.at));
                 }
-                Event::Answered { op, outcome, token, value } => {
+                HistoryEvent::Answered { op, outcome, token, value } => {
                     let Some((work, name, wrote, asked)) = open.remove(op) else { continue };
-                    let is_write = work == Work::Write;
-                    let answered = if *outcome == Outcome::Unknown { Stamp::MAX } else { line.at };
+                    let is_write = work == OperationKind::Write;
+                    let answered = if *outcome == OperationOutcome::Unknown { Stamp::MAX } else { line.at };
                     let value = if is_write { wrote } else { value.clone() };
-                    if *outcome == Outcome::Ok || (is_write && *outcome == Outcome::Unknown) {
+                    if *outcome == OperationOutcome::Ok || (is_write && *outcome == OperationOutcome::Unknown)
+                    {
                         let operation = Operation { is_write, value, asked, answered, revision: *token };
                         lines.entry(name).or_default().push(operation);
                     }
@@ -49,8 +56,10 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
             }
         }
         // Killed before the answer.
-        for (work, name, value, asked) in open.into_values().filter(|(work, ..)| *work == Work::Write) {
-            let is_write = work == Work::Write;
+        for (work, name, value, asked) in
+            open.into_values().filter(|(work, ..)| *work == OperationKind::Write)
+        {
+            let is_write = work == OperationKind::Write;
             let operation = Operation { is_write, value, asked, answered: Stamp::MAX, revision: None };
             lines.entry(name).or_default().push(operation);
         }
@@ -67,14 +76,14 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
 
 /// The time in which a value was there, or could have been.
 #[derive(Debug)]
-struct Zone {
+struct ValueInterval {
     value: Option<String>,
     first_answer: Stamp,
     last_question: Stamp,
 }
 
 fn linear(operations: &[Operation]) -> Result<(), String> {
-    let mut zones: BTreeMap<Option<&String>, Zone> = BTreeMap::new();
+    let mut zones: BTreeMap<Option<&String>, ValueInterval> = BTreeMap::new();
     let mut written: BTreeMap<Option<&String>, Stamp> = BTreeMap::from([(None, 0)]);
     let read = |value: &Option<String>| operations.iter().any(|one| !one.is_write && one.value == *value);
     for write in operations.iter().filter(|one| one.is_write) {
@@ -93,16 +102,16 @@ fn linear(operations: &[Operation]) -> Result<(), String> {
         if !one.is_write && one.answered < *asked {
             return Err(format!("{:?} was read at {} before it was written", one.value, one.answered));
         }
-        let zone = zones.entry(one.value.as_ref()).or_insert_with(|| Zone {
+        let zone = zones.entry(one.value.as_ref()).or_insert_with(|| ValueInterval {
             value: one.value.clone(),
-            // Nothing was there at the beginning of time, as if somebody had written that.
+            // The initial absence counts as written at time 0.
             first_answer: if one.value.is_none() { 0 } else { Stamp::MAX },
             last_question: 0,
         });
         zone.first_answer = zone.first_answer.min(one.answered);
         zone.last_question = zone.last_question.max(one.asked);
     }
-    let (mut spans, points): (Vec<Zone>, Vec<Zone>) =
+    let (mut spans, points): (Vec<ValueInterval>, Vec<ValueInterval>) =
         zones.into_values().partition(|zone| zone.first_answer < zone.last_question);
     spans.sort_by_key(|zone| zone.first_answer);
     for pair in spans.windows(2) {

@@ -1,20 +1,21 @@
-//! After all faults have ended, exactly what is wanted is there, and when everybody has gone, nothing is.
+//! After all faults have ended, exactly the registered keys are there, and when all clients have
+//! left, none is.
 
 use std::collections::BTreeMap;
 
-use super::{Life, Violation};
-use crate::history::Event;
+use super::{ClientLife, Violation};
+use crate::history::HistoryEvent;
 
-/// Every key that is wanted by those who live, with its value.
-pub fn wanted(lives: &[&Life]) -> BTreeMap<String, String> {
+/// Every key that a living client has registered, with its value.
+pub fn wanted(lives: &[&ClientLife]) -> BTreeMap<String, String> {
     let mut wanted = BTreeMap::new();
     for life in lives {
         for line in &life.lines {
             match &line.event {
-                Event::Wanted { key, value: Some(value) } => {
+                HistoryEvent::Wanted { key, value: Some(value) } => {
                     wanted.insert(key.clone(), value.clone());
                 }
-                Event::Wanted { key, value: None } => {
+                HistoryEvent::Wanted { key, value: None } => {
                     wanted.remove(key);
                 }
                 _ => {}
@@ -27,7 +28,7 @@ pub fn wanted(lives: &[&Life]) -> BTreeMap<String, String> {
 /// Compares what is wanted with what is there.
 pub fn registrations(wanted: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut broken = |what: String| violations.push(Violation { promise: "keys as wanted", what });
+    let mut broken = |what: String| violations.push(Violation { promise: "registrations match", what });
     for (key, value) in wanted {
         match found.get(key) {
             Some(there) if there == value => {}
@@ -36,17 +37,17 @@ pub fn registrations(wanted: &BTreeMap<String, String>, found: &BTreeMap<String,
         }
     }
     for key in found.keys().filter(|key| !wanted.contains_key(*key)) {
-        broken(format!("{key} is there, and nobody wants it"));
+        broken(format!("{key} is there, and no client wants it"));
     }
     violations
 }
 
 /// What a client left behind in its own process.
-pub fn left(life: &Life) -> Vec<Violation> {
+pub fn left(life: &ClientLife) -> Vec<Violation> {
     let broken =
         |what: String| vec![Violation { promise: "nothing leaks", what: format!("{}: {what}", life.file) }];
     let left = life.lines.iter().rev().find_map(|line| match &line.event {
-        Event::Left { tasks, fds_before, fds_after, trouble } => {
+        HistoryEvent::Left { tasks, fds_before, fds_after, trouble } => {
             Some((*tasks, *fds_before, *fds_after, trouble))
         }
         _ => None,
@@ -56,7 +57,7 @@ pub fn left(life: &Life) -> Vec<Violation> {
         Some((tasks, before, after, trouble)) => broken(format!(
             "{tasks} tasks alive, {before} files open before and {after} after, trouble: {trouble:?}"
         )),
-        None => broken("it did not say that it goes".to_owned()),
+        None => broken("it did not record its end".to_owned()),
     }
 }
 
@@ -64,10 +65,10 @@ pub fn left(life: &Life) -> Vec<Violation> {
 mod tests {
     use super::super::made::evidence;
     use super::*;
-    use crate::history::Line;
+    use crate::history::HistoryLine;
 
     #[test]
-    fn a_missing_a_wrong_and_a_foreign_key_are_found() {
+    fn missing_wrong_and_foreign_keys_are_found() {
         let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };
@@ -78,10 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts() {
-        let want = |key: &str, value: Option<&str>| Line {
+    fn last_registration_counts() {
+        let want = |key: &str, value: Option<&str>| HistoryLine {
             at: 0,
-            event: Event::Wanted { key: key.to_owned(), value: value.map(str::to_owned) },
+            event: HistoryEvent::Wanted { key: key.to_owned(), value: value.map(str::to_owned) },
         };
         let told = evidence(vec![vec![
             want("a", Some("1")),
@@ -94,11 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn a_task_a_file_and_a_silent_end_are_found() {
+    fn leaked_tasks_and_files_are_found() {
         let left = |tasks, fds_after, trouble: Option<&str>| {
             let trouble = trouble.map(str::to_owned);
-            let event = Event::Left { tasks, fds_before: 5, fds_after, trouble };
-            left(&evidence(vec![vec![Line { at: 0, event }]]).lives[0]).len()
+            let event = HistoryEvent::Left { tasks, fds_before: 5, fds_after, trouble };
+            left(&evidence(vec![vec![HistoryLine { at: 0, event }]]).lives[0]).len()
         };
         assert_eq!(left(0, 5, None), 0);
         assert_eq!((left(1, 5, None), left(0, 6, None), left(0, 5, Some("x"))), (1, 1, 1));

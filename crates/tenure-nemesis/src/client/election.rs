@@ -1,12 +1,13 @@
-//! An election and a register: the leader writes it with a guarded transaction, and everybody reads it.
+//! An election and a register: the leader writes it with a fenced transaction, and all clients read
+//! it.
 
 use tenure::election::{Election, Elections, Term};
 use tenure::store::{Op, StoreError, Txn};
 
-use super::stage::{Belief, Stage};
+use super::holder::{HolderContext, RecordedHold};
 use super::{NAMESPACE, namespace};
-use crate::dice::Dice;
-use crate::history::{End, Outcome, Work};
+use crate::history::{HoldEnd, OperationKind, OperationOutcome};
+use crate::rng::NemesisRng;
 
 const NAME: &str = "boss";
 
@@ -18,77 +19,77 @@ fn register() -> String {
     format!("/{NAMESPACE}-register")
 }
 
-/// Everybody runs for office, and reads what leaders write.
-pub(super) fn begin(stage: &Stage) {
-    let elections = Elections::new(&stage.session, &namespace()).introduce(&stage.name);
-    let election = elections.election(NAME).expect("a good name");
-    let stage_of_one = stage.clone();
-    stage.act(async move { run_for_office(stage_of_one, election).await });
-    let stage_of_one = stage.clone();
-    stage.act(async move { read(stage_of_one).await });
+/// All clients campaign, and read what leaders write.
+pub(super) fn begin(context: &HolderContext) {
+    let elections = Elections::new(&context.session, &namespace()).identity(context.name.as_str());
+    let election = elections.election(NAME);
+    let own_context = context.clone();
+    context.act(async move { run_for_office(own_context, election).await });
+    let own_context = context.clone();
+    context.act(async move { read(own_context).await });
 }
 
-async fn run_for_office(stage: Stage, election: Election) {
-    let mut dice = stage.dice();
-    while stage.rest(dice.ms(5, 300)).await {
-        let op = stage.history.ask(Work::Campaign, LINE, None);
-        match election.campaign(stage.name.clone()).wait_up_to(dice.ms(500, 8_000)).await {
+async fn run_for_office(context: HolderContext, election: Election) {
+    let mut rng = context.rng();
+    while context.rest(rng.ms(5, 300)).await {
+        let op = context.history.begin(OperationKind::Campaign, LINE, None);
+        match election.campaign().value(context.name.clone()).timeout(rng.ms(500, 8_000)).await {
             Ok(term) => {
-                stage.history.answer(op, Outcome::Ok, Some(term.token().0.0), None);
-                reign(&stage, term, &mut dice).await;
+                context.history.end(op, OperationOutcome::Ok, Some(term.token().0.0), None);
+                reign(&context, term, &mut rng).await;
             }
-            Err(error) => stage.history.answer(op, Outcome::No, None, Some(error.to_string())),
+            Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
         }
     }
 }
 
-async fn reign(stage: &Stage, term: Term, dice: &mut Dice) {
+async fn reign(context: &HolderContext, term: Term, rng: &mut NemesisRng) {
     let token = term.token().0.0;
-    let belief = Belief::new(&stage.history, LINE, token);
+    let belief = RecordedHold::new(&context.history, LINE, token);
     let mut is_held = belief.look(&term);
-    for number in 0..dice.below(12) {
-        if !is_held || !stage.rest(dice.ms(5, 120)).await {
+    for number in 0..rng.below(12) {
+        if !is_held || !context.rest(rng.ms(5, 120)).await {
             break;
         }
-        write(stage, &term, format!("{token}:{number}")).await;
+        write(context, &term, format!("{token}:{number}")).await;
         is_held = belief.look(&term);
     }
     if is_held {
-        belief.ended(End::GivenUp);
+        belief.ended(HoldEnd::GivenUp);
     }
-    let op = stage.history.ask(Work::Resign, LINE, None);
+    let op = context.history.begin(OperationKind::Resign, LINE, None);
     match term.resign().await {
-        Ok(()) => stage.history.answer(op, Outcome::Ok, None, None),
-        Err(error) => stage.history.answer(op, Outcome::No, None, Some(error.to_string())),
+        Ok(()) => context.history.end(op, OperationOutcome::Ok, None, None),
+        Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
     }
 }
 
-async fn write(stage: &Stage, term: &Term, value: String) {
-    let op = stage.history.ask(Work::Write, LINE, Some(value.clone()));
+async fn write(context: &HolderContext, term: &Term, value: String) {
+    let op = context.history.begin(OperationKind::Write, LINE, Some(value.clone()));
     let txn = Txn::new().then(Op::put(register(), value));
-    match stage.store.txn(term.fence().guard(txn)).await {
+    match context.store.txn(term.fence().guard(txn)).await {
         Ok(reply) if reply.succeeded => {
-            stage.history.answer(op, Outcome::Ok, Some(reply.revision.0), None);
+            context.history.end(op, OperationOutcome::Ok, Some(reply.revision.0), None);
         }
-        Ok(_) => stage.history.answer(op, Outcome::No, None, Some("not leading".to_owned())),
+        Ok(_) => context.history.end(op, OperationOutcome::No, None, Some("not leading".to_owned())),
         Err(error @ StoreError::Ambiguous(_)) => {
-            stage.history.answer(op, Outcome::Unknown, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
         }
-        // Every other error says that nothing happened, and is held to it.
-        Err(error) => stage.history.answer(op, Outcome::No, None, Some(error.to_string())),
+        // Every other error means that nothing happened, and the checker relies on that.
+        Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
     }
 }
 
-async fn read(stage: Stage) {
-    let mut dice = stage.dice();
-    while stage.rest(dice.ms(10, 90)).await {
-        let op = stage.history.ask(Work::Read, LINE, None);
-        match stage.store.get_key(register()).await {
+async fn read(context: HolderContext) {
+    let mut rng = context.rng();
+    while context.rest(rng.ms(10, 90)).await {
+        let op = context.history.begin(OperationKind::Read, LINE, None);
+        match context.store.get_key(register()).await {
             Ok(pair) => {
                 let value = pair.map(|pair| String::from_utf8_lossy(&pair.value).into_owned());
-                stage.history.answer(op, Outcome::Ok, None, value);
+                context.history.end(op, OperationOutcome::Ok, None, value);
             }
-            Err(error) => stage.history.answer(op, Outcome::No, None, Some(error.to_string())),
+            Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
         }
     }
 }

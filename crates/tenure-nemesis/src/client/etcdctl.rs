@@ -1,7 +1,8 @@
 //! The same work through `etcdctl lock`, which runs a command while it holds: how others do, under the same faults.
 //!
-//! The command is this program again, in the role `inside`: it believes from its first moment to its last, as every command under
-//! `etcdctl lock` must, for nobody tells it anything.
+//! The command is this program again, in the role `inside`: it relies on the lock from its first
+//! moment to its last, as every command under `etcdctl lock` must, because `etcdctl` does not
+//! notify it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,13 +14,13 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Signals;
+use super::ClientSignals;
+use super::holder::RecordedHold;
 use super::lock::thinking;
-use super::stage::Belief;
-use crate::dice::Dice;
-use crate::history::{End, Event, Outcome, Work, Writer, now};
-use crate::ledger::{Answer, Link};
+use crate::history::{HistoryEvent, HistoryWriter, HoldEnd, OperationKind, OperationOutcome, now};
+use crate::ledger::{LedgerClient, LedgerReply};
 use crate::options::ClientOptions;
+use crate::rng::NemesisRng;
 
 const TASKS: usize = 2;
 const LINE: &str = "lock:etcdctl";
@@ -27,24 +28,24 @@ const LINE: &str = "lock:etcdctl";
 /// How long one run may take: it waits for the lock as long as others hold it, and etcdctl itself hangs when it is cut off.
 const RUN: Duration = Duration::from_secs(20);
 
-/// Runs commands under `etcdctl lock` until it is told to stop.
+/// Runs commands under `etcdctl lock` until it must exit.
 pub(super) async fn live(
     options: &ClientOptions,
-    history: &Arc<Writer>,
-    mut signals: Signals,
+    history: &Arc<HistoryWriter>,
+    mut signals: ClientSignals,
 ) -> Option<String> {
     let StoreUrl::Etcd { endpoints, .. } = &options.store else {
         return Some("etcdctl speaks to etcd alone".to_owned());
     };
     let (calm, actors) = (CancellationToken::new(), TaskTracker::new());
-    let mut dice = Dice::new(options.seed);
+    let mut rng = NemesisRng::new(options.seed);
     for _ in 0..TASKS {
-        let runs = Runs {
+        let runs = EtcdctlRuns {
             options: options.clone(),
             endpoints: endpoints.join(","),
             history: history.clone(),
             calm: calm.clone(),
-            dice: dice.split(),
+            rng: rng.split(),
         };
         actors.spawn(runs.repeat());
     }
@@ -52,31 +53,31 @@ pub(super) async fn live(
     calm.cancel();
     actors.close();
     actors.wait().await;
-    history.tell(Event::Settled);
+    history.record(HistoryEvent::Settled);
     signals.go().await;
     None
 }
 
-struct Runs {
+struct EtcdctlRuns {
     options: ClientOptions,
     endpoints: String,
-    history: Arc<Writer>,
+    history: Arc<HistoryWriter>,
     calm: CancellationToken,
-    dice: Dice,
+    rng: NemesisRng,
 }
 
-impl Runs {
+impl EtcdctlRuns {
     async fn repeat(mut self) {
         let Ok(program) = std::env::current_exe() else { return };
         while !self.calm.is_cancelled() {
-            tokio::time::sleep(self.dice.ms(2, 40)).await;
-            let op = self.history.ask(Work::Lock, LINE, None);
+            tokio::time::sleep(self.rng.ms(2, 40)).await;
+            let op = self.history.begin(OperationKind::Lock, LINE, None);
             let outcome = match tokio::time::timeout(RUN, self.once(&program)).await {
-                Ok(Ok(status)) if status.success() => Outcome::Ok,
-                Ok(Ok(_) | Err(_)) => Outcome::No,
-                Err(_) => Outcome::Unknown,
+                Ok(Ok(status)) if status.success() => OperationOutcome::Ok,
+                Ok(Ok(_) | Err(_)) => OperationOutcome::No,
+                Err(_) => OperationOutcome::Unknown,
             };
-            self.history.answer(op, outcome, None, None);
+            self.history.end(op, outcome, None, None);
         }
     }
 
@@ -94,7 +95,7 @@ impl Runs {
             .arg(program)
             .args(["inside", "--ledger", &self.options.ledger.to_string()])
             .args(["--history", &self.options.history.display().to_string()])
-            .args(["--seed", &self.dice.number().to_string()])
+            .args(["--seed", &self.rng.number().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -109,28 +110,30 @@ impl Runs {
 ///
 /// What cannot even begin.
 pub fn inside(ledger: std::net::SocketAddr, history: &Path, seed: u64) -> Result<(), String> {
-    let history = Writer::open(history).map_err(|error| error.to_string())?;
+    let history = HistoryWriter::open(history).map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     // Its number and its beginning: no two commands of a run have both.
     let token = i64::try_from(now()).unwrap_or(i64::MAX);
-    let belief = Belief::new(&history, LINE, token);
+    let belief = RecordedHold::new(&history, LINE, token);
     let look = || {
         let at = now();
         belief.believed(at, at, at, None);
     };
     look();
     let counted = runtime.block_on(async {
-        let mut link = Link::to(ledger).await.map_err(|error| error.to_string())?;
-        let Ok(Answer::Ok(value)) = link.read(LINE, None).await else { return Err("not read".to_owned()) };
-        tokio::time::sleep(thinking(&mut Dice::new(seed))).await;
+        let mut ledger_client = LedgerClient::to(ledger).await.map_err(|error| error.to_string())?;
+        let Ok(LedgerReply::Ok(value)) = ledger_client.read(LINE, None).await else {
+            return Err("not read".to_owned());
+        };
+        tokio::time::sleep(thinking(&mut NemesisRng::new(seed))).await;
         look();
-        match link.write(LINE, None, value + 1).await {
-            Ok(Answer::Ok(_)) => Ok(()),
-            Ok(Answer::Stale) | Err(_) => Err("not written".to_owned()),
+        match ledger_client.write(LINE, None, value + 1).await {
+            Ok(LedgerReply::Ok(_)) => Ok(()),
+            Ok(LedgerReply::Stale) | Err(_) => Err("not written".to_owned()),
         }
     });
     look();
-    belief.ended(End::GivenUp);
+    belief.ended(HoldEnd::GivenUp);
     counted
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tenure::Hold;
 use tenure::lock::{Guard, Locks};
 
+use super::holder::{HolderContext, RecordedHold};
 use super::namespace;
-use super::stage::{Belief, Stage};
-use crate::dice::Dice;
-use crate::history::{End, Outcome, Work};
-use crate::ledger::{Answer, Link};
+use crate::history::{HoldEnd, OperationKind, OperationOutcome};
+use crate::ledger::{LedgerClient, LedgerReply};
+use crate::rng::NemesisRng;
 
 /// One is the beginning of the other, and neither may block the other.
 const NAMES: [&str; 2] = ["a", "a/b"];
@@ -17,109 +17,117 @@ const NAMES: [&str; 2] = ["a", "a/b"];
 /// Two tasks of one process on one session must exclude each other too.
 const TASKS: usize = 2;
 
-/// Everybody wants locks all day.
-pub(super) fn begin(stage: &Stage) {
-    let locks = Locks::new(&stage.session, &namespace());
+/// The client acquires locks for the whole run.
+pub(super) fn begin(context: &HolderContext) {
+    let locks = Locks::new(&context.session, &namespace());
     for _ in 0..TASKS {
-        let (stage_of_one, locks) = (stage.clone(), locks.clone());
-        stage.act(async move { want(stage_of_one, locks).await });
+        let (own_context, locks) = (context.clone(), locks.clone());
+        context.act(async move { want(own_context, locks).await });
     }
 }
 
-async fn want(stage: Stage, locks: Locks) {
-    let mut dice = stage.dice();
-    let Ok(mut link) = Link::to(stage.ledger).await else { return };
-    while stage.rest(dice.ms(2, 40)).await {
-        let name = *dice.pick(&NAMES);
+async fn want(context: HolderContext, locks: Locks) {
+    let mut rng = context.rng();
+    let Ok(mut ledger_client) = LedgerClient::to(context.ledger).await else { return };
+    while context.rest(rng.ms(2, 40)).await {
+        let name = *rng.pick(&NAMES);
         let line = format!("lock:{name}");
-        let op = stage.history.ask(Work::Lock, &line, None);
-        let acquire = match dice.percent(10) {
-            true => locks.lock(name).try_once(),
-            false => locks.lock(name).wait_up_to(dice.ms(500, 8_000)),
+        let op = context.history.begin(OperationKind::Lock, &line, None);
+        let acquire = match rng.percent(10) {
+            true => locks.lock(name).try_now(),
+            false => locks.lock(name).timeout(rng.ms(500, 8_000)),
         };
         match acquire.await {
             Ok(guard) => {
-                stage.history.answer(op, Outcome::Ok, Some(guard.token().0.0), None);
-                hold(&stage, &line, guard, &mut link, &mut dice).await;
+                context.history.end(op, OperationOutcome::Ok, Some(guard.token().0.0), None);
+                hold(&context, &line, guard, &mut ledger_client, &mut rng).await;
             }
-            Err(error) => stage.history.answer(op, Outcome::No, None, Some(error.to_string())),
+            Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
         }
     }
 }
 
-async fn hold(stage: &Stage, line: &str, guard: Guard, link: &mut Link, dice: &mut Dice) {
+async fn hold(
+    context: &HolderContext,
+    line: &str,
+    guard: Guard,
+    ledger_client: &mut LedgerClient,
+    rng: &mut NemesisRng,
+) {
     let token = guard.token().0.0;
-    let belief = Belief::new(&stage.history, line, token);
-    if belief.look(&guard) && count(stage, &belief, &guard, link, thinking(dice)).await && belief.look(&guard)
+    let belief = RecordedHold::new(&context.history, line, token);
+    if belief.look(&guard)
+        && count(context, &belief, &guard, ledger_client, thinking(rng)).await
+        && belief.look(&guard)
     {
-        belief.ended(End::GivenUp);
+        belief.ended(HoldEnd::GivenUp);
     }
-    // Told before anybody else can hold.
+    // Recorded before another process can hold.
     drop(belief);
-    if dice.percent(10) {
+    if rng.percent(10) {
         // As people forget to release: dropping must do.
         drop(guard);
         return;
     }
-    let op = stage.history.ask(Work::Release, line, None);
+    let op = context.history.begin(OperationKind::Release, line, None);
     let outcome = match guard.release().await {
-        Ok(()) => (Outcome::Ok, None),
+        Ok(()) => (OperationOutcome::Ok, None),
         // It goes on in the background, or was over before: both are right answers.
-        Err(error) => (Outcome::No, Some(error.to_string())),
+        Err(error) => (OperationOutcome::No, Some(error.to_string())),
     };
-    stage.history.answer(op, outcome.0, None, outcome.1);
+    context.history.end(op, outcome.0, None, outcome.1);
 }
 
 /// Reads the counter under a hold, thinks, and writes one more. False once the hold is lost.
 pub(super) async fn count(
-    stage: &Stage,
-    belief: &Belief<'_>,
+    context: &HolderContext,
+    belief: &RecordedHold<'_>,
     hold: &Hold,
-    link: &mut Link,
+    ledger_client: &mut LedgerClient,
     thinking: Duration,
 ) -> bool {
-    let op = stage.history.ask(Work::Count, belief.line, None);
+    let op = context.history.begin(OperationKind::Count, belief.line, None);
     let token = Some(belief.token);
-    let value = match link.read(belief.line, token).await {
-        Ok(Answer::Ok(value)) => value,
-        Ok(Answer::Stale) => {
+    let value = match ledger_client.read(belief.line, token).await {
+        Ok(LedgerReply::Ok(value)) => value,
+        Ok(LedgerReply::Stale) => {
             belief.refused(hold.is_valid());
-            stage.history.answer(op, Outcome::No, None, Some("stale".to_owned()));
+            context.history.end(op, OperationOutcome::No, None, Some("stale".to_owned()));
             return false;
         }
         Err(error) => {
-            stage.history.answer(op, Outcome::Unknown, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             return false;
         }
     };
     tokio::time::sleep(thinking).await;
     if !belief.look(hold) {
-        stage.history.answer(op, Outcome::No, None, Some("lost".to_owned()));
+        context.history.end(op, OperationOutcome::No, None, Some("lost".to_owned()));
         return false;
     }
     // A process that is stopped right here wakes up and writes: only the ledger can refuse it.
-    match link.write(belief.line, token, value + 1).await {
-        Ok(Answer::Ok(_)) => {
-            stage.history.answer(op, Outcome::Ok, token, Some((value + 1).to_string()));
+    match ledger_client.write(belief.line, token, value + 1).await {
+        Ok(LedgerReply::Ok(_)) => {
+            context.history.end(op, OperationOutcome::Ok, token, Some((value + 1).to_string()));
             true
         }
-        Ok(Answer::Stale) => {
+        Ok(LedgerReply::Stale) => {
             belief.refused(hold.is_valid());
-            stage.history.answer(op, Outcome::No, None, Some("stale".to_owned()));
+            context.history.end(op, OperationOutcome::No, None, Some("stale".to_owned()));
             false
         }
         Err(error) => {
-            stage.history.answer(op, Outcome::Unknown, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             false
         }
     }
 }
 
 /// Mostly short, so that much happens; at times long enough for faults to fall into it.
-pub(super) fn thinking(dice: &mut Dice) -> Duration {
-    match dice.below(100) {
-        0..3 => dice.ms(500, 2_500),
-        3..15 => dice.ms(30, 200),
-        _ => dice.ms(1, 15),
+pub(super) fn thinking(rng: &mut NemesisRng) -> Duration {
+    match rng.below(100) {
+        0..3 => rng.ms(500, 2_500),
+        3..15 => rng.ms(30, 200),
+        _ => rng.ms(1, 15),
     }
 }

@@ -3,51 +3,51 @@
 use tenure::session::RegisterError;
 
 use super::NAMESPACE;
-use super::stage::Stage;
-use crate::history::{Event, Outcome, Work};
+use super::holder::HolderContext;
+use crate::history::{HistoryEvent, OperationKind, OperationOutcome};
 
 /// Where they lie; outside of the namespace, as users' own keys do.
 pub fn root() -> String {
     format!("/{NAMESPACE}-registered/")
 }
 
-/// How many keys somebody may have.
+/// How many keys a client may register.
 const KEYS: u64 = 6;
 
-/// Everybody registers and unregisters all day.
-pub(super) fn begin(stage: &Stage) {
-    let stage_of_one = stage.clone();
-    stage.act(async move { keep(stage_of_one).await });
+/// The client registers and unregisters keys for the whole run.
+pub(super) fn begin(context: &HolderContext) {
+    let own_context = context.clone();
+    context.act(async move { keep(own_context).await });
 }
 
-async fn keep(stage: Stage) {
-    let mut dice = stage.dice();
+async fn keep(context: HolderContext) {
+    let mut rng = context.rng();
     let mut count = 0_u64;
     let tell = |key: &str, value: Option<String>| {
-        stage.history.tell(Event::Wanted { key: key.to_owned(), value });
+        context.history.record(HistoryEvent::Wanted { key: key.to_owned(), value });
     };
-    while stage.rest(dice.ms(50, 600)).await {
-        let key = format!("{}{}/{}", root(), stage.name, dice.below(KEYS));
-        if dice.percent(30) {
+    while context.rest(rng.ms(50, 600)).await {
+        let key = format!("{}{}/{}", root(), context.name, rng.below(KEYS));
+        if rng.percent(30) {
             tell(&key, None);
-            stage.session.unregister(key);
+            context.session.unregister(key);
             continue;
         }
         count += 1;
-        let value = format!("{count}-{:x}", dice.number());
+        let value = format!("{count}-{:x}", rng.number());
         tell(&key, Some(value.clone()));
-        let op = stage.history.ask(Work::Register, &key, Some(value.clone()));
-        match stage.session.register(key.clone(), value).within(dice.ms(100, 4_000)).await {
+        let op = context.history.begin(OperationKind::Register, &key, Some(value.clone()));
+        match context.session.register_raw(key.clone(), value).timeout(rng.ms(100, 4_000)).await {
             Ok(registration) => {
-                stage.history.answer(op, Outcome::Ok, Some(registration.revision.0), None);
+                context.history.end(op, OperationOutcome::Ok, Some(registration.revision.0), None);
             }
             // It is still wanted, and comes when the store does.
-            Err(error @ (RegisterError::NotYet { .. } | RegisterError::Superseded)) => {
-                stage.history.answer(op, Outcome::Unknown, None, Some(error.to_string()));
+            Err(error @ (RegisterError::Timeout { .. } | RegisterError::Superseded)) => {
+                context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             }
             Err(error) => {
                 tell(&key, None);
-                stage.history.answer(op, Outcome::No, None, Some(error.to_string()));
+                context.history.end(op, OperationOutcome::No, None, Some(error.to_string()));
             }
         }
     }

@@ -13,14 +13,14 @@ use tenure_core::id::{NodeId, TaskId};
 use tenure_core::task::TaskMessage;
 use tokio::task::JoinHandle;
 
+use super::holder::{HolderContext, RecordedHold};
 use super::lock::{count, thinking};
 use super::namespace;
-use super::stage::{Belief, Stage};
-use crate::history::{End, Event, Outcome, Work};
-use crate::ledger::Link;
+use crate::history::{HistoryEvent, HoldEnd, OperationKind, OperationOutcome};
+use crate::ledger::LedgerClient;
 
-/// How long a sender waits to be told what came of its command. What comes later is in the store.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// How long a sender waits for the result of its command. What comes later is in the store.
+const REPLY_WAIT: Duration = Duration::from_secs(10);
 
 /// For handlers to stop.
 const GRACE: Duration = Duration::from_millis(800);
@@ -29,22 +29,22 @@ const GRACE: Duration = Duration::from_millis(800);
 const LEAVING: Duration = Duration::from_secs(10);
 
 /// Begins all of it. The result is done when the node has left.
-pub(super) fn begin(stage: &Stage) -> impl Future<Output = Result<(), ShutdownError>> + use<> {
-    let client = Client::new(stage.store.clone(), &namespace());
-    let (stage_of_one, submitting) = (stage.clone(), client.clone());
-    stage.act(async move { submit(stage_of_one, submitting).await });
-    let (stage_of_one, commanding) = (stage.clone(), client.clone());
-    stage.act(async move { command(stage_of_one, commanding).await });
-    let stage_of_one = stage.clone();
-    let node: JoinHandle<Result<(), ShutdownError>> = tokio::spawn(be_a_node(stage_of_one));
+pub(super) fn begin(context: &HolderContext) -> impl Future<Output = Result<(), ShutdownError>> + use<> {
+    let client = Client::new(context.store.clone(), &namespace());
+    let (own_context, submitting) = (context.clone(), client.clone());
+    context.act(async move { submit(own_context, submitting).await });
+    let (own_context, commanding) = (context.clone(), client.clone());
+    context.act(async move { command(own_context, commanding).await });
+    let own_context = context.clone();
+    let node: JoinHandle<Result<(), ShutdownError>> = tokio::spawn(be_a_node(own_context));
     async move { node.await.expect("a node does not panic") }
 }
 
-async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {
-    let id = NodeId::parse(&stage.name).expect("names of clients are good names");
-    let tenure = Tenure::on_session(&stage.session, namespace()).expect("a good name");
+async fn be_a_node(context: HolderContext) -> Result<(), ShutdownError> {
+    let id = NodeId::parse(&context.name).expect("names of clients are good names");
+    let tenure = Tenure::on_session(&context.session, namespace()).expect("a good name");
     loop {
-        let worker = Worker { stage: stage.clone(), ledger: stage.ledger };
+        let worker = TaskHandler { context: context.clone(), ledger: context.ledger };
         let builder = tenure
             .worker(&id)
             .handle_any(worker)
@@ -55,7 +55,7 @@ async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {
             .rebalance_every(Duration::from_secs(5));
         let joined = tokio::select! {
             biased;
-            () = stage.over.cancelled() => return Ok(()),
+            () = context.over.cancelled() => return Ok(()),
             joined = builder.start().try_now() => joined,
         };
         let Ok(node) = joined else {
@@ -65,115 +65,118 @@ async fn be_a_node(stage: Stage) -> Result<(), ShutdownError> {
         };
         tokio::select! {
             biased;
-            () = stage.over.cancelled() => return node.shutdown().timeout(LEAVING).await,
-            // Displaced, for example by nobody but our former life: join again.
+            () = context.over.cancelled() => return node.shutdown().timeout(LEAVING).await,
+            // Displaced, for example by an earlier incarnation of this client: join again.
             _ = node.finished() => {}
         }
     }
 }
 
-struct Worker {
-    stage: Stage,
+struct TaskHandler {
+    context: HolderContext,
     ledger: SocketAddr,
 }
 
-impl Handler<RawProps> for Worker {
+impl Handler<RawProps> for TaskHandler {
     async fn run(&self, task: Task<RawProps>) -> Result<Ending, TaskError> {
-        Ok(work(&self.stage, self.ledger, task).await)
+        Ok(work(&self.context, self.ledger, task).await)
     }
 }
 
-/// Works in steps, as people write it: keeps its progress, and stops between two steps when it is told to.
-async fn work(stage: &Stage, ledger: SocketAddr, context: Task<RawProps>) -> Ending {
-    let (line, token) = (format!("task:{}", context.id()), context.token().0.0);
-    let belief = Belief::new(&stage.history, &line, token);
-    let op = stage.history.ask(Work::Run, &line, None);
-    let mut dice = stage.dice();
-    let Ok(mut link) = Link::to(ledger).await else { return Ending::Release };
-    let steps = serde_json::from_slice::<u8>(&context.props.0).unwrap_or(1);
-    let done = context.checkpoint_bytes().and_then(|progress| progress.first().copied()).unwrap_or(0);
-    let mut ending = if belief.look(&context) { Ending::Complete } else { Ending::Release };
+/// Works in steps, as users write it: saves checkpoints, and stops between two steps when
+/// requested.
+async fn work(context: &HolderContext, ledger: SocketAddr, task: Task<RawProps>) -> Ending {
+    let (line, token) = (format!("task:{}", task.id()), task.token().0.0);
+    let belief = RecordedHold::new(&context.history, &line, token);
+    let op = context.history.begin(OperationKind::Run, &line, None);
+    let mut rng = context.rng();
+    let Ok(mut ledger_client) = LedgerClient::to(ledger).await else { return Ending::Release };
+    let steps = serde_json::from_slice::<u8>(&task.props.0).unwrap_or(1);
+    let done = task.checkpoint_bytes().and_then(|progress| progress.first().copied()).unwrap_or(0);
+    let mut ending = if belief.look(&task) { Ending::Complete } else { Ending::Release };
     for step in done..steps {
         if !matches!(ending, Ending::Complete)
-            || !count(stage, &belief, &context, &mut link, thinking(&mut dice)).await
+            || !count(context, &belief, &task, &mut ledger_client, thinking(&mut rng)).await
         {
             ending = Ending::Release;
             break;
         }
         tokio::select! {
             biased;
-            _ = context.stopped() => ending = Ending::Release,
-            () = tokio::time::sleep(dice.ms(5, 150)) => {}
+            _ = task.stopped() => ending = Ending::Release,
+            () = tokio::time::sleep(rng.ms(5, 150)) => {}
         }
         // What is not kept is done again.
-        let _ = context.save_checkpoint_bytes(vec![step + 1]).await;
+        let _ = task.save_checkpoint_bytes(vec![step + 1]).await;
     }
-    // Whoever believes until the end gives it up with its answer.
-    if belief.look(&context) {
-        belief.ended(End::GivenUp);
+    // A hold that is valid until the end is released by the handler's return.
+    if belief.look(&task) {
+        belief.ended(HoldEnd::GivenUp);
     }
-    stage.history.answer(op, Outcome::Ok, Some(token), None);
+    context.history.end(op, OperationOutcome::Ok, Some(token), None);
     ending
 }
 
-async fn submit(stage: Stage, client: Client) {
-    let mut dice = stage.dice();
+async fn submit(context: HolderContext, client: Client) {
+    let mut rng = context.rng();
     let life = std::process::id();
     let mut number = 0_u64;
-    while stage.rest(dice.ms(300, 2_500)).await {
+    while context.rest(rng.ms(300, 2_500)).await {
         number += 1;
-        let id = TaskId::parse(&format!("{}-{life}-{number}", stage.name)).expect("a good name");
-        let steps = u8::try_from(1 + dice.below(5)).unwrap_or(1);
+        let id = TaskId::parse(&format!("{}-{life}-{number}", context.name)).expect("a good name");
+        let steps = u8::try_from(1 + rng.below(5)).unwrap_or(1);
         let task = NewTask::new(id.clone()).props(&steps).expect("props are small");
-        let op = stage.history.ask(Work::Submit, id.as_str(), None);
+        let op = context.history.begin(OperationKind::Submit, id.as_str(), None);
         let (outcome, why) = match client.submit(task).await {
-            Ok(_) => (Outcome::Ok, None),
-            Err(error @ SubmitError::Unknown(_)) => (Outcome::Unknown, Some(error.to_string())),
-            Err(error) => (Outcome::No, Some(error.to_string())),
+            Ok(_) => (OperationOutcome::Ok, None),
+            Err(error @ SubmitError::Unknown(_)) => (OperationOutcome::Unknown, Some(error.to_string())),
+            Err(error) => (OperationOutcome::No, Some(error.to_string())),
         };
-        stage.history.answer(op, outcome, None, why);
+        context.history.end(op, outcome, None, why);
     }
 }
 
-async fn command(stage: Stage, client: Client) {
-    let mut dice = stage.dice();
-    while stage.rest(dice.ms(200, 1_500)).await {
+async fn command(context: HolderContext, client: Client) {
+    let mut rng = context.rng();
+    while context.rest(rng.ms(200, 1_500)).await {
         let Ok(listing) = client.tasks(&TaskFilter::new()).await else { continue };
         if listing.tasks.is_empty() {
             continue;
         }
-        let task = dice.pick(&listing.tasks).id.clone();
-        let messages = match dice.below(3) {
-            // Whoever pauses a task lets it run again; the rig does it for those who are killed in between.
+        let task = rng.pick(&listing.tasks).id.clone();
+        let messages = match rng.below(3) {
+            // The client that pauses a task lets it run again; the rig does so if the client is
+            // killed in between.
             0 => vec![TaskMessage::Pause, TaskMessage::Run],
             1 => vec![TaskMessage::Checkpoint { blob: None }],
             _ => vec![TaskMessage::Release],
         };
         for message in messages {
-            send(&stage, &client, &task, message).await;
+            send(&context, &client, &task, message).await;
         }
     }
 }
 
-async fn send(stage: &Stage, client: &Client, task: &TaskId, message: TaskMessage) {
-    let op = stage.history.ask(Work::Command, task.as_str(), Some(format!("{:?}", message.kind())));
+async fn send(context: &HolderContext, client: &Client, task: &TaskId, message: TaskMessage) {
+    let op =
+        context.history.begin(OperationKind::Command, task.as_str(), Some(format!("{:?}", message.kind())));
     let sent = match client.command(task, message).await {
         Ok(sent) => sent,
         Err(error) => {
-            stage.history.answer(op, Outcome::No, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::No, None, Some(error.to_string()));
             return;
         }
     };
     let command = sent.id().to_string();
-    stage.history.tell(Event::Sent { command: command.clone() });
-    stage.history.answer(op, Outcome::Ok, None, Some(command.clone()));
-    let history = Arc::clone(&stage.history);
-    stage.act(async move {
-        let outcome = match sent.wait(ANSWER_WAIT).await {
+    context.history.record(HistoryEvent::Sent { command: command.clone() });
+    context.history.end(op, OperationOutcome::Ok, None, Some(command.clone()));
+    let history = Arc::clone(&context.history);
+    context.act(async move {
+        let outcome = match sent.wait(REPLY_WAIT).await {
             Ok(handled) => handled.outcome.as_str().to_owned(),
             Err(tenure::client::WaitCommandError::Gone) => "gone".to_owned(),
             Err(error) => format!("unknown: {error}"),
         };
-        history.tell(Event::Told { command, outcome });
+        history.record(HistoryEvent::Told { command, outcome });
     });
 }

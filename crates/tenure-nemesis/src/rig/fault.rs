@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 
-use super::means::Means;
-use super::network::Shape;
-use crate::options::{Against, Kind, Options};
+use super::capabilities::Capabilities;
+use super::network::LinkImpairment;
+use crate::options::{EngineKind, LockUnderTest, Options};
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,19 +15,22 @@ pub enum Fault {
     KillClient,
     /// A client is stopped, and goes on.
     StopClient,
-    /// A client is stopped and goes on many times within a second, so that it stands still in the middle of everything.
+    /// A client is stopped and resumed many times within a second, so that it halts in the middle
+    /// of everything.
     Stutter,
     /// A client's bytes vanish both ways; its sockets stay.
     Cut,
     /// Its connections to one member vanish.
     CutOne,
-    /// Its requests arrive, the answers vanish: the commit happens, and nobody is told.
+    /// Its requests arrive, the replies are lost: the commit happens, and the client does not learn
+    /// of it.
     LoseAnswers,
     /// Its requests arrive, the answers come much later.
     HoldAnswers,
     /// Everything takes this much longer.
     Delay,
-    /// Its requests arrive at once, answers as late as anybody waits for them, and then it is cut off: the last that it heard was old.
+    /// Its requests arrive immediately, replies as late as a client waits for them. Then it is cut
+    /// off: the last reply that it received was old.
     LateAnswer,
     /// Its connections are reset once.
     Reset,
@@ -43,7 +46,7 @@ pub enum Fault {
     Mute,
     /// What it is sent vanishes, what it sends arrives.
     Deaf,
-    /// Its link is down: its system says at once that there is no way.
+    /// Its link is down: its system reports immediately that there is no route.
     Unplug,
     /// A third of the packets on a link vanish.
     Loss,
@@ -55,7 +58,7 @@ pub enum Fault {
     Reorder,
     /// Packets on a link arrive twice.
     Duplicate,
-    /// Somebody sets a client's clock on the wall an hour forward or back, and corrects it later.
+    /// A client's wall clock is set an hour forward or back, and corrected later.
     ClockStep,
     /// A member is killed and restarted.
     KillMember,
@@ -67,13 +70,13 @@ pub enum Fault {
     StopMember,
     /// The leader is.
     StopLeader,
-    /// Nobody hears the leader, and it hears nobody.
+    /// No member receives from the leader, and it receives from none.
     IsolateLeader,
     /// The same of any member.
     IsolateMember,
-    /// Nobody hears the leader, and it hears everybody.
+    /// No member receives from the leader, and it receives from all.
     MuteLeader,
-    /// The leader hears nobody, and everybody hears it.
+    /// The leader receives from no member, and all receive from it.
     DeafLeader,
     /// Two members do not hear each other, and the third hears both.
     Bridge,
@@ -81,21 +84,21 @@ pub enum Fault {
     MoveLeader,
     /// A member's disk takes no more, and it dies of it.
     DiskFull,
-    /// The cluster says that it has no space, until somebody says otherwise.
+    /// The cluster reports that it has no space, until the alarm is cleared.
     NoSpace,
     /// History is forgotten while a client is cut off.
     Compact,
-    /// Somebody revokes a lease by hand.
+    /// An operator revokes a lease.
     Revoke,
-    /// Somebody deletes a place in a line by hand.
+    /// An operator deletes a queue key.
     Delete,
-    /// Somebody writes a lot at once, and deletes it.
+    /// A client writes a lot at once, and deletes it.
     Flood,
 }
 
 /// What a fault is done to, roughly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hits {
+pub(super) enum TargetKind {
     Process,
     Clock,
     Link,
@@ -107,7 +110,7 @@ pub(super) enum Hits {
 
 /// What must be there for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Needs {
+enum FaultNeeds {
     Nothing,
     Etcd,
     /// The rig speaks to etcd's gateway, and has no name there.
@@ -115,56 +118,56 @@ enum Needs {
     /// Neither a plain lock nor etcdctl promises anything about it, and it would be unfair to count it.
     OurPromises,
     Network,
-    Shaping(Shape),
+    Shaping(LinkImpairment),
     Clock,
 }
 
-/// Every fault once: how often it happens, in shares; what it is done to; what it needs. A member is away less often than a link, because it hits
-/// everybody.
-const TABLE: [(Fault, u64, Hits, Needs); 40] = {
+/// Every fault once: how often it happens, in shares; its target; what it needs. A member is away
+/// less often than a link, because that affects all clients.
+const TABLE: [(Fault, u64, TargetKind, FaultNeeds); 40] = {
     use Fault::*;
-    use Needs::*;
+    use FaultNeeds::*;
     [
-        (KillClient, 8, Hits::Process, Nothing),
-        (StopClient, 12, Hits::Process, Nothing),
-        (Stutter, 4, Hits::Process, Nothing),
-        (ClockStep, 4, Hits::Clock, Clock),
-        (Cut, 8, Hits::Link, Etcd),
-        (CutOne, 6, Hits::Link, Etcd),
-        (LoseAnswers, 8, Hits::Link, Etcd),
-        (HoldAnswers, 5, Hits::Link, Etcd),
-        (Delay, 6, Hits::Link, Etcd),
-        (LateAnswer, 4, Hits::Link, Etcd),
-        (Reset, 7, Hits::Link, Etcd),
-        (Fin, 3, Hits::Link, Etcd),
-        (Refuse, 3, Hits::Link, Etcd),
-        (Silence, 6, Hits::Link, Network),
-        (SilenceOne, 3, Hits::Link, Network),
-        (Mute, 4, Hits::Link, Network),
-        (Deaf, 4, Hits::Link, Network),
-        (Unplug, 3, Hits::Link, Network),
-        (Loss, 3, Hits::AnyLink, Shaping(Shape::Loss)),
-        (Narrow, 2, Hits::AnyLink, Shaping(Shape::Narrow)),
-        (Lag, 3, Hits::AnyLink, Shaping(Shape::Lag)),
-        (Reorder, 2, Hits::AnyLink, Shaping(Shape::Reorder)),
-        (Duplicate, 2, Hits::AnyLink, Shaping(Shape::Duplicate)),
-        (KillMember, 4, Hits::Members, Etcd),
-        (KillLeader, 4, Hits::Members, Etcd),
-        (KillAll, 2, Hits::Members, Etcd),
-        (StopMember, 3, Hits::Members, Etcd),
-        (StopLeader, 4, Hits::Members, Etcd),
-        (IsolateLeader, 4, Hits::Members, Etcd),
-        (IsolateMember, 2, Hits::Members, Etcd),
-        (MuteLeader, 2, Hits::Members, Etcd),
-        (DeafLeader, 2, Hits::Members, Etcd),
-        (Bridge, 2, Hits::Members, Etcd),
-        (MoveLeader, 4, Hits::Members, NoPasswords),
-        (DiskFull, 2, Hits::Members, Etcd),
-        (NoSpace, 3, Hits::Data, NoPasswords),
-        (Compact, 5, Hits::Data, Nothing),
-        (Revoke, 4, Hits::Data, OurPromises),
-        (Delete, 3, Hits::Data, OurPromises),
-        (Flood, 2, Hits::Data, Nothing),
+        (KillClient, 8, TargetKind::Process, Nothing),
+        (StopClient, 12, TargetKind::Process, Nothing),
+        (Stutter, 4, TargetKind::Process, Nothing),
+        (ClockStep, 4, TargetKind::Clock, Clock),
+        (Cut, 8, TargetKind::Link, Etcd),
+        (CutOne, 6, TargetKind::Link, Etcd),
+        (LoseAnswers, 8, TargetKind::Link, Etcd),
+        (HoldAnswers, 5, TargetKind::Link, Etcd),
+        (Delay, 6, TargetKind::Link, Etcd),
+        (LateAnswer, 4, TargetKind::Link, Etcd),
+        (Reset, 7, TargetKind::Link, Etcd),
+        (Fin, 3, TargetKind::Link, Etcd),
+        (Refuse, 3, TargetKind::Link, Etcd),
+        (Silence, 6, TargetKind::Link, Network),
+        (SilenceOne, 3, TargetKind::Link, Network),
+        (Mute, 4, TargetKind::Link, Network),
+        (Deaf, 4, TargetKind::Link, Network),
+        (Unplug, 3, TargetKind::Link, Network),
+        (Loss, 3, TargetKind::AnyLink, Shaping(LinkImpairment::Loss)),
+        (Narrow, 2, TargetKind::AnyLink, Shaping(LinkImpairment::Narrow)),
+        (Lag, 3, TargetKind::AnyLink, Shaping(LinkImpairment::Lag)),
+        (Reorder, 2, TargetKind::AnyLink, Shaping(LinkImpairment::Reorder)),
+        (Duplicate, 2, TargetKind::AnyLink, Shaping(LinkImpairment::Duplicate)),
+        (KillMember, 4, TargetKind::Members, Etcd),
+        (KillLeader, 4, TargetKind::Members, Etcd),
+        (KillAll, 2, TargetKind::Members, Etcd),
+        (StopMember, 3, TargetKind::Members, Etcd),
+        (StopLeader, 4, TargetKind::Members, Etcd),
+        (IsolateLeader, 4, TargetKind::Members, Etcd),
+        (IsolateMember, 2, TargetKind::Members, Etcd),
+        (MuteLeader, 2, TargetKind::Members, Etcd),
+        (DeafLeader, 2, TargetKind::Members, Etcd),
+        (Bridge, 2, TargetKind::Members, Etcd),
+        (MoveLeader, 4, TargetKind::Members, NoPasswords),
+        (DiskFull, 2, TargetKind::Members, Etcd),
+        (NoSpace, 3, TargetKind::Data, NoPasswords),
+        (Compact, 5, TargetKind::Data, Nothing),
+        (Revoke, 4, TargetKind::Data, OurPromises),
+        (Delete, 3, TargetKind::Data, OurPromises),
+        (Flood, 2, TargetKind::Data, Nothing),
     ]
 };
 
@@ -181,29 +184,36 @@ const BEYOND_TTL_MS: (u64, u64) = (4_500, 7_000);
 const WITHIN_TTL_MS: (u64, u64) = (900, 2_000);
 
 /// How this rule is provoked when it is broken on purpose; else why only the simulation finds it.
-pub(super) fn provocation(rule: Rule) -> Result<Provocation, &'static str> {
+pub(super) fn provocation(rule: SabotageRule) -> Result<Provocation, &'static str> {
     use Fault::*;
     let (faults, each_ms): (&[Fault], _) = match rule {
-        Rule::ValidityFromSending => (&[LateAnswer], BEYOND_TTL_MS),
-        Rule::OwnPlace => (&[Delete], BEYOND_TTL_MS),
-        Rule::Fence => (&[StopClient], BEYOND_TTL_MS),
-        Rule::CommandsAreAnswered => (&[Reset], WITHIN_TTL_MS),
-        Rule::Margin => {
+        SabotageRule::ValidityFromSending => (&[LateAnswer], BEYOND_TTL_MS),
+        SabotageRule::OwnPlace => (&[Delete], BEYOND_TTL_MS),
+        SabotageRule::Fence => (&[StopClient], BEYOND_TTL_MS),
+        SabotageRule::CommandsAreAnswered => (&[Reset], WITHIN_TTL_MS),
+        SabotageRule::Margin => {
             return Err(
-                "etcd ends no lease early and all processes here have one clock, so nobody misses the margin",
+                "etcd ends no lease early and all processes here have one clock, so a missing margin has no effect",
             );
         }
-        Rule::UnknownMayBeThere => {
+        SabotageRule::UnknownMayBeThere => {
             return Err(
-                "only who gives up in the very moment in which its answer is lost leaves a place behind",
+                "only a request that is cancelled at the moment its reply is lost leaves a queue key behind",
             );
         }
-        Rule::SettledEnter => {
+        SabotageRule::SettledEnter => {
             return Err("a member has to be paused with the enter of an acquire that is cancelled meanwhile");
         }
-        Rule::SlashAtTheEnd => return Err("tasks whose names begin alike are seldom there at once here"),
-        Rule::LegalSteps => return Err("a task that ends without having run looks here like one that ran"),
-        Rule::StopBeforeRelease | Rule::GuardedRelease | Rule::GuardedState | Rule::WholePicture => {
+        SabotageRule::SlashAtTheEnd => {
+            return Err("tasks with a common name prefix seldom exist at once here");
+        }
+        SabotageRule::LegalSteps => {
+            return Err("a task that ends without having run looks here like one that ran");
+        }
+        SabotageRule::StopBeforeRelease
+        | SabotageRule::GuardedRelease
+        | SabotageRule::GuardedState
+        | SabotageRule::WholePicture => {
             return Err("half a minute of real time under all faults did not show it");
         }
     };
@@ -212,19 +222,19 @@ pub(super) fn provocation(rule: Rule) -> Result<Provocation, &'static str> {
 
 impl Fault {
     /// How often each happens that can, in shares.
-    pub(super) fn shares(options: &Options, means: &Means) -> Vec<(Fault, u64)> {
-        let is_etcd = options.kind == Kind::Etcd;
-        let is_possible = |needs: Needs| match needs {
-            Needs::Nothing => true,
-            Needs::Etcd => is_etcd,
-            Needs::NoPasswords => is_etcd && !options.auth,
-            Needs::OurPromises => options.against.does_all_work(),
-            Needs::Network => means.has_network(),
-            Needs::Shaping(shape) => means.can_shape(shape),
-            Needs::Clock => means.clock().is_some(),
+    pub(super) fn shares(options: &Options, capabilities: &Capabilities) -> Vec<(Fault, u64)> {
+        let is_etcd = options.kind == EngineKind::Etcd;
+        let is_possible = |needs: FaultNeeds| match needs {
+            FaultNeeds::Nothing => true,
+            FaultNeeds::Etcd => is_etcd,
+            FaultNeeds::NoPasswords => is_etcd && !options.auth,
+            FaultNeeds::OurPromises => options.against.does_all_work(),
+            FaultNeeds::Network => capabilities.has_network(),
+            FaultNeeds::Shaping(shape) => capabilities.can_shape(shape),
+            FaultNeeds::Clock => capabilities.clock().is_some(),
         };
         let provoking = match (&options.faults, options.against) {
-            (None, Against::Broken(rule)) => provocation(rule).ok(),
+            (None, LockUnderTest::Broken(rule)) => provocation(rule).ok(),
             _ => None,
         };
         let only = options.faults.as_deref().or(provoking.as_ref().map(|provoking| provoking.faults));
@@ -235,22 +245,22 @@ impl Fault {
     }
 
     /// What it is done to.
-    pub(super) fn hits(self) -> Hits {
+    pub(super) fn hits(self) -> TargetKind {
         let row = TABLE.into_iter().find(|(fault, ..)| *fault == self);
-        row.expect("every fault stands in the table").2
+        row.expect("every fault is in the table").2
     }
 
     /// Whether it is done to packets, not to a proxy.
     pub(super) fn is_in_kernel(self) -> bool {
-        TABLE
-            .into_iter()
-            .any(|(fault, _, _, needs)| fault == self && matches!(needs, Needs::Network | Needs::Shaping(_)))
+        TABLE.into_iter().any(|(fault, _, _, needs)| {
+            fault == self && matches!(needs, FaultNeeds::Network | FaultNeeds::Shaping(_))
+        })
     }
 
     /// How it makes a link worse, if it does.
-    pub(super) fn shape(self) -> Option<Shape> {
+    pub(super) fn shape(self) -> Option<LinkImpairment> {
         TABLE.into_iter().find_map(|(fault, _, _, needs)| match needs {
-            Needs::Shaping(shape) if fault == self => Some(shape),
+            FaultNeeds::Shaping(shape) if fault == self => Some(shape),
             _ => None,
         })
     }
@@ -285,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_found_by_its_name() {
+    fn fault_parses_from_its_name() {
         assert_eq!(Fault::LoseAnswers.name(), "lose-answers");
         for (fault, ..) in TABLE {
             assert_eq!(fault.name().parse(), Ok(fault));

@@ -1,4 +1,5 @@
-//! What a run says: for people, and as `key = value` lines from which the table in docs/guarantees.md is written.
+//! The result of a run: for people, and as `key = value` lines from which the table in
+//! docs/guarantees.md is written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,16 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Fault, Injected};
-use crate::check::{Evidence, Tally, Violation, tally};
-use crate::options::{Kind, Options};
+use crate::check::{Evidence, OutcomeCounts, Violation, count_outcomes};
+use crate::options::{EngineKind, Options};
 
 /// How many violations are shown; all are counted.
 const SHOWN: usize = 20;
 
-/// What a run says.
+/// The result of a run.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// Whose locks.
+pub struct NemesisReport {
+    /// Which lock was tested.
     pub against: String,
     /// On which store.
     pub store: &'static str,
@@ -28,49 +29,49 @@ pub struct Report {
     /// How often each fault was done.
     pub faults: BTreeMap<Fault, u64>,
     /// How operations ended.
-    pub operations: Tally,
+    pub operations: OutcomeCounts,
     /// What was broken.
     pub violations: Vec<Violation>,
-    /// What was seen and breaks no promise of ours.
+    /// Findings that violate no guarantee of Tenure.
     pub notes: Vec<String>,
     /// What was not done, why, and how it could be.
     pub left_out: Vec<String>,
-    /// Where everything is told.
+    /// The folder of the histories.
     pub folder: PathBuf,
 }
 
-/// What there is to say besides counts.
-pub(super) struct Said {
+/// The findings besides counts.
+pub(super) struct ReportFindings {
     pub(super) violations: Vec<Violation>,
     pub(super) notes: Vec<String>,
     pub(super) left_out: Vec<String>,
 }
 
-impl Report {
+impl NemesisReport {
     pub(super) fn new(
         options: &Options,
         injected: &[Injected],
         evidence: &Evidence,
         took: Duration,
-        said: Said,
-    ) -> Report {
+        said: ReportFindings,
+    ) -> NemesisReport {
         let mut faults = BTreeMap::new();
         for one in injected {
             *faults.entry(one.fault).or_default() += 1;
         }
         let store = match options.kind {
-            Kind::Etcd if options.auth => "etcd-auth",
-            Kind::Etcd => "etcd",
-            Kind::File => "file",
+            EngineKind::Etcd if options.auth => "etcd-auth",
+            EngineKind::Etcd => "etcd",
+            EngineKind::File => "file",
         };
-        Report {
+        NemesisReport {
             against: options.against.name(),
             store,
             seed: options.seed,
             clients: (options.clients, evidence.lives.len()),
             lasted: (options.faults_for, took),
             faults,
-            operations: tally(evidence),
+            operations: count_outcomes(evidence),
             violations: said.violations,
             notes: said.notes,
             left_out: said.left_out,
@@ -126,7 +127,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for NemesisReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -8,16 +8,16 @@ mod own_network;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_core::sabotage::Rule;
-use tenure_nemesis::options::{Against, Kind, Options, Roads};
-use tenure_nemesis::rig::{Fault, Report, run};
+use tenure_core::sabotage::SabotageRule;
+use tenure_nemesis::options::{EngineKind, LockUnderTest, NetworkKind, Options};
+use tenure_nemesis::rig::{Fault, NemesisReport, run};
 
-fn options(kind: Kind, folder: &Path) -> Options {
+fn options(kind: EngineKind, folder: &Path) -> Options {
     Options {
         faults_for: Duration::from_secs(10),
         kind,
-        network: Roads::Loopback,
-        against: Against::Tenure,
+        network: NetworkKind::Loopback,
+        against: LockUnderTest::Tenure,
         seed: 3,
         clients: 3,
         auth: false,
@@ -27,14 +27,14 @@ fn options(kind: Kind, folder: &Path) -> Options {
     }
 }
 
-/// Runs it, and keeps what everybody told if something was broken.
-fn play(options: &Options) -> Report {
+/// Runs the rig, and keeps all histories if a check failed.
+fn run_rig(options: &Options) -> NemesisReport {
     run(options).unwrap_or_else(|error| panic!("the rig did not run: {error}"))
 }
 
-fn nothing_breaks(kind: Kind) {
+fn nothing_breaks(kind: EngineKind) {
     let folder = tempfile::tempdir().unwrap();
-    let report = play(&options(kind, folder.path()));
+    let report = run_rig(&options(kind, folder.path()));
     if !report.violations.is_empty() {
         let kept = folder.keep();
         panic!("kept in {}:\n{report}", kept.display());
@@ -44,51 +44,55 @@ fn nothing_breaks(kind: Kind) {
 
 #[test]
 fn faults_break_nothing_on_etcd() {
-    nothing_breaks(Kind::Etcd);
+    nothing_breaks(EngineKind::Etcd);
 }
 
 #[test]
-fn faults_break_nothing_on_a_file() {
-    nothing_breaks(Kind::File);
+fn faults_break_nothing_on_file() {
+    nothing_breaks(EngineKind::File);
 }
 
 /// The negative control: processes that are stopped for longer than the TTL, and a lock that does not care. One run finds it in about
 /// nineteen of twenty cases, so a few are tried; each is over as soon as it is found.
 #[test]
-fn a_plain_lock_on_a_file_is_found_out() {
-    let promises = |report: &Report| -> Vec<&str> {
+fn plain_lock_is_found_broken_on_file() {
+    let promises = |report: &NemesisReport| -> Vec<&str> {
         report.violations.iter().map(|violation| violation.promise).collect()
     };
     for seed in 1..=6 {
         let folder = tempfile::tempdir().unwrap();
-        let report = play(&Options {
-            against: Against::Plain,
+        let report = run_rig(&Options {
+            against: LockUnderTest::Plain,
             clients: 2,
             seed,
             faults: Some(vec![Fault::StopClient]),
-            ..options(Kind::File, folder.path())
+            ..options(EngineKind::File, folder.path())
         });
         if promises(&report).contains(&"one holder") {
             return;
         }
     }
-    panic!("two held at once, and nobody noticed");
+    panic!("two clients held at once, and no check reported it");
 }
 
 #[test]
-fn a_rule_that_only_the_simulation_can_find_is_not_played() {
+fn simulation_only_rule_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let refused =
-        run(&Options { against: Against::Broken(Rule::Margin), ..options(Kind::Etcd, folder.path()) });
+    let refused = run(&Options {
+        against: LockUnderTest::Broken(SabotageRule::Margin),
+        ..options(EngineKind::Etcd, folder.path())
+    });
     assert!(refused.unwrap_err().contains("Margin is found by the simulation alone"));
 }
 
 /// A build without the cfg has no rule that can be broken, whatever its features are.
 #[cfg(not(tenure_sabotage))]
 #[test]
-fn a_build_without_the_cfg_refuses_to_break_a_rule() {
+fn build_without_cfg_refuses_broken_rule() {
     let folder = tempfile::tempdir().unwrap();
-    let refused =
-        run(&Options { against: Against::Broken(Rule::OwnPlace), ..options(Kind::File, folder.path()) });
+    let refused = run(&Options {
+        against: LockUnderTest::Broken(SabotageRule::OwnPlace),
+        ..options(EngineKind::File, folder.path())
+    });
     assert!(refused.unwrap_err().contains("only in a build with `--cfg tenure_sabotage`"));
 }

@@ -1,19 +1,19 @@
-//! No command is lost: whoever sent one and waited was told what came of it.
+//! No command is lost: every sender that waits receives the result of its command.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Invariant;
 use crate::history::Fact;
-use crate::play::Story;
+use crate::run::RunRecord;
 
 pub(super) const INVARIANT: Invariant =
     Invariant { name: "commands are answered", guarantees: "G6, G9", check };
 
-fn check(story: &Story) -> Vec<(Duration, String)> {
+fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     let mut found = Vec::new();
     let mut answered = BTreeSet::new();
-    for (at, fact) in &story.facts {
+    for (at, fact) in &run.facts {
         if let Fact::Handled { command, outcome } = fact {
             answered.insert(command);
             if outcome.starts_with("unknown") {
@@ -21,16 +21,16 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
             }
         }
     }
-    let living = story.facts.iter().find_map(|(_, fact)| match fact {
+    let living = run.facts.iter().find_map(|(_, fact)| match fact {
         Fact::Compared { living } => Some(living),
         _ => None,
     });
-    for (at, fact) in &story.facts {
-        if let Fact::Sent { command, who, .. } = fact
+    for (at, fact) in &run.facts {
+        if let Fact::Sent { command, process, .. } = fact
             && !answered.contains(command)
-            && (who == "onlooker" || living.is_some_and(|living| living.contains(who)))
+            && (process == "observer" || living.is_some_and(|living| living.contains(process)))
         {
-            found.push((*at, format!("{fact}, and nobody ever answered")));
+            found.push((*at, format!("{fact}, without a reply")));
         }
     }
     found

@@ -9,15 +9,15 @@ use tenure_core::record::Record;
 use tenure_core::task::{StateRecord, TaskState};
 
 use super::Invariant;
-use crate::play::Story;
+use crate::run::RunRecord;
 
 pub(super) const INVARIANT: Invariant = Invariant { name: "legal steps", guarantees: "G9", check };
 
-fn check(story: &Story) -> Vec<(Duration, String)> {
+fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     let mut stands = BTreeMap::new();
     let mut found = Vec::new();
-    for entry in &story.log {
-        let Some(Key::TaskState(task)) = story.layout.parse(entry.change.key()) else { continue };
+    for entry in &run.log {
+        let Some(Key::TaskState(task)) = run.layout.parse(entry.change.key()) else { continue };
         let Change::Put { pair, .. } = &entry.change else {
             stands.remove(&task);
             continue;
@@ -48,7 +48,8 @@ fn check(story: &Story) -> Vec<(Duration, String)> {
     found
 }
 
-/// What a record says less than the one before it: somebody has written who had not read that.
+/// What the earlier record contained and the later one lacks: its writer had not read the earlier
+/// one.
 fn is_forgotten(before: &StateRecord, now: &StateRecord) -> Option<String> {
     let (was, is) = (before.state.kind(), now.state.kind());
     if was.is_terminal() && was != is {

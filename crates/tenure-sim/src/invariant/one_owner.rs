@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::Invariant;
 use super::one_holder::overlaps;
-use crate::play::Story;
+use crate::run::RunRecord;
 
 pub(super) const INVARIANT: Invariant = Invariant { name: "one owner", guarantees: "G1, G9", check };
 
-fn check(story: &Story) -> Vec<(Duration, String)> {
-    overlaps(story, |line| line.starts_with("task "))
+fn check(run: &RunRecord) -> Vec<(Duration, String)> {
+    overlaps(run, |subject| subject.starts_with("task "))
 }

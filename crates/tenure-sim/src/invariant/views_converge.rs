@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::Invariant;
 use crate::history::Fact;
-use crate::play::Story;
+use crate::run::RunRecord;
 
 pub(super) const INVARIANT: Invariant = Invariant { name: "views converge", guarantees: "G7", check };
 
-fn check(story: &Story) -> Vec<(Duration, String)> {
+fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     let is_broken = |fact: &Fact| matches!(fact, Fact::View { shows, truth, .. } if shows != truth);
-    story.facts.iter().filter(|(_, fact)| is_broken(fact)).map(|(at, fact)| (*at, fact.to_string())).collect()
+    run.facts.iter().filter(|(_, fact)| is_broken(fact)).map(|(at, fact)| (*at, fact.to_string())).collect()
 }

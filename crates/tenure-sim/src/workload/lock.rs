@@ -1,4 +1,4 @@
-//! Locks: taken, worked under, given back, dropped in every moment, and lost.
+//! Locks: acquired, worked under, released, dropped at any moment, and lost.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tenure::lock::{Guard, Locks};
 use tenure_core::queue::LockMode;
 
-use super::{Stage, patience};
+use super::{WorkloadContext, patience};
 use crate::audit::lock_line;
-use crate::cast::{Player, namespace};
-use crate::dice::Dice;
+use crate::processes::{SimProcess, namespace};
+use crate::rng::SimRng;
 
 /// One is the beginning of the other, and neither may block the other. One is read by many and written by one, one has room for two.
 pub const NAMES: [&str; 4] = ["a", "a/b", BOOK, POOL];
@@ -19,81 +19,88 @@ const POOL: &str = "pool";
 const ROOM: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
 /// How one wants a lock of this name.
-fn mode(name: &str, dice: &mut Dice) -> LockMode {
+fn mode(name: &str, rng: &mut SimRng) -> LockMode {
     match name {
-        BOOK if dice.percent(70) => LockMode::Shared,
+        BOOK if rng.percent(70) => LockMode::Shared,
         POOL => LockMode::Permit { of: ROOM },
         _ => LockMode::Exclusive,
     }
 }
 
-/// Somebody wants locks all day.
-pub fn begin(stage: &Stage, player: &Player, dice: &mut Dice) {
-    let locks = Locks::new(&player.session, &namespace());
+/// The process acquires locks for the whole run.
+pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
+    let locks = Locks::new(&process.session, &namespace());
     // Two tasks of one process on one session must exclude each other too.
-    for _ in 0..dice.between(1, 3) {
-        let (stage_of_one, player, locks, dice) =
-            (stage.clone(), player.clone(), locks.clone(), dice.split());
-        stage.act(async move { want(stage_of_one, player, locks, dice).await });
+    for _ in 0..rng.between(1, 3) {
+        let (own_context, process, locks, rng) =
+            (context.clone(), process.clone(), locks.clone(), rng.split());
+        context.act(async move { want(own_context, process, locks, rng).await });
     }
 }
 
-async fn want(stage: Stage, player: Player, locks: Locks, mut dice: Dice) {
+async fn want(context: WorkloadContext, process: SimProcess, locks: Locks, mut rng: SimRng) {
     loop {
-        player.rest(dice.ms(1, 900)).await;
-        let name = *dice.pick(&NAMES);
-        let mode = mode(name, &mut dice);
+        process.rest(rng.ms(1, 900)).await;
+        let name = *rng.pick(&NAMES);
+        let mode = mode(name, &mut rng);
         let acquire = match mode {
             LockMode::Exclusive => locks.lock(name),
-            LockMode::Shared => locks.shared(name),
-            LockMode::Permit { of } => locks.permit(name, of),
+            LockMode::Shared => locks.rw_lock(name).read(),
+            LockMode::Permit { of } => locks.semaphore(name, of.get()).acquire(),
         };
-        let acquire = match patience(&mut dice) {
-            None => acquire.try_once(),
-            Some(wait) => acquire.wait_up_to(wait),
+        let acquire = match patience(&mut rng) {
+            None => acquire.try_now(),
+            Some(wait) => acquire.timeout(wait),
         };
-        let acquired = if dice.percent(15) {
+        let acquired = if rng.percent(15) {
             // Dropped in the middle of whatever it is doing.
-            match tokio::time::timeout(dice.ms(0, 2_000), acquire.into_future()).await {
+            match tokio::time::timeout(rng.ms(0, 2_000), acquire.into_future()).await {
                 Ok(acquired) => acquired,
                 Err(_) => continue,
             }
         } else {
             acquire.await
         };
-        player.awake().await;
+        process.awake().await;
         if let Ok(guard) = acquired {
-            hold(&stage, &player, name, mode, guard, &mut dice).await;
+            hold(&context, &process, name, mode, guard, &mut rng).await;
         }
     }
 }
 
-async fn hold(stage: &Stage, player: &Player, name: &str, mode: LockMode, guard: Guard, dice: &mut Dice) {
-    let (line, guard) = (lock_line(name), Arc::new(guard));
+async fn hold(
+    context: &WorkloadContext,
+    process: &SimProcess,
+    name: &str,
+    mode: LockMode,
+    guard: Guard,
+    rng: &mut SimRng,
+) {
+    let (subject, guard) = (lock_line(name), Arc::new(guard));
     let token = guard.token();
-    let believed = guard.clone();
-    let believing = stage.believe(player, &line, token, mode, move || believed.is_valid());
-    for _ in 0..dice.below(4) {
-        let step = dice.ms(1, 1_500);
+    let was_valid = guard.clone();
+    let believing = context.track_hold(process, &subject, token, mode, move || was_valid.is_valid());
+    for _ in 0..rng.below(4) {
+        let step = rng.ms(1, 1_500);
         let worked = guard.run(async {
-            player.rest(step).await;
-            stage.acted(player, &line, token, guard.is_valid());
+            process.rest(step).await;
+            context.acted(process, &subject, token, guard.is_valid());
             if mode == LockMode::Exclusive {
-                stage.write_guarded(player, &line, &guard.fence()).await;
+                context.write_guarded(process, &subject, &guard.fence()).await;
             }
         });
         if worked.await.is_err() {
             break;
         }
     }
-    if dice.percent(20) {
+    if rng.percent(20) {
         // Waits for the worst, as a holder with a long task does.
         let _ = tokio::time::timeout(Duration::from_secs(10), guard.lost()).await;
     }
-    player.awake().await;
+    process.awake().await;
     drop(believing);
     let Some(guard) = Arc::into_inner(guard) else { return };
-    if dice.percent(80) {
+    if rng.percent(80) {
         // What came of it is in the store's record; an error here means that it was lost before.
         let _ = guard.release().await;
     }

@@ -4,46 +4,46 @@ use std::time::Duration;
 
 use tenure::session::RegisterError;
 
-use super::Stage;
-use crate::cast::Player;
-use crate::dice::Dice;
+use super::WorkloadContext;
 use crate::history::Fact;
+use crate::processes::SimProcess;
+use crate::rng::SimRng;
 
 /// Where they lie; outside of the namespace, as users' own keys do.
 pub const ROOT: &str = "/registered/";
 
-/// How many keys somebody may have.
+/// How many keys a process may register.
 const KEYS: u64 = 6;
 
-/// Somebody registers and unregisters all day.
-pub fn begin(stage: &Stage, player: &Player, dice: &mut Dice) {
-    let (stage_of_one, player, dice) = (stage.clone(), player.clone(), dice.split());
-    stage.act(async move { keep(stage_of_one, player, dice).await });
+/// The process registers and unregisters keys for the whole run.
+pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
+    let (own_context, process, rng) = (context.clone(), process.clone(), rng.split());
+    context.act(async move { keep(own_context, process, rng).await });
 }
 
-async fn keep(stage: Stage, player: Player, mut dice: Dice) {
+async fn keep(context: WorkloadContext, process: SimProcess, mut rng: SimRng) {
     let mut count = 0;
     let tell = |key: &str, value: Option<String>| {
-        let (who, key) = (player.name.clone(), key.to_owned());
-        stage.cast.history.note(Fact::Wanted { who, key, value });
+        let (process, key) = (process.name.clone(), key.to_owned());
+        context.processes.history.note(Fact::Wanted { process, key, value });
     };
     loop {
-        player.rest(dice.ms(1, 2_500)).await;
-        let key = format!("{ROOT}{}/{}", player.name, dice.below(KEYS));
-        if dice.percent(30) {
+        process.rest(rng.ms(1, 2_500)).await;
+        let key = format!("{ROOT}{}/{}", process.name, rng.below(KEYS));
+        if rng.percent(30) {
             tell(&key, None);
-            player.session.unregister(key);
+            process.session.unregister(key);
             continue;
         }
         count += 1;
         let value = format!("{count}");
         tell(&key, Some(value.clone()));
-        let register = player.session.register(key.clone(), value).within(dice.ms(100, 8_000));
+        let register = process.session.register_raw(key.clone(), value).timeout(rng.ms(100, 8_000));
         match tokio::time::timeout(Duration::from_secs(10), register.into_future()).await {
-            Ok(Ok(_) | Err(RegisterError::NotYet { .. } | RegisterError::Superseded)) | Err(_) => {}
+            Ok(Ok(_) | Err(RegisterError::Timeout { .. } | RegisterError::Superseded)) | Err(_) => {}
             // Not wanted any more, by the store's will.
             Ok(Err(error)) => {
-                stage.cast.history.remark(format!("{key} cannot be registered: {error}"));
+                context.processes.history.remark(format!("{key} cannot be registered: {error}"));
                 tell(&key, None);
             }
         }

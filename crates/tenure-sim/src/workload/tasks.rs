@@ -1,4 +1,4 @@
-//! Tasks: nodes that claim and run them, and somebody who submits and deletes them.
+//! Tasks: nodes that claim and run them, and a client that submits and deletes them.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tenure_core::id::{NodeId, TaskId};
 use tenure_core::queue::LockMode;
 use tenure_core::record::Timestamp;
 use tenure_core::task::StateRecord;
-use tenure_core::task::retry::Decision;
+use tenure_core::task::retry::RetryDecision;
 
-use super::{REGISTERS, Stage};
+use super::{REGISTERS, WorkloadContext};
 use crate::audit::task_line;
-use crate::cast::{Player, namespace};
-use crate::dice::Dice;
 use crate::history::Fact;
+use crate::processes::{SimProcess, namespace};
+use crate::rng::SimRng;
 
 /// The tasks of a day: few, so that each goes through a lot. The first is the beginning of the next two, which must not go with it.
 const NAMES: [&str; 8] = ["t1", "t10", "t11", "t2", "t3", "t4", "t5", "t6"];
@@ -26,18 +26,18 @@ const TASKS_MAX: u64 = 9;
 /// How long a failed task sleeps: no day here is long enough for ten minutes.
 const SLEEP_MS: u64 = 1_200;
 
-/// Somebody is a node all day.
-pub fn begin_node(stage: &Stage, player: &Player, dice: &mut Dice) {
-    let (stage_of_one, player, dice) = (stage.clone(), player.clone(), dice.split());
-    stage.act(async move { be_a_node(stage_of_one, player, dice).await });
+/// The process is a node for the whole run.
+pub fn begin_node(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
+    let (own_context, process, rng) = (context.clone(), process.clone(), rng.split());
+    context.act(async move { be_a_node(own_context, process, rng).await });
 }
 
-async fn be_a_node(stage: Stage, player: Player, mut dice: Dice) {
-    let id = NodeId::parse(&player.name).expect("names of players are good names");
+async fn be_a_node(context: WorkloadContext, process: SimProcess, mut rng: SimRng) {
+    let id = NodeId::parse(&process.name).expect("names of processes are good names");
     loop {
-        player.rest(dice.ms(1, 500)).await;
-        let worker = Worker { stage: stage.clone(), player: player.clone() };
-        let tenure = Tenure::on_session(&player.session, namespace()).expect("a good name");
+        process.rest(rng.ms(1, 500)).await;
+        let worker = TaskHandler { context: context.clone(), process: process.clone() };
+        let tenure = Tenure::on_session(&process.session, namespace()).expect("a good name");
         let builder = tenure
             .worker(&id)
             .handle_any(worker)
@@ -46,117 +46,126 @@ async fn be_a_node(stage: Stage, player: Player, mut dice: Dice) {
             .grace(Duration::from_millis(800))
             .cooldown(Duration::from_secs(3))
             .rebalance_every(Duration::from_secs(7))
-            .errors(|_: &StateRecord, now: Timestamp| Decision::Sleep { until: Timestamp(now.0 + SLEEP_MS) });
+            .errors(|_: &StateRecord, now: Timestamp| RetryDecision::Sleep {
+                until: Timestamp(now.0 + SLEEP_MS),
+            });
         match builder.start().try_now().await {
             Ok(node) => {
                 let end = node.finished().await;
-                stage.cast.history.remark(format!("node {} has ended: {end:?}", player.name));
+                context.processes.history.remark(format!("node {} has ended: {end:?}", process.name));
             }
-            Err(error) => stage.cast.history.remark(format!("{} did not join: {error}", player.name)),
+            Err(error) => context.processes.history.remark(format!("{} did not join: {error}", process.name)),
         }
     }
 }
 
-/// Runs tasks as people write them: in steps, with progress kept, and told to stop between two steps.
-struct Worker {
-    stage: Stage,
-    player: Player,
+/// Runs tasks as users write them: in steps, with checkpoints, and stops between two steps when
+/// requested.
+struct TaskHandler {
+    context: WorkloadContext,
+    process: SimProcess,
 }
 
-impl Handler<Props> for Worker {
+impl Handler<Props> for TaskHandler {
     async fn run(&self, task: Task<Props>) -> Result<Outcome, TaskError> {
-        work(&self.stage, &self.player, task).await
+        work(&self.context, &self.process, task).await
     }
 }
 
-async fn work(stage: &Stage, player: &Player, context: Task<Props>) -> Result<Outcome, TaskError> {
-    player.awake().await;
-    let line = task_line(context.id().as_str());
-    let believed = context.context();
-    let is_valid = move || believed.is_valid();
-    let _believing = stage.believe(player, &line, context.token(), LockMode::Exclusive, is_valid);
-    let (steps, weakness, keeps_progress) = context.props;
-    let done = context.checkpoint_bytes().and_then(|progress| progress.first().copied()).unwrap_or(0);
+async fn work(
+    context: &WorkloadContext,
+    process: &SimProcess,
+    task: Task<Props>,
+) -> Result<Outcome, TaskError> {
+    process.awake().await;
+    let subject = task_line(task.id().as_str());
+    let validity = task.context();
+    let is_valid = move || validity.is_valid();
+    let _believing = context.track_hold(process, &subject, task.token(), LockMode::Exclusive, is_valid);
+    let (steps, defect, keeps_progress) = task.props;
+    let done = task.checkpoint_bytes().and_then(|progress| progress.first().copied()).unwrap_or(0);
     for step in done..steps {
-        let mut step_done = std::pin::pin!(player.rest(Duration::from_millis(700)));
+        let mut step_done = std::pin::pin!(process.rest(Duration::from_millis(700)));
         loop {
             tokio::select! {
                 biased;
-                _ = context.stopped() => {
+                _ = task.stopped() => {
                     // What was done so far is worth keeping; if that fails it is done again.
-                    let _ = context.save_checkpoint_bytes(vec![step]).await;
+                    let _ = task.save_checkpoint_bytes(vec![step]).await;
                     return Ok(Outcome::Release);
                 }
-                () = context.checkpoint_requested() => {
-                    // It may take until the claim is lost, so look again before going on.
-                    let _ = context.save_checkpoint_bytes(vec![step]).await;
+                () = task.checkpoint_requested() => {
+                    // Saving may take until the claim is lost, so the loop checks again before it
+                    // goes on.
+                    let _ = task.save_checkpoint_bytes(vec![step]).await;
                 }
                 () = &mut step_done => break,
             }
         }
-        stage.acted(player, &line, context.token(), context.is_valid());
+        context.acted(process, &subject, task.token(), task.is_valid());
         if keeps_progress {
-            let _ = context.save_checkpoint_bytes(vec![step]).await;
+            let _ = task.save_checkpoint_bytes(vec![step]).await;
         }
-        let value = context.token().to_string();
-        let txn = Txn::new().then(Op::put(format!("{REGISTERS}{line}"), value));
-        // The store's own record says what came of it.
-        let _ = context.tenure().store().txn(context.fenced(txn)).await;
+        let value = task.token().to_string();
+        let txn = Txn::new().then(Op::put(format!("{REGISTERS}{subject}"), value));
+        // The audit shows whether the write was applied.
+        let _ = task.tenure().store().txn(task.fenced(txn)).await;
     }
-    player.awake().await;
-    match weakness {
-        Weakness::Fails if context.attempt() == 1 => Err("weak at first".into()),
+    process.awake().await;
+    match defect {
+        TaskDefect::Fails if task.attempt() == 1 => Err("weak at first".into()),
         // A panic, without the words on standard error.
-        Weakness::Panics if context.attempt() == 1 => std::panic::resume_unwind(Box::new("weak at first")),
-        Weakness::None | Weakness::Fails | Weakness::Panics => Ok(Outcome::Complete),
+        TaskDefect::Panics if task.attempt() == 1 => std::panic::resume_unwind(Box::new("weak at first")),
+        TaskDefect::None | TaskDefect::Fails | TaskDefect::Panics => Ok(Outcome::Complete),
     }
 }
 
 /// How many steps, how it goes wrong the first time, and whether it stores its progress.
-type Props = (u8, Weakness, bool);
+type Props = (u8, TaskDefect, bool);
 
 /// How a task goes wrong the first time.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-enum Weakness {
+enum TaskDefect {
     None,
     Fails,
     Panics,
 }
 
-/// Somebody whom no fault hits submits tasks, and deletes some. Says which are in the store for good.
-pub fn begin_submitting(stage: &Stage, dice: &mut Dice) {
-    let (stage_of_one, dice) = (stage.clone(), dice.split());
-    stage.act(async move { submit(stage_of_one, dice).await });
+/// A client that no fault hits submits tasks, and deletes some. Records which are stored
+/// permanently.
+pub fn begin_submitting(context: &WorkloadContext, rng: &mut SimRng) {
+    let (own_context, rng) = (context.clone(), rng.split());
+    context.act(async move { submit(own_context, rng).await });
 }
 
-async fn submit(stage: Stage, mut dice: Dice) {
-    let client = Client::new(stage.onlooker.clone(), &namespace());
-    let deletes_first = dice.percent(40);
-    let count = usize::try_from(dice.between(3, TASKS_MAX)).unwrap_or(3);
+async fn submit(context: WorkloadContext, mut rng: SimRng) {
+    let client = Client::new(context.observer.clone(), &namespace());
+    let deletes_first = rng.percent(40);
+    let count = usize::try_from(rng.between(3, TASKS_MAX)).unwrap_or(3);
     for (number, name) in NAMES.into_iter().take(count).enumerate() {
-        tokio::time::sleep(dice.ms(1, 2_500)).await;
+        tokio::time::sleep(rng.ms(1, 2_500)).await;
         let id = TaskId::parse(name).expect("a good name");
-        let steps = u8::try_from(dice.between(1, 6)).unwrap_or(1);
-        let weakness = match dice.below(100) {
-            0..15 => Weakness::Fails,
-            15..30 => Weakness::Panics,
-            _ => Weakness::None,
+        let steps = u8::try_from(rng.between(1, 6)).unwrap_or(1);
+        let defect = match rng.below(100) {
+            0..15 => TaskDefect::Fails,
+            15..30 => TaskDefect::Panics,
+            _ => TaskDefect::None,
         };
         let props =
-            NewTask::new(id.clone()).props(&(steps, weakness, dice.percent(60))).expect("props are small");
+            NewTask::new(id.clone()).props(&(steps, defect, rng.percent(60))).expect("props are small");
         match client.submit(props).await {
             Ok(Submitted::Accepted) => {
-                stage.cast.history.note(Fact::Submitted { task: id.to_string() });
+                context.processes.history.note(Fact::Submitted { task: id.to_string() });
             }
             Ok(Submitted::Ended(_)) | Err(SubmitError::Exists) => {}
-            Err(error) => stage.cast.history.remark(format!("{id} was not submitted: {error}")),
+            Err(error) => context.processes.history.remark(format!("{id} was not submitted: {error}")),
         }
         if number == 2 && deletes_first {
             let id = TaskId::parse(NAMES[0]).expect("a good name");
-            stage.cast.beliefs.withdrawn(&task_line(id.as_str()));
+            context.processes.holds.withdrawn(&task_line(id.as_str()));
             match client.delete(&id).await {
-                Ok(_) => stage.cast.history.note(Fact::Deleted { task: id.to_string() }),
-                Err(error) => stage.cast.history.remark(format!("{id} was not deleted: {error}")),
+                Ok(_) => context.processes.history.note(Fact::Deleted { task: id.to_string() }),
+                Err(error) => context.processes.history.remark(format!("{id} was not deleted: {error}")),
             }
         }
     }

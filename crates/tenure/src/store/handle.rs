@@ -1,4 +1,4 @@
-//! The handle that everyone uses: any engine, and the everyday sentences on top of its verbs.
+//! The handle on a store: any engine, with shorthands for common requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tenure_core::chunk::chunks;
 use tenure_core::multi_get;
 use tenure_core::revision::Token;
 
-use super::dynamic::DynEngine;
+use super::dyn_engine::DynEngine;
 use super::memory::MemoryEngine;
 use super::page::PageLen;
 use super::{
@@ -20,7 +20,7 @@ use super::{
     WatchStream,
 };
 
-/// How many chunks of a long list are under way at once. One leaves the store idle between answers; beyond four nothing
+/// How many chunks of a long list are in flight at once. One leaves the store idle between responses; beyond four nothing
 /// was gained on etcd, and a slow store only gets a longer queue.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// Reads all keys of a selection page by page, as [`Store::list`] does, but at the revision of the read if it has one, and with
-    /// or without values as it says.
+    /// or without values according to it.
     pub(crate) async fn list_all(&self, get: Get) -> Result<Page, StoreError> {
         let mut len = PageLen::new();
         let end = get.select.end();
@@ -134,7 +134,7 @@ impl Store {
         Ok(self.txn(Txn::from(Op::put_leased(key, value, lease))).await?.revision)
     }
 
-    /// Deletes keys; says how many there were.
+    /// Deletes keys; returns how many there were.
     pub async fn delete(&self, select: Selection) -> Result<u64, StoreError> {
         let reply = self.txn(Txn::from(Op::Delete(select))).await?;
         match reply.results.first() {
@@ -143,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Puts a key if it does not exist; says under which token, or none if it does exist.
+    /// Puts a key if it does not exist; returns its token, or none if the key exists.
     pub async fn create(
         &self,
         key: impl Into<Bytes>,

@@ -23,7 +23,7 @@ const TTL: Duration = Duration::from_secs(15);
 /// keeps its key until it expires.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a release waits for the storage. A key whose deletion is not confirmed by then expires by itself.
+/// How long a release waits for the storage. If the deletion of a key is not confirmed by then, the key expires by itself.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
 
 /// Elections on one storage; see the [module](super). Cheap to clone; all clones share their terms.

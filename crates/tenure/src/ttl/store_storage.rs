@@ -1,7 +1,7 @@
 //! A Tenure store as a TTL storage: each key has its own lease.
 //!
 //! A store cannot swap a value and renew its lease in one step, so a swap renews the lease first. If the swap then finds another value, a
-//! lease was renewed without need, and it expires. In the other order a value could be acknowledged whose lease has ended already.
+//! lease was renewed without need, and it expires. In the other order a value could be acknowledged after its lease has ended.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl StoreStorage {
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StorageError> {
-        // A lease whose grant had no reply has no keys, and expires.
+        // A granted lease without a reply has no keys, and expires.
         Ok(self.store.grant(ttl, None).await.map_err(StorageError::not_applied)?.id)
     }
 

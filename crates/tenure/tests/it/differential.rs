@@ -137,7 +137,7 @@ fn memory_and_memory_agree() {
 
 /// A negative control: the comparing finds an engine that is wrong in one way, and shows it with few steps.
 #[test]
-fn an_engine_that_does_not_detach_is_found_with_a_short_script() {
+fn missing_detach_is_found_with_short_script() {
     struct Sticky;
     impl Twist for Sticky {
         async fn txn(&self, memory: &MemoryEngine, mut txn: Txn) -> Result<TxnReply, StoreError> {

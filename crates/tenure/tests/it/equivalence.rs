@@ -12,7 +12,7 @@ fn size() -> EquivalenceSize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn all_clones_of_a_memory_store_see_one_log() {
+async fn clones_of_memory_store_share_log() {
     log_equivalence(&[Store::memory()], size()).await.unwrap();
 }
 

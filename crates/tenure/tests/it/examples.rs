@@ -110,14 +110,14 @@ fn split_after<'a>(texts: &'a [&'static str], word: &str) -> (&'a [&'static str]
 }
 
 #[test]
-fn shared_lease_shows_one_lease_for_three_keys_on_memory() {
+fn shared_lease_example_on_memory() {
     let said = Running::start("shared_lease", &[]).ends();
     assert!(said.last().unwrap().ends_with("is gone"), "{said:?}");
     assert_eq!(said.iter().filter(|line| line.starts_with("registered")).count(), 3);
 }
 
 #[test]
-fn shared_lease_shows_one_lease_for_three_keys_on_etcd() {
+fn shared_lease_example_on_etcd() {
     let etcd = Etcd::start();
     let said = Running::start("shared_lease", &[&format!("etcd://{}", etcd.endpoints())]).ends();
     let leases: std::collections::BTreeSet<&str> =
@@ -160,7 +160,7 @@ fn etcd_retry_logs_long_outage_as_documented() {
 }
 
 #[test]
-fn guarded_write_shows_every_resource_refuse_a_late_holder() {
+fn guarded_write_refuses_late_holder() {
     let etcd = Etcd::start();
     for address in ["memory:".to_owned(), format!("etcd://{}", etcd.endpoints())] {
         let said = Running::start("guarded_write", &[&address]).ends();
@@ -174,14 +174,14 @@ fn guarded_write_shows_every_resource_refuse_a_late_holder() {
 }
 
 #[test]
-fn leader_only_leads_alone_and_ends_with_its_work() {
+fn leader_only_ends_with_its_work() {
     let said = Running::start("leader_only", &["memory:", "web-1", "2"]).ends();
     assert!(said[1].starts_with("web-1 leads"), "{said:?}");
     assert_eq!(said.iter().filter(|line| line.contains("works")).count(), 2);
 }
 
 #[test]
-fn leader_only_is_followed_by_the_next_when_it_is_killed_and_when_it_stops() {
+fn leader_only_has_successor_after_kill_and_stop() {
     let etcd = Etcd::start();
     let address = format!("etcd://{}", etcd.endpoints());
     let candidate = |name: &str| Running::start("leader_only", &[&address, name]);
@@ -203,7 +203,7 @@ fn leader_only_is_followed_by_the_next_when_it_is_killed_and_when_it_stops() {
 }
 
 #[test]
-fn two_workers_share_their_tasks_and_the_second_goes_on_where_the_first_stopped() {
+fn two_workers_continue_from_checkpoint() {
     let said = Running::start("two_workers", &["memory:"]).ends();
     let lines = |words: &str| said.iter().filter(|line| line.contains(words)).count();
     assert_eq!((lines("goes on at 0,"), lines("goes on at")), (12, 18), "{}", said.join("\n"));
@@ -211,7 +211,7 @@ fn two_workers_share_their_tasks_and_the_second_goes_on_where_the_first_stopped(
 }
 
 #[test]
-fn custom_balancer_gives_each_zone_its_own_tasks_and_leaves_none_behind() {
+fn custom_balancer_prefers_own_zone() {
     let said = Running::start("custom_balancer", &[]).ends();
     assert_eq!(said.len(), 2, "{}", said.join("\n"));
     for (line, zone, other) in [(&said[0], "eu", "us-"), (&said[1], "us", "eu-")] {
@@ -294,7 +294,7 @@ fn redis_election_writes_one_report() {
 }
 
 #[test]
-fn the_environment_names_the_store_where_the_program_does_not() {
+fn environment_variable_names_store() {
     let folder = tempfile::tempdir().unwrap();
     let run = |store: Option<String>| {
         let mut command = Command::new(binary("fenced_transfer"));

@@ -13,8 +13,8 @@ use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::file::FileEngine;
 use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Cause, Engine, Get, Invalid, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store, StoreError,
-    Txn, WatchError, WatchStart, WatchStream,
+    Cause, Engine, Get, InvalidRequest, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store,
+    StoreError, Txn, WatchError, WatchStart, WatchStream,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ use crate::twisted::{Twist, Twisted};
 const ITEM_MAX: Duration = Duration::from_secs(60);
 
 /// Reads a feed and keeps its picture, as a follower would.
-pub(crate) struct Follower {
+pub(crate) struct PresenceWatch {
     feed: Feed,
     pub(crate) picture: BTreeMap<Bytes, KeyValue>,
     /// Every item, in short words.
@@ -35,10 +35,16 @@ pub(crate) struct Follower {
     at: Revision,
 }
 
-impl Follower {
-    pub(crate) fn new(store: Store) -> Follower {
+impl PresenceWatch {
+    pub(crate) fn new(store: Store) -> PresenceWatch {
         let feed = Feed::open(store, Selection::prefix("/f/")).expect("the prefix is closed");
-        Follower { feed, picture: BTreeMap::new(), told: Vec::new(), is_whole: false, at: Revision::ZERO }
+        PresenceWatch {
+            feed,
+            picture: BTreeMap::new(),
+            told: Vec::new(),
+            is_whole: false,
+            at: Revision::ZERO,
+        }
     }
 
     /// Takes in the next item, and checks what every feed must keep to. Says at which revision the picture is whole now.
@@ -159,12 +165,12 @@ impl Twist for Interrupted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
+async fn feed_matches_store_at_every_synced() {
     for how in [Cut::Lost, Cut::Compacted, Cut::Silent] {
         for after in 0..12 {
             let memory = TokioClock::memory();
             let twist = Interrupted { after, how, refuse_every: 3, reads: AtomicUsize::new(0) };
-            let mut follower = Follower::new(Twisted::store(memory.clone(), twist));
+            let mut follower = PresenceWatch::new(Twisted::store(memory.clone(), twist));
             let store = Store::new(memory);
             let writer = store.clone();
             let writing = tokio::spawn(async move { write(&writer, 80, Duration::from_millis(20)).await });
@@ -179,13 +185,13 @@ async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
+async fn slow_feed_survives_compaction() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     for name in ["a", "b", "c", "d"] {
         store.put(format!("/f/{name}"), "1").await.unwrap();
     }
-    let mut follower = Follower::new(store.clone());
+    let mut follower = PresenceWatch::new(store.clone());
     follower.whole().await.unwrap();
     assert_eq!(follower.told.join(" "), "begin a b c d whole");
     // The watch is opened by reading on; it sees one change and then sleeps through the others.
@@ -206,7 +212,7 @@ async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
 
 /// Follows through one handle what is written, and compacted, through another, while `shake` breaks what it can.
 async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
-    let mut follower = Follower::new(reader);
+    let mut follower = PresenceWatch::new(reader);
     for round in 0..12 {
         shake(round);
         write(&writer, 20, Duration::ZERO).await.expect("the writer is not cut off");
@@ -228,7 +234,7 @@ async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
 }
 
 #[tokio::test]
-async fn a_feed_of_a_file_follows_another_handle() {
+async fn feed_of_a_file_follows_another_handle() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state").join("store.db");
     let open = async || Store::new(FileEngine::options().open(path.clone()).await.unwrap());
@@ -239,7 +245,7 @@ async fn a_feed_of_a_file_follows_another_handle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_feed_of_etcd_survives_a_network_that_breaks() {
+async fn feed_survives_broken_network_on_etcd() {
     let server = Server::start();
     let proxy = Proxy::to(server.member(0).client_addr());
     let writer = Store::new(EtcdEngine::connect(Config::new(server.client_urls())).await.unwrap());
@@ -261,7 +267,7 @@ async fn a_feed_of_etcd_survives_a_network_that_breaks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_of_many_pages_is_of_one_revision() {
+async fn listing_of_many_pages_has_one_revision() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     let puts = |value: &'static str| (0..2_500).map(move |n| Op::put(format!("/f/{n:05}"), value));
@@ -280,7 +286,7 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
             Ok(page)
         }
     }
-    let mut follower = Follower::new(Twisted::store(memory.clone(), Busy(AtomicUsize::new(0))));
+    let mut follower = PresenceWatch::new(Twisted::store(memory.clone(), Busy(AtomicUsize::new(0))));
     let first = follower.whole().await.unwrap();
     assert_eq!(follower.picture.len(), 2_500);
     follower.must_be(&store, first).await;
@@ -291,14 +297,14 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
 
 /// A page of tasks with long props was more than an answer carries. The feed took that for a mistake of its own and ended, and the node with it.
 #[tokio::test(start_paused = true)]
-async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
+async fn too_large_page_is_requested_smaller() {
     struct Narrow(Arc<AtomicUsize>);
     impl Twist for Narrow {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
             self.0.fetch_add(1, Ordering::Relaxed);
             let page = Engine::get(memory, get).await?;
             if page.pairs.len() > 100 {
-                return Err(StoreError::Invalid(Invalid::AnswerTooLarge("on purpose".to_owned())));
+                return Err(StoreError::Invalid(InvalidRequest::AnswerTooLarge("on purpose".to_owned())));
             }
             Ok(page)
         }
@@ -311,7 +317,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
     }
     let reads = Arc::new(AtomicUsize::new(0));
     let narrow = Twisted::store(memory, Narrow(reads.clone()));
-    let mut follower = Follower::new(narrow.clone());
+    let mut follower = PresenceWatch::new(narrow.clone());
     let whole = follower.whole().await.unwrap();
     assert_eq!(follower.picture.len(), 500);
     follower.must_be(&store, whole).await;
@@ -321,7 +327,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
+async fn unreachable_store_is_retried_with_backoff() {
     struct Down(Arc<AtomicUsize>);
     impl Twist for Down {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -332,7 +338,7 @@ async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
         }
     }
     let reads = Arc::new(AtomicUsize::new(0));
-    let mut follower = Follower::new(Twisted::store(TokioClock::memory(), Down(reads.clone())));
+    let mut follower = PresenceWatch::new(Twisted::store(TokioClock::memory(), Down(reads.clone())));
     let began = tokio::time::Instant::now();
     let whole = loop {
         match timeout(Duration::from_secs(600), follower.feed.next()).await.unwrap().unwrap().unwrap() {
@@ -348,7 +354,7 @@ async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
+async fn dropped_next_loses_and_repeats_nothing() {
     struct Slow(Arc<AtomicUsize>);
     impl Twist for Slow {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -361,7 +367,7 @@ async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
     let store = Store::new(memory.clone());
     store.put("/f/a", "1").await.unwrap();
     let reads = Arc::new(AtomicUsize::new(0));
-    let mut follower = Follower::new(Twisted::store(memory, Slow(reads.clone())));
+    let mut follower = PresenceWatch::new(Twisted::store(memory, Slow(reads.clone())));
     let mut dropped = 0;
     while follower.told.len() < 5 {
         match timeout(Duration::from_millis(3), follower.feed.next()).await {
@@ -378,7 +384,7 @@ async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_trying_can_mend_is_the_last_item() {
+async fn fatal_error_is_the_last_item() {
     let store = TokioClock::store();
     let mut feed = Feed::open(store.clone(), Selection::prefix("/f/")).unwrap();
     assert_eq!(feed.next().await.unwrap().unwrap(), FeedItem::SnapshotBegin);
@@ -390,11 +396,11 @@ async fn what_no_trying_can_mend_is_the_last_item() {
 }
 
 #[test]
-fn an_open_prefix_cannot_be_followed() {
+fn open_prefix_cannot_be_followed() {
     let refusal = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(async { Feed::open(Store::memory(), Selection::prefix("/f")).map(drop) });
-    assert!(matches!(refusal, Err(StoreError::Invalid(Invalid::OpenPrefix(_)))));
+    assert!(matches!(refusal, Err(StoreError::Invalid(InvalidRequest::OpenPrefix(_)))));
 }
 
 /// With a hundred nodes in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.
@@ -419,26 +425,26 @@ async fn reader_of_many_changes_lets_other_tasks_run(store: Store) {
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_memory() {
+async fn busy_reader_yields_on_memory() {
     reader_of_many_changes_lets_other_tasks_run(Store::memory()).await;
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_file() {
+async fn busy_reader_yields_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let engine = FileEngine::open(&folder.path().join("store.db")).await.unwrap();
     reader_of_many_changes_lets_other_tasks_run(Store::new(engine)).await;
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_etcd() {
+async fn busy_reader_yields_on_etcd() {
     let server = Server::start();
     let store = Store::open(&format!("etcd://{}", server.endpoints()).parse().unwrap()).await.unwrap();
     reader_of_many_changes_lets_other_tasks_run(store).await;
 }
 
 #[tokio::test]
-async fn reader_of_a_large_snapshot_lets_other_tasks_run() {
+async fn reader_of_large_snapshot_yields() {
     const KEYS: usize = 1_000;
     let store = Store::memory();
     for n in 0..KEYS {

@@ -3,21 +3,20 @@
 //! Counts are of the whole process, so they are exact where each test has a process of its own; beside others they may only fail for
 //! what those do, never pass for it, because they are waited for.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use tenure::client::{Client, NewTask};
 use tenure::election::Elections;
 use tenure::lock::Locks;
-use tenure::membership::Cluster;
+use tenure::member::Members;
 use tenure::session::Session;
 use tenure::store::{PreviousValues, Selection, Store, WatchStart};
 use tenure::{Task, TaskError, Tenure};
 use tenure_core::id::{Namespace, TaskId};
-use tenure_fixture::{Etcd, Member};
+use tenure_fixture::{Etcd, EtcdMember};
 
-/// How long what was told to end may take.
+/// How long tasks may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many lives are lived after the first: a leak of one thing in each is far more than any cache.
@@ -33,7 +32,7 @@ struct Count {
 }
 
 impl Count {
-    fn now(member: Option<&Member>) -> Count {
+    fn now(member: Option<&EtcdMember>) -> Count {
         let watchers = member.map_or(0.0, |member| member.metric("etcd_debugging_mvcc_watcher_total"));
         Count {
             tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks(),
@@ -46,8 +45,8 @@ impl Count {
         self.tasks <= other.tasks && self.descriptors <= other.descriptors && self.watchers <= other.watchers
     }
 
-    /// Waits until no more is left than there was. Whoever was told to end may need a moment.
-    async fn returns(self, member: Option<&Member>, when: &str) {
+    /// Waits until no more is left than before. A task that is ending may need a moment.
+    async fn returns(self, member: Option<&EtcdMember>, when: &str) {
         let returned = tokio::time::timeout(PATIENCE, async {
             while !Count::now(member).is_within(self) {
                 tokio::task::yield_now().await;
@@ -62,28 +61,28 @@ impl Count {
 async fn live(store: &Store) {
     let namespace = Namespace::parse("leaks").unwrap();
     let session = Session::options().ttl(Duration::from_secs(10)).open(store.clone()).unwrap();
-    session.register("/leaks/r/a", "v").await.unwrap();
+    session.register_raw("/leaks/r/a", "v").await.unwrap();
 
-    let cluster = Cluster::new(store.clone(), &namespace);
+    let cluster = Members::new(store.clone(), &namespace);
     let mut view = cluster.view();
     view.ready().await.unwrap();
 
     let locks = Locks::new(&session, &namespace);
     let held = locks.lock("l").await.unwrap();
-    assert!(locks.lock("l").try_once().await.is_err(), "it is held");
+    assert!(locks.lock("l").try_now().await.is_err(), "it is held");
     let given_up = tokio::spawn(locks.lock("l").into_future());
-    while locks.view(&"l".parse().unwrap()).await.unwrap().waiters.is_empty() {
+    while locks.get(&"l".parse().unwrap()).await.unwrap().waiters.is_empty() {
         tokio::task::yield_now().await;
     }
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
     held.release().await.unwrap();
-    drop(locks.shared("s").await.unwrap());
-    locks.permit("p", NonZeroU32::new(2).unwrap()).await.unwrap().release().await.unwrap();
+    drop(locks.rw_lock("s").read().await.unwrap());
+    locks.semaphore("p", 2).acquire().await.unwrap().release().await.unwrap();
 
-    let election = Elections::new(&session, &namespace).election("e").unwrap();
+    let election = Elections::new(&session, &namespace).election("e");
     let mut observe = election.observe();
-    let term = election.campaign("here").await.unwrap();
+    let term = election.campaign().value("here").await.unwrap();
     while observe.next().await.unwrap().unwrap().leader.is_none() {}
     drop(observe);
     term.resign().await.unwrap();
@@ -106,10 +105,10 @@ async fn live(store: &Store) {
 }
 
 /// Lives many times on a store, and then gives the store up too.
-async fn lives_leave_nothing(address: &str, member: Option<&Member>) {
+async fn lives_leave_nothing(address: &str, member: Option<&EtcdMember>) {
     let unopened = Count::now(member);
     let store = Store::open(&address.parse().unwrap()).await.unwrap();
-    // Streams and caches are opened by whoever needs them first, and stay for the others.
+    // The first use opens streams and caches, and they stay open for later ones.
     live(&store).await;
     settled(&store).await;
     let before = Count::now(member);
@@ -128,7 +127,7 @@ fn is_left(pair: &tenure::store::KeyValue) -> bool {
     !pair.key.windows(7).any(|part| part == b"/audit/")
 }
 
-/// Waits until neither a key nor a lease is left: what was dropped is given back by the session, behind the scenes.
+/// Waits until neither a key nor a lease is left: the session releases in the background what was dropped.
 async fn settled(store: &Store) {
     let left = async || {
         let keys = store.list(Selection::everything()).await.unwrap().pairs;
@@ -148,13 +147,13 @@ async fn settled(store: &Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_etcd_leave_no_task_no_descriptor_no_key_no_lease_and_no_watcher() {
+async fn many_sessions_leak_nothing_on_etcd() {
     let etcd = Etcd::start();
     lives_leave_nothing(&format!("etcd://{}", etcd.endpoints()), Some(etcd.member(0))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_a_file_leave_no_task_no_descriptor_no_key_and_no_lease() {
+async fn many_sessions_leak_nothing_on_file() {
     let folder = tempfile::tempdir().unwrap();
     lives_leave_nothing(&format!("file://{}", folder.path().join("store.db").display()), None).await;
 }
@@ -169,7 +168,7 @@ async fn whatever_is_left_is_counted() {
     settled(&store).await;
     let before = Count::now(member);
     let session = Session::open(store.clone()).unwrap();
-    session.register("/leaks/left", "v").await.unwrap();
+    session.register_raw("/leaks/left", "v").await.unwrap();
     let watch =
         store.watch(Selection::prefix("/leaks/"), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     let file = std::fs::File::open("/proc/self/status").unwrap();

@@ -8,7 +8,6 @@ mod since;
 mod tries;
 mod watches;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -87,19 +86,19 @@ use on_every_engine;
 
 on_every_engine! {
     one_holds_and_the_next_follows;
-    tokens_grow_and_nobody_overlaps;
-    those_who_share_a_lease_exclude_each_other;
+    tokens_grow_and_holds_never_overlap;
+    waiters_of_one_lease_exclude_each_other;
     a_try_that_fails_leaves_nothing_behind;
     a_dropped_acquire_and_a_dropped_guard_leave_nothing_behind;
-    a_waiter_whose_lease_is_revoked_is_told_at_once;
-    a_holder_whose_lease_is_revoked_is_told;
-    a_broken_lock_is_told_and_not_released_twice;
-    names_do_not_collide_and_strangers_block_nobody;
+    waiter_with_revoked_lease_fails_immediately;
+    holder_with_revoked_lease_loses_its_hold;
+    broken_lock_is_lost_and_released_once;
+    foreign_keys_and_similar_names_never_block;
     readers_share_and_writers_do_not;
     permits_are_counted;
     work_is_dropped_when_the_lock_is_lost;
-    a_closed_session_leaves_no_place;
-    everybody_can_see_who_holds_and_who_waits;
+    closed_session_leaves_no_queue_key;
+    snapshot_shows_holders_and_waiters;
 }
 
 mod claims {
@@ -121,8 +120,8 @@ mod claims {
     }
 
     /// Two processes with four tasks each: a counter without any other protection is never touched by two.
-    /// Each looks past what it left behind itself, and must not look past the other, whose keys begin alike.
-    pub(super) async fn those_who_share_a_lease_exclude_each_other(store: Store) {
+    /// Each ignores its own earlier keys, and must not ignore the keys of the other waiter, which have the same prefix.
+    pub(super) async fn waiters_of_one_lease_exclude_each_other(store: Store) {
         let (session, one) = process(&store);
         let two = Locks::new(&session, &namespace());
         for (holder, other) in [(&one, &two), (&two, &one), (&one, &two)] {
@@ -130,14 +129,14 @@ mod claims {
             let elsewhere = soon(other.lock("y").into_future()).await.unwrap();
             assert_eq!(guard.lease(), elsewhere.lease());
             elsewhere.release().await.unwrap();
-            let refused = soon(other.lock("x").try_once().into_future()).await;
+            let refused = soon(other.lock("x").try_now().into_future()).await;
             assert!(matches!(refused, Err(LockError::Held { .. })), "{refused:?}");
             guard.release().await.unwrap();
         }
         assert_eq!(keys(&store).await, 0);
     }
 
-    pub(super) async fn tokens_grow_and_nobody_overlaps(store: Store) {
+    pub(super) async fn tokens_grow_and_holds_never_overlap(store: Store) {
         let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let mut tasks = tokio::task::JoinSet::new();
         let processes = [process(&store), process(&store)];
@@ -162,12 +161,12 @@ mod claims {
     pub(super) async fn a_try_that_fails_leaves_nothing_behind(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
-        assert!(matches!(soon(second.lock("x").try_once().into_future()).await, Err(LockError::Held { .. })));
-        let waited = second.lock("x").wait_up_to(Duration::from_millis(200)).await;
+        assert!(matches!(soon(second.lock("x").try_now().into_future()).await, Err(LockError::Held { .. })));
+        let waited = second.lock("x").timeout(Duration::from_millis(200)).await;
         assert!(matches!(waited, Err(LockError::Timeout { .. })), "{waited:?}");
         wait_for_keys(&store, 1).await;
         held.release().await.unwrap();
-        second.lock("x").try_once().await.unwrap().release().await.unwrap();
+        second.lock("x").try_now().await.unwrap().release().await.unwrap();
     }
 
     pub(super) async fn a_dropped_acquire_and_a_dropped_guard_leave_nothing_behind(store: Store) {
@@ -181,7 +180,7 @@ mod claims {
         wait_for_keys(&store, 0).await;
     }
 
-    pub(super) async fn a_waiter_whose_lease_is_revoked_is_told_at_once(store: Store) {
+    pub(super) async fn waiter_with_revoked_lease_fails_immediately(store: Store) {
         let ((_a, first), (session, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());
@@ -194,7 +193,7 @@ mod claims {
         assert_eq!(keys(&store).await, 0);
     }
 
-    pub(super) async fn a_holder_whose_lease_is_revoked_is_told(store: Store) {
+    pub(super) async fn holder_with_revoked_lease_loses_its_hold(store: Store) {
         let (session, locks) = process(&store);
         let held = locks.lock("x").await.unwrap();
         store.revoke(session.lease_id().unwrap()).await.unwrap();
@@ -205,21 +204,21 @@ mod claims {
         soon(locks.lock("x").into_future()).await.unwrap().release().await.unwrap();
     }
 
-    pub(super) async fn a_broken_lock_is_told_and_not_released_twice(store: Store) {
+    pub(super) async fn broken_lock_is_lost_and_released_once(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
-        let holder = first.view(&name("x")).await.unwrap().holders.remove(0);
-        assert!(second.evict(&name("x"), &holder, "it hangs").await.unwrap());
-        assert!(!second.evict(&name("x"), &holder, "it hangs").await.unwrap());
+        let holder = first.get(&name("x")).await.unwrap().holders.remove(0);
+        assert!(second.break_hold(&name("x"), &holder, "it hangs").await.unwrap());
+        assert!(!second.break_hold(&name("x"), &holder, "it hangs").await.unwrap());
         let lost = soon(held.lost()).await;
         assert_eq!(lost.reason, LossReason::Deleted);
         let next = second.lock("x").await.unwrap();
         assert_eq!(held.release().await, Err(ReleaseError::Lost(lost)));
         assert!(next.is_valid());
-        next.release().await.expect("a late release frees nobody else's lock");
+        next.release().await.expect("a late release keeps the lock of another holder");
     }
 
-    pub(super) async fn names_do_not_collide_and_strangers_block_nobody(store: Store) {
+    pub(super) async fn foreign_keys_and_similar_names_never_block(store: Store) {
         let (_session, locks) = process(&store);
         store.txn(Txn::new().then(Op::put("/t/locks/a/stranger", "boo"))).await.unwrap();
         let a = soon(locks.lock("a").into_future()).await.unwrap();
@@ -239,11 +238,11 @@ mod claims {
 
     pub(super) async fn readers_share_and_writers_do_not(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
-        let one = soon(first.shared("x").into_future()).await.unwrap();
-        let two = soon(second.shared("x").into_future()).await.unwrap();
+        let one = soon(first.rw_lock("x").read().into_future()).await.unwrap();
+        let two = soon(second.rw_lock("x").read().into_future()).await.unwrap();
         let writer = tokio::spawn(first.lock("x").into_future());
         wait_for_keys(&store, 3).await;
-        let late = tokio::spawn(second.shared("x").into_future());
+        let late = tokio::spawn(second.rw_lock("x").read().into_future());
         wait_for_keys(&store, 4).await;
         one.release().await.unwrap();
         two.release().await.unwrap();
@@ -255,12 +254,11 @@ mod claims {
 
     pub(super) async fn permits_are_counted(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
-        let of = NonZeroU32::new(2).unwrap();
-        let one = soon(first.permit("x", of).into_future()).await.unwrap();
-        let two = soon(second.permit("x", of).into_future()).await.unwrap();
-        let third = tokio::spawn(second.permit("x", of).into_future());
+        let one = soon(first.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let two = soon(second.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let third = tokio::spawn(second.semaphore("x", 2).acquire().into_future());
         wait_for_keys(&store, 3).await;
-        assert!(matches!(first.permit("x", of).try_once().await, Err(LockError::Held { .. })));
+        assert!(matches!(first.semaphore("x", 2).acquire().try_now().await, Err(LockError::Held { .. })));
         two.release().await.unwrap();
         let third = soon(third).await.unwrap().unwrap();
         one.release().await.unwrap();
@@ -275,7 +273,7 @@ mod claims {
         assert!(soon(work).await.unwrap().is_err());
     }
 
-    pub(super) async fn a_closed_session_leaves_no_place(store: Store) {
+    pub(super) async fn closed_session_leaves_no_queue_key(store: Store) {
         let ((_a, first), (session, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());
@@ -288,17 +286,17 @@ mod claims {
         assert!(matches!(second.lock("x").await, Err(LockError::Closed)));
     }
 
-    pub(super) async fn everybody_can_see_who_holds_and_who_waits(store: Store) {
+    pub(super) async fn snapshot_shows_holders_and_waiters(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").reason("deploy").await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());
         wait_for_keys(&store, 2).await;
-        let view = second.view(&name("x")).await.unwrap();
+        let view = second.get(&name("x")).await.unwrap();
         assert_eq!((view.holders.len(), view.waiters.len()), (1, 1));
         assert_eq!((view.holders[0].token, view.holders[0].record.reason.as_str()), (held.token(), "deploy"));
         assert_eq!(first.list().await.unwrap().locks, [view]);
         held.release().await.unwrap();
         soon(waiting).await.unwrap().unwrap().release().await.unwrap();
-        assert_eq!(first.view(&name("x")).await.unwrap().holders.len(), 0);
+        assert_eq!(first.get(&name("x")).await.unwrap().holders.len(), 0);
     }
 }

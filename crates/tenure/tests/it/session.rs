@@ -7,7 +7,7 @@ mod flaky;
 mod hanging;
 mod input;
 mod keys;
-mod lending;
+mod lease_handles;
 mod observing;
 mod outages;
 mod stopped;
@@ -49,8 +49,9 @@ async fn wait_for_keys(store: &Store, count: usize, within: Duration) {
 
 /// Registers this many keys at once.
 async fn register_many(session: &Session, count: usize) {
-    let wishes = (0..count)
-        .map(|n| session.register(format!("/r/{n:05}"), "v").within(Duration::from_secs(30)).into_future());
+    let wishes = (0..count).map(|n| {
+        session.register_raw(format!("/r/{n:05}"), "v").timeout(Duration::from_secs(30)).into_future()
+    });
     for answer in futures_util::future::join_all(wishes).await {
         answer.unwrap();
     }
@@ -61,7 +62,7 @@ fn is_soak() -> bool {
     std::env::var_os("TENURE_SOAK").is_some()
 }
 
-/// Waits until the session says so, within a bounded time.
+/// Waits for a state of the session, within a bounded time.
 async fn wait_for_state(session: &Session, is_wanted: impl Fn(&SessionState) -> bool) {
     let mut state = session.state();
     let waited =

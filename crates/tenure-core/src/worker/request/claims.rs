@@ -1,16 +1,19 @@
-//! Claims that travel together, and how they learn what is stored about their tasks.
+//! Claims in one request, and how each learns the stored state of its task.
 //!
-//! A handler may begin only when the state of its task is known, and a command that was sent before. Read by each claim for itself that is most
-//! of what a server does for a claim; and most tasks that wait to be claimed are new, so there is neither. Therefore the last of the claims asks
-//! once whether there is any among the tasks of all. If there is not, everything is known; if there is, a claim is asked again as after a
-//! lost answer: it finds itself, and reads everything. One that fails reads who was faster, and needs no second request.
+//! A handler may start only when the state of its task and any pending command are known. If each
+//! claim reads both, these reads are most of the work of the server, and most unowned tasks are new
+//! and have neither. Therefore the last claim of the request asks once whether any of the tasks has
+//! a state or a command. If none has, everything is known. If one has, each claim is repeated as
+//! after a lost reply: it finds its own owner key, and reads everything. A claim that fails reads
+//! the owner that was faster, and needs no second request.
 //!
-//! Nodes leave each other's tasks alone, so mostly all claims of a request succeed. Then many of them may as well be one transaction, a *bundle* of
-//! all or nothing: transactions inside of one cost a server more than the same operations side by side. If somebody was faster after all, nothing
-//! has happened, and each of the bundle is asked for itself.
+//! Workers leave each other's tasks alone, so usually all claims of a request succeed. Then many of
+//! them can share one transaction that applies all or none, a *bundle*: nested transactions cost a
+//! server more than the same operations in one. If a peer was faster after all, nothing was
+//! applied, and each claim of the bundle is sent by itself.
 //!
-//! **Invariant**: that there is nothing counts only for claims that were in the store when it was read; before that a former owner may have
-//! written.
+//! **Invariant**: the absence of a state counts only for claims that were stored when it was read.
+//! Before that a former owner may still have written one.
 
 use super::{claim, read_claim};
 use crate::error::StoreError;
@@ -20,57 +23,59 @@ use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::revision::{Revision, Token};
 use crate::txn::{Op, OpReply, Txn, TxnReply};
-use crate::worker::input::{ClaimReply, Won};
+use crate::worker::input::{ClaimReply, WonClaim};
 use crate::worker::output::ClaimRequest;
 
 /// How claims learn of states and commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Reading {
-    /// As many as can are one transaction, and ask whether there are any.
+pub enum ClaimReadMode {
+    /// As many claims as possible share one transaction, which asks once for states and commands.
     #[default]
     Bundled,
-    /// Each is a transaction, and all of them together ask whether there are any.
+    /// Each claim is a transaction, and the last one asks for states and commands of all.
     Together,
-    /// Each of them reads its own.
+    /// Each claim is a transaction that reads its own state and command.
     Each,
 }
 
-/// For how many requests each claim reads for itself after asking together has found something: other tasks with such ids have states, too,
-/// perhaps from long ago, and what is asked in vain costs a second request.
+/// For how many requests each claim reads for itself after the shared read has found something.
+/// Other tasks of these ids have states as well, perhaps old ones, and each shared read in vain
+/// costs a second request.
 const EACH_FOR: u32 = 64;
 
-/// For how many requests each claim is a transaction of its own after one of them has failed a bundle: somebody wants the same tasks, and seldom
-/// only once.
+/// For how many requests each claim is a transaction of its own after a bundle has failed. A peer
+/// wants the same tasks, and seldom only once.
 const APART_FOR: u32 = 16;
 
-/// How many claims are one transaction. Each has two conditions, or two writes and a read, and etcd takes 128 of them, less one for each
-/// transaction that travels in the same request; two more reads ask for all.
+/// How many claims share one transaction. Each has two conditions, or two writes and a read. etcd
+/// takes 128 operations, less one for each nested transaction of the request; the shared read has
+/// two more.
 const BUNDLE: usize = 40;
 
-/// Which way of reading has paid of late.
+/// Which read modes have failed recently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Habit {
+pub struct ClaimModeHistory {
     each_for: u32,
     apart_for: u32,
 }
 
-impl Habit {
-    /// How the next request reads.
-    pub fn next_reading(&mut self) -> Reading {
+impl ClaimModeHistory {
+    /// The read mode of the next request.
+    pub fn next_reading(&mut self) -> ClaimReadMode {
         if let Some(left) = self.each_for.checked_sub(1) {
             self.each_for = left;
-            return Reading::Each;
+            return ClaimReadMode::Each;
         }
         match self.apart_for.checked_sub(1) {
             Some(left) => {
                 self.apart_for = left;
-                Reading::Together
+                ClaimReadMode::Together
             }
-            None => Reading::Bundled,
+            None => ClaimReadMode::Bundled,
         }
     }
 
-    /// A request is answered.
+    /// Learns from a request that has all its replies.
     pub fn learn(&mut self, request: &ClaimBatch) {
         if request.looked.is_some_and(|looked| !looked.is_blank) {
             self.each_for = EACH_FOR;
@@ -81,68 +86,69 @@ impl Habit {
     }
 }
 
-/// Claims in one request, until all of them are answered.
+/// The claims of one request, until each has a reply.
 #[derive(Clone, Debug)]
 pub struct ClaimBatch {
-    claims: Vec<Asked>,
-    /// Which of them asks for all; none if each reads for itself.
+    claims: Vec<ClaimTxn>,
+    /// The claim that asks for all. `None` if each reads for itself.
     asks_for_all: Option<usize>,
-    /// Whether they are asked for in bundles.
+    /// Whether they are sent in bundles.
     is_bundled: bool,
     /// Whether a bundle was refused.
     was_refused: bool,
-    looked: Option<Looked>,
+    looked: Option<ClaimReadback>,
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct ClaimTxn {
     ask: ClaimRequest,
     lease: LeaseId,
-    reading: Reading,
-    /// Whether an answer said too little: then it may be ours already.
+    reading: ClaimReadMode,
+    /// Whether the first reply was incomplete. The claim may be stored already.
     is_second: bool,
-    answer: Option<ClaimReply>,
+    reply: Option<ClaimReply>,
 }
 
-/// What came of asking for all.
+/// The result of the shared read.
 #[derive(Clone, Copy, Debug)]
-struct Looked {
+struct ClaimReadback {
     at: Revision,
-    /// Whether there is nothing.
+    /// Whether it found nothing.
     is_blank: bool,
 }
 
 impl ClaimBatch {
     /// These claims, each under its lease.
-    pub fn new(claims: Vec<(ClaimRequest, LeaseId)>, reading: Reading) -> ClaimBatch {
+    pub fn new(claims: Vec<(ClaimRequest, LeaseId)>, reading: ClaimReadMode) -> ClaimBatch {
         let is_new = |(_, (ask, _)): &(usize, &(ClaimRequest, LeaseId))| !ask.is_again;
         let mut new = claims.iter().enumerate().filter(is_new).map(|(n, _)| n);
-        // One by itself gains nothing by asking for all.
+        // For a single claim the shared read is no cheaper than its own.
         let asks_for_all = match reading {
-            Reading::Bundled | Reading::Together => new.next().and(new.next_back()),
-            Reading::Each => None,
+            ClaimReadMode::Bundled | ClaimReadMode::Together => new.next().and(new.next_back()),
+            ClaimReadMode::Each => None,
         };
-        // What was asked before may be there, and then it must not fail the others.
-        let is_bundled = reading == Reading::Bundled
+        // A repeated claim may be stored already, so its condition fails. It must not fail a
+        // bundle.
+        let is_bundled = reading == ClaimReadMode::Bundled
             && asks_for_all.is_some()
             && claims.iter().all(|(ask, _)| !ask.is_again);
-        let asked = |(ask, lease): (ClaimRequest, LeaseId)| {
+        let requested = |(ask, lease): (ClaimRequest, LeaseId)| {
             let is_together = asks_for_all.is_some() && !ask.is_again;
-            let reading = if is_together { Reading::Together } else { Reading::Each };
-            Asked { ask, lease, reading, is_second: false, answer: None }
+            let reading = if is_together { ClaimReadMode::Together } else { ClaimReadMode::Each };
+            ClaimTxn { ask, lease, reading, is_second: false, reply: None }
         };
-        let claims = claims.into_iter().map(asked).collect();
+        let claims = claims.into_iter().map(requested).collect();
         ClaimBatch { claims, asks_for_all, is_bundled, was_refused: false, looked: None }
     }
 
-    /// What to send now, in one go: a transaction for each bundle, or for each claim that is not answered.
+    /// The transactions to send now: one for each bundle, or for each claim without a reply.
     pub fn txns(&self, layout: &Layout) -> Vec<Txn> {
         if self.is_bundled {
             return self.claims.chunks(BUNDLE).map(|bundle| bundled(bundle, layout)).collect();
         }
-        let open = self.claims.iter().enumerate().filter(|(_, asked)| asked.answer.is_none());
-        open.map(|(n, asked)| {
-            let mut txn = claim(layout, &asked.ask, asked.lease, asked.reading);
+        let open = self.claims.iter().enumerate().filter(|(_, requested)| requested.reply.is_none());
+        open.map(|(n, requested)| {
+            let mut txn = claim(layout, &requested.ask, requested.lease, requested.reading);
             if self.asks_for_all == Some(n) {
                 for get in looks(&self.claims, layout) {
                     txn = txn.then(Op::Get(get.clone())).otherwise(Op::Get(get));
@@ -153,33 +159,39 @@ impl ClaimBatch {
         .collect()
     }
 
-    /// The transactions are answered, in their order. Whoever is not answered by that has to be asked again.
+    /// Takes the replies to the transactions, in their order. A claim that still has no reply has
+    /// to be sent again.
     pub fn handle(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
         if std::mem::take(&mut self.is_bundled) {
             return self.handle_bundles(replies);
         }
-        let open: Vec<usize> = (0..self.claims.len()).filter(|n| self.claims[*n].answer.is_none()).collect();
+        let open: Vec<usize> = (0..self.claims.len()).filter(|n| self.claims[*n].reply.is_none()).collect();
         assert!(open.len() == replies.len(), "every claim that is not answered was asked");
         if let Some(n) = self.asks_for_all.take() {
             let place = open.iter().position(|open| *open == n);
+            // The shared read is in one reply only, and counts for all claims of the request.
             self.looked = place.and_then(|place| look(replies[place].as_ref().ok()?));
         }
         for (n, reply) in open.into_iter().zip(replies) {
-            let asked = &mut self.claims[n];
-            asked.answer = match reply {
-                Ok(reply) if asked.reading == Reading::Together => asked.known(&reply, self.looked),
-                reply => Some(match read_claim(&asked.ask, asked.lease, reply) {
-                    ClaimReply::NotDone if asked.is_second => ClaimReply::Unknown,
-                    answer => answer,
+            let requested = &mut self.claims[n];
+            requested.reply = match reply {
+                Ok(reply) if requested.reading == ClaimReadMode::Together => {
+                    requested.known(&reply, self.looked)
+                }
+                reply => Some(match read_claim(&requested.ask, requested.lease, reply) {
+                    // The first transaction may have been applied, although this repetition was
+                    // not.
+                    ClaimReply::NotDone if requested.is_second => ClaimReply::Ambiguous,
+                    reply => reply,
                 }),
             };
-            if asked.answer.is_none() {
-                asked.ask_again();
+            if requested.reply.is_none() {
+                requested.repeat();
             }
         }
     }
 
-    /// The bundles are answered.
+    /// Takes the replies to the bundles.
     fn handle_bundles(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
         self.asks_for_all = None;
         let bundles = self.claims.chunks_mut(BUNDLE);
@@ -188,49 +200,52 @@ impl ClaimBatch {
             match reply {
                 Ok(reply) if reply.succeeded => {
                     let looked = look(&reply);
+                    // One found state or command is enough to change the read mode.
                     if self.looked.is_none_or(|looked| looked.is_blank) {
                         self.looked = looked;
                     }
                     let mut results = reply.results.into_iter();
-                    for asked in bundle {
-                        let results = results.by_ref().take(results_len(&asked.ask)).collect();
+                    for requested in bundle {
+                        let results = results.by_ref().take(results_len(&requested.ask)).collect();
                         let reply = TxnReply { succeeded: true, revision: reply.revision, results };
-                        asked.answer = asked.known(&reply, looked);
-                        if asked.answer.is_none() {
-                            asked.ask_again();
+                        requested.reply = requested.known(&reply, looked);
+                        if requested.reply.is_none() {
+                            requested.repeat();
                         }
                     }
                 }
-                // Nothing has happened, and whose fault that is each has to be asked.
+                // Nothing was applied, and which claim is the cause is unknown. Each of them is
+                // sent by itself.
                 Ok(_) | Err(StoreError::LeaseNotFound | StoreError::Invalid(_)) => {
                     self.was_refused = true;
-                    bundle.iter_mut().for_each(|asked| asked.reading = Reading::Each);
+                    bundle.iter_mut().for_each(|requested| requested.reading = ClaimReadMode::Each);
                 }
                 Err(error) => {
-                    for asked in bundle {
-                        asked.answer = Some(read_claim(&asked.ask, asked.lease, Err(error.clone())));
+                    for requested in bundle {
+                        requested.reply =
+                            Some(read_claim(&requested.ask, requested.lease, Err(error.clone())));
                     }
                 }
             }
         }
     }
 
-    /// Whether all of them are answered.
-    pub fn is_answered(&self) -> bool {
-        self.claims.iter().all(|asked| asked.answer.is_some())
+    /// Whether every claim has a reply.
+    pub fn has_reply(&self) -> bool {
+        self.claims.iter().all(|requested| requested.reply.is_some())
     }
 
-    /// The answers, in the order of the claims.
-    pub fn into_answers(self) -> Vec<ClaimReply> {
-        self.claims.into_iter().map(|asked| asked.answer.unwrap_or(ClaimReply::Unknown)).collect()
+    /// The replies, in the order of the claims.
+    pub fn into_replies(self) -> Vec<ClaimReply> {
+        self.claims.into_iter().map(|requested| requested.reply.unwrap_or(ClaimReply::Ambiguous)).collect()
     }
 }
 
-/// Claims as one transaction.
-fn bundled(bundle: &[Asked], layout: &Layout) -> Txn {
+/// Several claims as one transaction.
+fn bundled(bundle: &[ClaimTxn], layout: &Layout) -> Txn {
     let mut txn = Txn::new();
-    for Asked { ask, lease, .. } in bundle {
-        let Txn { when, then, .. } = claim(layout, ask, *lease, Reading::Bundled);
+    for ClaimTxn { ask, lease, .. } in bundle {
+        let Txn { when, then, .. } = claim(layout, ask, *lease, ClaimReadMode::Bundled);
         txn.when.extend(when);
         txn.then.extend(then);
     }
@@ -238,41 +253,46 @@ fn bundled(bundle: &[Asked], layout: &Layout) -> Txn {
     txn
 }
 
-/// Whether there is any state and any command among the tasks of claims that do not read for themselves: one of each says so.
-fn looks(claims: &[Asked], layout: &Layout) -> Vec<Get> {
-    let together = || claims.iter().filter(|asked| asked.reading == Reading::Together);
+/// The shared read: whether any task of the claims that do not read for themselves has a state, and
+/// whether any has a command.
+fn looks(claims: &[ClaimTxn], layout: &Layout) -> Vec<Get> {
+    let together = || claims.iter().filter(|requested| requested.reading == ClaimReadMode::Together);
     let look = |key: fn(TaskId) -> Key| {
-        let keys = || together().map(|asked| layout.encode(&key(asked.ask.task.clone())));
+        let keys = || together().map(|requested| layout.encode(&key(requested.ask.task.clone())));
         let (first, last) = keys().min().zip(keys().max())?;
         let end = Selection::Key(last).end()?;
+        // One key without its value is enough: only its presence matters.
         Some(Get { values: ValueMode::Omitted, ..Get::new(Selection::Range(first, end)).limit(1) })
     };
     [look(Key::TaskState), look(Key::TaskCommand)].into_iter().flatten().collect()
 }
 
-/// How many reads ask for all: one for states, one for commands.
+/// The number of reads of the shared read: one for states, one for commands.
 const LOOKS: usize = 2;
 
-/// How many operations a claim has that reads neither state nor command: it puts the owner and the attempt.
+/// How many operations a claim has that reads neither state nor command: it puts the owner and the
+/// attempt record.
 fn results_len(ask: &ClaimRequest) -> usize {
     2 + usize::from(ask.has_props)
 }
 
-impl Asked {
-    /// It is ours already, or was meant to be; the next answer says everything.
-    fn ask_again(&mut self) {
-        (self.reading, self.is_second, self.ask.is_again) = (Reading::Each, true, true);
+impl ClaimTxn {
+    /// The claim is stored already, or was meant to be. The reply to its repetition contains
+    /// everything.
+    fn repeat(&mut self) {
+        (self.reading, self.is_second, self.ask.is_again) = (ClaimReadMode::Each, true, true);
     }
 
-    /// What came of a claim that read nothing itself; none if that has to be asked.
-    fn known(&self, reply: &TxnReply, looked: Option<Looked>) -> Option<ClaimReply> {
+    /// The result of a claim that read nothing itself. `None` if it has to be repeated.
+    fn known(&self, reply: &TxnReply, looked: Option<ClaimReadback>) -> Option<ClaimReply> {
         if !reply.succeeded {
             return match read_claim(&self.ask, self.lease, Ok(reply.clone())) {
-                // It finds itself.
-                ClaimReply::Unknown => None,
-                answer => Some(answer),
+                // It finds its own owner key when it is repeated.
+                ClaimReply::Ambiguous => None,
+                reply => Some(reply),
             };
         }
+        // A shared read that is older than the claim proves nothing about it.
         let looked = looked.filter(|looked| looked.is_blank && looked.at >= reply.revision)?;
         let props = match reply.results.get(1) {
             Some(OpReply::Get(page)) if self.ask.has_props => {
@@ -281,15 +301,22 @@ impl Asked {
             Some(_) | None => None,
         };
         let (token, lease, revision) = (Token(reply.revision), self.lease, looked.at);
-        Some(ClaimReply::Ours(Box::new(Won { token, lease, revision, props, state: None, command: None })))
+        Some(ClaimReply::Won(Box::new(WonClaim {
+            token,
+            lease,
+            revision,
+            props,
+            state: None,
+            command: None,
+        })))
     }
 }
 
-/// What the last two reads of a reply say.
-fn look(reply: &TxnReply) -> Option<Looked> {
+/// The result of the shared read, from the last two operations of a reply.
+fn look(reply: &TxnReply) -> Option<ClaimReadback> {
     let reads = reply.results.get(reply.results.len().checked_sub(LOOKS)?..)?;
     let is_blank = |read: &OpReply| matches!(read, OpReply::Get(page) if page.pairs.is_empty());
-    Some(Looked { at: reply.revision, is_blank: reads.iter().all(is_blank) })
+    Some(ClaimReadback { at: reply.revision, is_blank: reads.iter().all(is_blank) })
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Fuzz target: whatever a server sends, in whatever order, a consumer sees whole revisions that only grow, and nothing after the last word.
+//! Fuzz target: whatever a server sends, in whatever order, a consumer sees whole revisions that
+//! only grow, and nothing after the end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,17 +8,17 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::super::{WatchError, WatchFrom, WatchItem, WatchSpec};
-use super::{Action, Full, Name, Router, Sink, Trust};
+use super::{QueueFull, Router, RouterAction, VersionQuirks, WatchName, WatchSink};
 use crate::message::header::ResponseHeader;
 use crate::message::kv::KeyValue;
 use crate::message::watch::{WatchResponse, WireEvent};
 
-/// How many steps of a script are played: more only repeat themselves.
+/// How many steps of a script are run: more only repeat themselves.
 const STEPS_MAX: usize = 400;
 
-/// A consumer that believes nothing.
+/// A consumer that checks every item.
 #[derive(Debug, Default)]
-struct Seen {
+struct FuzzDeliveries {
     opened: Option<i64>,
     /// Everything up to here was delivered.
     up_to: i64,
@@ -27,9 +28,9 @@ struct Seen {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Consumer(Rc<RefCell<Seen>>);
+struct FuzzConsumer(Rc<RefCell<FuzzDeliveries>>);
 
-impl Sink for Consumer {
+impl WatchSink for FuzzConsumer {
     fn opened(&mut self, point: i64) {
         let mut seen = self.0.borrow_mut();
         assert!(seen.end.is_none() && seen.opened.is_none(), "opened once, and not after its end");
@@ -37,11 +38,11 @@ impl Sink for Consumer {
         seen.up_to = point;
     }
 
-    fn offer(&mut self, item: WatchItem) -> Result<(), Full> {
+    fn offer(&mut self, item: WatchItem) -> Result<(), QueueFull> {
         let mut seen = self.0.borrow_mut();
         assert!(seen.end.is_none(), "nothing comes after the last word");
-        assert!(seen.opened.is_some(), "nothing comes before it is told from where");
-        let Some(room) = seen.room.checked_sub(1) else { return Err(Full) };
+        assert!(seen.opened.is_some(), "no item comes before the start revision");
+        let Some(room) = seen.room.checked_sub(1) else { return Err(QueueFull) };
         seen.room = room;
         match item {
             WatchItem::Batch { revision, events } => {
@@ -71,12 +72,12 @@ impl Sink for Consumer {
 /// message as it travels.
 fn watch(bytes: &[u8]) -> String {
     let mut router = Router::new();
-    let consumers: Vec<Consumer> = (0..3).map(|_| Consumer::default()).collect();
+    let consumers: Vec<FuzzConsumer> = (0..3).map(|_| FuzzConsumer::default()).collect();
     for (number, consumer) in (1..).zip(&consumers) {
         consumer.0.borrow_mut().room = 8;
         let start = [WatchFrom::After(5), WatchFrom::Now, WatchFrom::Recent][consumers.len().min(number) - 1];
         let (key, range_end) = (Bytes::from_static(b"k/"), Bytes::from_static(b"k0"));
-        let name = Name(number.try_into().unwrap_or(0));
+        let name = WatchName(number.try_into().unwrap_or(0));
         router.subscribe(name, WatchSpec { key, range_end, start, prev: false }, consumer.clone());
     }
     connect(&mut router);
@@ -97,11 +98,11 @@ fn watch(bytes: &[u8]) -> String {
     format!("{} {}", told.collect::<Vec<_>>().join(" "), failures.min(3))
 }
 
-fn step(router: &mut Router<Consumer>, consumers: &[Consumer], line: &[u8]) {
+fn step(router: &mut Router<FuzzConsumer>, consumers: &[FuzzConsumer], line: &[u8]) {
     let text = String::from_utf8_lossy(line);
     let words: Vec<&str> = text.split(' ').collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<i64>().ok()).unwrap_or(0);
-    let name = Name(number(1).unsigned_abs());
+    let name = WatchName(number(1).unsigned_abs());
     let consumer = usize::try_from(number(1).saturating_sub(1)).ok().and_then(|index| consumers.get(index));
     let response = |revision: i64| WatchResponse {
         header: Some(ResponseHeader { cluster_id: 1, member_id: 1, revision, raft_term: 1 }),
@@ -131,7 +132,7 @@ fn step(router: &mut Router<Consumer>, consumers: &[Consumer], line: &[u8]) {
         }
         "leave" => router.unsubscribe(name),
         "lost" => connect(router),
-        "life" => router.ask_for_life(),
+        "life" => router.request_sign_of_life(),
         _ => {
             if let Ok(response) = WatchResponse::decode(line) {
                 router.handle(response);
@@ -150,25 +151,26 @@ fn event(revision: i64) -> WireEvent {
 }
 
 /// Another stream, as after a break.
-fn connect(router: &mut Router<Consumer>) {
+fn connect(router: &mut Router<FuzzConsumer>) {
     router.lost();
     router.connected();
-    router.trust(Trust { progress: true, history: true });
+    router.trust(VersionQuirks { progress: true, history: true });
 }
 
-/// What the driver would do: sends what is to be sent, and leaves a stream that cannot be trusted. Counts those.
-fn settle(router: &mut Router<Consumer>) -> usize {
+/// Does what the driver would do: sends pending requests, and abandons a stream that cannot be
+/// trusted. Counts those.
+fn settle(router: &mut Router<FuzzConsumer>) -> usize {
     let mut failures = 0;
     loop {
         while router.poll_request().is_some() {}
         match router.poll_action() {
-            Some(Action::Fail(_)) => {
+            Some(RouterAction::Fail(_)) => {
                 failures += 1;
                 connect(router);
             }
-            Some(Action::Probe { name, epoch, .. }) => router.proven(name, epoch),
+            Some(RouterAction::Probe { name, epoch, .. }) => router.proven(name, epoch),
             // Answered by the script, or never.
-            Some(Action::Read { .. } | Action::Verify { .. }) => {}
+            Some(RouterAction::Read { .. } | RouterAction::Verify { .. }) => {}
             None => return failures,
         }
     }

@@ -1,7 +1,7 @@
-//! Between the contract's words and etcd's.
+//! Translates between the types of the contract and those of etcd.
 //!
 //! The traps are in the ranges: to etcd an empty end means one key, an end of one zero byte means "to the last key", and a
-//! bound of 0 means no bound. So what selects nothing is said as a range from a key to itself.
+//! bound of 0 means no bound. So an empty selection is sent as a range from a key to itself.
 
 use std::mem::take;
 
@@ -62,9 +62,9 @@ pub(super) fn range(get: &Get) -> etcd::Range {
         limit: get.limit.map_or(0, i64::from),
         revision: get.at.map_or(0, |at| at.0),
         order: match get.order {
-            SortOrder::Key => etcd::Order::Key,
-            SortOrder::Created => etcd::Order::CreateAscending,
-            SortOrder::CreatedDescending => etcd::Order::CreateDescending,
+            SortOrder::Key => etcd::RangeOrder::Key,
+            SortOrder::Created => etcd::RangeOrder::CreateAscending,
+            SortOrder::CreatedDescending => etcd::RangeOrder::CreateDescending,
         },
         serializable: false,
         // etcd 3.7 leaves the lease out of answers without values, and the contract does not: values are left out here.
@@ -98,13 +98,13 @@ pub(super) fn pair(kv: etcd::KeyValue) -> KeyValue {
     }
 }
 
-/// What a transaction is that does one thing and asks no conditions.
+/// A transaction with one operation and no conditions.
 pub(super) enum Lone {
     Put(etcd::Put),
     Delete(etcd::Delete),
 }
 
-/// The put or the delete that a transaction is, taken out of it, if it is nothing else: the server does it with less work than a transaction.
+/// Takes the only put or delete out of a transaction without conditions: the server applies it with less work than a transaction.
 pub(super) fn lone(txn: &mut Txn) -> Option<Lone> {
     match (&txn.when[..], &mut txn.then[..], &txn.otherwise[..]) {
         ([], [Op::Put { key, value, lease }], []) => Some(Lone::Put(put(take(key), take(value), *lease))),
@@ -113,7 +113,7 @@ pub(super) fn lone(txn: &mut Txn) -> Option<Lone> {
     }
 }
 
-/// Keys and values are shared, not copied: whoever asks may have to ask again in other words.
+/// Keys and values are shared, not copied: the caller may have to send the transaction again in another form.
 pub(super) fn txn(txn: &Txn) -> etcd::Txn {
     etcd::Txn {
         when: txn.when.iter().map(compare).collect(),
@@ -132,11 +132,11 @@ fn compare(condition: &Condition) -> etcd::Compare {
             Comparison::Greater => etcd::Relation::Greater,
         },
         target: match &condition.field {
-            Field::Version(version) => etcd::Target::Version(*version),
-            Field::Created(revision) => etcd::Target::CreateRevision(revision.0),
-            Field::Modified(revision) => etcd::Target::ModRevision(revision.0),
-            Field::Lease(lease) => etcd::Target::Lease(lease.map_or(0, LeaseId::get)),
-            Field::Value(value) => etcd::Target::Value(value.clone()),
+            Field::Version(version) => etcd::CompareValue::Version(*version),
+            Field::Created(revision) => etcd::CompareValue::CreateRevision(revision.0),
+            Field::Modified(revision) => etcd::CompareValue::ModRevision(revision.0),
+            Field::Lease(lease) => etcd::CompareValue::Lease(lease.map_or(0, LeaseId::get)),
+            Field::Value(value) => etcd::CompareValue::Value(value.clone()),
         },
     }
 }
@@ -214,10 +214,10 @@ pub(super) fn deleted(count: i64) -> Result<OpReply, StoreError> {
     }
 }
 
-pub(super) fn change(event: etcd::Event) -> Change {
+pub(super) fn change(event: etcd::WatchEvent) -> Change {
     match event {
-        etcd::Event::Put { kv, prev } => Change::Put { pair: pair(kv), previous: prev.map(pair) },
-        etcd::Event::Delete { key, revision, prev } => {
+        etcd::WatchEvent::Put { kv, prev } => Change::Put { pair: pair(kv), previous: prev.map(pair) },
+        etcd::WatchEvent::Delete { key, revision, prev } => {
             Change::Delete { key, revision: Revision(revision), previous: prev.map(pair) }
         }
     }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_selects_nothing_never_becomes_one_key_or_all_of_them() {
+    fn empty_selection_stays_empty() {
         let key = Bytes::from_static(b"k");
         for to in [&b""[..], b"\0", b"a", b"k"] {
             let select = Selection::Range(key.clone(), Bytes::copy_from_slice(to));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_and_the_rest_have_the_end_that_means_the_last_key() {
+    fn open_ranges_end_after_the_last_key() {
         assert_eq!(ends(&Selection::everything()), (ZERO, ZERO, false));
         assert_eq!(ends(&Selection::From("k".into())), ("k".into(), ZERO, false));
         assert_eq!(ends(&Selection::prefix("k/")), ("k/".into(), "k0".into(), false));

@@ -1,36 +1,36 @@
-//! The thread that answers what needs no change, on snapshots of its own: it never waits for one who writes.
+//! The thread that serves reads, on snapshots of its own: it never waits for a writer.
 //!
-//! **Invariant**: no answer shows a key whose lease is over. If there is such a lease, the questions go to the writer, which
-//! ends it first.
+//! **Invariant**: no result shows a key after its lease has ended. If there is such a lease, the reads go to the writer, which
+//! expires it first.
 
 use std::sync::Arc;
 
 use rusqlite::Connection;
 
 use crate::store::StoreError;
-use crate::store::file::engine::{Core, EndWith};
-use crate::store::file::guard::Guard;
-use crate::store::file::job::{Awake, Job};
+use crate::store::file::engine::{Core, EndOnDrop};
+use crate::store::file::identity::FileIdentityCheck;
+use crate::store::file::job::{Job, QueueWakeup};
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::sql::{Query, Statements};
 
-/// How many questions one snapshot answers: those who ask meanwhile must not wait for long.
+/// How many reads one snapshot serves: reads that arrive meanwhile must not wait for long.
 const GROUP_LEN_MAX: usize = 64;
 
-/// Answers until the end.
-pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, store_id: &[u8; 16]) {
-    let _end = EndWith(core);
+/// Serves reads until the end.
+pub(super) fn run(core: &Arc<Core>, connection: &Connection, files: &FileIdentityCheck, store_id: &[u8; 16]) {
+    let _end = EndOnDrop(core);
     let sql = Statements::new(connection);
     loop {
         match core.reads.wait(None) {
-            Awake::Over => return,
-            Awake::Jobs | Awake::Idle => {}
+            QueueWakeup::Over => return,
+            QueueWakeup::Jobs | QueueWakeup::Idle => {}
         }
         // Before the snapshot: it must hold at least what was seen.
         let seen = core.seen();
         let jobs = core.reads.take(GROUP_LEN_MAX, usize::MAX);
-        answer(core, &sql, jobs, |sql| {
-            guard.check()?;
+        serve_group(core, &sql, jobs, |sql| {
+            files.check()?;
             let meta = Meta::read(sql)?;
             meta.check(store_id, seen)?;
             Ok(meta)
@@ -38,7 +38,7 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, stor
     }
 }
 
-fn answer(
+fn serve_group(
     core: &Core,
     sql: &Statements<'_>,
     mut jobs: Vec<Job>,
@@ -56,11 +56,11 @@ fn answer(
     }
 }
 
-/// What became of the questions.
+/// The outcome of a group of reads.
 enum Snapshot {
-    /// They are answered.
+    /// They have their results.
     Answers,
-    /// A lease is over, so nothing may be shown yet.
+    /// A lease has ended, so no result may be sent yet.
     HasDueLease,
 }
 
@@ -84,7 +84,7 @@ fn read(
     Ok(Snapshot::Answers)
 }
 
-/// A snapshot, until it is dropped. Those who keep one for long let the write-ahead log grow.
+/// A snapshot, until it is dropped. While it is open, the write-ahead log grows.
 pub(super) struct ReadTransaction<'s, 'c>(&'s Statements<'c>);
 
 impl<'s, 'c> ReadTransaction<'s, 'c> {

@@ -4,7 +4,7 @@
 
 use tenure::election::CampaignError;
 use tenure::lock::{LockError, ReleaseError};
-use tenure::session::Loan;
+use tenure::session::LeaseHandle;
 use tenure_fixture::{Mode, Proxy};
 use tokio::task::JoinHandle;
 
@@ -36,7 +36,7 @@ struct Scene {
     /// Behind the proxy, with a lease: what is asked of the store from here on is about places alone.
     far: Session,
     /// Keeps that lease.
-    loan: Option<Loan>,
+    loan: Option<LeaseHandle>,
     _etcd: Etcd,
 }
 
@@ -47,7 +47,7 @@ impl Scene {
         let near = connect(&etcd).await;
         let url = format!("etcd://{}", proxy.addr());
         let far = open(Store::open(&url.parse().unwrap()).await.unwrap());
-        let loan = far.lend().await.unwrap();
+        let loan = far.lease().await.unwrap();
         Scene { proxy, near, far, loan: Some(loan), _etcd: etcd }
     }
 
@@ -91,7 +91,7 @@ fn ask(kind: Kind, session: &Session, wait: Duration) -> Asking {
     let namespace = Namespace::parse("t").unwrap();
     match kind {
         Kind::Lock => {
-            let asking = Locks::new(session, &namespace).lock("x").wait_up_to(wait).into_future();
+            let asking = Locks::new(session, &namespace).lock("x").timeout(wait).into_future();
             tokio::spawn(async move {
                 match asking.await {
                     Ok(guard) => Ok(Claim::Lock(Box::new(guard))),
@@ -100,8 +100,8 @@ fn ask(kind: Kind, session: &Session, wait: Duration) -> Asking {
             })
         }
         Kind::Election => {
-            let election = Elections::new(session, &namespace).election("x").unwrap();
-            let asking = election.campaign("v").wait_up_to(wait).into_future();
+            let election = Elections::new(session, &namespace).election("x");
+            let asking = election.campaign().value("v").timeout(wait).into_future();
             tokio::spawn(async move {
                 match asking.await {
                     Ok(term) => Ok(Claim::Election(Box::new(term))),
@@ -124,7 +124,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// The release is asked again when somebody else holds already: it must find nothing of ours, and leave what is not ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_whose_answer_is_lost_on_etcd_is_asked_again_and_frees_nobody_else() {
+async fn lost_release_response_is_retried_on_etcd() {
     let scene = Scene::new().await;
     let next = open(scene.near.clone());
     for kind in KINDS {
@@ -151,7 +151,7 @@ async fn a_release_whose_answer_is_lost_on_etcd_is_asked_again_and_frees_nobody_
 
 /// What never arrived looks the same to whoever sent it, and must be asked again: nobody else can wait for a lease of a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_never_reached_etcd_is_asked_again() {
+async fn undelivered_release_is_retried_on_etcd() {
     let scene = Scene::new().await;
     let next = open(scene.near.clone());
     for kind in KINDS {
@@ -171,7 +171,7 @@ async fn a_release_that_never_reached_etcd_is_asked_again() {
 
 /// Nobody is told that it has a place; once it does not want one any more, it has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_whose_answer_is_lost_on_etcd_leaves_no_place() {
+async fn cancelled_ambiguous_acquire_leaves_no_key_on_etcd() {
     let scene = Scene::new().await;
     for kind in KINDS {
         // Dropped.
@@ -203,7 +203,7 @@ async fn an_acquire_whose_answer_is_lost_on_etcd_leaves_no_place() {
 
 /// It asks what became of its request, and holds the one place that it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_whose_answer_is_lost_on_etcd_holds_one_place() {
+async fn ambiguous_acquire_keeps_one_key_on_etcd() {
     let scene = Scene::new().await;
     for kind in KINDS {
         for _ in 0..3 {
@@ -223,7 +223,7 @@ async fn an_acquire_whose_answer_is_lost_on_etcd_holds_one_place() {
 
 /// The session ends while nobody knows whether there is a place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_closed_before_the_answer_on_etcd_leaves_no_place() {
+async fn session_closed_early_leaves_no_key_on_etcd() {
     for kind in KINDS {
         let mut scene = Scene::new().await;
         scene.lose_answers();

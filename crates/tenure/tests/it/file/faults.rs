@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use tenure::store::{
-    Get, LeaseChoice, Replaced, Revision, Store, StoreError, Unusable, WatchError, WatchStart,
+    Get, LeaseChoice, Revision, Store, StoreError, StoreReplaced, UnusableStore, WatchError, WatchStart,
 };
 
 use super::child::Process;
@@ -21,7 +21,7 @@ async fn killed_after_300_puts(home: &Home) -> Revision {
 
 /// X03.
 #[tokio::test]
-async fn a_shm_that_is_garbage_after_a_crash_loses_nothing() {
+async fn garbage_shm_after_crash_loses_nothing() {
     let home = Home::new();
     let last = killed_after_300_puts(&home).await;
     std::fs::write(home.beside("-shm"), [0xA5; 32_768]).unwrap();
@@ -32,7 +32,7 @@ async fn a_shm_that_is_garbage_after_a_crash_loses_nothing() {
 
 /// X03.
 #[tokio::test]
-async fn a_shm_that_is_removed_after_a_crash_loses_nothing() {
+async fn removed_shm_after_crash_loses_nothing() {
     let home = Home::new();
     let last = killed_after_300_puts(&home).await;
     std::fs::remove_file(home.beside("-shm")).unwrap();
@@ -43,7 +43,7 @@ async fn a_shm_that_is_removed_after_a_crash_loses_nothing() {
 
 /// X04. SQLite opens the rest without a word, 100 revisions back.
 #[tokio::test]
-async fn a_wal_that_is_removed_after_a_crash_lets_no_revision_come_twice() {
+async fn removed_wal_after_crash_repeats_no_revision() {
     let home = Home::new();
     let last = killed_after_300_puts(&home).await;
     std::fs::remove_file(home.beside("-wal")).unwrap();
@@ -62,7 +62,7 @@ async fn a_wal_that_is_removed_after_a_crash_lets_no_revision_come_twice() {
 
 /// X04, with an older copy in place of the removed log, as after a restored backup.
 #[tokio::test]
-async fn an_older_wal_lets_no_revision_come_twice() {
+async fn older_wal_lets_no_revision_come_twice() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/first", "").await.unwrap();
@@ -77,7 +77,7 @@ async fn an_older_wal_lets_no_revision_come_twice() {
 
 /// The ceiling alone is enough, and the bell alone is.
 #[tokio::test]
-async fn a_lost_wal_is_noticed_without_the_other_side_files_too() {
+async fn lost_wal_is_detected_without_side_files() {
     for suffix in [".bell", ".epoch"] {
         let home = Home::new();
         let last = killed_after_300_puts(&home).await;
@@ -94,7 +94,7 @@ async fn leads(store: &Store) -> Result<bool, StoreError> {
 
 /// X05, S4. Measured without the guard: both lead.
 #[tokio::test]
-async fn unlinked_files_make_the_first_process_stop_and_never_two_leaders() {
+async fn unlinked_files_never_make_two_leaders() {
     let home = Home::new();
     let store = home.store().await;
     assert!(leads(&store).await.unwrap());
@@ -104,10 +104,13 @@ async fn unlinked_files_make_the_first_process_stop_and_never_two_leaders() {
     }
     let mut other = Process::start("lead", &home.path());
     other.expect("true").await;
-    assert!(matches!(next(&mut watch).await, Err(WatchError::Lost(StoreError::Replaced(Replaced::Files)))));
+    assert!(matches!(
+        next(&mut watch).await,
+        Err(WatchError::Lost(StoreError::Replaced(StoreReplaced::Files)))
+    ));
     for _ in 0..3 {
-        assert!(matches!(leads(&store).await, Err(StoreError::Replaced(Replaced::Files))));
-        assert!(matches!(store.get_key("/leader").await, Err(StoreError::Replaced(Replaced::Files))));
+        assert!(matches!(leads(&store).await, Err(StoreError::Replaced(StoreReplaced::Files))));
+        assert!(matches!(store.get_key("/leader").await, Err(StoreError::Replaced(StoreReplaced::Files))));
     }
     // Its end must not take the other's files with it.
     store.close().await;
@@ -121,7 +124,7 @@ async fn unlinked_files_make_the_first_process_stop_and_never_two_leaders() {
 
 /// X05: within one write, without anybody watching.
 #[tokio::test]
-async fn each_unlinked_file_is_noticed_by_the_next_write_renewal_and_read() {
+async fn unlinked_file_fails_the_next_request() {
     for suffix in ["", "-wal", "-shm"] {
         for try_one in [0, 1, 2] {
             let home = Home::new();
@@ -134,7 +137,7 @@ async fn each_unlinked_file_is_noticed_by_the_next_write_renewal_and_read() {
                 _ => store.get_key("/a").await.map(drop),
             };
             assert!(
-                matches!(noticed, Err(StoreError::Replaced(Replaced::Files))),
+                matches!(noticed, Err(StoreError::Replaced(StoreReplaced::Files))),
                 "{suffix} {try_one} {noticed:?}"
             );
         }
@@ -143,14 +146,14 @@ async fn each_unlinked_file_is_noticed_by_the_next_write_renewal_and_read() {
 
 /// S5. Measured without the guard: two leaders and a malformed database.
 #[tokio::test]
-async fn a_shm_unlinked_under_a_live_process_destroys_nothing() {
+async fn shm_unlinked_while_open_destroys_nothing() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
     std::fs::remove_file(home.beside("-shm")).unwrap();
     let mut other = Process::start("lead", &home.path());
     other.expect("true").await;
-    assert!(matches!(leads(&store).await, Err(StoreError::Replaced(Replaced::Files))));
+    assert!(matches!(leads(&store).await, Err(StoreError::Replaced(StoreReplaced::Files))));
     store.close().await;
     other.kill().await;
     let store = home.store().await;
@@ -163,36 +166,36 @@ async fn a_shm_unlinked_under_a_live_process_destroys_nothing() {
 
 /// X18.
 #[tokio::test]
-async fn another_store_in_the_same_file_ends_the_handle() {
+async fn replaced_store_ends_handle() {
     let home = Home::new();
     let store = home.store().await;
     let mut watch = watch_all(&store, WatchStart::Now).await;
     let connection = rusqlite::Connection::open(home.path()).unwrap();
     connection.execute("UPDATE meta SET store_id = randomblob(16)", []).unwrap();
-    assert!(matches!(store.put("/a", "").await, Err(StoreError::Replaced(Replaced::Identity { .. }))));
+    assert!(matches!(store.put("/a", "").await, Err(StoreError::Replaced(StoreReplaced::Identity { .. }))));
     let Err(WatchError::Lost(error)) = next(&mut watch).await else { panic!("the watch goes on") };
-    assert!(matches!(error, StoreError::Replaced(Replaced::Identity { .. })));
+    assert!(matches!(error, StoreError::Replaced(StoreReplaced::Identity { .. })));
 }
 
 #[tokio::test]
-async fn a_revision_that_goes_back_under_a_live_process_ends_the_handle() {
+async fn decreased_revision_ends_handle() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();
     let connection = rusqlite::Connection::open(home.path()).unwrap();
     connection.execute("UPDATE meta SET rev = 1", []).unwrap();
     let error = store.put("/a", "").await.unwrap_err();
-    assert!(matches!(error, StoreError::Replaced(Replaced::RevisionRegress { .. })), "{error}");
+    assert!(matches!(error, StoreError::Replaced(StoreReplaced::RevisionRegress { .. })), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_no_store_is_refused_and_left_as_it_is() {
+async fn foreign_file_is_refused_and_unchanged() {
     let home = Home::new();
     std::fs::create_dir(home.path().parent().unwrap()).unwrap();
     let text = "this is a letter, not a database, and it is longer than a header ".repeat(20);
     std::fs::write(home.path(), &text).unwrap();
     let error = options().open(home.path()).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::NotAStore(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::NotAStore(_))), "{error}");
     assert_eq!(std::fs::read_to_string(home.path()).unwrap(), text);
 
     let home = Home::new();
@@ -204,13 +207,13 @@ async fn what_is_no_store_is_refused_and_left_as_it_is() {
     drop(connection);
     let before = std::fs::read(home.path()).unwrap();
     let error = options().open(home.path()).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::NotAStore(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::NotAStore(_))), "{error}");
     assert_eq!(std::fs::read(home.path()).unwrap(), before);
     assert!(!home.beside("-wal").exists());
 }
 
 #[tokio::test]
-async fn a_store_is_private_and_its_folder_is_made() {
+async fn store_and_folder_are_private() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();
@@ -222,7 +225,7 @@ async fn a_store_is_private_and_its_folder_is_made() {
 }
 
 #[tokio::test]
-async fn paths_that_name_no_file_are_refused_at_once() {
+async fn invalid_paths_are_refused_at_once() {
     let home = Home::new();
     let began = Instant::now();
     for path in ["/", "", "/proc/no/such/place/store.db", "/dev/null/store.db"] {
@@ -249,7 +252,7 @@ async fn links_to_one_store_are_one_store() {
 }
 
 #[tokio::test]
-async fn the_default_place_is_the_state_folder_of_the_user() {
+async fn default_path_is_in_user_state_folder() {
     let home = Home::new();
     let mut child = Process::start_with("where", &home.path(), |command| {
         command.env("XDG_STATE_HOME", "/state").env("HOME", "/home/me");

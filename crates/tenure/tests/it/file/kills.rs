@@ -22,7 +22,7 @@ async fn sixty_kills_under_sixteen_writers_lose_nothing() {
 
 /// The full size only when it is asked for: `TENURE_SOAK=1`.
 #[tokio::test]
-async fn soak_five_hundred_kills_under_sixteen_writers_lose_nothing() {
+async fn soak_kills_under_writers_lose_nothing() {
     storm(if std::env::var_os("TENURE_SOAK").is_some() { 500 } else { 20 }).await;
 }
 

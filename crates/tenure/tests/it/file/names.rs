@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure::session::Session;
-use tenure::store::{Get, LeaseChoice, Replaced, Store, StoreError, Unusable};
+use tenure::store::{Get, LeaseChoice, Store, StoreError, StoreReplaced, UnusableStore};
 use tokio::time::timeout;
 
 use super::child::Process;
@@ -79,7 +79,7 @@ const DAMAGES: [(&str, Damage); 8] = [
 
 /// A3. A stopped holder notices nothing, so only the second process can keep the two apart.
 #[tokio::test]
-async fn second_owner_is_refused_while_a_holder_lives_and_tokens_grow() {
+async fn second_owner_is_refused_while_holder_lives() {
     join_all(DAMAGES.map(|(what, damage)| async move {
         let home = Home::new();
         let mut holder = Process::start("keep", &home.path());
@@ -107,23 +107,23 @@ async fn second_owner_is_refused_while_a_holder_lives_and_tokens_grow() {
 
 /// A3. Without a request or a watch, and long before the next renewal.
 #[tokio::test]
-async fn session_ends_at_once_when_its_files_are_renamed() {
+async fn renamed_files_end_session_at_once() {
     for (what, damage) in DAMAGES {
         let home = Home::new();
         let store = home.store().await;
         let session = Session::options().ttl(Duration::from_secs(60)).open(store.clone()).unwrap();
-        session.register("/held", "").await.unwrap();
-        session.settled().await;
+        session.register_raw("/held", "").await.unwrap();
+        session.synced().await;
         damage(&home);
         let lost = timeout(Duration::from_secs(2), store.lost()).await.expect(what);
-        assert!(matches!(lost, StoreError::Replaced(Replaced::Files)), "{what}: {lost}");
+        assert!(matches!(lost, StoreError::Replaced(StoreReplaced::Files)), "{what}: {lost}");
         assert!(timeout(PATIENCE, session.close()).await.is_ok(), "{what}");
     }
 }
 
 /// A process whose store was lost stays marked while a holder in it may still act, and no longer.
 #[tokio::test]
-async fn lost_handle_blocks_its_path_until_it_is_closed_or_its_leases_are_over() {
+async fn lost_handle_blocks_path_until_leases_end() {
     let home = Home::new();
     let store = home.store().await;
     store.grant(Duration::from_secs(60), None).await.unwrap();
@@ -145,7 +145,7 @@ async fn lost_handle_blocks_its_path_until_it_is_closed_or_its_leases_are_over()
 
 /// A4.
 #[tokio::test]
-async fn database_with_a_second_link_is_refused_under_both_names() {
+async fn hard_linked_database_is_refused() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();
@@ -155,7 +155,7 @@ async fn database_with_a_second_link_is_refused_under_both_names() {
     std::fs::hard_link(home.path(), &link).unwrap();
     for path in [home.path(), link.clone()] {
         let error = options().open(&path).await.unwrap_err();
-        assert!(matches!(error, StoreError::Unusable(Unusable::SecondName(_))), "{error}");
+        assert!(matches!(error, StoreError::Unusable(UnusableStore::SecondName(_))), "{error}");
         assert!(error.to_string().contains("2 hard links"), "{error}");
     }
     assert_eq!(std::fs::read_dir(&other).unwrap().count(), 1, "nothing was made beside the link");
@@ -167,7 +167,7 @@ async fn database_with_a_second_link_is_refused_under_both_names() {
 
 /// A4. Needs the right to mount.
 #[tokio::test]
-async fn bind_mount_of_the_database_is_refused_and_of_its_folder_shared() {
+async fn bind_mounted_database_is_refused() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
@@ -178,7 +178,7 @@ async fn bind_mount_of_the_database_is_refused_and_of_its_folder_shared() {
     std::fs::write(&mounted, "").unwrap();
     let Some(_file) = Mount::bind(&home.path(), &mounted) else { return };
     let error = options().open(&mounted).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::SecondName(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::SecondName(_))), "{error}");
     assert_eq!(std::fs::read_dir(&other).unwrap().count(), 1, "nothing was made beside the mount");
     // The folder brings the side files along.
     let Some(_folder) = Mount::bind(home.path().parent().unwrap(), &folder) else { return };
@@ -216,13 +216,13 @@ impl Drop for Mount {
 
 /// A5.
 #[tokio::test]
-async fn folder_that_every_user_may_write_is_refused_without_the_sticky_bit() {
+async fn open_folder_needs_sticky_bit() {
     let home = Home::new();
     let folder = home.path().parent().unwrap().to_owned();
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
     let error = options().open(home.path()).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::Untrusted(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::Untrusted(_))), "{error}");
     assert!(error.to_string().contains("mode 0777"), "{error}");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o1777)).unwrap();
@@ -271,7 +271,7 @@ async fn side_file_of_another_user_is_refused() {
             return;
         }
         let error = options().open(home.path()).await.unwrap_err();
-        assert!(matches!(error, StoreError::Unusable(Unusable::Untrusted(_))), "{suffix}: {error}");
+        assert!(matches!(error, StoreError::Unusable(UnusableStore::Untrusted(_))), "{suffix}: {error}");
         assert!(error.to_string().contains("belongs to user 12345"), "{suffix}: {error}");
         // The owner of the folder controls all names in it.
         std::os::unix::fs::chown(&folder, Some(OTHER), None).unwrap();
@@ -281,7 +281,7 @@ async fn side_file_of_another_user_is_refused() {
 
 /// A6.
 #[tokio::test]
-async fn garbage_in_the_notifier_never_makes_the_store_unusable() {
+async fn garbage_in_notifier_keeps_store_usable() {
     for garbage in [&[0xFF; 4_096][..], &[0x7F; 8], b"", b"text"] {
         let home = Home::new();
         let store = home.store().await;
@@ -296,7 +296,7 @@ async fn garbage_in_the_notifier_never_makes_the_store_unusable() {
 
 /// A copy of a store may be older than the original: tokens go on above all that the original can have handed out.
 #[tokio::test]
-async fn restored_copy_of_all_files_goes_on_above_every_later_token() {
+async fn restored_copy_continues_above_later_tokens() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();

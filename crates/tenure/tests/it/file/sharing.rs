@@ -29,7 +29,7 @@ pub(super) async fn watch_all(store: &Store, start: WatchStart) -> WatchStream {
 }
 
 #[tokio::test]
-async fn two_handles_of_one_process_share_keys_events_and_exclusion() {
+async fn two_handles_of_process_share_store() {
     let home = Home::new();
     let (one, two) = (home.store().await, home.store().await);
     assert_eq!(one.info().id, two.info().id);
@@ -44,7 +44,7 @@ async fn two_handles_of_one_process_share_keys_events_and_exclusion() {
 }
 
 #[tokio::test]
-async fn a_store_is_as_it_was_when_it_is_opened_again() {
+async fn reopened_store_is_unchanged() {
     let home = Home::new();
     let store = home.store().await;
     let id = store.info().id.clone();
@@ -63,7 +63,7 @@ async fn a_store_is_as_it_was_when_it_is_opened_again() {
 }
 
 #[tokio::test]
-async fn what_waits_together_is_committed_together_each_with_its_own_revision() {
+async fn queued_writes_share_one_commit() {
     let home = Home::new();
     let store = home.store().await;
     let before = store.put("/first", "").await.unwrap();
@@ -75,7 +75,7 @@ async fn what_waits_together_is_committed_together_each_with_its_own_revision() 
 }
 
 #[tokio::test]
-async fn one_refused_transaction_of_a_group_leaves_the_others_alone() {
+async fn refused_transaction_fails_alone_in_group() {
     let home = Home::new();
     let store = home.store().await;
     let lease = tenure::store::LeaseId::new(7).unwrap();
@@ -95,7 +95,7 @@ async fn one_refused_transaction_of_a_group_leaves_the_others_alone() {
 
 /// X16. The writer finishes or never begins; it never stops in the middle with the lock in its hand.
 #[tokio::test]
-async fn a_cancelled_write_leaves_no_transaction_open_and_is_whole() {
+async fn cancelled_write_is_atomic() {
     let home = Home::new();
     let (one, two) = (home.open().await, home.store().await);
     for n in 0..200 {
@@ -117,7 +117,7 @@ async fn a_cancelled_write_leaves_no_transaction_open_and_is_whole() {
 }
 
 #[tokio::test]
-async fn readers_do_not_wait_for_a_writer_that_holds_the_lock() {
+async fn readers_do_not_wait_for_writers() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
@@ -136,7 +136,7 @@ async fn readers_do_not_wait_for_a_writer_that_holds_the_lock() {
 
 /// X07. A writer that dies between its commit and the bell rings no bell at all.
 #[tokio::test]
-async fn a_commit_without_the_bell_is_an_event_within_100_ms() {
+async fn commit_without_notification_is_seen_within_100_ms() {
     let home = Home::new();
     let store = home.store().await;
     let mut watch = watch_all(&store, WatchStart::Now).await;
@@ -163,7 +163,7 @@ async fn a_commit_without_the_bell_is_an_event_within_100_ms() {
 
 /// X08. Everybody sees the end of a lease at the same instant, and one of them brings it about.
 #[tokio::test]
-async fn eight_processes_that_reap_end_each_lease_exactly_once_and_never_early() {
+async fn eight_processes_expire_each_lease_once() {
     const LEASES: u64 = 100;
     let home = Home::new();
     let store = home.store().await;
@@ -200,7 +200,7 @@ async fn eight_processes_that_reap_end_each_lease_exactly_once_and_never_early()
 
 /// X09, in a process that is alive and in one that comes later.
 #[tokio::test]
-async fn a_key_whose_lease_is_over_is_not_seen_by_the_first_read() {
+async fn expired_key_is_hidden_from_first_read() {
     let home = Home::new();
     let store = home.store().await;
     for round in 0..10 {
@@ -230,7 +230,7 @@ async fn a_key_whose_lease_is_over_is_not_seen_by_the_first_read() {
 
 /// X13.
 #[tokio::test]
-async fn a_lease_outlives_its_process_by_no_less_than_its_ttl() {
+async fn lease_outlives_its_process_by_ttl() {
     let home = Home::new();
     let mut holder = Process::start("lease", &home.path());
     let deadline = Moment::after_origin(Duration::from_nanos(holder.hear().await.unwrap().parse().unwrap()));
@@ -250,7 +250,7 @@ async fn a_lease_outlives_its_process_by_no_less_than_its_ttl() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_was_up_to_date_survives_a_compaction_by_another_process() {
+async fn current_watcher_survives_foreign_compaction() {
     let home = Home::new();
     let (one, two) = (home.store().await, home.store().await);
     one.put("/other", "0").await.unwrap();
@@ -265,7 +265,7 @@ async fn a_watcher_that_was_up_to_date_survives_a_compaction_by_another_process(
 }
 
 #[tokio::test]
-async fn history_beyond_what_is_kept_is_forgotten_in_steps_and_its_rows_go() {
+async fn old_history_is_removed_in_steps() {
     let home = Home::new();
     let retention = Retention { revisions: 100, age: Duration::ZERO };
     let store = Store::new(options().retention(retention).open(home.path()).await.unwrap());
@@ -294,7 +294,7 @@ async fn history_beyond_what_is_kept_is_forgotten_in_steps_and_its_rows_go() {
 }
 
 #[tokio::test]
-async fn closing_waits_for_the_threads_and_dropping_ends_them() {
+async fn close_joins_threads_and_drop_ends_them() {
     let home = Home::new();
     let mut other = Process::start("threads", &home.path());
     other.expect("4 while open").await;

@@ -14,7 +14,7 @@ use super::{Home, PATIENCE, options};
 
 /// S6.
 #[tokio::test]
-async fn a_stopped_holder_makes_writers_busy_after_five_seconds_and_is_named_after_one() {
+async fn stopped_lock_holder_makes_writers_busy() {
     let warnings = Warnings::collect();
     let home = Home::new();
     let store = home.store().await;
@@ -63,7 +63,7 @@ async fn closing_behind_a_stopped_holder_does_not_hang() {
 
 /// Somebody may open the file with SQLite's own tools; they do not queue, and need not.
 #[tokio::test]
-async fn a_writer_that_does_not_queue_is_waited_for() {
+async fn foreign_sqlite_writer_is_waited_for() {
     let home = Home::new();
     let store = home.store().await;
     let connection = rusqlite::Connection::open(home.path()).unwrap();

@@ -1,8 +1,8 @@
-//! Many nodes: everybody sees everybody, and nothing is left when they go.
+//! Many nodes: all views show all nodes, and nothing is left when they leave.
 
 use std::time::Instant;
 
-use tenure::membership::MemberView;
+use tenure::member::{MemberSnapshot, MemberView};
 
 use super::*;
 
@@ -10,17 +10,17 @@ use super::*;
 const NODES: usize = 500;
 
 /// Nodes, each with a session of its own, and views.
-async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
+async fn all_views_show_all_nodes(nodes: usize, view_count: usize) {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
-    let cluster = Cluster::new(store.clone(), &namespace());
+    let cluster = Members::new(store.clone(), &namespace());
     let mut views: Vec<MemberView> = (0..view_count).map(|_| cluster.view()).collect();
     for view in &mut views {
         view.ready().await.unwrap();
     }
     let sessions: Vec<Session> = (0..nodes).map(|_| Session::open(store.clone()).unwrap()).collect();
     let joins = sessions.iter().enumerate().map(|(n, session)| {
-        let join = cluster.join(session, node(&format!("node-{n:03}"))).within(4 * PATIENCE);
+        let join = join(&cluster, session, &format!("node-{n:03}")).timeout(4 * PATIENCE);
         tokio::spawn(join.into_future())
     });
     let joins: Vec<_> = joins.collect();
@@ -32,16 +32,16 @@ async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
         let full = tokio::time::timeout(4 * PATIENCE, view.wait_for(|members| members.len() == nodes));
         let members = full.await.expect("every view shows all").unwrap();
         for membership in &memberships {
-            assert_eq!(members.get(membership.id()).unwrap().token, membership.incarnation());
+            assert!(members.members().iter().any(|member| Some(member.token) == membership.token()));
         }
     }
-    let leaving = memberships.into_iter().map(|membership| tokio::spawn(membership.leave()));
+    let leaving = memberships.into_iter().map(|membership| tokio::spawn(membership.unregister()));
     for left in join_all(leaving.collect::<Vec<_>>()).await {
         left.unwrap().unwrap();
     }
     for view in &mut views {
-        let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(Members::is_empty));
-        empty.await.expect("every view shows nobody").unwrap();
+        let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(MemberSnapshot::is_empty));
+        empty.await.expect("every view is empty").unwrap();
     }
     for closed in join_all(sessions.iter().map(Session::close)).await {
         closed.unwrap();
@@ -57,14 +57,14 @@ async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_nodes_are_seen_by_every_view() {
-    everybody_sees_everybody(NODES, 8).await;
+    all_views_show_all_nodes(NODES, 8).await;
 }
 
 /// Fifty, and five hundred only when it is asked for: `TENURE_SOAK=1`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn soak_nodes_with_a_view_each_see_one_another() {
+async fn soak_views_of_all_nodes_agree() {
     let nodes = if std::env::var_os("TENURE_SOAK").is_some() { NODES } else { 50 };
-    everybody_sees_everybody(nodes, nodes).await;
+    all_views_show_all_nodes(nodes, nodes).await;
 }
 
 #[tokio::test]
@@ -75,17 +75,17 @@ async fn two_hundred_joins_leave_nothing_behind() {
     // The streams of the client are opened by the first and stay for the others.
     let cycle = async || {
         let view = cluster.view();
-        let a = cluster.join(&session, node("a")).await.unwrap();
-        a.leave().await.unwrap();
+        let a = join(&cluster, &session, "a").await.unwrap();
+        a.unregister().await.unwrap();
         view.close().await;
     };
     cycle().await;
-    session.settled().await;
+    session.synced().await;
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for _ in 0..200 {
         cycle().await;
     }
-    session.settled().await;
+    session.synced().await;
     is_empty(&store).await;
     let begin = Instant::now();
     while tokio::runtime::Handle::current().metrics().num_alive_tasks() > tasks {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{A, Action, B, Consumer, Name, Router, Saw, TRUST, WatchFrom, WatchSpec};
+use super::{A, B, Consumer, Router, RouterAction, Saw, TRUST, WatchFrom, WatchName, WatchSpec};
 use super::{created, header, progress, put, refused, spec};
 use crate::message::watch::{WatchRequestKind, WatchResponse, WireEvent};
 
@@ -10,14 +10,14 @@ use crate::message::watch::{WatchRequestKind, WatchResponse, WireEvent};
 const HISTORY: &[(i64, usize)] = &[(2, 1), (3, 4), (4, 1), (5, 2), (6, 7), (7, 1), (8, 3)];
 const PRESENT: i64 = 8;
 
-/// One stream's answers, made when they are asked for.
+/// The replies on one stream, made when they are requested.
 #[derive(Default)]
 struct Server {
     answers: VecDeque<WatchResponse>,
 }
 
 impl Server {
-    /// Answers a request; history comes in fragments of three events, cut anywhere.
+    /// Replies to a request; history comes in fragments of three events, cut anywhere.
     fn take(&mut self, kind: WatchRequestKind) {
         match kind {
             WatchRequestKind::Create(create) if create.range_end < create.key => {
@@ -56,13 +56,13 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
     let from_later = WatchSpec { start: WatchFrom::After(4), ..spec(WatchFrom::Now) };
     router.subscribe(A, spec(WatchFrom::After(0)), consumers[0].clone());
     router.subscribe(B, from_later, consumers[1].clone());
-    let mut unproven: VecDeque<(Name, u64)> = VecDeque::new();
+    let mut unproven: VecDeque<(WatchName, u64)> = VecDeque::new();
     let mut messages = 0;
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let mut server = Server::default();
         router.connected();
         router.trust(TRUST);
-        router.ask_for_life();
+        router.request_sign_of_life();
         for _ in 0..cut {
             while let Some(request) = router.poll_request() {
                 server.take(request.request.unwrap());
@@ -74,7 +74,9 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
                 prove(&mut router, &mut unproven);
             }
             while let Some(action) = router.poll_action() {
-                let Action::Probe { name, epoch, .. } = action else { panic!("unexpected: {action:?}") };
+                let RouterAction::Probe { name, epoch, .. } = action else {
+                    panic!("unexpected: {action:?}")
+                };
                 unproven.push_back((name, epoch));
             }
             if !probes_are_slow {
@@ -87,7 +89,7 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
     (batches(&consumers[0]), batches(&consumers[1]), messages)
 }
 
-fn prove(router: &mut Router<Consumer>, unproven: &mut VecDeque<(Name, u64)>) {
+fn prove(router: &mut Router<Consumer>, unproven: &mut VecDeque<(WatchName, u64)>) {
     for (name, epoch) in unproven.drain(..) {
         router.proven(name, epoch);
     }
@@ -98,7 +100,7 @@ fn batches(consumer: &Consumer) -> Vec<Saw> {
 }
 
 #[test]
-fn a_stream_cut_at_any_message_gives_the_same_as_an_uncut_one() {
+fn cut_stream_delivers_same_items() {
     let all: Vec<Saw> = HISTORY.iter().map(|(revision, keys)| Saw::Batch(*revision, *keys)).collect();
     for probes_are_slow in [false, true] {
         let (a, b, messages) = run(&[], probes_are_slow);
